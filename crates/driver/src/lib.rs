@@ -1,0 +1,212 @@
+//! The contract between the server and the kernel: traits only.
+//!
+//! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
+//! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
+//!
+//! The seam is completion-shaped: buffers go down by value and come back with the result, so that a
+//! kernel which works on memory after the call returned (io_uring) needs no copy and no lifetime.
+//! A readiness kernel imitates this easily; the reverse does not work.
+//!
+//! Four rules hold for every driver, and the common suite tests them:
+//!
+//! 1. Memory the kernel may touch belongs to the operation, never to the future.
+//! 2. Dropping a future abandons its operation. It frees nothing the kernel may use.
+//! 3. A result that nobody reads still gives back what it carries (a buffer, a connection).
+//! 4. When a driver shuts down, the kernel is finished with all memory before it is freed.
+//!
+//! Start with [`Driver`], then [`Stream`].
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One worker's access to the kernel: a cheap handle, cloned freely, that never leaves its thread.
+pub trait Driver: Clone + 'static {
+    /// A bound, listening place that may travel to the worker's thread.
+    type Socket: Send + 'static;
+    /// Accepts connections from a [`Driver::Socket`].
+    type Listener: Listener<Stream = Self::Stream>;
+    /// One connection.
+    type Stream: Stream;
+    /// See [`Driver::hold`].
+    type Hold;
+
+    /// Runs `main` on the calling thread, with everything it spawns, until `main` is done.
+    ///
+    /// Tasks that are still alive then are dropped. A tokio runtime is entered for the whole time:
+    /// `tokio::spawn`, timers and sockets work in every task.
+    ///
+    /// # Errors
+    /// The kernel refused what the driver needs (descriptors, locked memory, an operation).
+    fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
+    where
+        M: FnOnce(Self) -> F,
+        F: Future;
+
+    /// Starts listening on `socket`.
+    ///
+    /// # Errors
+    /// The kernel refused to register the socket.
+    fn listen(&self, socket: Self::Socket) -> io::Result<Self::Listener>;
+
+    /// Starts `task` on this thread. A panic inside it ends that task alone.
+    fn spawn(&self, task: impl Future<Output = ()> + 'static);
+
+    /// Monotonic time since the driver started. It may be cached for one turn of the loop.
+    fn now(&self) -> Duration;
+
+    /// Time since the Unix epoch, for dates on the wire. It may be cached for one turn of the loop.
+    fn unix_time(&self) -> Duration;
+
+    /// Ends when `now()` has reached `at`, up to a few milliseconds late, never early.
+    fn sleep_until(&self, at: Duration) -> impl Future<Output = ()>;
+
+    /// Tells the driver that a task waits for something the driver does not know (a tokio timer, a
+    /// channel, another thread), until the guard is dropped. A driver that parks in the kernel uses
+    /// this to choose how to park; for the others it costs nothing.
+    fn hold(&self) -> Self::Hold;
+
+    /// Figures about this worker's I/O so far.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+/// Accepts connections.
+///
+/// When the listener is dropped, connections that nobody took are closed.
+pub trait Listener: 'static {
+    /// One connection.
+    type Stream: Stream;
+
+    /// The next connection. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// Any error concerns this one attempt, not the listener: the caller may call again. When the
+    /// process is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`) the error is
+    /// returned once per attempt and the *caller* waits before it tries again; waiting connections
+    /// stay in the backlog.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>>;
+}
+
+/// One connection, both directions. Dropping it closes the connection.
+///
+/// `recv` and `send` may be in progress at the same time, at most one of each.
+pub trait Stream: 'static {
+    /// Received bytes, on loan from the driver: dropping them gives the buffer back. Hold one only
+    /// while working on it, not while waiting for something else.
+    type Chunk: Deref<Target = [u8]>;
+
+    /// The next bytes from the peer. An empty chunk is the end of the peer's sending side, and every
+    /// later call returns it again.
+    ///
+    /// Dropping the future loses nothing: bytes that arrived stay for the next call. A driver may
+    /// receive ahead, up to a fixed number of buffers per connection; then it stops reading and the
+    /// peer is held back by TCP.
+    ///
+    /// # Errors
+    /// The connection broke (`ECONNRESET` and the like). Bytes received before are returned first.
+    fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>>;
+
+    /// Sends all of `out`, then returns the same vector, emptied, for reuse.
+    ///
+    /// Dropping the future leaves the bytes to the driver, which goes on sending them in the
+    /// background for as long as the stream lives; only a dropped stream ends that.
+    ///
+    /// # Errors
+    /// The connection broke; how much of `out` was sent is unknown.
+    fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)>;
+
+    /// Ends our sending side (`FIN`) after everything sent before. Receiving goes on.
+    ///
+    /// # Errors
+    /// The connection broke before.
+    fn finish(&self) -> impl Future<Output = io::Result<()>>;
+
+    /// Who is at the other end.
+    fn peer(&self) -> Address;
+
+    /// Where the peer connected to.
+    fn local(&self) -> Address;
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Address {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A Unix domain socket, with its path if it has one.
+    Unix(Option<PathBuf>),
+    /// The kernel did not tell, or there is no kernel.
+    #[default]
+    Unknown,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(Some(path)) => write!(f, "unix:{}", path.display()),
+            Self::Unix(None) => f.write_str("unix:(unnamed)"),
+            Self::Unknown => f.write_str("(unknown)"),
+        }
+    }
+}
+
+/// A bound, listening socket of this machine, as the drivers that use the kernel take it.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP.
+    Tcp(std::net::TcpListener),
+    /// A Unix domain socket.
+    #[cfg(unix)]
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// What a driver may be told before it starts. A driver ignores what has no meaning for it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Receive buffers shared by all connections of the worker. Rounded up to a power of two.
+    /// Default 1,024, between 16 and 32,768.
+    pub receive_buffers: u32,
+    /// Bytes of one receive buffer. Default 4,096, between 512 and 65,536.
+    pub receive_buffer_bytes: usize,
+    /// Receive buffers that one connection may have unread before the driver stops receiving for
+    /// it. Default 8.
+    pub receive_ahead_max: usize,
+    /// Microseconds to look for completions before sleeping in the kernel. Trades idle CPU for
+    /// latency. Default 0: sleep at once.
+    pub spin_us: u32,
+    /// The CPU to pin the worker's thread to. Default none.
+    pub cpu: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            receive_buffers: 1024,
+            receive_buffer_bytes: 4096,
+            receive_ahead_max: 8,
+            spin_us: 0,
+            cpu: None,
+        }
+    }
+}
+
+/// What one worker's driver has done since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Times the thread entered the kernel to submit or wait.
+    pub enters: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Times receiving stopped because no receive buffer was free.
+    pub buffers_exhausted: u64,
+    /// Operations the kernel has not finished yet.
+    pub in_flight: u64,
+}

@@ -1,0 +1,1 @@
+//! The middleware that ships with Peregrine.

@@ -1,0 +1,1 @@
+//! An HTTP server framework: io_uring or epoll, one worker per core.

@@ -1,0 +1,1 @@
+//! HTTP as state machines: bytes in, events and bytes out.

@@ -1,0 +1,1 @@
+//! Path to route and parameters; no HTTP, no I/O.

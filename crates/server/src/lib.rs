@@ -1,0 +1,1 @@
+//! Where driver, protocol and application meet.

@@ -1,0 +1,1 @@
+//! A reusable place for one future of any type.

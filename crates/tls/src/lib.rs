@@ -1,0 +1,1 @@
+//! TLS as a stage between bytes and bytes.

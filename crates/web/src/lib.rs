@@ -1,0 +1,1 @@
+//! What an application is made of; no I/O.

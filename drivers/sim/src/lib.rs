@@ -1,0 +1,1 @@
+//! A seeded network in memory, with faults and virtual time.

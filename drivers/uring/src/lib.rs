@@ -1,0 +1,1 @@
+//! The Linux io_uring driver.

@@ -1,0 +1,1 @@
+//! Load generation: paired time slices.
