@@ -1,0 +1,65 @@
+//! What is known of the connection that a request came on.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Facts about a connection, shared by all its requests.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionInfo {
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The address the peer connected to.
+    pub local: Peer,
+    /// What the TLS handshake agreed on; `None` on a plain connection.
+    pub tls: Option<TlsInfo>,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix domain socket, with its path if it has one.
+    Unix(Option<PathBuf>),
+    /// There is no network in between, as in a test.
+    #[default]
+    None,
+}
+
+impl Peer {
+    /// The address, if this is TCP.
+    #[must_use]
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(Some(path)) => write!(f, "unix:{}", path.display()),
+            Self::Unix(None) => f.write_str("unix:(unnamed)"),
+            Self::None => f.write_str("(none)"),
+        }
+    }
+}
+
+/// What a TLS handshake agreed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsInfo {
+    /// `TLSv1.3` or `TLSv1.2`.
+    pub version: &'static str,
+    /// The cipher suite's name, such as `TLS13_AES_128_GCM_SHA256`.
+    pub cipher_suite: &'static str,
+    /// The server name that the peer asked for (SNI).
+    pub server_name: Option<String>,
+    /// The application protocol that was agreed on (ALPN), such as `http/1.1`.
+    pub protocol: Option<Vec<u8>>,
+    /// Was an earlier session resumed?
+    pub resumed: bool,
+}

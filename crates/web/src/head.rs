@@ -1,0 +1,246 @@
+//! A request's head: one pooled block with its bytes, where things are in them, and its route.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use peregrine_proto::head::{HeadIndex, Known, Method, Span, Version};
+use peregrine_router::Parameters;
+use std::cell::RefCell;
+use std::fmt;
+
+/// Blocks kept per thread; more are freed.
+const BLOCKS_MAX: usize = 64;
+
+/// A block whose bytes grew beyond this is freed instead of kept.
+const BLOCK_BYTES_MAX: usize = 16 * 1024;
+
+thread_local! {
+    // A stack of boxes, because a block travels by pointer.
+    #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
+    static BLOCKS: RefCell<Vec<Box<Block>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping
+/// it gives the block back.
+pub struct Head(Option<Box<Block>>);
+
+#[derive(Default)]
+struct Block {
+    bytes: Vec<u8>,
+    index: HeadIndex,
+    parameters: Parameters,
+    route: Option<u32>,
+}
+
+impl Head {
+    /// An empty head from this thread's stock. The server fills [`Head::index_mut`] by the parser,
+    /// then calls [`Head::set_bytes`] with the bytes that the index speaks of.
+    #[must_use]
+    pub fn take() -> Self {
+        let block = BLOCKS.try_with(|blocks| blocks.borrow_mut().pop()).ok().flatten();
+        Self(Some(block.unwrap_or_default()))
+    }
+
+    fn block(&self) -> &Block {
+        self.0.as_deref().expect("a head has its block until it drops")
+    }
+
+    fn block_mut(&mut self) -> &mut Block {
+        self.0.as_deref_mut().expect("a head has its block until it drops")
+    }
+
+    /// The parser's output.
+    #[must_use]
+    pub fn index(&self) -> &HeadIndex {
+        &self.block().index
+    }
+
+    /// The parser's output, to be filled.
+    pub fn index_mut(&mut self) -> &mut HeadIndex {
+        &mut self.block_mut().index
+    }
+
+    /// Copies the bytes that the index speaks of.
+    pub fn set_bytes(&mut self, bytes: &[u8]) {
+        let block = self.block_mut();
+        block.bytes.clear();
+        block.bytes.extend_from_slice(bytes);
+    }
+
+    /// The head as it was on the wire, request line and fields.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.block().bytes
+    }
+
+    /// The bytes of `span`.
+    #[must_use]
+    pub fn slice(&self, span: Span) -> &[u8] {
+        let bytes = &self.block().bytes;
+        bytes.get(usize::from(span.start)..usize::from(span.end)).unwrap_or(&[])
+    }
+
+    /// The text of `span`, which the parser holds to be ASCII; anything else reads as empty.
+    fn text(&self, span: Span) -> &str {
+        std::str::from_utf8(self.slice(span)).unwrap_or("")
+    }
+
+    /// The method's name.
+    #[must_use]
+    pub fn method_name(&self) -> &str {
+        self.text(self.index().method_span)
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> http::Method {
+        match self.index().method {
+            Method::Get => http::Method::GET,
+            Method::Head => http::Method::HEAD,
+            Method::Post => http::Method::POST,
+            Method::Put => http::Method::PUT,
+            Method::Delete => http::Method::DELETE,
+            Method::Connect => http::Method::CONNECT,
+            Method::Options => http::Method::OPTIONS,
+            Method::Trace => http::Method::TRACE,
+            Method::Patch => http::Method::PATCH,
+            Method::Query | Method::Extension => {
+                http::Method::from_bytes(self.slice(self.index().method_span))
+                    .expect("the parser lets only tokens pass as methods")
+            }
+        }
+    }
+
+    /// The version of HTTP that the peer speaks.
+    #[must_use]
+    pub fn version(&self) -> http::Version {
+        match self.index().version {
+            Version::Http10 => http::Version::HTTP_10,
+            Version::Http11 => http::Version::HTTP_11,
+        }
+    }
+
+    /// The path as it was sent, percent-encoding and all; `*` for `OPTIONS *`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.text(self.index().path)
+    }
+
+    /// The query without its question mark.
+    #[must_use]
+    pub fn query(&self) -> Option<&str> {
+        self.index().query.map(|span| self.text(span))
+    }
+
+    /// The authority that the request is for: of an absolute target, else of `Host`.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        self.text(self.index().authority)
+    }
+
+    /// The request target as an [`Uri`]. Builds it anew at each call.
+    #[must_use]
+    pub fn uri(&self) -> Uri {
+        let target = Bytes::copy_from_slice(self.slice(self.index().target));
+        // The parser's target grammar is at least as strict as that of `Uri`, but for its length.
+        Uri::from_maybe_shared(target).unwrap_or_else(|_| Uri::from_static("/"))
+    }
+
+    /// The value of the first field called `name`, which must be in lower case.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields_named(name).next()
+    }
+
+    /// The value of the first field called `name` if it is visible ASCII text.
+    #[must_use]
+    pub fn field_text(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.field(name)?).ok()
+    }
+
+    /// All values of fields called `name`, which must be in lower case, in order.
+    pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
+        let known = Known::of(name.as_bytes());
+        self.index()
+            .fields
+            .iter()
+            .filter(move |field| {
+                field.known == known
+                    && (known != Known::Other
+                        || self.slice(field.name).eq_ignore_ascii_case(name.as_bytes()))
+            })
+            .map(|field| self.slice(field.value))
+    }
+
+    /// All fields in order, names as they were sent.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = self.index().fields.iter();
+        fields.map(|field| (self.slice(field.name), self.slice(field.value)))
+    }
+
+    /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not.
+    #[must_use]
+    pub fn to_header_map(&self) -> HeaderMap {
+        let mut map = HeaderMap::with_capacity(self.index().fields.len());
+        for (name, value) in self.fields() {
+            // The parser's grammar is that of these types, so neither fails.
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            {
+                map.append(name, value);
+            }
+        }
+        map
+    }
+
+    /// The path parameters that the router found.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.block().parameters
+    }
+
+    /// The route that the router found.
+    #[must_use]
+    pub fn route(&self) -> Option<u32> {
+        self.block().route
+    }
+
+    /// Lets `find` look at the path's bytes and write parameters; it returns the route.
+    pub fn resolve<T>(&mut self, find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T)) -> T {
+        let block = self.block_mut();
+        let span = block.index.path;
+        let path = &block.bytes[usize::from(span.start)..usize::from(span.end)];
+        let (route, result) = find(path, &mut block.parameters);
+        block.route = route;
+        result
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        let Some(mut block) = self.0.take() else { return };
+        if block.bytes.capacity() > BLOCK_BYTES_MAX {
+            return;
+        }
+        block.bytes.clear();
+        block.index.clear();
+        block.route = None;
+        // While the thread ends there is no stock any more: the block is then freed here.
+        let _ = BLOCKS.try_with(|blocks| {
+            let mut blocks = blocks.borrow_mut();
+            if blocks.len() < BLOCKS_MAX {
+                blocks.push(block);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Head");
+        debug.field("method", &self.method_name());
+        debug.field("target", &self.text(self.index().target));
+        // Values may be secrets: names only.
+        let names: Vec<_> = self.fields().map(|(name, _)| String::from_utf8_lossy(name)).collect();
+        debug.field("fields", &names).finish()
+    }
+}

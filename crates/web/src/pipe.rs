@@ -1,0 +1,301 @@
+//! A request body on its way: a bounded channel between a connection and a handler on one thread.
+//!
+//! The connection holds the [`Writer`], the handler's body holds the [`Reader`]. The connection
+//! reads from the network only while the pipe has room, so a slow handler holds the peer back.
+
+use crate::body::BodyError;
+use bytes::Bytes;
+use http::HeaderMap;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Bytes that may wait in a pipe before its writer has to pause, unless told otherwise.
+pub const PIPE_BYTES_MAX: usize = 64 * 1024;
+
+/// A pipe that holds at most about `bytes_max` unread bytes (one piece more at the most).
+/// `length` is the body's length if it is known beforehand.
+#[must_use]
+pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
+    let state = Rc::new(RefCell::new(State {
+        pieces: VecDeque::new(),
+        unread: 0,
+        bytes_max: bytes_max.max(1),
+        left: length,
+        end: End::Open,
+        wanted: false,
+        reader_gone: false,
+        reader: None,
+        writer: None,
+    }));
+    (Writer(Rc::clone(&state)), Reader(state))
+}
+
+struct State {
+    pieces: VecDeque<Bytes>,
+    unread: usize,
+    bytes_max: usize,
+    /// Bytes that the reader has still to see, if known.
+    left: Option<u64>,
+    end: End,
+    /// The reader has asked at least once.
+    wanted: bool,
+    reader_gone: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+enum End {
+    Open,
+    Trailers(HeaderMap),
+    Failed(BodyError),
+    Done,
+}
+
+/// The connection's end.
+pub struct Writer(Rc<RefCell<State>>);
+
+/// The handler's end.
+pub struct Reader(Rc<RefCell<State>>);
+
+/// The reader was dropped: nobody wants the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderGone;
+
+impl Writer {
+    /// Ready when there is room, or when the reader is gone.
+    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone {
+            return Poll::Ready(Err(ReaderGone));
+        }
+        if state.unread < state.bytes_max {
+            return Poll::Ready(Ok(()));
+        }
+        register(&mut state.writer, context);
+        Poll::Pending
+    }
+
+    /// Ready when the reader has asked for the body at least once, or is gone.
+    pub fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<Result<(), ReaderGone>> {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone {
+            return Poll::Ready(Err(ReaderGone));
+        }
+        if state.wanted {
+            return Poll::Ready(Ok(()));
+        }
+        register(&mut state.writer, context);
+        Poll::Pending
+    }
+
+    /// Has the reader been dropped?
+    #[must_use]
+    pub fn is_reader_gone(&self) -> bool {
+        self.0.borrow().reader_gone
+    }
+
+    /// Adds a piece of the body.
+    pub fn push(&self, piece: Bytes) {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone || piece.is_empty() {
+            return;
+        }
+        state.unread += piece.len();
+        state.pieces.push_back(piece);
+        wake(&mut state.reader);
+    }
+
+    /// The body is complete. Empty `trailers` are not shown to the reader.
+    pub fn finish(self, trailers: HeaderMap) {
+        let end = if trailers.is_empty() { End::Done } else { End::Trailers(trailers) };
+        self.end(end);
+    }
+
+    /// The body will not be complete. The reader sees the pieces before, then `error`.
+    pub fn fail(self, error: BodyError) {
+        self.end(End::Failed(error));
+    }
+
+    fn end(&self, end: End) {
+        let mut state = self.0.borrow_mut();
+        state.end = end;
+        wake(&mut state.reader);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        if matches!(state.end, End::Open) {
+            state.end = End::Failed(BodyError::Disconnected);
+            wake(&mut state.reader);
+        }
+    }
+}
+
+/// What a [`Reader`] finds.
+#[derive(Debug)]
+pub enum Piece {
+    /// Some bytes, never empty.
+    Data(Bytes),
+    /// The trailer section. It comes last, and only if there is one.
+    Trailers(HeaderMap),
+}
+
+impl Reader {
+    /// The next piece; `None` at the end and ever after.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Piece, BodyError>>> {
+        let mut state = self.0.borrow_mut();
+        if !state.wanted {
+            state.wanted = true;
+            wake(&mut state.writer);
+        }
+        if let Some(piece) = state.pieces.pop_front() {
+            let was_full = state.unread >= state.bytes_max;
+            state.unread -= piece.len();
+            if let Some(left) = &mut state.left {
+                *left = left.saturating_sub(piece.len() as u64);
+            }
+            if was_full {
+                wake(&mut state.writer);
+            }
+            return Poll::Ready(Some(Ok(Piece::Data(piece))));
+        }
+        match std::mem::replace(&mut state.end, End::Done) {
+            End::Open => {
+                state.end = End::Open;
+                register(&mut state.reader, context);
+                Poll::Pending
+            }
+            End::Trailers(trailers) => Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
+            End::Failed(error) => Poll::Ready(Some(Err(error))),
+            End::Done => Poll::Ready(None),
+        }
+    }
+
+    /// Bytes still to come, if known.
+    #[must_use]
+    pub fn left(&self) -> Option<u64> {
+        self.0.borrow().left
+    }
+
+    /// Is it certain that nothing comes any more?
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        let state = self.0.borrow();
+        state.pieces.is_empty() && matches!(state.end, End::Done)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.reader_gone = true;
+        state.pieces.clear();
+        wake(&mut state.writer);
+    }
+}
+
+fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
+    match place {
+        Some(waker) if waker.will_wake(context.waker()) => {}
+        _ => *place = Some(context.waker().clone()),
+    }
+}
+
+fn wake(place: &mut Option<Waker>) {
+    if let Some(waker) = place.take() {
+        waker.wake();
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("left", &self.left()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn data(polled: Poll<Option<Result<Piece, BodyError>>>) -> Bytes {
+        match polled {
+            Poll::Ready(Some(Ok(Piece::Data(bytes)))) => bytes,
+            other => panic!("expected data, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn pieces_arrive_in_order_and_then_the_trailers_and_then_nothing() {
+        let (writer, mut reader) = pipe(100, Some(5));
+        writer.push(Bytes::from_static(b"abc"));
+        writer.push(Bytes::from_static(b"de"));
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", http::HeaderValue::from_static("1"));
+        writer.finish(trailers);
+        assert_eq!(data(reader.poll_next(&mut context())), "abc");
+        assert_eq!(reader.left(), Some(2));
+        assert_eq!(data(reader.poll_next(&mut context())), "de");
+        let Poll::Ready(Some(Ok(Piece::Trailers(seen)))) = reader.poll_next(&mut context()) else {
+            panic!("the trailers come after the data");
+        };
+        assert_eq!(seen["x-sum"], "1");
+        assert!(matches!(reader.poll_next(&mut context()), Poll::Ready(None)));
+        assert!(reader.is_ended());
+    }
+
+    #[test]
+    fn a_full_pipe_holds_the_writer_until_the_reader_took_a_piece() {
+        let (writer, mut reader) = pipe(3, None);
+        assert!(writer.poll_room(&mut context()).is_ready());
+        writer.push(Bytes::from_static(b"abcd"));
+        assert!(writer.poll_room(&mut context()).is_pending());
+        data(reader.poll_next(&mut context()));
+        assert!(writer.poll_room(&mut context()).is_ready());
+    }
+
+    #[test]
+    fn a_writer_that_vanishes_is_an_error_for_the_reader() {
+        let (writer, mut reader) = pipe(3, None);
+        writer.push(Bytes::from_static(b"ab"));
+        drop(writer);
+        data(reader.poll_next(&mut context()));
+        let next = reader.poll_next(&mut context());
+        assert!(matches!(next, Poll::Ready(Some(Err(BodyError::Disconnected)))));
+    }
+
+    #[test]
+    fn a_reader_that_vanishes_is_told_to_the_writer() {
+        let (writer, reader) = pipe(3, None);
+        assert!(writer.poll_wanted(&mut context()).is_pending());
+        drop(reader);
+        assert_eq!(writer.poll_wanted(&mut context()), Poll::Ready(Err(ReaderGone)));
+        assert_eq!(writer.poll_room(&mut context()), Poll::Ready(Err(ReaderGone)));
+        writer.push(Bytes::from_static(b"lost"));
+    }
+
+    #[test]
+    fn the_first_read_is_what_makes_a_body_wanted() {
+        let (writer, mut reader) = pipe(3, None);
+        assert!(writer.poll_wanted(&mut context()).is_pending());
+        assert!(reader.poll_next(&mut context()).is_pending());
+        assert_eq!(writer.poll_wanted(&mut context()), Poll::Ready(Ok(())));
+    }
+}

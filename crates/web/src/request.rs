@@ -1,0 +1,96 @@
+//! A request: its head, its body, and what the server knows of it.
+
+use crate::body::Body;
+use crate::connection::ConnectionInfo;
+use crate::head::Head;
+use crate::state::States;
+use http::Extensions;
+use std::fmt;
+use std::rc::Rc;
+
+/// A request on its way to a handler.
+#[derive(Debug)]
+pub struct Request {
+    /// Everything but the body.
+    pub parts: Parts,
+    /// The body. Reading it is what makes the server ask the peer for it.
+    pub body: Body,
+}
+
+/// A request without its body. Extractors that leave the body alone take their values from here.
+pub struct Parts {
+    /// Method, target and fields, as they were sent.
+    pub head: Head,
+    extensions: Option<Box<Extensions>>,
+    states: Rc<States>,
+    connection: Rc<ConnectionInfo>,
+}
+
+impl Request {
+    /// A request as the server makes it.
+    #[must_use]
+    pub fn new(head: Head, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
+        Self { parts: Parts { head, extensions: None, states, connection }, body }
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> http::Method {
+        self.parts.head.method()
+    }
+
+    /// The path as it was sent, still percent-encoded.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.parts.head.path()
+    }
+
+    /// The value of the first field called `name` (lower case), if it is text.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.parts.head.field_text(name)
+    }
+
+    /// Takes the request apart.
+    #[must_use]
+    pub fn into_parts(self) -> (Parts, Body) {
+        (self.parts, self.body)
+    }
+
+    /// Puts a request together again.
+    #[must_use]
+    pub fn from_parts(parts: Parts, body: Body) -> Self {
+        Self { parts, body }
+    }
+}
+
+impl Parts {
+    /// Values that middleware attached to this request.
+    #[must_use]
+    pub fn extensions(&self) -> Option<&Extensions> {
+        self.extensions.as_deref()
+    }
+
+    /// Values that middleware attached to this request, made on first use.
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        self.extensions.get_or_insert_default()
+    }
+
+    /// The application's shared values.
+    #[must_use]
+    pub fn states(&self) -> &Rc<States> {
+        &self.states
+    }
+
+    /// The connection that the request came on.
+    #[must_use]
+    pub fn connection(&self) -> &Rc<ConnectionInfo> {
+        &self.connection
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("head", &self.head).field("peer", &self.connection.peer).finish()
+    }
+}

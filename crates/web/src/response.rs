@@ -1,0 +1,179 @@
+//! A response: status, fields, body.
+
+use crate::body::Body;
+use crate::upgrade::OnUpgrade;
+use http::{HeaderName, HeaderValue, StatusCode};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// A response on its way to the peer.
+pub struct Response {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields, without those the server writes itself: `Date`, `Content-Length`,
+    /// `Transfer-Encoding` and `Connection`.
+    pub fields: Fields,
+    /// The body.
+    pub body: Body,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few responses have.
+#[derive(Default)]
+struct Rare {
+    extensions: http::Extensions,
+    upgrade: Option<OnUpgrade>,
+}
+
+impl Response {
+    /// A response with `status` and nothing else.
+    #[must_use]
+    pub fn new(status: StatusCode) -> Self {
+        Self { status, fields: Fields::new(), body: Body::empty(), rare: None }
+    }
+
+    /// The same with `body`.
+    #[must_use]
+    pub fn with_body(mut self, body: impl Into<Body>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// The same with one more field; a field of that name which was there before is replaced.
+    #[must_use]
+    pub fn with_field(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.fields.set(name, value);
+        self
+    }
+
+    /// Values attached for middleware further out, such as the error behind the status.
+    #[must_use]
+    pub fn extensions(&self) -> Option<&http::Extensions> {
+        self.rare.as_deref().map(|rare| &rare.extensions)
+    }
+
+    /// Values attached for middleware further out, made on first use.
+    pub fn extensions_mut(&mut self) -> &mut http::Extensions {
+        &mut self.rare.get_or_insert_default().extensions
+    }
+
+    /// What takes the connection over after this response (status 101).
+    #[must_use]
+    pub fn with_upgrade(mut self, upgrade: OnUpgrade) -> Self {
+        self.rare.get_or_insert_default().upgrade = Some(upgrade);
+        self
+    }
+
+    /// Takes out what [`Response::with_upgrade`] put in.
+    pub fn take_upgrade(&mut self) -> Option<OnUpgrade> {
+        self.rare.as_deref_mut()?.upgrade.take()
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Response");
+        debug.field("status", &self.status).field("fields", &self.fields);
+        debug.field("body", &self.body).finish()
+    }
+}
+
+/// The header fields of a response, in the order they are sent. The first two need no allocation.
+#[derive(Clone, Default)]
+pub struct Fields(SmallVec<[(HeaderName, HeaderValue); 2]>);
+
+impl Fields {
+    /// No fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(SmallVec::new())
+    }
+
+    /// Sets the field `name`, replacing every one of that name.
+    pub fn set(&mut self, name: HeaderName, value: HeaderValue) {
+        let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
+        let Some((_, place)) = places.next() else {
+            self.0.push((name, value));
+            return;
+        };
+        *place = value;
+        if places.next().is_some() {
+            let mut seen = false;
+            self.0.retain(|(present, _)| *present != name || !std::mem::replace(&mut seen, true));
+        }
+    }
+
+    /// Sets the field `name` only if there is none yet.
+    pub fn set_default(&mut self, name: HeaderName, value: HeaderValue) {
+        if self.get(&name).is_none() {
+            self.0.push((name, value));
+        }
+    }
+
+    /// Adds a field, beside those of the same name.
+    pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
+        self.0.push((name, value));
+    }
+
+    /// The first value of the field `name`.
+    #[must_use]
+    pub fn get(&self, name: &HeaderName) -> Option<&HeaderValue> {
+        self.0.iter().find(|(present, _)| present == name).map(|(_, value)| value)
+    }
+
+    /// Removes every field called `name`.
+    pub fn remove(&mut self, name: &HeaderName) {
+        self.0.retain(|(present, _)| present != name);
+    }
+
+    /// All fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// The number of fields.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Extend<(HeaderName, HeaderValue)> for Fields {
+    fn extend<I: IntoIterator<Item = (HeaderName, HeaderValue)>>(&mut self, fields: I) {
+        self.0.extend(fields);
+    }
+}
+
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::header::{SET_COOKIE, VARY};
+
+    #[test]
+    fn set_replaces_all_and_append_adds() {
+        let value = HeaderValue::from_static;
+        let mut fields = Fields::new();
+        fields.append(SET_COOKIE, value("a"));
+        fields.append(VARY, value("b"));
+        fields.append(SET_COOKIE, value("c"));
+        fields.set_default(VARY, value("ignored"));
+        assert_eq!(fields.len(), 3);
+        fields.set(SET_COOKIE, value("d"));
+        let all: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
+        assert_eq!(all, ["d", "b"]);
+        fields.remove(&VARY);
+        assert_eq!(fields.len(), 1);
+    }
+}

@@ -1,0 +1,55 @@
+//! The application's shared values, found by their type.
+
+use std::any::{Any, TypeId, type_name};
+use std::fmt;
+
+/// One value of each type. Applications share few, so finding one is a short scan.
+#[derive(Default)]
+pub struct States {
+    values: Vec<(TypeId, &'static str, Box<dyn Any>)>,
+}
+
+impl States {
+    /// Adds `value`. One of the same type that was there before is replaced.
+    pub fn insert<T: 'static>(&mut self, value: T) {
+        let id = TypeId::of::<T>();
+        self.values.retain(|(present, ..)| *present != id);
+        self.values.push((id, type_name::<T>(), Box::new(value)));
+    }
+
+    /// The value of type `T`.
+    #[must_use]
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        let id = TypeId::of::<T>();
+        let (.., value) = self.values.iter().find(|(present, ..)| *present == id)?;
+        value.downcast_ref()
+    }
+
+    /// Is there a value of the type with this id?
+    #[must_use]
+    pub fn contains(&self, id: TypeId) -> bool {
+        self.values.iter().any(|(present, ..)| *present == id)
+    }
+}
+
+impl fmt::Debug for States {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.values.iter().map(|(_, name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_by_its_type_and_the_latest_counts() {
+        let mut states = States::default();
+        states.insert(1u8);
+        states.insert("text");
+        states.insert(2u8);
+        assert_eq!((states.get::<u8>(), states.get::<&str>()), (Some(&2), Some(&"text")));
+        assert_eq!(states.get::<u16>(), None);
+        assert!(states.contains(TypeId::of::<u8>()) && !states.contains(TypeId::of::<u16>()));
+    }
+}

@@ -1,0 +1,181 @@
+//! Handing a connection over to another protocol (RFC 9110 §7.8).
+
+use crate::pipe::Reader;
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
+pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
+
+/// What runs on a connection after a response with status 101 was sent.
+///
+/// ```
+/// use http::StatusCode;
+/// use peregrine_web::{Response, upgrade::OnUpgrade};
+///
+/// let echo = OnUpgrade::new(|mut io| async move {
+///     while let Ok(Some(bytes)) = io.recv().await {
+///         if io.send(bytes).await.is_err() {
+///             break;
+///         }
+///     }
+/// });
+/// let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
+/// # let _ = response;
+/// ```
+pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Pin<Box<dyn Future<Output = ()>>>>);
+
+impl OnUpgrade {
+    /// `run` gets the connection's bytes once the 101 is on its way. The connection is closed when
+    /// its future ends.
+    pub fn new<F, T>(run: F) -> Self
+    where
+        F: FnOnce(Upgraded) -> T + 'static,
+        T: Future<Output = ()> + 'static,
+    {
+        Self(Box::new(|io| Box::pin(run(io))))
+    }
+
+    /// Starts the other protocol.
+    #[must_use]
+    pub fn run(self, io: Upgraded) -> Pin<Box<dyn Future<Output = ()>>> {
+        (self.0)(io)
+    }
+}
+
+impl fmt::Debug for OnUpgrade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnUpgrade")
+    }
+}
+
+/// A connection that no longer speaks HTTP: bytes in, bytes out, both with back-pressure.
+#[derive(Debug)]
+pub struct Upgraded {
+    incoming: Reader,
+    outgoing: Outgoing,
+}
+
+impl Upgraded {
+    /// Joins what the connection receives and what it is to send.
+    #[must_use]
+    pub fn new(incoming: Reader, outgoing: Outgoing) -> Self {
+        Self { incoming, outgoing }
+    }
+
+    /// The next bytes from the peer; `None` when the peer ended its side.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn recv(&mut self) -> io::Result<Option<Bytes>> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`Upgraded::recv`], for hand-written futures.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        use crate::pipe::Piece;
+        loop {
+            return Poll::Ready(match std::task::ready!(self.incoming.poll_next(context)) {
+                None => Ok(None),
+                Some(Ok(Piece::Data(bytes))) => Ok(Some(bytes)),
+                Some(Ok(Piece::Trailers(_))) => continue,
+                Some(Err(error)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, error)),
+            });
+        }
+    }
+
+    /// Sends `bytes`, waiting while too much is unsent.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
+        poll_fn(|context| self.outgoing.poll_room(context)).await?;
+        self.outgoing.push(&bytes);
+        Ok(())
+    }
+
+    /// Ready when there is room to send.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.poll_room(context)
+    }
+
+    /// Adds bytes to be sent, without waiting; follow [`Upgraded::poll_room`].
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.outgoing.push(bytes);
+    }
+}
+
+/// Bytes that an upgraded connection has to send: one end for [`Upgraded`], one for the server.
+#[derive(Clone)]
+pub struct Outgoing(Rc<RefCell<Unsent>>);
+
+#[derive(Default)]
+struct Unsent {
+    bytes: Vec<u8>,
+    closed: bool,
+    sender: Option<Waker>,
+    server: Option<Waker>,
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        Self(Rc::new(RefCell::new(Unsent::default())))
+    }
+}
+
+impl Outgoing {
+    fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut unsent = self.0.borrow_mut();
+        if unsent.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if unsent.bytes.len() < UPGRADED_BYTES_MAX {
+            return Poll::Ready(Ok(()));
+        }
+        unsent.sender = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn push(&self, bytes: &[u8]) {
+        let mut unsent = self.0.borrow_mut();
+        unsent.bytes.extend_from_slice(bytes);
+        if let Some(waker) = unsent.server.take() {
+            waker.wake();
+        }
+    }
+
+    /// The server's side: takes all bytes that wait, by swapping them with `into` (empty).
+    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
+        let mut unsent = self.0.borrow_mut();
+        if unsent.bytes.is_empty() {
+            unsent.server = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        std::mem::swap(&mut unsent.bytes, into);
+        if let Some(waker) = unsent.sender.take() {
+            waker.wake();
+        }
+        Poll::Ready(())
+    }
+
+    /// The server's side: nothing can be sent any more.
+    pub fn close(&self) {
+        let mut unsent = self.0.borrow_mut();
+        unsent.closed = true;
+        if let Some(waker) = unsent.sender.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing({} bytes)", self.0.borrow().bytes.len())
+    }
+}
