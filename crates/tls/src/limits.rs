@@ -13,9 +13,6 @@ pub const RECORD_PLAIN_BYTES_MAX: usize = 16 * 1024;
 /// The most bytes read from one PEM file: 1 MiB.
 pub const PEM_BYTES_MAX: usize = 1024 * 1024;
 
-/// The type, version and length in front of each record, in bytes.
-pub(crate) const RECORD_HEADER_BYTES: usize = 5;
-
 /// The most bytes after the header of an encrypted record.
 // RFC 5246 §6.2.3: the length MUST NOT exceed 2^14 + 2048. TLS 1.3 allows less, 2^14 + 256; rustls
 // holds each version to its own rule once the record is opened.
@@ -34,5 +31,5 @@ pub(crate) const SCRATCH_BYTES_KEPT_MAX: usize = 64 * 1024;
 /// How many tickets a client is given in a handshake: one, as a client on one connection uses one.
 pub(crate) const TICKETS_PER_HANDSHAKE: usize = 1;
 
-const _: () = assert!(HANDSHAKE_BYTES_MAX > RECORD_HEADER_BYTES + RECORD_CIPHER_BYTES_MAX);
-const _: () = assert!(SCRATCH_BYTES_KEPT_MAX > RECORD_HEADER_BYTES + RECORD_CIPHER_BYTES_MAX);
+const _: () = assert!(HANDSHAKE_BYTES_MAX > RECORD_CIPHER_BYTES_MAX);
+const _: () = assert!(SCRATCH_BYTES_KEPT_MAX > RECORD_CIPHER_BYTES_MAX);

@@ -1,8 +1,7 @@
 //! One connection's TLS.
 
 use crate::limits::{
-    HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES,
-    RECORD_PLAIN_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
 };
 use crate::opening::{self, Opening};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
@@ -376,7 +375,14 @@ impl Session {
                 Ok(ConnectionState::WriteTraffic(mut traffic)) => return act(&mut traffic, out),
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                Ok(_) | Err(_) => return Err(SendError::Closed),
+                Ok(_) => return Err(SendError::Closed),
+                // The bytes that wait were looked at when they came, so that this does not happen; if
+                // it did, going on would make rustls judge the same bytes twice.
+                Err(error) => {
+                    fetch_alerts(&mut connection.engine, out);
+                    self.reject(Reject::from(error));
+                    return Err(SendError::Closed);
+                }
             }
         }
     }
@@ -398,17 +404,24 @@ impl fmt::Debug for Session {
 
 type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
 
+/// The content type of application data.
+const APPLICATION_DATA: u8 = 23;
+
 /// A fatal alert in clear text.
 const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
 
-/// Whether rustls could do nothing with these bytes but wait. It lets bytes wait uncopied while a
-/// record comes in; anything unusual is left to rustls.
+/// Whether these are the first bytes of a record of application data, with which rustls could do nothing
+/// but wait. It lets them wait uncopied; anything unusual is left to rustls.
 fn is_incomplete_record(bytes: &[u8]) -> bool {
-    let Some(header) = bytes.first_chunk::<RECORD_HEADER_BYTES>() else {
-        return true;
-    };
-    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    length <= RECORD_CIPHER_BYTES_MAX && bytes.len() < RECORD_HEADER_BYTES + length
+    match *bytes {
+        [] | [APPLICATION_DATA] => true,
+        [APPLICATION_DATA, 3] | [APPLICATION_DATA, 3, _] | [APPLICATION_DATA, 3, _, _] => true,
+        [APPLICATION_DATA, 3, _, high, low, ref payload @ ..] => {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            length <= RECORD_CIPHER_BYTES_MAX && payload.len() < length
+        }
+        _ => false,
+    }
 }
 
 /// Appends a record that rustls has ready.
