@@ -1,4 +1,5 @@
 //! Peers that speak no TLS, or speak it to do harm.
+#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
 mod peer;
 

@@ -1,4 +1,5 @@
 //! What happens once the handshake is done: data, cuts, key updates, ends.
+#![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
 mod peer;
 
