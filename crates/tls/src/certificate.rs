@@ -52,7 +52,8 @@ impl Pem {
 
     /// The first private key.
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        // RFC 7468 §11 and RFC 1421 §4.6.1.1: the two ways in which PEM says that a key is encrypted.
+        // RFC 7468 §11 and RFC 1421 §4.6.1.1: the two ways in which PEM says that a key is
+        // encrypted.
         for mark in ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"] {
             if self.text.windows(mark.len()).any(|window| window == mark.as_bytes()) {
                 return Err(TlsError::EncryptedKey { origin: self.origin.clone() });
@@ -149,7 +150,8 @@ fn certify(
         .map_err(|error| TlsError::UnsupportedKey { origin: key_origin.clone(), error })?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
-        // A key that cannot tell its public half cannot be compared; it shows at the first handshake.
+        // A key that cannot tell its public half cannot be compared; it shows at the first
+        // handshake.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(Error::InconsistentKeys(_)) => {
             Err(TlsError::KeyMismatch { certificate: certificate.origin.clone(), key: key_origin })
@@ -159,7 +161,8 @@ fn certify(
 }
 
 /// The DNS names of a certificate in lower case.
-// RFC 9110 §4.3.4: a reference identity is matched against subjectAltName; the common name is not used.
+// RFC 9110 §4.3.4: a reference identity is matched against subjectAltName; the common name is not
+// used.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     webpki::EndEntityCert::try_from(certificate)
         .map(|parsed| parsed.valid_dns_names().map(str::to_ascii_lowercase).collect())

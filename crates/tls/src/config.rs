@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The TLS of a server: its certificates and what it offers. Cheap to clone; all workers share one, and
-/// with it the keys of the tickets, so that a client may resume its session at any of them.
+/// The TLS of a server: its certificates and what it offers. Cheap to clone; all workers share one,
+/// and with it the keys of the tickets, so that a client may resume its session at any of them.
 ///
 /// - TLS 1.3 and 1.2; the server's order of cipher suites counts, AES-128-GCM first.
 /// - Sessions are resumed with tickets, one for each handshake, whose keys change every six hours.
@@ -45,8 +45,8 @@ pub struct SelfSigned {
 impl Tls {
     /// Reads a certificate chain and its private key from PEM files.
     ///
-    /// The chain holds the server's own certificate first, then its issuers. The key is ECDSA, Ed25519
-    /// or RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
+    /// The chain holds the server's own certificate first, then its issuers. The key is ECDSA,
+    /// Ed25519 or RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
     ///
     /// # Errors
     ///
@@ -67,9 +67,9 @@ impl Tls {
         Self::from_parts(&Pem::memory(certificate), &Pem::memory(key))
     }
 
-    /// Makes a certificate for these DNS names and IP addresses, with a new ECDSA P-256 key. It is for
-    /// development: it is valid for one year, is lost when the program ends, and no client trusts it
-    /// unless told to.
+    /// Makes a certificate for these DNS names and IP addresses, with a new ECDSA P-256 key. It is
+    /// for development: it is valid for one year, is lost when the program ends, and no client
+    /// trusts it unless told to.
     ///
     /// # Errors
     ///
@@ -84,18 +84,20 @@ impl Tls {
         Ok(SelfSigned { tls, certificate_pem })
     }
 
-    /// Uses a rustls configuration made elsewhere, for what this type does not offer, such as client
-    /// certificates. Its certificate resolver is wrapped to learn the names that clients ask for.
+    /// Uses a rustls configuration made elsewhere, for what this type does not offer, such as
+    /// client certificates. Its certificate resolver is wrapped to learn the names that clients ask
+    /// for.
     ///
     /// # Errors
     ///
-    /// [`TlsError::EarlyData`] if it accepts early data, and [`TlsError::BadConfig`] if rustls cannot
-    /// make a connection from it.
+    /// [`TlsError::EarlyData`] if it accepts early data, and [`TlsError::BadConfig`] if rustls
+    /// cannot make a connection from it.
     pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
         if config.max_early_data_size > 0 {
             return Err(TlsError::EarlyData);
         }
-        // Whether connections can be made depends on the configuration alone: it is tried once, here.
+        // Whether connections can be made depends on the configuration alone: it is tried once,
+        // here.
         UnbufferedServerConnection::new(config.clone()).map_err(TlsError::BadConfig)?;
         let mut config = Arc::unwrap_or_clone(config);
         config.cert_resolver = Arc::new(NotesServerName(config.cert_resolver));
@@ -104,8 +106,8 @@ impl Tls {
 
     /// Adds a certificate, chosen when a client asks for one of the DNS names it holds.
     ///
-    /// An exact name goes before a wildcard, an earlier certificate before a later one with the same
-    /// name. The first certificate is for clients that ask for no name or for an unknown one.
+    /// An exact name goes before a wildcard, an earlier certificate before a later one with the
+    /// same name. The first certificate is for clients that ask for no name or for an unknown one.
     ///
     /// # Errors
     ///
@@ -127,8 +129,8 @@ impl Tls {
         self.with_parts(&Pem::file(certificate.as_ref())?, &Pem::file(key.as_ref())?)
     }
 
-    /// Sets the application protocols to agree on, the preferred one first. The default is `http/1.1`
-    /// alone; an empty list takes no part in the negotiation.
+    /// Sets the application protocols to agree on, the preferred one first. The default is
+    /// `http/1.1` alone; an empty list takes no part in the negotiation.
     ///
     /// A client that offers protocols but none of these is refused.
     #[must_use]
@@ -138,7 +140,8 @@ impl Tls {
         self
     }
 
-    /// What the owner of the server wants to know, such as an expired certificate; to be logged at start.
+    /// What the owner of the server wants to know, such as an expired certificate; to be logged at
+    /// start.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
@@ -191,8 +194,8 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The default provider of rustls with AES-128 before AES-256: it takes less time, and so does SHA-256
-/// with its hardware support compared with the SHA-384 that goes with AES-256.
+/// The default provider of rustls with AES-128 before AES-256: it takes less time, and so does
+/// SHA-256 with its hardware support compared with the SHA-384 that goes with AES-256.
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
@@ -217,8 +220,8 @@ fn make_self_signed(names: &[&str]) -> Result<(String, String), rcgen::Error> {
     parameters.distinguished_name.push(DnType::CommonName, "Peregrine development certificate");
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // It begins a day ago for clients whose clocks are behind. Some clients refuse certificates that
-    // are valid for much longer than a year.
+    // It begins a day ago for clients whose clocks are behind. Some clients refuse certificates
+    // that are valid for much longer than a year.
     let day = Duration::from_secs(86_400);
     let now = Duration::from_secs(UnixTime::now().as_secs());
     let epoch = rcgen::date_time_ymd(1970, 1, 1);

@@ -23,8 +23,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why TLS could not be set up. It is found at start, it is never a peer's fault, and its text names
-/// the file, the cause and the remedy.
+/// Why TLS could not be set up. It is found at start, it is never a peer's fault, and its text
+/// names the file, the cause and the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -94,7 +94,8 @@ pub enum TlsError {
         /// What is wrong.
         error: rcgen::Error,
     },
-    /// Certificates cannot be added to a configuration made elsewhere, which chooses by its own rules.
+    /// Certificates cannot be added to a configuration made elsewhere, which chooses by its own
+    /// rules.
     ForeignConfig,
     /// The configuration accepts early data, which an attacker can send again.
     EarlyData,
@@ -199,7 +200,8 @@ pub enum Warning {
         /// In how many whole days it begins.
         days: u64,
     },
-    /// A further certificate can never be chosen: an earlier one has each of its names, or it has none.
+    /// A further certificate can never be chosen: an earlier one has each of its names, or it has
+    /// none.
     NeverChosen {
         /// Where it came from.
         origin: Origin,

@@ -1,8 +1,8 @@
 //! TLS as a stage between bytes and bytes: ciphertext in, plaintext and bytes to send out.
 //!
-//! It is the server side of TLS 1.2 and 1.3, on rustls with aws-lc-rs. It is not a socket, a task or
-//! a stream: it does no I/O and has no wakers, so that every driver, and a test, can use it.
-//! The only clock and the only randomness are those that rustls needs for itself.
+//! It is the server side of TLS 1.2 and 1.3, on rustls with aws-lc-rs. It is not a socket, a task
+//! or a stream: it does no I/O and has no wakers, so that every driver, and a test, can use it. The
+//! only clock and the only randomness are those that rustls needs for itself.
 //!
 //! ```
 //! use peregrine_tls::{Received, Tls};

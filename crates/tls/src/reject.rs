@@ -21,7 +21,7 @@ pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 /// Which rule the peer broke. The session is over: send what was appended to the output, close.
 ///
 /// The output holds the alert that the peer is to see, encrypted where it must be. There is none
-/// where the peer itself ended the connection, and in a few cases where the standard asks for none.
+/// where the peer itself ended the connection, and for a few offences for which rustls makes none.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reject {
@@ -30,8 +30,8 @@ pub enum Reject {
     /// Its first bytes are neither TLS nor HTTP.
     // RFC 8446 §5: an unexpected record type MUST be answered with "unexpected_message".
     NotTls,
-    /// It sent more than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX) and its handshake, or a
-    /// handshake message, was still not complete. It gets no alert.
+    /// It sent more than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX) and its handshake, or
+    /// a handshake message, was still not complete. It gets no alert.
     HandshakeTooLong,
     /// It ended the connection with a fatal alert, such as `unknown_ca` for a certificate that it
     /// does not trust. It gets no alert.
@@ -61,7 +61,8 @@ pub enum Reject {
     NoClientCertificate,
     /// The certificate it sent was refused by a configuration made elsewhere.
     ClientCertificate(CertificateError),
-    /// The engine failed, not the peer: no randomness, no time, or a signing key that does not sign.
+    /// The engine failed, not the peer: no randomness, no time, or a signing key that does not
+    /// sign.
     Engine(Error),
 }
 

@@ -1,8 +1,8 @@
 //! Learns the name a client asked for.
 //!
-//! The unbuffered interface of rustls does not tell it afterwards, but every choice of a certificate
-//! sees it, and choices happen inside a call that the session makes. So the resolver leaves the name
-//! in a place of the thread, and the session fetches it right after the call.
+//! The unbuffered interface of rustls does not tell it afterwards, but every choice of a
+//! certificate sees it, and choices happen inside a call that the session makes. So the resolver
+//! leaves the name in a place of the thread, and the session fetches it right after the call.
 
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;

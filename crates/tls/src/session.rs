@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 /// One connection's TLS state; made by [`Tls::session`](crate::Tls::session).
 ///
-/// Its two directions are independent. The server gives what the peer sent to [`Session::receive`], and
-/// what it wants to say to [`Session::send`] and [`Session::close`]. All three append to buffers of the
-/// caller, and what is in `out` is to be sent in the order in which it came, whatever the result says.
+/// Its two directions are independent. The server gives what the peer sent to [`Session::receive`],
+/// and what it wants to say to [`Session::send`] and [`Session::close`]. All three append to
+/// buffers of the caller, and what is in `out` is to be sent in the order in which it came,
+/// whatever the result says.
 ///
 /// Receiving moves through these stages and never back:
 ///
@@ -30,7 +31,8 @@ use std::sync::Arc;
 /// | closed: the peer sent `close_notify` | - |
 /// | rejected: the peer broke a rule | - |
 ///
-/// A session between requests owns no buffers: only an incomplete record is held, and only while it is.
+/// A session between requests owns no buffers: only an incomplete record is held, and only while it
+/// is.
 pub struct Session {
     stage: Stage,
     sending: Sending,
@@ -111,15 +113,16 @@ impl Session {
         }
     }
 
-    /// Takes all of `input`, appends the plaintext in it to `plain` and what is to be sent to `out`.
+    /// Takes all of `input`, appends the plaintext in it to `plain` and what is to be sent to
+    /// `out`.
     ///
-    /// Any cut of the same bytes gives the same plaintext. What `plain` grows by is never longer than the
-    /// bytes received and not yet used, so that the caller bounds it by what it gives.
+    /// Any cut of the same bytes gives the same plaintext. What `plain` grows by is never longer
+    /// than the bytes received and not yet used, so that the caller bounds it by what it gives.
     ///
     /// # Errors
     ///
-    /// A [`Reject`] ends the session: `out` is to be sent and the connection to be closed. Plaintext that
-    /// arrived before the offence is in `plain`. Further calls give the same error.
+    /// A [`Reject`] ends the session: `out` is to be sent and the connection to be closed.
+    /// Plaintext that arrived before the offence is in `plain`. Further calls give the same error.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -135,8 +138,8 @@ impl Session {
         }
     }
 
-    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Every call begins a new
-    /// record, so that small pieces are better gathered by the caller.
+    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Every call begins
+    /// a new record, so that small pieces are better gathered by the caller.
     ///
     /// # Errors
     ///
@@ -156,11 +159,11 @@ impl Session {
         sent
     }
 
-    /// Tells the peer that nothing more will be sent, by a `close_notify` appended to `out`. Receiving is
-    /// still possible. Without a complete handshake, after an error, and the second time it appends
-    /// nothing.
-    // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it has
-    // already sent some error alert.
+    /// Tells the peer that nothing more will be sent, by a `close_notify` appended to `out`.
+    /// Receiving is still possible. Without a complete handshake, after an error, and the second
+    /// time it appends nothing.
+    // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
+    // has already sent some error alert.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         // The error says that there is nobody to tell, which is how a close may end.
         let _ = self.with_traffic(out, |traffic, out| {
@@ -231,7 +234,8 @@ impl Session {
         }
     }
 
-    /// Takes bytes of a TLS connection: puts them where they may be changed, and keeps what is left.
+    /// Takes bytes of a TLS connection: puts them where they may be changed, and keeps what is
+    /// left.
     fn take(
         &mut self,
         input: &[u8],
@@ -304,10 +308,12 @@ impl Session {
         let mut used = 0;
         let mut is_closed = false;
         let failure = loop {
+            let mut is_data = false;
             let status = connection.engine.process_tls_records(&mut bytes[used..]);
             let mut discard = status.discard;
             match status.state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    is_data = true;
                     while let Some(Ok(record)) = traffic.next_record() {
                         plain.extend_from_slice(record.payload);
                         discard += record.discard;
@@ -325,6 +331,10 @@ impl Session {
                 Err(error) => break Some(error),
             }
             used += discard;
+            // Data changes no state, so that rustls need not be asked again after the last of it.
+            if is_data && used == bytes.len() && !connection.engine.wants_write() {
+                break None;
+            }
         };
         if *received == Received::Handshaking {
             // It is taken after a failure too, so that it is not mistaken for another session's.
@@ -369,15 +379,15 @@ impl Session {
             Stage::Rejected(_) => return Err(SendError::Closed),
         };
         loop {
-            // rustls remembers positions in the bytes that are not used yet, so it must see them here.
-            // It finds nothing in them that it did not find before.
+            // rustls remembers positions in the bytes that are not used yet, so it must see them
+            // here. It finds nothing in them that it did not find before.
             match connection.engine.process_tls_records(&mut self.unread).state {
                 Ok(ConnectionState::WriteTraffic(mut traffic)) => return act(&mut traffic, out),
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(_) => return Err(SendError::Closed),
-                // The bytes that wait were looked at when they came, so that this does not happen; if
-                // it did, going on would make rustls judge the same bytes twice.
+                // The bytes that wait were looked at when they came, so that this does not happen;
+                // if it did, going on would make rustls judge the same bytes twice.
                 Err(error) => {
                     fetch_alerts(&mut connection.engine, out);
                     self.reject(Reject::from(error));
@@ -410,8 +420,8 @@ const APPLICATION_DATA: u8 = 23;
 /// A fatal alert in clear text.
 const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
 
-/// Whether these are the first bytes of a record of application data, with which rustls could do nothing
-/// but wait. It lets them wait uncopied; anything unusual is left to rustls.
+/// Whether these are the first bytes of a record of application data, with which rustls could do
+/// nothing but wait. It lets them wait uncopied; anything unusual is left to rustls.
 fn is_incomplete_record(bytes: &[u8]) -> bool {
     match *bytes {
         [] | [APPLICATION_DATA] => true,
@@ -471,8 +481,8 @@ fn append(
 
 /// Appends the alerts that rustls has made for a peer it refused.
 fn fetch_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
-    // After an error rustls must not be given the offending bytes again. It looks for bytes to receive
-    // only when it has none to send.
+    // After an error rustls must not be given the offending bytes again. It looks for bytes to
+    // receive only when it has none to send.
     while engine.wants_write() {
         match engine.process_tls_records(&mut []).state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),

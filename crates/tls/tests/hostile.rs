@@ -78,7 +78,8 @@ fn records_that_may_not_come_first_are_rejected() {
 fn a_client_with_old_versions_only_is_told_so() {
     let (tls, client) = server_and_client(TLS13);
     let mut hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
-    // The extension supported_versions (43) that lists 3.4 alone is made to list 3.2, which is TLS 1.1.
+    // The extension supported_versions (43) that lists 3.4 alone is made to list 3.2, which is TLS
+    // 1.1.
     let listed = [0, 43, 0, 3, 2, 3, 4];
     let position = hello.windows(7).position(|window| window == listed).unwrap();
     hello[position + 6] = 2;

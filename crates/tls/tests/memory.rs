@@ -1,7 +1,7 @@
 //! What a session holds when nothing happens.
 //!
-//! The allocator counts what Rust code holds; the cryptography library allocates by itself, which shows
-//! in the resident memory only.
+//! The allocator counts what Rust code holds; the cryptography library allocates by itself, which
+//! shows in the resident memory only.
 #![expect(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
 mod peer;
@@ -17,8 +17,8 @@ struct Counting;
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged, which keeps the contract; counting touches
-// no memory but the counter.
+// SAFETY: every call goes to the system's allocator unchanged, which keeps the contract; counting
+// touches no memory but the counter.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
@@ -28,7 +28,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller got the memory from `alloc` with this layout, which got it from the system.
+        // SAFETY: the caller got the memory from `alloc` with this layout, which got it from the
+        // system.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -72,7 +73,8 @@ fn idle_sessions(count: usize, tls: &Tls, client: &Arc<ClientConfig>) -> Vec<Ses
 // All in one test, because tests run side by side and the counter is one for all.
 #[test]
 fn an_idle_session_holds_little() {
-    // Only the first pass tells something by resident memory: the second reuses what the first freed.
+    // Only the first pass tells something by resident memory: the second reuses what the first
+    // freed.
     for (version, is_fresh) in [(TLS13, true), (TLS12, false)] {
         let (tls, client) = server_and_client(version);
         let client = Arc::new(client);
