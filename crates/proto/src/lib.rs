@@ -1,1 +1,30 @@
 //! HTTP as state machines: bytes in, events and bytes out.
+//!
+//! This crate knows HTTP and nothing else. It does no I/O and has no clock, no `async`, no locks and
+//! no dependencies: whoever owns the socket gives it the bytes that arrived, and sends the bytes that
+//! it wrote. What it cannot do it cannot get wrong: waiting, buffering, and deadlines are elsewhere.
+//!
+//! It is strict (RFC 9110, RFC 9112). What two readers could understand in two ways is refused; each
+//! refusal is a variant of [`Reject`] that names its rule.
+//!
+//! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection;
+//! then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). What may stand in a
+//! head is in `h1/parse.rs`, where its content ends in `h1/framing.rs`. `cases/*.txt` shows all of it
+//! by example.
+
+#![forbid(unsafe_code)]
+
+pub mod date;
+pub mod field;
+pub mod h1;
+pub mod head;
+pub mod limits;
+pub mod reject;
+pub mod span;
+
+pub use date::Date;
+pub use field::Known;
+pub use head::{BodyLength, FieldIndex, HeadIndex, Method, TargetForm, Version};
+pub use limits::Limits;
+pub use reject::Reject;
+pub use span::Span;

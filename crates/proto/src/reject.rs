@@ -1,0 +1,363 @@
+//! Why a request is refused: one variant a rule.
+
+use std::fmt;
+
+/// A rule that the peer broke, or a limit that it passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Reject {
+    /// More than one empty line stands before the request line. Status 400, RFC 9112 §2.2.
+    EmptyLineRepeated,
+    /// The client began HTTP/2 without agreeing on it first; this port speaks HTTP/1.1. Status 505, RFC 9113 §3.4.
+    Http2Preface,
+    /// The request line is not a method, a target and a version, one space between them. Status 400, RFC 9112 §3.
+    RequestLineInvalid,
+    /// The request line is longer than the server reads. Status 414, RFC 9112 §3.
+    RequestLineTooLong,
+    /// The method has a byte that no token has. Status 400, RFC 9110 §9.1.
+    MethodInvalid,
+    /// The method is longer than any that the server knows. Status 501, RFC 9112 §3.
+    MethodTooLong,
+    /// The server is no tunnel and does not implement CONNECT. Status 501, RFC 9110 §9.1.
+    ConnectRefused,
+    /// The request target has a byte that no target has, or an unknown form. Status 400, RFC 9112 §3.2.
+    TargetInvalid,
+    /// The request target has a fragment, which is never sent. Status 400, RFC 9112 §3.2.
+    TargetFragment,
+    /// The target `*` goes with OPTIONS only. Status 400, RFC 9112 §3.2.4.
+    TargetAsterisk,
+    /// A target that is an authority only goes with CONNECT only. Status 400, RFC 9112 §3.2.3.
+    TargetAuthority,
+    /// The target's scheme is neither http nor https. Status 400, RFC 9110 §4.2.
+    TargetScheme,
+    /// The target's authority has no host, user information, or a malformed host or port. Status 400, RFC 9110 §4.2.1.
+    TargetHostInvalid,
+    /// The version is not `HTTP/` with a digit, a dot and a digit. Status 400, RFC 9112 §2.3.
+    VersionInvalid,
+    /// The request's major version of HTTP is not 1. Status 505, RFC 9110 §15.6.6.
+    VersionUnsupported,
+    /// A line ends with a line feed that no carriage return precedes. Status 400, RFC 9112 §2.2.
+    LineFeedBare,
+    /// A carriage return has no line feed after it. Status 400, RFC 9112 §2.2.
+    CarriageReturnBare,
+    /// A field line begins with white space: obsolete folding is not accepted. Status 400, RFC 9112 §5.2.
+    FoldedLine,
+    /// A field line has no colon. Status 400, RFC 9112 §5.
+    FieldColonMissing,
+    /// A field has no name. Status 400, RFC 9110 §5.1.
+    FieldNameEmpty,
+    /// A field name has a byte that no token has. Status 400, RFC 9110 §5.1.
+    FieldNameInvalid,
+    /// White space stands between a field name and its colon. Status 400, RFC 9112 §5.1.
+    FieldNameSpace,
+    /// A field value has a NUL byte. Status 400, RFC 9110 §5.5.
+    FieldValueNul,
+    /// A field value has a control byte. Status 400, RFC 9110 §5.5.
+    FieldValueInvalid,
+    /// A field line is longer than the server reads. Status 431, RFC 6585 §5.
+    FieldTooLong,
+    /// There are more field lines than the server reads. Status 431, RFC 6585 §5.
+    FieldsTooMany,
+    /// The head is longer than the server reads. Status 431, RFC 6585 §5.
+    HeadTooLong,
+    /// An HTTP/1.1 request has no Host field. Status 400, RFC 9112 §3.2.
+    HostMissing,
+    /// There is more than one Host field. Status 400, RFC 9112 §3.2.
+    HostRepeated,
+    /// The Host field names no host. Status 400, RFC 9110 §4.2.1.
+    HostEmpty,
+    /// The Host field is not a host with an optional port. Status 400, RFC 9112 §3.2.
+    HostInvalid,
+    /// The Content-Length is not one number of decimal digits. Status 400, RFC 9110 §8.6.
+    ContentLengthInvalid,
+    /// The Content-Length is larger than any number the server counts to. Status 400, RFC 9110 §8.6.
+    ContentLengthOverflow,
+    /// There is more than one Content-Length, as a list or as repeated fields. Status 400, RFC 9110 §8.6.
+    ContentLengthRepeated,
+    /// There are both Content-Length and Transfer-Encoding. Status 400, RFC 9112 §6.1.
+    LengthAndEncoding,
+    /// An HTTP/1.0 request has a Transfer-Encoding. Status 400, RFC 9112 §6.1.
+    EncodingInHttp10,
+    /// The Transfer-Encoding is not a list of codings. Status 400, RFC 9112 §6.1.
+    EncodingInvalid,
+    /// The Transfer-Encoding names a coding that the server does not implement. Status 501, RFC 9112 §6.1.
+    EncodingUnknown,
+    /// The last transfer coding is not chunked, so the end of the content is unknown. Status 400, RFC 9112 §6.3.
+    ChunkedNotLast,
+    /// The chunked coding is applied more than once. Status 400, RFC 9112 §6.1.
+    ChunkedRepeated,
+    /// The Expect field has an expectation other than 100-continue. Status 417, RFC 9110 §10.1.1.
+    ExpectationUnknown,
+    /// The content is larger than the server reads. Status 413, RFC 9110 §15.5.14.
+    BodyTooLarge,
+    /// A chunk size is not one or more hexadecimal digits. Status 400, RFC 9112 §7.1.
+    ChunkSizeInvalid,
+    /// A chunk size is larger than any number the server counts to. Status 400, RFC 9112 §7.1.
+    ChunkSizeOverflow,
+    /// A chunk extension is malformed. Status 400, RFC 9112 §7.1.1.
+    ChunkExtensionInvalid,
+    /// The extensions of a chunk are longer than the server reads. Status 400, RFC 9112 §7.1.1.
+    ChunkExtensionsTooLong,
+    /// No line end stands after a chunk's data. Status 400, RFC 9112 §7.1.
+    ChunkEndMissing,
+    /// The trailer section is longer than the server reads. Status 431, RFC 6585 §5.
+    TrailersTooLong,
+    /// The connection ended within a head. Status 400, RFC 9112 §8.
+    HeadCutShort,
+    /// The connection ended within the content. Status 400, RFC 9112 §8.
+    BodyCutShort,
+}
+
+impl Reject {
+    /// Every variant, in order.
+    pub const ALL: &'static [Self] = &[
+        Self::EmptyLineRepeated,
+        Self::Http2Preface,
+        Self::RequestLineInvalid,
+        Self::RequestLineTooLong,
+        Self::MethodInvalid,
+        Self::MethodTooLong,
+        Self::ConnectRefused,
+        Self::TargetInvalid,
+        Self::TargetFragment,
+        Self::TargetAsterisk,
+        Self::TargetAuthority,
+        Self::TargetScheme,
+        Self::TargetHostInvalid,
+        Self::VersionInvalid,
+        Self::VersionUnsupported,
+        Self::LineFeedBare,
+        Self::CarriageReturnBare,
+        Self::FoldedLine,
+        Self::FieldColonMissing,
+        Self::FieldNameEmpty,
+        Self::FieldNameInvalid,
+        Self::FieldNameSpace,
+        Self::FieldValueNul,
+        Self::FieldValueInvalid,
+        Self::FieldTooLong,
+        Self::FieldsTooMany,
+        Self::HeadTooLong,
+        Self::HostMissing,
+        Self::HostRepeated,
+        Self::HostEmpty,
+        Self::HostInvalid,
+        Self::ContentLengthInvalid,
+        Self::ContentLengthOverflow,
+        Self::ContentLengthRepeated,
+        Self::LengthAndEncoding,
+        Self::EncodingInHttp10,
+        Self::EncodingInvalid,
+        Self::EncodingUnknown,
+        Self::ChunkedNotLast,
+        Self::ChunkedRepeated,
+        Self::ExpectationUnknown,
+        Self::BodyTooLarge,
+        Self::ChunkSizeInvalid,
+        Self::ChunkSizeOverflow,
+        Self::ChunkExtensionInvalid,
+        Self::ChunkExtensionsTooLong,
+        Self::ChunkEndMissing,
+        Self::TrailersTooLong,
+        Self::HeadCutShort,
+        Self::BodyCutShort,
+    ];
+
+    /// The status that answers it.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        self.facts().0
+    }
+
+    /// The section of the standard that has the rule, or the status for passing a limit:
+    /// `RFC 9112 §5.1`.
+    #[must_use]
+    pub const fn section(self) -> &'static str {
+        self.facts().1
+    }
+
+    /// The rule that was broken, in one sentence without its full stop.
+    #[must_use]
+    pub const fn cause(self) -> &'static str {
+        self.facts().2
+    }
+
+    /// Whether the connection ends after the answer. All do, because where the next request would
+    /// begin is in doubt, except for an unknown expectation: its head was sound.
+    #[must_use]
+    pub const fn closes(self) -> bool {
+        !matches!(self, Self::ExpectationUnknown)
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one table with a row for each rule")]
+    const fn facts(self) -> (u16, &'static str, &'static str) {
+        match self {
+            Self::EmptyLineRepeated => {
+                (400, "RFC 9112 §2.2", "More than one empty line stands before the request line")
+            }
+            Self::Http2Preface => (
+                505,
+                "RFC 9113 §3.4",
+                "The client began HTTP/2 without agreeing on it first; this port speaks HTTP/1.1",
+            ),
+            Self::RequestLineInvalid => (
+                400,
+                "RFC 9112 §3",
+                "The request line is not a method, a target and a version, one space between them",
+            ),
+            Self::RequestLineTooLong => {
+                (414, "RFC 9112 §3", "The request line is longer than the server reads")
+            }
+            Self::MethodInvalid => {
+                (400, "RFC 9110 §9.1", "The method has a byte that no token has")
+            }
+            Self::MethodTooLong => {
+                (501, "RFC 9112 §3", "The method is longer than any that the server knows")
+            }
+            Self::ConnectRefused => {
+                (501, "RFC 9110 §9.1", "The server is no tunnel and does not implement CONNECT")
+            }
+            Self::TargetInvalid => (
+                400,
+                "RFC 9112 §3.2",
+                "The request target has a byte that no target has, or an unknown form",
+            ),
+            Self::TargetFragment => {
+                (400, "RFC 9112 §3.2", "The request target has a fragment, which is never sent")
+            }
+            Self::TargetAsterisk => {
+                (400, "RFC 9112 §3.2.4", "The target `*` goes with OPTIONS only")
+            }
+            Self::TargetAuthority => (
+                400,
+                "RFC 9112 §3.2.3",
+                "A target that is an authority only goes with CONNECT only",
+            ),
+            Self::TargetScheme => {
+                (400, "RFC 9110 §4.2", "The target's scheme is neither http nor https")
+            }
+            Self::TargetHostInvalid => (
+                400,
+                "RFC 9110 §4.2.1",
+                "The target's authority has no host, user information, or a malformed host or port",
+            ),
+            Self::VersionInvalid => {
+                (400, "RFC 9112 §2.3", "The version is not `HTTP/` with a digit, a dot and a digit")
+            }
+            Self::VersionUnsupported => {
+                (505, "RFC 9110 §15.6.6", "The request's major version of HTTP is not 1")
+            }
+            Self::LineFeedBare => (
+                400,
+                "RFC 9112 §2.2",
+                "A line ends with a line feed that no carriage return precedes",
+            ),
+            Self::CarriageReturnBare => {
+                (400, "RFC 9112 §2.2", "A carriage return has no line feed after it")
+            }
+            Self::FoldedLine => (
+                400,
+                "RFC 9112 §5.2",
+                "A field line begins with white space: obsolete folding is not accepted",
+            ),
+            Self::FieldColonMissing => (400, "RFC 9112 §5", "A field line has no colon"),
+            Self::FieldNameEmpty => (400, "RFC 9110 §5.1", "A field has no name"),
+            Self::FieldNameInvalid => {
+                (400, "RFC 9110 §5.1", "A field name has a byte that no token has")
+            }
+            Self::FieldNameSpace => {
+                (400, "RFC 9112 §5.1", "White space stands between a field name and its colon")
+            }
+            Self::FieldValueNul => (400, "RFC 9110 §5.5", "A field value has a NUL byte"),
+            Self::FieldValueInvalid => (400, "RFC 9110 §5.5", "A field value has a control byte"),
+            Self::FieldTooLong => {
+                (431, "RFC 6585 §5", "A field line is longer than the server reads")
+            }
+            Self::FieldsTooMany => {
+                (431, "RFC 6585 §5", "There are more field lines than the server reads")
+            }
+            Self::HeadTooLong => (431, "RFC 6585 §5", "The head is longer than the server reads"),
+            Self::HostMissing => (400, "RFC 9112 §3.2", "An HTTP/1.1 request has no Host field"),
+            Self::HostRepeated => (400, "RFC 9112 §3.2", "There is more than one Host field"),
+            Self::HostEmpty => (400, "RFC 9110 §4.2.1", "The Host field names no host"),
+            Self::HostInvalid => {
+                (400, "RFC 9112 §3.2", "The Host field is not a host with an optional port")
+            }
+            Self::ContentLengthInvalid => {
+                (400, "RFC 9110 §8.6", "The Content-Length is not one number of decimal digits")
+            }
+            Self::ContentLengthOverflow => (
+                400,
+                "RFC 9110 §8.6",
+                "The Content-Length is larger than any number the server counts to",
+            ),
+            Self::ContentLengthRepeated => (
+                400,
+                "RFC 9110 §8.6",
+                "There is more than one Content-Length, as a list or as repeated fields",
+            ),
+            Self::LengthAndEncoding => {
+                (400, "RFC 9112 §6.1", "There are both Content-Length and Transfer-Encoding")
+            }
+            Self::EncodingInHttp10 => {
+                (400, "RFC 9112 §6.1", "An HTTP/1.0 request has a Transfer-Encoding")
+            }
+            Self::EncodingInvalid => {
+                (400, "RFC 9112 §6.1", "The Transfer-Encoding is not a list of codings")
+            }
+            Self::EncodingUnknown => (
+                501,
+                "RFC 9112 §6.1",
+                "The Transfer-Encoding names a coding that the server does not implement",
+            ),
+            Self::ChunkedNotLast => (
+                400,
+                "RFC 9112 §6.3",
+                "The last transfer coding is not chunked, so the end of the content is unknown",
+            ),
+            Self::ChunkedRepeated => {
+                (400, "RFC 9112 §6.1", "The chunked coding is applied more than once")
+            }
+            Self::ExpectationUnknown => (
+                417,
+                "RFC 9110 §10.1.1",
+                "The Expect field has an expectation other than 100-continue",
+            ),
+            Self::BodyTooLarge => {
+                (413, "RFC 9110 §15.5.14", "The content is larger than the server reads")
+            }
+            Self::ChunkSizeInvalid => {
+                (400, "RFC 9112 §7.1", "A chunk size is not one or more hexadecimal digits")
+            }
+            Self::ChunkSizeOverflow => (
+                400,
+                "RFC 9112 §7.1",
+                "A chunk size is larger than any number the server counts to",
+            ),
+            Self::ChunkExtensionInvalid => {
+                (400, "RFC 9112 §7.1.1", "A chunk extension is malformed")
+            }
+            Self::ChunkExtensionsTooLong => (
+                400,
+                "RFC 9112 §7.1.1",
+                "The extensions of a chunk are longer than the server reads",
+            ),
+            Self::ChunkEndMissing => {
+                (400, "RFC 9112 §7.1", "No line end stands after a chunk's data")
+            }
+            Self::TrailersTooLong => {
+                (431, "RFC 6585 §5", "The trailer section is longer than the server reads")
+            }
+            Self::HeadCutShort => (400, "RFC 9112 §8", "The connection ended within a head"),
+            Self::BodyCutShort => (400, "RFC 9112 §8", "The connection ended within the content"),
+        }
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({})", self.cause(), self.section())
+    }
+}
+
+impl std::error::Error for Reject {}
