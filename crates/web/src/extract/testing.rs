@@ -1,0 +1,103 @@
+//! Requests for the tests of extractors, made without a parser or an application.
+
+use super::{FromRequest, FromRequestParts};
+use crate::body::Body;
+use crate::connection::ConnectionInfo;
+use crate::head::Head;
+use crate::pipe::pipe;
+use crate::problem::Problem;
+use crate::request::{Parts, Request};
+use crate::state::States;
+use bytes::Bytes;
+use http::HeaderMap;
+use peregrine_proto::field::Known;
+use peregrine_proto::head::{FieldIndex, Method};
+use peregrine_proto::span::Span;
+use peregrine_router::{Builder, Match, Methods};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// The value of a future that must be ready.
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("expected the future to be ready"),
+    }
+}
+
+pub(crate) async fn from_parts<T: FromRequestParts>(parts: &mut Parts) -> Result<T, Problem> {
+    T::from_request_parts(parts).await
+}
+
+pub(crate) async fn from_request<T: FromRequest>(request: Request) -> Result<T, Problem> {
+    T::from_request(request).await
+}
+
+fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
+    let mut text = String::new();
+    let mut add = |part: &str| {
+        let start = u16::try_from(text.len()).expect("short");
+        text.push_str(part);
+        Span { start, end: u16::try_from(text.len()).expect("short") }
+    };
+    let mut head = Head::take();
+    let index = head.index_mut();
+    index.method = Method::find(method.as_bytes());
+    index.method_span = add(method);
+    index.target = add(target);
+    let (path, query) = target.split_once('?').map_or((target, None), |(p, q)| (p, Some(q)));
+    index.path = add(path);
+    index.query = query.map(&mut add);
+    for (name, value) in fields {
+        let known = Known::find(name.as_bytes());
+        index.fields.push(FieldIndex { name: add(name), value: add(value), known });
+    }
+    head.set_bytes(text.as_bytes());
+    head
+}
+
+fn request(head: Head, body: Body, states: States, connection: ConnectionInfo) -> Request {
+    Request::new(head, body, Rc::new(states), Rc::new(connection))
+}
+
+pub(crate) fn get(target: &str) -> Request {
+    request(head("GET", target, &[]), Body::empty(), States::default(), ConnectionInfo::default())
+}
+
+pub(crate) fn post(target: &str, fields: &[(&str, &str)], body: Body) -> Request {
+    request(head("POST", target, fields), body, States::default(), ConnectionInfo::default())
+}
+
+pub(crate) fn parts_with(states: States) -> Parts {
+    request(head("GET", "/", &[]), Body::empty(), states, ConnectionInfo::default()).parts
+}
+
+pub(crate) fn parts_on(connection: ConnectionInfo) -> Parts {
+    request(head("GET", "/", &[]), Body::empty(), States::default(), connection).parts
+}
+
+/// A request for `path` that was found to be for the route `pattern`.
+pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
+    let mut builder = Builder::new();
+    builder.insert(pattern, Methods::of(0), 0);
+    let router = builder.build().expect("a valid pattern");
+    let mut head = head("GET", path, &[]);
+    head.resolve(|path, parameters| {
+        assert_eq!(router.find(path, 0, parameters), Match::Found { route: 0 });
+        (Some(0), ())
+    });
+    let mut states = States::default();
+    states.set_router(Rc::new(router));
+    request(head, Body::empty(), states, ConnectionInfo::default()).parts
+}
+
+/// A complete body that comes in pieces.
+pub(crate) fn incoming(pieces: &[&'static str], limit: u64) -> Body {
+    let (writer, reader) = pipe(64 * 1024, None);
+    for piece in pieces {
+        writer.push(Bytes::from_static(piece.as_bytes()));
+    }
+    writer.finish(HeaderMap::new());
+    Body::incoming(reader, limit)
+}
