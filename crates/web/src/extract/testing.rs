@@ -1,4 +1,4 @@
-//! Requests for the tests of extractors, made without a parser or an application.
+//! Requests for the tests of extractors, made without a server or an application.
 
 use super::{FromRequest, FromRequestParts};
 use crate::body::Body;
@@ -10,10 +10,10 @@ use crate::request::{Parts, Request};
 use crate::state::States;
 use bytes::Bytes;
 use http::HeaderMap;
-use peregrine_proto::field::Known;
-use peregrine_proto::head::{FieldIndex, Method};
-use peregrine_proto::span::Span;
+use peregrine_proto::Limits;
+use peregrine_proto::h1::{Connection, Event};
 use peregrine_router::{Builder, Match, Methods};
+use std::fmt::Write;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -35,24 +35,19 @@ pub(crate) async fn from_request<T: FromRequest>(request: Request) -> Result<T, 
 }
 
 fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
-    let mut text = String::new();
-    let mut add = |part: &str| {
-        let start = u16::try_from(text.len()).expect("short");
-        text.push_str(part);
-        Span { start, end: u16::try_from(text.len()).expect("short") }
-    };
-    let mut head = Head::take();
-    let index = head.index_mut();
-    index.method = Method::find(method.as_bytes());
-    index.method_span = add(method);
-    index.target = add(target);
-    let (path, query) = target.split_once('?').map_or((target, None), |(p, q)| (p, Some(q)));
-    index.path = add(path);
-    index.query = query.map(&mut add);
-    for (name, value) in fields {
-        let known = Known::find(name.as_bytes());
-        index.fields.push(FieldIndex { name: add(name), value: add(value), known });
+    let mut text = format!("{method} {target} HTTP/1.1\r\n");
+    // The parser wants one Host, and no more than one.
+    if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        text.push_str("Host: test\r\n");
     }
+    for (name, value) in fields {
+        write!(text, "{name}: {value}\r\n").expect("a string takes all");
+    }
+    text.push_str("\r\n");
+    let limits = Limits::default();
+    let mut head = Head::take();
+    let received = Connection::new(&limits).receive(&limits, text.as_bytes(), head.index_mut());
+    assert_eq!(received, (text.len(), Event::Head), "{text}");
     head.set_bytes(text.as_bytes());
     head
 }
