@@ -2,12 +2,15 @@
 
 use crate::connection::Talk;
 use crate::ended::Ended;
+use crate::link::Filled;
 use crate::respond;
 use crate::upload::{Begun, Upload, Uploaded};
+use crate::worker::{Interrupt, Order, Until};
 use peregrine_driver::Driver;
-use peregrine_proto::{Reject, Version};
+use peregrine_proto::{Method, Reject, Version};
 use peregrine_slot::FutureSlot;
-use peregrine_web::app::{OnDisconnect, Target};
+use peregrine_web::application::Target;
+use peregrine_web::handler::{OnDisconnect, RouteOptions};
 use peregrine_web::head::Head;
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{Request, Response};
@@ -50,15 +53,24 @@ pub(crate) async fn run<D: Driver>(
     let target = worker.application.find(&mut head);
     let options = target.options();
     let limit = options.body_bytes_max.unwrap_or(worker.limits.body_bytes_max);
-    let on_disconnect = options.on_disconnect;
+    let method = head.index().method;
     let (body, mut upload) = match Upload::begin(talk, head.index(), limit) {
         Ok(Begun { body, upload }) => (body, upload),
         Err(reject) => return Err(talk.reject(reject).await),
     };
-    let can_probe = head.index().version == Version::Http11;
+    let manner = Manner {
+        options,
+        can_probe: head.index().version == Version::Http11,
+        name: (method, target.pattern()),
+    };
     let states = Rc::clone(worker.application.states());
     let request = Request::new(head, body, states, Rc::clone(talk.info));
-    let outcome = call(talk, slot, target, request, &mut upload, (on_disconnect, can_probe)).await?;
+    let mut handler = Guarded(target.call(slot, request));
+    let first = poll_fn(|context| Poll::Ready(Pin::new(&mut handler).poll(context))).await;
+    let outcome = match first {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => wait(talk, handler, &mut upload, &manner).await?,
+    };
     let mut turn = Turn::Answered;
     let mut response = match outcome {
         Ok(response) => response,
@@ -89,47 +101,51 @@ pub(crate) async fn run<D: Driver>(
 /// The handler panicked.
 struct Panicked;
 
-/// Polls the handler to its end. In the common case it is ready at once and nothing else happens.
-async fn call<D: Driver>(
+/// How to wait for a handler.
+struct Manner<'a> {
+    options: &'a RouteOptions,
+    /// May a peer that ended its sending side be probed?
+    can_probe: bool,
+    /// Names the request in the report of a shutdown.
+    name: (Method, Option<&'a str>),
+}
+
+/// Polls a handler that was not ready at once to its end.
+async fn wait<D: Driver>(
     talk: &mut Talk<'_, D>,
-    slot: &mut FutureSlot,
-    target: Target<'_>,
-    request: Request,
+    mut handler: impl Future<Output = Result<Response, Panicked>> + Unpin,
     upload: &mut Upload,
-    (on_disconnect, can_probe): (OnDisconnect, bool),
+    manner: &Manner<'_>,
 ) -> Result<Result<Response, Panicked>, Ended> {
-    // The line that names the request in the report of a shutdown is only paid for by handlers
-    // that wait.
-    let name_of = |request: &Request| {
-        format!("{} {}", request.parts.head.method_name(), request.parts.head.path())
+    let worker = talk.link.worker;
+    let (method, pattern) = manner.name;
+    let method = method.name().unwrap_or("(extension)");
+    talk.request = Some(format!("{method} {}", pattern.unwrap_or("(no route)")));
+    let _hold = worker.driver.hold();
+    let too_late = async {
+        let Some(timeout) = manner.options.timeout else { return pending().await };
+        let alarm = worker.wheel.alarm();
+        alarm.set(worker.driver.now() + timeout);
+        alarm.rings().await;
     };
-    let name = cfg!(debug_assertions).then(|| name_of(&request));
-    let mut handler = Guarded(target.call(slot, request));
-    let first = poll_fn(|context| Poll::Ready(Pin::new(&mut handler).poll(context))).await;
-    if let Poll::Ready(outcome) = first {
-        return Ok(outcome);
-    }
-    talk.request = name;
-    let _hold = talk.link.worker.driver.hold();
     let left = {
-        let meanwhile = meanwhile(talk, upload, can_probe);
-        match race(&mut handler, meanwhile).await {
+        let meanwhile = meanwhile(talk, upload, manner.can_probe);
+        match race(&mut handler, race(too_late, meanwhile)).await {
             Raced::First(outcome) => {
                 talk.request = None;
                 return Ok(outcome);
             }
-            Raced::Second(ended) => ended,
+            Raced::Second(Raced::First(())) => {
+                talk.request = None;
+                return Ok(Ok(respond::handler_late()));
+            }
+            Raced::Second(Raced::Second(ended)) => ended,
         }
     };
-    match (left, on_disconnect) {
+    match (left, manner.options.on_disconnect) {
         (Ended::PeerLeft | Ended::Broken(_), OnDisconnect::RunToEnd) => {
-            let worker = talk.link.worker;
-            let until = crate::worker::Until::Never;
-            let order = crate::worker::Order::Cut;
-            match worker.within(talk.link.alarm, until, order, handler).await {
-                Ok(_) => Err(Ended::PeerLeft),
-                Err(_) => Err(Ended::Cut),
-            }
+            let to_end = worker.within(talk.link.alarm, Until::Never, Order::Cut, handler);
+            Err(if to_end.await.is_ok() { Ended::PeerLeft } else { Ended::Cut })
         }
         (Ended::Broken(_), OnDisconnect::Cancel) => Err(Ended::PeerLeft),
         (ended, _) => Err(ended),
@@ -160,8 +176,6 @@ pub(crate) async fn meanwhile<D: Driver>(
 
 /// Ends when the peer has left.
 async fn watch<D: Driver>(talk: &mut Talk<'_, D>, can_probe: bool) -> Result<(), Ended> {
-    use crate::link::Filled;
-    use crate::worker::Until;
     while talk.link.inbox.unread().len() < READ_AHEAD_BYTES_MAX {
         match talk.link.fill(Until::Never).await? {
             Filled::Bytes => talk.link.inbox.settle(),
@@ -174,7 +188,6 @@ async fn watch<D: Driver>(talk: &mut Talk<'_, D>, can_probe: bool) -> Result<(),
 
 /// Waits for nothing but the order to cut.
 async fn idle<D: Driver>(talk: &Talk<'_, D>) -> Result<(), Ended> {
-    use crate::worker::{Order, Until};
     let link = &talk.link;
     let _ = link.worker.within(link.alarm, Until::Never, Order::Cut, pending::<()>()).await;
     Err(Ended::Cut)
@@ -185,7 +198,6 @@ async fn idle<D: Driver>(talk: &Talk<'_, D>) -> Result<(), Ended> {
 /// responses even if it does not expect one, so one of them is what is sent; where nobody is left
 /// to read it, it comes back as a reset.
 async fn probe<D: Driver>(talk: &mut Talk<'_, D>) -> Result<(), Ended> {
-    use crate::worker::{Interrupt, Order, Until};
     let mut pause = PROBE_PAUSE_MIN;
     loop {
         talk.protocol.send_interim(102, std::iter::empty(), talk.link.outbox);

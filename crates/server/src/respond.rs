@@ -128,6 +128,12 @@ pub(crate) fn panicked() -> Response {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail).into_response()
 }
 
+/// The answer in the place of a handler that took longer than its route allows.
+pub(crate) fn handler_late() -> Response {
+    let detail = "The server did not get the answer ready in time. Try again later.";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail).into_response()
+}
+
 fn whole<D: Driver>(talk: &mut Talk<'_, D>, problem: Problem) {
     let response = problem.into_response();
     let bytes = response.body.as_slice().unwrap_or_default();

@@ -9,7 +9,7 @@ use peregrine_driver::{Driver, Stream};
 use peregrine_proto::Date;
 use peregrine_slot::FutureSlot;
 use peregrine_tls::Tls;
-use peregrine_web::app::Application;
+use peregrine_web::application::Application;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -115,7 +115,7 @@ pub async fn run<D: Driver>(
         handshakes: Semaphore::new(limits.handshakes_max),
         cut: RefCell::default(),
         order: Cell::new(Order::Serve),
-        date: Cell::new((0, Date::from_unix(0))),
+        date: Cell::new((0, Date::from_unix_seconds(0))),
         desks: RefCell::default(),
         application,
         driver,
@@ -234,7 +234,7 @@ impl<D: Driver> Worker<D> {
         if second == now {
             return date;
         }
-        let date = Date::from_unix(now);
+        let date = Date::from_unix_seconds(now);
         self.date.set((now, date));
         date
     }
