@@ -9,7 +9,6 @@ use crate::worker::{Interrupt, Order, Until};
 use peregrine_driver::Driver;
 use peregrine_proto::{Method, Reject, Version};
 use peregrine_slot::FutureSlot;
-use peregrine_web::application::Target;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
 use peregrine_web::head::Head;
 use peregrine_web::upgrade::OnUpgrade;
