@@ -44,7 +44,7 @@ pub enum Reject {
     // RFC 7301 §3.2: the server SHALL send a fatal "no_application_protocol" alert.
     NoApplicationProtocol,
     /// It sent something that cannot be parsed.
-    // RFC 8446 §6.2: such a message MUST be answered with "decode_error".
+    // RFC 8446 §6: a message which cannot be parsed MUST be answered with "decode_error".
     Invalid(InvalidMessage),
     /// It sent a message that has no place at this point.
     // RFC 8446 §6.2: a message received at the wrong time is answered with "unexpected_message".

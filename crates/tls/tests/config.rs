@@ -3,12 +3,16 @@
 
 mod peer;
 
-use peer::{Pair, TLS13, client_config, identity, identity_with, lenient_client};
+use peer::{
+    BOTH_VERSIONS, Failure, Pair, TLS13, client_config, identity, identity_with, lenient_client,
+};
 use peregrine_tls::rustls::crypto::aws_lc_rs::{self, cipher_suite};
-use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert};
+use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use peregrine_tls::rustls::sign::CertifiedKey;
-use peregrine_tls::rustls::{ServerConfig, version};
-use peregrine_tls::{Origin, PEM_BYTES_MAX, Tls, TlsError, Warning};
+use peregrine_tls::rustls::{RootCertStore, ServerConfig, version};
+use peregrine_tls::{Origin, PEM_BYTES_MAX, Reject, Tls, TlsError, Warning};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -188,8 +192,6 @@ impl ResolvesServerCert for Always {
 }
 
 fn foreign_config() -> (ServerConfig, String) {
-    use rustls_pki_types::pem::PemObject;
-    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
     let identity = identity_with(&["localhost"], &rcgen::PKCS_ED25519);
     let provider = aws_lc_rs::default_provider();
     let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
@@ -219,6 +221,28 @@ fn a_configuration_made_elsewhere_is_used_and_the_name_is_still_known() {
     pair.session.send(&[7; 5_000], &mut pair.out).unwrap();
     pair.exchange();
     assert_eq!(pair.client_heard(), [7; 5_000]);
+}
+
+#[test]
+fn a_configuration_made_elsewhere_may_ask_clients_for_certificates() {
+    let (config, certificate) = foreign_config();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    let provider = config.crypto_provider().clone();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
+        .build()
+        .unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(config.cert_resolver);
+    let tls = Tls::from_config(Arc::new(config)).unwrap();
+    for version in BOTH_VERSIONS {
+        let client = client_config(&[version], &[&certificate]);
+        let failure = Pair::new(&tls, &client.into(), "localhost").try_exchange();
+        assert_eq!(failure, Err(Failure::Server(Reject::NoClientCertificate)));
+    }
 }
 
 #[test]

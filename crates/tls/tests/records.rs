@@ -164,7 +164,7 @@ fn renegotiation_is_refused() {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let (tls, client) = peer::server_and_client(TLS12);
     let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
-    // RFC 5746 §4.2 leaves it to the server: the first attempt is told no, the second is fatal.
+    // RFC 5246 §7.2.2: the answer "no_renegotiation" is a warning. A second attempt is fatal.
     let first = forger.record(HANDSHAKE, &hello[5..]);
     assert_eq!(session.receive(&first, &mut plain, &mut out), Ok(Received::Open));
     assert_eq!(out[0], 21, "an alert");
