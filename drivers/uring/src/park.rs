@@ -19,6 +19,7 @@ use tokio::runtime::RuntimeMetrics;
 use tokio::time::{Instant, Sleep};
 
 use crate::ring::Wait;
+use crate::task::Sleeping;
 use crate::worker::{Shared, new_event};
 
 /// Turns of the ring before tokio gets one, when tokio has something alive.
@@ -106,6 +107,7 @@ impl<F: Future> Root<F> {
                 Next::Turn
             });
         }
+        shared.relieve_starved();
         if tokio_alive {
             let mut ring = shared.ring.borrow_mut();
             ring.enter(Wait::No)?;
@@ -117,7 +119,7 @@ impl<F: Future> Root<F> {
         if !self.spin.is_zero() && self.spin()? {
             return Ok(Next::Turn);
         }
-        if shared.tasks.remote().fall_asleep() {
+        if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
             let timeout = self.until_next_timer();
             shared.ring.borrow_mut().enter(Wait::Completion(timeout))?;
             shared.tasks.remote().awake();
@@ -159,11 +161,11 @@ impl<F: Future> Root<F> {
         };
         let shared = &self.shared;
         shared.ring.borrow_mut().notify(true);
-        let asleep = shared.tasks.remote().fall_asleep()
+        let asleep = shared.tasks.remote().fall_asleep(Sleeping::InTokio(context.waker()))
             && !shared.ring.borrow_mut().has_work()
             && parking.wait(shared, context)?;
         if asleep {
-            shared.tasks.park(context.waker());
+            shared.tasks.park();
         } else {
             self.awake();
             // Deferred work becomes completions at the next enter only.

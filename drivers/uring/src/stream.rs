@@ -29,10 +29,18 @@ pub struct UringStream {
     pub(crate) index: u32,
 }
 
-/// Received bytes in one of the worker's shared buffers. Dropping it gives the buffer back.
+/// Received bytes. Dropping them gives the worker's buffer back.
 pub struct Chunk {
-    /// Absent at the end of input.
-    lent: Option<Lent>,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    /// The end of input.
+    None,
+    /// In one of the worker's shared buffers.
+    Lent(Lent),
+    /// In memory of their own: see [`Relief`].
+    Own(Box<Relief>),
 }
 
 struct Lent {
@@ -53,8 +61,19 @@ pub(crate) struct Connection {
     /// Operations without their final completion.
     pub(crate) in_flight: u8,
     unread: Unread,
+    /// Older than what is in `unread`, where it holds bytes.
+    relief: Option<Box<Relief>>,
     receive_waiter: Waiter,
     pub(crate) outgoing: Outgoing,
+}
+
+/// Memory for one receive when all shared buffers are held by connections that nobody reads.
+/// Without it those could keep all others from being served.
+struct Relief {
+    /// The kernel's while the receive is armed.
+    memory: Box<[u8]>,
+    /// Bytes that came; 0 until then.
+    length: usize,
 }
 
 /// The receiving machine.
@@ -65,7 +84,8 @@ pub(crate) struct Connection {
 /// | Armed | Ending | too many chunks are unread, or the handle is gone |
 /// | Armed, Ending | Idle | the final completion came |
 /// | Armed, Ending | Starved | it came because no buffer was free |
-/// | Starved | Idle | buffers are free again |
+/// | Starved | Armed | buffers are free again, or the worker would sleep without one |
+/// | Starved | Idle | the same, and nobody waits |
 /// | Armed, Ending | Ended | the peer finished or the connection broke |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receiving {
@@ -111,6 +131,7 @@ impl UringStream {
             closing: false,
             in_flight: 0,
             unread: Unread::EMPTY,
+            relief: None,
             receive_waiter: Waiter::None,
             outgoing: Outgoing {
                 current: Sending::default(),
@@ -130,18 +151,17 @@ impl UringStream {
         let shared = &self.shared;
         let mut streams = shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
-        let unread = connection.unread.pop(&shared.buffers);
+        let bytes = connection.next_bytes(shared);
         if connection.receiving == Receiving::Idle
-            && connection.unread.len() < shared.receive_ahead_max
+            && connection.unread_chunks() < shared.receive_ahead_max
         {
             shared.arm_receive(self.index, connection);
         }
-        if let Some((buffer, length)) = unread {
-            let shared = Rc::clone(shared);
-            return Poll::Ready(Ok(Chunk { lent: Some(Lent { shared, buffer, length }) }));
+        if let Some(bytes) = bytes {
+            return Poll::Ready(Ok(Chunk { bytes }));
         }
         match connection.receiving {
-            Receiving::Ended(0) => return Poll::Ready(Ok(Chunk { lent: None })),
+            Receiving::Ended(0) => return Poll::Ready(Ok(Chunk { bytes: Bytes::None })),
             Receiving::Ended(code) => {
                 return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
             }
@@ -202,10 +222,13 @@ impl Deref for Chunk {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let Some(Lent { shared, buffer, length }) = &self.lent else { return &[] };
-        // SAFETY: the buffer came with a completion and is given back by the drop of `Lent` alone,
-        // which this borrow outrules.
-        unsafe { shared.buffers.read(*buffer, *length) }
+        match &self.bytes {
+            Bytes::None => &[],
+            // SAFETY: the buffer came with a completion and is given back by the drop of `Lent`
+            // alone, which this borrow outrules.
+            Bytes::Lent(lent) => unsafe { lent.shared.buffers.read(lent.buffer, lent.length) },
+            Bytes::Own(relief) => &relief.memory[..relief.length],
+        }
     }
 }
 
@@ -221,6 +244,33 @@ impl Drop for Lent {
 impl Connection {
     pub(crate) fn token(&self, kind: Kind, index: u32) -> Token {
         Token::new(kind, self.generation, index)
+    }
+
+    fn receive_submitted(&mut self, submitted: io::Result<()>) {
+        self.receiving = match submitted {
+            Ok(()) => {
+                self.in_flight += 1;
+                Receiving::Armed
+            }
+            Err(error) => {
+                self.relief = None;
+                Receiving::Ended(error.raw_os_error().unwrap_or(libc::ENOTCONN))
+            }
+        };
+    }
+
+    /// The oldest bytes that nobody has read.
+    fn next_bytes(&mut self, shared: &Rc<Shared>) -> Option<Bytes> {
+        if let Some(relief) = self.relief.take_if(|relief| relief.length > 0) {
+            return Some(Bytes::Own(relief));
+        }
+        let (buffer, length) = self.unread.pop(&shared.buffers)?;
+        Some(Bytes::Lent(Lent { shared: Rc::clone(shared), buffer, length }))
+    }
+
+    fn unread_chunks(&self) -> usize {
+        let relief = self.relief.as_ref().is_some_and(|relief| relief.length > 0);
+        self.unread.len() + usize::from(relief)
     }
 
     pub(crate) fn target(&self) -> types::Fd {
@@ -242,13 +292,20 @@ impl Shared {
         // SAFETY: the kernel writes to memory of the registered buffers only, which `Shared` keeps
         // until the ring is closed, and which it lends out only while the kernel does not own it.
         let submitted = unsafe { self.submit(entry, connection.token(Kind::Receive, index)) };
-        connection.receiving = match submitted {
-            Ok(()) => {
-                connection.in_flight += 1;
-                Receiving::Armed
-            }
-            Err(error) => Receiving::Ended(error.raw_os_error().unwrap_or(libc::ENOTCONN)),
-        };
+        connection.receive_submitted(submitted);
+    }
+
+    /// Receives once into memory of the connection's own.
+    fn arm_relief(&self, index: u32, connection: &mut Connection) {
+        let memory = vec![0; self.buffers.bytes()].into_boxed_slice();
+        let relief = connection.relief.insert(Box::new(Relief { memory, length: 0 }));
+        let (start, bytes) = (relief.memory.as_mut_ptr(), relief.memory.len() as u32);
+        let entry = opcode::Recv::new(connection.target(), start, bytes).build();
+        // SAFETY: the slot owns the memory. While the receive is armed it is neither read, since
+        // its length is 0, nor dropped: the slot stays because of `in_flight`, and `relief` is
+        // taken away by the completion or, with a length, by a reader after it.
+        let submitted = unsafe { self.submit(entry, connection.token(Kind::Receive, index)) };
+        connection.receive_submitted(submitted);
     }
 
     fn end_receive(&self, index: u32, connection: &mut Connection) {
@@ -269,23 +326,16 @@ impl Shared {
             let mut streams = self.streams.borrow_mut();
             let connection = current(&mut streams, token).filter(|found| !found.closing);
             if let Some(connection) = connection {
-                match buffer {
-                    Some(buffer) if result > 0 => {
-                        connection.unread.push(&self.buffers, buffer, result as u32);
-                    }
-                    Some(unused) => self.buffers.give_back(unused),
-                    None => {}
-                }
+                self.keep_received(connection, buffer, result);
                 if !cqueue::more(flags) {
                     connection.in_flight -= 1;
-                    connection.receiving =
-                        self.after_receive(token, connection.unread.len(), result);
+                    let unread = connection.unread_chunks();
+                    connection.receiving = self.after_receive(token, unread, result);
                 }
                 self.steer_receive(token.index, connection, flags);
                 // A cancelled or starved receive has nothing to tell.
-                if connection.unread.len() > 0
-                    || matches!(connection.receiving, Receiving::Ended(_))
-                {
+                let ended = matches!(connection.receiving, Receiving::Ended(_));
+                if ended || connection.unread_chunks() > 0 {
                     waiter = std::mem::take(&mut connection.receive_waiter);
                 }
             } else {
@@ -298,6 +348,21 @@ impl Shared {
             }
         }
         waiter.wake(&self.tasks);
+    }
+
+    fn keep_received(&self, connection: &mut Connection, buffer: Option<u16>, result: i32) {
+        match (buffer, usize::try_from(result).unwrap_or(0)) {
+            (Some(unused), 0) => self.buffers.give_back(unused),
+            (Some(buffer), length) => {
+                connection.unread.push(&self.buffers, buffer, length as u32);
+            }
+            // One shot: the kernel is done with the memory, whether or not there are bytes in it.
+            (None, 0) => connection.relief = None,
+            (None, length) => {
+                let relief = connection.relief.as_mut();
+                relief.expect("bytes outside of the buffers came to the relief").length = length;
+            }
+        }
     }
 
     /// The state after the final completion of a receive.
@@ -322,7 +387,7 @@ impl Shared {
 
     /// Keeps a connection from taking more than its share, and lets it go on when it may.
     fn steer_receive(&self, index: u32, connection: &mut Connection, flags: u32) {
-        let unread = connection.unread.len();
+        let unread = connection.unread_chunks();
         match connection.receiving {
             Receiving::Armed if unread >= self.receive_ahead_max && !connection.bulk => {
                 connection.bulk = true;
@@ -358,6 +423,28 @@ impl Shared {
             connection.bulk = true;
             self.arm_receive(index, connection);
             free -= 1;
+        }
+    }
+
+    /// Before the worker sleeps without a free buffer: those who hold the buffers may never read,
+    /// so that everyone who waits for bytes gets memory for one receive.
+    pub(crate) fn relieve_starved(&self) {
+        loop {
+            let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };
+            let mut streams = self.streams.borrow_mut();
+            let Some(connection) = streams.get_mut(index as usize) else { continue };
+            if connection.generation != generation
+                || connection.receiving != Receiving::Starved
+                || connection.closing
+            {
+                continue;
+            }
+            if matches!(connection.receive_waiter, Waiter::None) {
+                // The next reader arms it again.
+                connection.receiving = Receiving::Idle;
+            } else {
+                self.arm_relief(index, connection);
+            }
         }
     }
 

@@ -4,7 +4,10 @@
 //! There are three ways to wake a task. A driver's own operation knows the task's number (see
 //! [`Waiter`]) and pushes it to the queue. A waker used on the worker's thread finds the queue
 //! through a thread-local. A waker used elsewhere puts the number into a locked list and, when the
-//! worker sleeps, writes to its event descriptor, which the ring watches.
+//! worker sleeps, wakes it: through an event descriptor that the ring watches, or through tokio.
+//!
+//! A worker that sleeps in tokio is not woken through the ring. That would be one event descriptor
+//! waking another, which kernels postpone by milliseconds and, as observed on 6.18, lose.
 //!
 //! A number may be reused by a later task while an old waker is still around. That wakes the later
 //! task for nothing, which every future must bear.
@@ -17,7 +20,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, RawWakerVTable, Wake, Waker};
 
@@ -48,8 +51,7 @@ pub(crate) struct Tasks {
     current: Cell<u32>,
     current_data: Cell<*const ()>,
     vtable: &'static RawWakerVTable,
-    /// Wakes the future that drives all this, while it is parked in tokio.
-    root: RefCell<Option<Waker>>,
+    /// The thread is, or will be, in tokio and not in the future that drives all this.
     parked: Cell<bool>,
     closed: Cell<bool>,
 }
@@ -63,10 +65,27 @@ struct Slot {
 /// What other threads know of a worker.
 pub(crate) struct Remote {
     event: File,
-    /// Absent once the worker has ended: a header leads back here, and nobody would take it.
-    injected: Mutex<Option<Vec<Arc<Header>>>>,
+    inbox: Mutex<Inbox>,
     any_injected: AtomicBool,
-    sleeping: AtomicBool,
+    /// One of the constants below.
+    sleeping: AtomicU8,
+}
+
+const AWAKE: u8 = 0;
+const IN_RING: u8 = 1;
+const IN_TOKIO: u8 = 2;
+
+/// Where a worker goes to sleep.
+pub(crate) enum Sleeping<'waker> {
+    InRing,
+    /// With the waker of the future that the thread blocks on.
+    InTokio(&'waker Waker),
+}
+
+struct Inbox {
+    /// Absent once the worker has ended: a header leads back here, and nobody would take it.
+    injected: Option<Vec<Arc<Header>>>,
+    root: Option<Waker>,
 }
 
 /// What a waker points to.
@@ -81,9 +100,9 @@ impl Tasks {
     pub(crate) fn new(event: File) -> Rc<Self> {
         let remote = Arc::new(Remote {
             event,
-            injected: Mutex::new(Some(Vec::new())),
+            inbox: Mutex::new(Inbox { injected: Some(Vec::new()), root: None }),
             any_injected: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
+            sleeping: AtomicU8::new(AWAKE),
         });
         let main_waker = Header::waker(&remote, MAIN);
         Rc::new(Self {
@@ -95,7 +114,6 @@ impl Tasks {
             main_queued: Cell::new(true),
             current: Cell::new(NOBODY),
             current_data: Cell::new(std::ptr::null()),
-            root: RefCell::new(None),
             parked: Cell::new(false),
             closed: Cell::new(false),
         })
@@ -159,9 +177,9 @@ impl Tasks {
             return;
         }
         let woken = {
-            let mut injected = self.remote.lock();
+            let mut inbox = self.remote.lock();
             self.remote.any_injected.store(false, Ordering::Relaxed);
-            injected.as_mut().map(std::mem::take).unwrap_or_default()
+            inbox.injected.as_mut().map(std::mem::take).unwrap_or_default()
         };
         for header in woken {
             // Whoever wakes from here on is not heard by the poll that follows, so it must inject
@@ -220,21 +238,14 @@ impl Tasks {
         tasks.into_iter().for_each(drop_quietly);
         self.ready.borrow_mut().clear();
         // These may be the last wakers of other runtimes' tasks.
-        let injected = self.remote.lock().take();
+        let injected = self.remote.lock().injected.take();
         drop(injected);
-        let root = self.root.borrow_mut().take();
+        let root = self.remote.lock().root.take();
         drop(root);
     }
 
-    /// Notes that the thread will wait inside tokio, and whom to wake when there is work here.
-    pub(crate) fn park(&self, root: &Waker) {
-        let mut kept = self.root.borrow_mut();
-        let old = match &*kept {
-            Some(waker) if waker.will_wake(root) => None,
-            _ => kept.replace(root.clone()),
-        };
-        drop(kept);
-        drop(old);
+    /// Notes that the thread will wait inside tokio.
+    pub(crate) fn park(&self) {
         self.parked.set(true);
     }
 
@@ -246,10 +257,7 @@ impl Tasks {
     /// in tokio, other code of the thread runs and may use the driver.
     pub(crate) fn disturb(&self) {
         if self.parked.replace(false) {
-            let root = self.root.borrow().clone();
-            if let Some(root) = root {
-                root.wake();
-            }
+            self.remote.wake_root();
         }
     }
 }
@@ -289,8 +297,15 @@ impl Remote {
     ///
     /// Pairs with `inject`: one side writes `sleeping` and then reads `any_injected`, the other
     /// the reverse, all sequentially consistent, so that at least one sees the other.
-    pub(crate) fn fall_asleep(&self) -> bool {
-        self.sleeping.store(true, Ordering::SeqCst);
+    pub(crate) fn fall_asleep(&self, place: Sleeping<'_>) -> bool {
+        let place = match place {
+            Sleeping::InRing => IN_RING,
+            Sleeping::InTokio(root) => {
+                self.keep_root(root);
+                IN_TOKIO
+            }
+        };
+        self.sleeping.store(place, Ordering::SeqCst);
         if self.any_injected.load(Ordering::SeqCst) {
             self.awake();
             return false;
@@ -298,31 +313,52 @@ impl Remote {
         true
     }
 
+    fn keep_root(&self, root: &Waker) {
+        let mut inbox = self.lock();
+        let old = match &inbox.root {
+            Some(kept) if kept.will_wake(root) => None,
+            _ => inbox.root.replace(root.clone()),
+        };
+        drop(inbox);
+        drop(old);
+    }
+
+    fn wake_root(&self) {
+        let root = self.lock().root.clone();
+        if let Some(root) = root {
+            root.wake();
+        }
+    }
+
     pub(crate) fn any_injected(&self) -> bool {
         self.any_injected.load(Ordering::Acquire)
     }
 
     pub(crate) fn awake(&self) {
-        self.sleeping.store(false, Ordering::SeqCst);
+        self.sleeping.store(AWAKE, Ordering::SeqCst);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Arc<Header>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inbox> {
         // Nothing panics while the lock is held, and a list of headers is never half-made.
-        self.injected.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn inject(&self, header: Arc<Header>) {
         if header.injected.swap(true, Ordering::AcqRel) {
             return;
         }
-        match self.lock().as_mut() {
+        match self.lock().injected.as_mut() {
             Some(injected) => injected.push(header),
             None => return,
         }
         self.any_injected.store(true, Ordering::SeqCst);
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            // An event's counter takes 2^64 - 2 of these; a full one has woken the worker already.
-            let _ = (&self.event).write(&1u64.to_ne_bytes());
+        match self.sleeping.swap(AWAKE, Ordering::SeqCst) {
+            IN_RING => {
+                // The counter takes 2^64 - 2 of these; a full one has woken the worker already.
+                let _ = (&self.event).write(&1u64.to_ne_bytes());
+            }
+            IN_TOKIO => self.wake_root(),
+            _ => {}
         }
     }
 }

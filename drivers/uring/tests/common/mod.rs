@@ -11,16 +11,16 @@ use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_uring::{Uring, UringListener, UringStream};
 
 /// How long a test waits before it calls something lost.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn tcp() -> (Socket, SocketAddr) {
+pub(crate) fn tcp() -> (Socket, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     (Socket::Tcp(listener), address)
 }
 
 /// Runs `main` as a worker on a thread of its own.
-pub fn worker<M, F>(options: Options, main: M) -> JoinHandle<F::Output>
+pub(crate) fn worker<M, F>(options: Options, main: M) -> JoinHandle<F::Output>
 where
     M: FnOnce(Uring) -> F + Send + 'static,
     F: Future,
@@ -30,7 +30,7 @@ where
 }
 
 /// Joins, and fails instead of hanging.
-pub fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
+pub(crate) fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
     let (done, finished) = mpsc::channel();
     thread::spawn(move || done.send(handle.join()));
     match finished.recv_timeout(PATIENCE) {
@@ -41,7 +41,7 @@ pub fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
 }
 
 /// Sends back what comes, until the end of input.
-pub async fn echo(stream: impl Stream) {
+pub(crate) async fn echo(stream: impl Stream) {
     let mut out = Vec::new();
     loop {
         let Ok(chunk) = stream.recv().await else { return };
@@ -60,7 +60,7 @@ pub async fn echo(stream: impl Stream) {
 }
 
 /// Accepts and echoes `count` connections.
-pub async fn echo_all(driver: &Uring, listener: &UringListener, count: usize) {
+pub(crate) async fn echo_all(driver: &Uring, listener: &UringListener, count: usize) {
     for _ in 0..count {
         let stream = listener.accept().await.unwrap();
         driver.spawn(echo(stream));
@@ -68,7 +68,7 @@ pub async fn echo_all(driver: &Uring, listener: &UringListener, count: usize) {
 }
 
 /// Reads until `count` bytes have come.
-pub async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
+pub(crate) async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < count {
         let chunk = stream.recv().await.unwrap();
@@ -79,12 +79,12 @@ pub async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
 }
 
 /// Gives the loop some turns.
-pub async fn pause(driver: &Uring, ms: u64) {
+pub(crate) async fn pause(driver: &Uring, ms: u64) {
     driver.sleep_until(driver.now() + Duration::from_millis(ms)).await;
 }
 
 /// Waits until `true`, or fails.
-pub async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) {
     let end = driver.now() + PATIENCE;
     while !holds() {
         assert!(driver.now() < end, "{what}: did not come true");
@@ -93,6 +93,6 @@ pub async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) 
 }
 
 /// Bytes that tell their position.
-pub fn pattern(count: usize) -> Vec<u8> {
+pub(crate) fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at % 251) as u8 ^ (at >> 8) as u8).collect()
 }
