@@ -11,6 +11,7 @@ pub mod app;
 pub mod application;
 pub mod body;
 pub mod connection;
+pub mod cookies;
 pub mod extract;
 pub mod fault;
 pub mod handler;
