@@ -1,6 +1,6 @@
 //! Why a server could not start: what is wrong, and how to mend it.
 
-use peregrine_web::app::BuildError;
+use peregrine_web::BuildError;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;

@@ -7,7 +7,7 @@ use crate::running::{Running, Worker};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Door, Limits};
 use peregrine_tls::Tls;
-use peregrine_web::app::{App, BuildError};
+use peregrine_web::{App, BuildError};
 use peregrine_web::application::Application;
 use peregrine_web::middleware::Wrap;
 use std::net::TcpListener;
