@@ -229,6 +229,7 @@ impl Tasks {
         }
         self.slots.borrow_mut().remove(index as usize);
         drop_quietly((task, waker));
+        drop_quietly(polled);
     }
 
     /// Drops all tasks. From now on, what is spawned is dropped at once.
@@ -264,9 +265,12 @@ impl Tasks {
 
 /// Destructors are user code: what panics there must not take the worker along.
 fn drop_quietly<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // The payload of a panic may panic itself when it is dropped, so that it is not.
-        let _never_dropped = std::mem::ManuallyDrop::new(payload);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
+    // What was thrown has a destructor too. Only what that throws is given up.
+    if let Err(payload) = dropped
+        && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        let _never_dropped = std::mem::ManuallyDrop::new(second);
     }
 }
 

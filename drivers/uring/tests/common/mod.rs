@@ -1,5 +1,6 @@
 //! What the tests of this driver share.
 #![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "these are parts of tests")]
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
