@@ -92,7 +92,7 @@ impl UringListener {
             ready: VecDeque::new(),
             elders,
             failed: None,
-            waiter: Waiter::None,
+            waiter: Waiter::NONE,
         }) as u32;
         Ok(Self { shared: Rc::clone(shared), index })
     }

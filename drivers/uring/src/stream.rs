@@ -103,14 +103,14 @@ impl UringStream {
             in_flight: 0,
             unread: Unread::EMPTY,
             relief: None,
-            receive_waiter: Waiter::None,
+            receive_waiter: Waiter::NONE,
             outgoing: Outgoing {
                 current: Sending::default(),
                 begun: 0,
                 ended: 0,
                 failed: 0,
                 busy: false,
-                waiter: Waiter::None,
+                waiter: Waiter::NONE,
                 later: None,
             },
         };
@@ -269,7 +269,7 @@ impl Shared {
         if let Some(buffer) = buffer {
             self.buffers.take(buffer);
         }
-        let mut waiter = Waiter::None;
+        let mut waiter = Waiter::NONE;
         {
             let mut streams = self.streams.borrow_mut();
             let connection = current(&mut streams, token).filter(|found| !found.closing);
@@ -387,7 +387,7 @@ impl Shared {
             {
                 continue;
             }
-            if matches!(connection.receive_waiter, Waiter::None) {
+            if connection.receive_waiter.is_none() {
                 // The next reader arms it again.
                 connection.receiving = Receiving::Idle;
             } else {
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_small() {
-        assert!(size_of::<Connection>() <= 168, "{} bytes", size_of::<Connection>());
+        assert!(size_of::<Connection>() <= 144, "{} bytes", size_of::<Connection>());
         assert_eq!(size_of::<Waiter>(), 16);
     }
 }
