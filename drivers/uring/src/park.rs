@@ -129,6 +129,8 @@ impl<F: Future> Root<F> {
 
     fn until_next_timer(&self) -> Option<Duration> {
         let deadline = self.shared.wheel.borrow().next_deadline()?;
+        // The tasks of this turn may have taken long.
+        self.shared.clock.turn(true);
         Some(deadline.saturating_sub(self.shared.clock.now()))
     }
 
@@ -208,6 +210,7 @@ impl Parking {
         // A timer that fires too early wakes once for nothing, which is cheaper than to move it
         // at each turn.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
+            shared.clock.turn(true);
             let rest = deadline.saturating_sub(shared.clock.now());
             self.timer.as_mut().reset(Instant::now() + rest);
             self.timer_at = Some(deadline);

@@ -229,6 +229,7 @@ impl Tasks {
         }
         self.slots.borrow_mut().remove(index as usize);
         drop_quietly((task, waker));
+        drop_quietly(polled);
     }
 
     /// Drops all tasks. From now on, what is spawned is dropped at once.
@@ -264,9 +265,12 @@ impl Tasks {
 
 /// Destructors are user code: what panics there must not take the worker along.
 fn drop_quietly<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // The payload of a panic may panic itself when it is dropped, so that it is not.
-        let _never_dropped = std::mem::ManuallyDrop::new(payload);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
+    // What was thrown has a destructor too. Only what that throws is given up.
+    if let Err(payload) = dropped
+        && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        let _never_dropped = std::mem::ManuallyDrop::new(second);
     }
 }
 
@@ -394,15 +398,27 @@ impl Wake for Header {
 ///
 /// A task of this worker is kept as its number: no count to raise, no indirect call to wake.
 /// Combinators and tasks of other executors come with wakers of their own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) enum Waiter {
-    #[default]
-    None,
+    /// A task's number; `NOBODY`, rather than a variant, when nobody waits: two variants fit into
+    /// the two words of a waker.
     Task(u32),
     Other(Waker),
 }
 
+impl Default for Waiter {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Waiter {
+    pub(crate) const NONE: Self = Self::Task(NOBODY);
+
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, Self::Task(NOBODY))
+    }
+
     /// Notes who polls. Returns who was noted before, to be dropped when nothing is borrowed: the
     /// end of a foreign waker may run any code.
     pub(crate) fn register(&mut self, context: &Context<'_>, tasks: &Tasks) -> Self {
@@ -413,7 +429,7 @@ impl Waiter {
             Self::Task(tasks.current.get())
         } else {
             match self {
-                Self::Other(kept) if kept.will_wake(waker) => return Self::None,
+                Self::Other(kept) if kept.will_wake(waker) => return Self::NONE,
                 _ => Self::Other(waker.clone()),
             }
         };
@@ -423,7 +439,7 @@ impl Waiter {
     /// Wakes whoever waits. Not to be called while anything is borrowed.
     pub(crate) fn wake(self, tasks: &Tasks) {
         match self {
-            Self::None => {}
+            Self::Task(NOBODY) => {}
             Self::Task(index) => tasks.wake(index),
             Self::Other(waker) => waker.wake(),
         }

@@ -263,7 +263,7 @@ impl Future for Sleep {
                 // Told, and yet it is not time: the sleep was longer than the wheel.
                 wheel.remove(key);
             }
-            let mut waiter = Waiter::None;
+            let mut waiter = Waiter::NONE;
             waiter.register(context, &self.shared.tasks);
             let key = wheel.insert(self.at, waiter);
             drop(wheel);
@@ -313,7 +313,7 @@ mod tests {
                 0 | 1 => {
                     let range = [3, 70, 5_000, 400_000, 30_000_000][(random() % 5) as usize];
                     let at = now + random() % range;
-                    let key = wheel.insert(Duration::from_millis(at), Waiter::None);
+                    let key = wheel.insert(Duration::from_millis(at), Waiter::NONE);
                     keys.push((key, at));
                     expected.push(at);
                 }
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_fraction_of_a_millisecond_is_never_early() {
         let mut wheel = Wheel::new();
-        wheel.insert(Duration::from_micros(1_001), Waiter::None);
+        wheel.insert(Duration::from_micros(1_001), Waiter::NONE);
         assert_eq!(told(&mut wheel, 1), 0);
         assert_eq!(told(&mut wheel, 2), 1);
     }

@@ -57,9 +57,9 @@ async fn wakes_from_elsewhere(rounds: usize) {
         let (told, hears) = oneshot::channel();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(3));
-            told.send(()).unwrap();
+            told.send(()).expect("the task waits");
         });
-        hears.await.unwrap();
+        hears.await.expect("the thread tells");
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the tests of this driver share.
 #![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "these are parts of tests")]
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -14,7 +15,12 @@ use peregrine_driver_uring::{Uring, UringListener, UringStream};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn tcp() -> (Socket, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    // Bursts of connections that the worker has no time for stay here, and do not cost a second.
+    socket.listen(1024).unwrap();
+    let listener: TcpListener = socket.into();
     let address = listener.local_addr().unwrap();
     (Socket::Tcp(listener), address)
 }
