@@ -8,6 +8,9 @@ use peregrine_driver_sim::{Client, Faults, Network, Port, Sim};
 
 use crate::harness::{Harness, Peer};
 
+/// The most that one direction holds. It is small, so that back-pressure is the rule.
+const PIPE_BYTES_MAX: usize = 4096;
+
 /// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs but
 /// loses nothing.
 pub struct Simulated {
@@ -31,6 +34,7 @@ impl Harness for Simulated {
         for seed in self.seeds.clone() {
             // The first seed is the calm one: what fails there has nothing to do with faults.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
+            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, ..faults };
             let network = Network::new(seed, faults);
             network
                 .run(&Options::default(), async |driver| case(driver).await)
@@ -40,9 +44,8 @@ impl Harness for Simulated {
         }
     }
 
-    /// A pipe holds 64 KiB at most.
     fn large(&self) -> usize {
-        70_000
+        PIPE_BYTES_MAX + PIPE_BYTES_MAX / 2
     }
 
     fn bind(&self, driver: &Sim) -> (Port, u64) {

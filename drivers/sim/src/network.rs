@@ -265,15 +265,12 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let due = this.at.saturating_add(this.late);
-        let done = this.network.with(|state| {
-            if let Some(entry) = this.entry.take() {
-                state.cancel(entry);
+        let (done, _old) = this.network.with(|state| {
+            let old = this.entry.take().and_then(|entry| state.cancel(entry));
+            if state.now < due {
+                this.entry = Some(state.wake_at(due, context.waker().clone()));
             }
-            if state.now >= due {
-                return true;
-            }
-            this.entry = Some(state.wake_at(due, context.waker().clone()));
-            false
+            (state.now >= due, old)
         });
         if done { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -282,7 +279,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            self.network.with(|state| state.cancel(entry));
+            drop(self.network.with(|state| state.cancel(entry)));
         }
     }
 }

@@ -167,11 +167,12 @@ impl State {
         self.schedule(at, Event::Wake(waker))
     }
 
-    /// Takes a wake-up off the agenda, so that time does not move because of it.
-    pub(crate) fn cancel(&mut self, key: (Duration, u64)) {
-        if let Some(Event::Wake(waker)) = self.agenda.remove(&key) {
-            // Dropped with the others, outside of the state.
-            self.wakes.push(waker);
+    /// Takes a wake-up off the agenda, so that time does not move because of it. The caller drops
+    /// the waker when it let go of the state.
+    pub(crate) fn cancel(&mut self, key: (Duration, u64)) -> Option<Waker> {
+        match self.agenda.remove(&key)? {
+            Event::Wake(waker) => Some(waker),
+            Event::Land(..) | Event::Pump(..) => None,
         }
     }
 
