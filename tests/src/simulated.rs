@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use peregrine_driver::Options;
 use peregrine_driver_sim::{Client, Faults, Network, Port, Sim};
@@ -10,6 +11,9 @@ use crate::harness::{Harness, Peer};
 
 /// The most that one direction holds. It is small, so that back-pressure is the rule.
 const PIPE_BYTES_MAX: usize = 4096;
+
+/// After this long, on the virtual clock, a case hangs: it waits for something step by step.
+const CASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs but
 /// loses nothing.
@@ -36,6 +40,7 @@ impl Harness for Simulated {
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
             let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, ..faults };
             let network = Network::new(seed, faults);
+            network.set_time_max(CASE_MAX);
             network
                 .run(&Options::default(), async |driver| case(driver).await)
                 .expect("a runtime without I/O starts");

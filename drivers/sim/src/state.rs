@@ -17,6 +17,8 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     pub(crate) now: Duration,
+    /// When a run that is not over yet fails.
+    pub(crate) time_max: Duration,
     pub(crate) ports: BTreeMap<u64, PortState>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) loans: Loans,
@@ -118,6 +120,7 @@ impl State {
             faults,
             trace: Trace::default(),
             now: Duration::ZERO,
+            time_max: Duration::MAX,
             ports: BTreeMap::new(),
             connections: BTreeMap::new(),
             loans: Loans::default(),

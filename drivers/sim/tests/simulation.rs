@@ -144,6 +144,22 @@ fn a_wait_without_end_is_reported_with_the_seed_and_what_waits() {
 }
 
 #[test]
+fn a_run_that_is_busy_for_ever_ends_when_its_time_is_over() {
+    let network = Network::new(99, Faults::none());
+    network.set_time_max(HOUR);
+    let busy = catch_unwind(AssertUnwindSafe(|| {
+        run(&network, async |driver: Sim| {
+            loop {
+                driver.sleep_until(driver.now() + Duration::from_secs(1)).await;
+            }
+        })
+    }));
+    let panic = busy.expect_err("it never ends by itself");
+    let text = panic.downcast_ref::<String>().expect("the panic has a message");
+    assert!(text.contains("time is over") && text.contains("seed 99"), "{text}");
+}
+
+#[test]
 fn an_accept_error_leaves_the_connection_in_the_backlog() {
     let always = Faults { accept_error_per_mille: 1000, ..Faults::none() };
     let network = Network::new(2, always);
