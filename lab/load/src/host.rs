@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::certificate::CertificateFiles;
-use crate::client::fault::Faults;
+use crate::client::fault::{Fault, Faults};
 use crate::client::{Client, Stop, Target, tls};
 use crate::contender::{Command, Places, Recipe};
 use crate::process::{Process, free_ports};
@@ -15,6 +15,9 @@ use crate::workload::Workload;
 
 /// How long a server may take from its start to its first right answer.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a server that answers may go on to answer wrongly, as one does that still starts.
+const WRONG_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause between two questions to a server that is not ready.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -58,7 +61,7 @@ impl Host {
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", recipe.name));
         let mut process = Process::start(&command, &self.server_cpus).map_err(describe)?;
         let group = client.group(target, workload.clone(), 1);
-        let deadline = Instant::now() + START_TIMEOUT;
+        let mut deadline = Instant::now() + START_TIMEOUT;
         loop {
             let tally = client.run(group, Stop::Once)?;
             if tally.replies == workload.depth as u64 && tally.faults == Faults::default() {
@@ -66,6 +69,9 @@ impl Host {
             }
             if process.has_ended() {
                 return Err(describe(io::Error::other("the server ended before it answered")));
+            }
+            if tally.faults.count(Fault::Connect) == 0 {
+                deadline = deadline.min(Instant::now() + WRONG_TIMEOUT);
             }
             if Instant::now() > deadline {
                 let text = format!("no right answer; the last try saw: {}", tally.faults);

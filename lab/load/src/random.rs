@@ -14,7 +14,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,7 +25,7 @@ impl Random {
     /// A number below `bound`, which is not zero. The bias is below 2^-32 for bounds below 2^32.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "a bound of zero leaves nothing to choose");
-        let product = u128::from(self.next()) * bound as u128;
+        let product = u128::from(self.draw()) * bound as u128;
         usize::try_from(product >> 64).expect("the result is below the bound")
     }
 
@@ -45,7 +45,7 @@ mod tests {
     fn the_sequence_is_the_published_one() {
         // The reference values of SplitMix64 for the seed 1234567.
         let mut random = Random::new(1_234_567);
-        let first: Vec<u64> = (0..3).map(|_| random.next()).collect();
+        let first: Vec<u64> = (0..3).map(|_| random.draw()).collect();
         assert_eq!(
             first,
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]

@@ -269,7 +269,7 @@ impl Run {
                 let _ = writeln!(
                     text,
                     "Guard: {name} was busy for {share:.0} % of its slices only, so its requests \
-                     per second are the client's limit, not its own."
+                     per second are limited by the client, or by others on its CPU."
                 );
             }
         }

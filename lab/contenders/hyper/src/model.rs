@@ -11,14 +11,6 @@ pub struct Message {
     pub message: &'static str,
 }
 
-/// The query of the events route.
-#[derive(Deserialize)]
-pub struct EventQuery {
-    pub tenant: String,
-    #[expect(dead_code, reason = "read from the wire and typed, as the workload asks; not used")]
-    pub include: Option<String>,
-}
-
 /// The body of the events route.
 #[derive(Deserialize)]
 pub struct Event {

@@ -3,6 +3,8 @@
 //!
 //! Usage: `null-server WORKLOAD`, with the port in the variable PORT. Plain HTTP only.
 
+#![forbid(unsafe_code)]
+
 #[cfg(target_os = "linux")]
 fn main() -> std::io::Result<()> {
     server::run()

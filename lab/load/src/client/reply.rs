@@ -129,6 +129,9 @@ fn check_text(text: &[u8]) -> Result<(), Fault> {
     if text.iter().all(is_text) { Ok(()) } else { Err(Fault::Malformed) }
 }
 
+/// How many bytes a body takes up, framing included, and the body itself.
+type Body<'a> = (usize, Cow<'a, [u8]>);
+
 /// How the body's end is found.
 #[derive(Debug, Default)]
 struct Framing {
@@ -147,35 +150,26 @@ impl Framing {
             return Err(Fault::Malformed);
         }
         check_text(value)?;
-        match name.len() {
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
-                // RFC 9112 §6.3: a message with two different lengths is not to be trusted; the
-                // judge refuses equal ones as well.
-                if self.length.replace(parse_length(value)?).is_some() {
-                    return Err(Fault::Malformed);
-                }
+        if name.eq_ignore_ascii_case(b"content-length") {
+            // RFC 9112 §6.3: a message with two different lengths is not to be trusted; the judge
+            // refuses equal ones as well.
+            if self.length.replace(parse_number(value, 10)?).is_some() {
+                return Err(Fault::Malformed);
             }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Malformed);
-                }
-                self.is_chunked = true;
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(Fault::Malformed);
             }
-            10 if name.eq_ignore_ascii_case(b"connection") => {
-                let mut options = value.split(|&byte| byte == b',');
-                self.is_last |= options.any(|one| one.trim_ascii().eq_ignore_ascii_case(b"close"));
-            }
-            _ => {}
+            self.is_chunked = true;
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            let mut options = value.split(|&byte| byte == b',');
+            self.is_last |= options.any(|one| one.trim_ascii().eq_ignore_ascii_case(b"close"));
         }
         Ok(())
     }
 
     /// The bytes that the body takes up and the body, or none if it is not whole.
-    fn body<'a>(
-        &self,
-        status: u16,
-        bytes: &'a [u8],
-    ) -> Result<Option<(usize, Cow<'a, [u8]>)>, Fault> {
+    fn body<'a>(&self, status: u16, bytes: &'a [u8]) -> Result<Option<Body<'a>>, Fault> {
         // RFC 9112 §6.3: 1xx, 204 and 304 end with their head.
         if status < 200 || status == 204 || status == 304 {
             return Ok(Some((0, Cow::Borrowed(&[]))));
@@ -196,10 +190,6 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-fn parse_length(digits: &[u8]) -> Result<usize, Fault> {
-    parse_number(digits, 10)
-}
-
 fn parse_number(digits: &[u8], radix: u32) -> Result<usize, Fault> {
     if digits.is_empty() || digits.len() > 16 {
         return Err(Fault::Malformed);
@@ -212,7 +202,7 @@ fn parse_number(digits: &[u8], radix: u32) -> Result<usize, Fault> {
     if number > BODY_BYTES_MAX { Err(Fault::Malformed) } else { Ok(number) }
 }
 
-fn parse_chunks(bytes: &[u8]) -> Result<Option<(usize, Cow<'_, [u8]>)>, Fault> {
+fn parse_chunks(bytes: &[u8]) -> Result<Option<Body<'_>>, Fault> {
     let mut body = Vec::new();
     let mut rest = bytes;
     loop {
@@ -248,7 +238,7 @@ fn parse_chunks(bytes: &[u8]) -> Result<Option<(usize, Cow<'_, [u8]>)>, Fault> {
     }
 }
 
-fn part_of_chunks(bytes: &[u8]) -> Result<Option<(usize, Cow<'_, [u8]>)>, Fault> {
+fn part_of_chunks(bytes: &[u8]) -> Result<Option<Body<'_>>, Fault> {
     if bytes.len() > BODY_BYTES_MAX { Err(Fault::Malformed) } else { Ok(None) }
 }
 

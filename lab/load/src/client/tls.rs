@@ -45,8 +45,7 @@ pub(crate) fn handshake(
     stream: &mut TcpStream,
 ) -> io::Result<Box<ClientConnection>> {
     let name = ServerName::try_from("localhost").expect("the name is a valid one");
-    let mut session =
-        ClientConnection::new(config.clone(), name).map_err(|error| io::Error::other(error))?;
+    let mut session = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
     while session.is_handshaking() {
         session.complete_io(stream)?;
     }

@@ -1,6 +1,8 @@
 //! Paired time slices between HTTP servers: starts them, asks each in turn, and says which one
 //! uses less CPU time per request, if that can be said.
 
+#![forbid(unsafe_code)]
+
 #[cfg(target_os = "linux")]
 mod options;
 #[cfg(target_os = "linux")]

@@ -76,6 +76,8 @@ fn run(options: &Options) -> io::Result<()> {
         build(&recipes, &host.target)?;
     }
     raise_descriptor_limit()?;
+    // Read before pinning, which hides the other CPUs.
+    let machine = Machine::read();
     pin_this_thread(&options.client_cpus)?;
     let engine = match options.engine.as_deref() {
         None => None,
@@ -85,9 +87,9 @@ fn run(options: &Options) -> io::Result<()> {
     };
     let mut client = Client::new(engine)?;
     if options.is_memory {
-        return run_memory(options, &mut client, &host, &recipes, &workload);
+        return run_memory(options, &mut client, &host, &recipes, &workload, machine);
     }
-    let run = run_paired(options, &mut client, &host, recipes, &workload)?;
+    let run = run_paired(options, &mut client, &host, recipes, &workload, machine)?;
     print!("{}", run.markdown());
     if let Some(out) = &options.out {
         std::fs::write(out, serde_json::to_vec(&run)?)?;
@@ -150,6 +152,7 @@ fn run_paired(
     host: &Host,
     mut recipes: Vec<Recipe>,
     workload: &Arc<Workload>,
+    machine: Machine,
 ) -> io::Result<Run> {
     let reference = match &options.reference {
         None => 0,
@@ -185,7 +188,7 @@ fn run_paired(
         schema: SCHEMA,
         started_unix_s: started.as_secs(),
         command: std::env::args().collect(),
-        machine: Machine::read(),
+        machine,
         workload: workload.name.to_owned(),
         connections,
         engine: client.kind(),
@@ -207,6 +210,7 @@ fn run_memory(
     host: &Host,
     recipes: &[Recipe],
     workload: &Arc<Workload>,
+    machine: Machine,
 ) -> io::Result<()> {
     let connections = options.connections.unwrap_or(MEMORY_CONNECTIONS);
     println!("## Memory of idle connections, each after one request: {}\n", workload.name);
@@ -231,7 +235,7 @@ fn run_memory(
         let file = serde_json::json!({
             "schema": SCHEMA,
             "command": std::env::args().collect::<Vec<_>>(),
-            "machine": Machine::read(),
+            "machine": machine,
             "workload": workload.name,
             "rows": rows,
         });
