@@ -302,3 +302,121 @@ fn write_costs(text: &mut String, summaries: &[Summary]) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::fault::Fault;
+    use crate::process::Ticks;
+
+    /// A run of `costs.len()` contenders whose requests cost that many nanoseconds, the last one
+    /// being the A/A arm of the first, on a machine that drifts by a fifth.
+    fn run(costs: &[u64]) -> Run {
+        let blocks = 40;
+        let mut measured = Measured::default();
+        for block in 0..blocks {
+            for (contender, cost) in costs.iter().enumerate() {
+                // The drift is shared by a block; the noise of 0.2 % is each slice's own.
+                let noise = ((block * 7 + contender * 5) % 11) as u64;
+                let server_cpu_ns =
+                    cost * 1000 * (1000 + 5 * block as u64) / 1000 + cost * 1000 * noise / 5000;
+                let mut all_cpu_ns = vec![0; costs.len()];
+                all_cpu_ns[contender] = server_cpu_ns;
+                measured.slices.push(Slice {
+                    block,
+                    contender,
+                    requests: 1000,
+                    wall_ns: server_cpu_ns * 100 / 98,
+                    server_cpu_ns,
+                    client_cpu_ns: 4_000_000,
+                    all_cpu_ns,
+                    faults: Faults::default(),
+                });
+            }
+        }
+        measured.ticks = vec![Ticks { user: 25, system: 75 }; costs.len()];
+        let command = Command { words: Vec::new(), environment: [].into(), folder: ".".into() };
+        let entries = (0..costs.len())
+            .map(|number| Entry { name: format!("server {number}"), command: command.clone() });
+        Run {
+            schema: SCHEMA,
+            started_unix_s: 0,
+            command: Vec::new(),
+            machine: Machine::read(),
+            workload: "get-json".into(),
+            connections: 64,
+            engine: EngineKind::Ring,
+            server_cpus: vec![0],
+            client_cpus: vec![1],
+            plan: Plan { slices: blocks, slice_ms: 40, warmup_slices: 0, seed: 5 },
+            contenders: entries.collect(),
+            reference: 0,
+            again: Some(costs.len() - 1),
+            busy_ticks: 1000,
+            stolen_ticks: 0,
+            measured,
+        }
+    }
+
+    #[test]
+    fn differences_beyond_the_noise_are_found_through_a_larger_drift() {
+        let run = run(&[5000, 4700, 5300, 5010, 5000]);
+        let verdicts: Vec<_> = run.summaries().iter().map(|summary| summary.verdict).collect();
+        let expected = [
+            None,
+            Some(Verdict::Faster),
+            Some(Verdict::Slower),
+            Some(Verdict::CannotTell),
+            Some(Verdict::CannotTell),
+        ];
+        assert_eq!(verdicts, expected);
+        let text = run.markdown();
+        assert!(text.contains("| server 1 | 0.940 |"), "{text}");
+        assert!(text.contains("up to 1.0 % count as noise"), "{text}");
+        assert!(!text.contains("Guard:"), "{text}");
+    }
+
+    #[test]
+    fn a_summary_holds_what_was_put_in() {
+        let summary = &run(&[5000, 5000]).summaries()[0];
+        assert!((summary.server_us - 5.5).abs() < 0.1, "{}", summary.server_us);
+        assert!((summary.user_us / summary.server_us - 0.25).abs() < 1e-9);
+        assert!((summary.client_us - 4.0).abs() < 1e-9);
+        assert!((summary.busy_share - 0.98).abs() < 1e-3);
+        assert!(summary.server_us_quartiles.low < summary.server_us);
+        assert!(summary.server_us_interval.high < summary.server_us_quartiles.high);
+    }
+
+    #[test]
+    fn one_fault_voids_the_verdict() {
+        let mut run = run(&[5000, 4000, 5000]);
+        run.measured.slices[1].faults.record(Fault::WrongBody);
+        assert_eq!(run.summaries()[1].verdict, None);
+        let text = run.markdown();
+        assert!(text.contains("| void: faults |") && text.contains("| 1 wrong body |"), "{text}");
+    }
+
+    #[test]
+    fn without_an_arm_of_the_same_program_nothing_can_be_told() {
+        let mut run = run(&[5000, 2000, 5000]);
+        run.again = None;
+        assert_eq!(run.summaries()[1].verdict, Some(Verdict::CannotTell));
+        assert!(run.markdown().contains("No A/A arm"));
+    }
+
+    #[test]
+    fn an_idle_server_that_works_and_a_loaded_one_that_rests_are_named() {
+        let mut run = run(&[5000, 5000, 5000]);
+        for slice in &mut run.measured.slices {
+            if slice.contender == 0 {
+                slice.all_cpu_ns[1] = slice.wall_ns / 10;
+            } else {
+                slice.wall_ns *= 2;
+            }
+        }
+        let text = run.markdown();
+        assert!(text.contains("Guard: server 1 used"), "{text}");
+        assert!(!text.contains("Guard: server 0 used"), "{text}");
+        assert!(text.contains("Guard: server 2 was busy for 49 %"), "{text}");
+    }
+}
