@@ -2,8 +2,8 @@
 //!
 //! Three rules make it sound. Memory that the kernel may read or write belongs to the ring's own
 //! structures, never to a caller. A slot is reused only when the kernel holds no operation on it.
-//! When the ring is dropped, every operation is cancelled and awaited before memory is freed; if
-//! the kernel refuses to cancel, the memory is given up for ever instead.
+//! When the ring is dropped, every stream is shut down and the last completion of every operation
+//! is awaited before memory is freed; if one does not come, the memory is given up for ever.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use io_uring::types::{BufRingEntry, CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::engine::{Engine, Event, Token};
@@ -176,6 +176,10 @@ impl Ring {
     }
 }
 
+/// How long, and how often, the last completions are awaited when a ring is closed.
+const CLOSE_WAIT: Duration = Duration::from_millis(10);
+const CLOSE_TURNS_MAX: usize = 100;
+
 /// ENOBUFS on Linux.
 const NO_BUFFERS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
@@ -250,15 +254,29 @@ fn is_no_failure(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| known.iter().any(|one| one.raw_os_error() == code))
 }
 
+impl Ring {
+    /// Closes every stream and awaits the last completion of every operation; whether all came.
+    fn close(&mut self) -> bool {
+        for token in 0..self.slots.len() {
+            if self.slots[token].stream.is_some() && !self.slots[token].is_detached {
+                self.detach(token);
+            }
+        }
+        for _ in 0..CLOSE_TURNS_MAX {
+            if self.slots.iter().all(|slot| !slot.is_sending && !slot.is_receiving) {
+                return true;
+            }
+            if self.turn(CLOSE_WAIT, &mut |_, _| {}).is_err() {
+                break;
+            }
+        }
+        false
+    }
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
-        let everything = CancelBuilder::any();
-        let cancelled = self.ring.submitter().register_sync_cancel(None, everything);
-        let is_quiet = match cancelled {
-            Ok(()) => true,
-            // No operation was left to cancel.
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        };
+        let is_quiet = self.close();
         if let Some(buffers) = self.buffers.take() {
             if is_quiet {
                 buffers.free();
@@ -358,6 +376,45 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn closing_awaits_armed_receives_and_sends_that_are_stuck() {
+        // Where the kernel refuses the ring there is nothing to close.
+        let Ok(mut ring) = Ring::new() else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peers = Vec::new();
+        for _ in 0..3 {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            peers.push(listener.accept().unwrap());
+            let token = ring.attach(stream).unwrap();
+            // More than the socket buffers hold, and the peer reads nothing.
+            ring.send(token, &vec![0; 32 << 20]).unwrap();
+        }
+        ring.turn(Duration::ZERO, &mut |_, _| panic!("nothing arrives")).unwrap();
+        assert!(ring.slots.iter().all(|slot| slot.is_sending && slot.is_receiving));
+        assert!(ring.close());
+        assert_eq!(ring.free.len(), 3);
+    }
+
+    #[test]
+    fn a_slot_is_free_again_only_after_its_last_completion() {
+        let Ok(mut ring) = Ring::new() else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let first = ring.attach(connect()).unwrap();
+        ring.turn(Duration::ZERO, &mut |_, _| {}).unwrap();
+        ring.detach(first);
+        let second = ring.attach(connect()).unwrap();
+        assert_ne!(first, second);
+        for _ in 0..100 {
+            ring.turn(Duration::from_millis(10), &mut |_, event| panic!("{event:?}")).unwrap();
+            if !ring.free.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(ring.attach(connect()).unwrap(), first);
+    }
 
     #[test]
     fn every_buffer_is_offered_once() {
