@@ -13,6 +13,10 @@ use crate::slices::Runner;
 /// once is not counted per connection.
 const WARMUP_CONNECTIONS: usize = 8;
 
+/// How many connections are opened and asked at a time. All at once would measure what the
+/// allocator keeps from the burst, too.
+const STEP_CONNECTIONS: usize = 4;
+
 /// How long a server may rest before each reading.
 const REST_TIME: Duration = Duration::from_millis(500);
 
@@ -41,8 +45,8 @@ impl Memory {
     }
 }
 
-/// Warms the server up, reads its memory, opens `connections` with one request on each, lets them
-/// rest, and reads again.
+/// Warms the server up, reads its memory, opens `connections` a few at a time with one request on
+/// each, lets them rest, and reads again. The connections stay open until the client is dropped.
 ///
 /// # Errors
 ///
@@ -53,10 +57,17 @@ pub fn measure(client: &mut Client, runner: &Runner, connections: usize) -> io::
     client.resize(runner.group, 0);
     client.idle(REST_TIME)?;
     let before_bytes = runner.process.anonymous_bytes()?;
-    client.resize(runner.group, connections);
-    let tally = client.run(runner.group, Stop::Once)?;
-    faults.add(&tally.faults);
+    let mut groups = Vec::with_capacity(connections / STEP_CONNECTIONS + 1);
+    let mut wanted = connections;
+    while wanted > 0 {
+        let step = wanted.min(STEP_CONNECTIONS);
+        wanted -= step;
+        let group = client.group_like(runner.group, step);
+        faults.add(&client.run(group, Stop::Once)?.faults);
+        groups.push(group);
+    }
     client.idle(REST_TIME)?;
     let after_bytes = runner.process.anonymous_bytes()?;
-    Ok(Memory { connections: client.open(runner.group), before_bytes, after_bytes, faults })
+    let open = groups.iter().map(|&group| client.open(group)).sum();
+    Ok(Memory { connections: open, before_bytes, after_bytes, faults })
 }

@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::process::{Child, Command as Program, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CpuSet;
@@ -21,11 +20,20 @@ pub struct Process {
     members: Vec<u32>,
 }
 
-/// CPU time per thread, in nanoseconds. Threads are told apart so that one that ends between two
+/// CPU time of a process by thread. Threads are told apart so that one that ends between two
 /// readings does not make the sum go backwards.
 #[derive(Debug, Clone, Default)]
 pub struct CpuReading {
-    threads: HashMap<u32, u64>,
+    threads: HashMap<u32, CpuTime>,
+}
+
+/// How long threads ran, and how long they could have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// On a CPU, in nanoseconds.
+    pub used_ns: u64,
+    /// Ready, while something else ran on the CPU, in nanoseconds.
+    pub waited_ns: u64,
 }
 
 /// CPU time by side of the kernel boundary, in ticks.
@@ -92,7 +100,7 @@ impl Process {
         self.members = members;
     }
 
-    /// The CPU time used so far: the first field of every thread's `schedstat`.
+    /// The CPU time so far: the first two fields of every thread's `schedstat`.
     #[must_use]
     pub fn cpu(&self) -> CpuReading {
         let mut reading = CpuReading::default();
@@ -100,7 +108,7 @@ impl Process {
             for thread in thread_ids(member) {
                 let path = format!("/proc/{member}/task/{thread}/schedstat");
                 let text = fs::read_to_string(path).unwrap_or_default();
-                if let Some(time) = text.split(' ').next().and_then(|time| time.parse().ok()) {
+                if let Some(time) = parse_schedstat(&text) {
                     reading.threads.insert(thread, time);
                 }
             }
@@ -149,13 +157,16 @@ impl Drop for Process {
 }
 
 impl CpuReading {
-    /// The CPU time used between `earlier` and this reading.
+    /// The CPU time between `earlier` and this reading.
     #[must_use]
-    pub fn since(&self, earlier: &CpuReading) -> Duration {
-        let used = self.threads.iter().map(|(thread, now)| {
-            now.saturating_sub(earlier.threads.get(thread).copied().unwrap_or(0))
-        });
-        Duration::from_nanos(used.sum())
+    pub fn since(&self, earlier: &CpuReading) -> CpuTime {
+        let mut sum = CpuTime::default();
+        for (thread, now) in &self.threads {
+            let then = earlier.threads.get(thread).copied().unwrap_or_default();
+            sum.used_ns += now.used_ns.saturating_sub(then.used_ns);
+            sum.waited_ns += now.waited_ns.saturating_sub(then.waited_ns);
+        }
+        sum
     }
 }
 
@@ -204,6 +215,12 @@ fn thread_ids(process: u32) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+fn parse_schedstat(text: &str) -> Option<CpuTime> {
+    let mut fields = text.split_whitespace();
+    let (used_ns, waited_ns) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(CpuTime { used_ns, waited_ns })
+}
+
 fn parse_ticks(stat: &str) -> Option<Ticks> {
     // The name in parentheses may hold anything; fields are counted from its end. `utime` is the
     // fourteenth field of the line, the twelfth after the name.
@@ -219,6 +236,8 @@ fn parse_kilobytes(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn command(words: &[&str]) -> Command {
@@ -267,7 +286,7 @@ mod tests {
         let mut used = Duration::ZERO;
         for _ in 0..1000 {
             process.refresh();
-            used = process.cpu().since(&before);
+            used = Duration::from_nanos(process.cpu().since(&before).used_ns);
             if used > Duration::from_millis(5) && process.members.len() > 1 {
                 break;
             }
@@ -282,11 +301,22 @@ mod tests {
 
     #[test]
     fn a_thread_that_ended_does_not_make_the_sum_go_back() {
-        let reading =
-            |times: &[(u32, u64)]| CpuReading { threads: times.iter().copied().collect() };
+        let reading = |times: &[(u32, u64)]| CpuReading {
+            threads: times
+                .iter()
+                .map(|&(thread, used_ns)| (thread, CpuTime { used_ns, waited_ns: used_ns / 50 }))
+                .collect(),
+        };
         let earlier = reading(&[(1, 100), (2, 5000)]);
         let later = reading(&[(1, 150), (3, 7)]);
-        assert_eq!(later.since(&earlier), Duration::from_nanos(57));
+        assert_eq!(later.since(&earlier), CpuTime { used_ns: 57, waited_ns: 1 });
+    }
+
+    #[test]
+    fn running_and_waiting_are_told_apart() {
+        let time = parse_schedstat("8200364 4321 17\n");
+        assert_eq!(time, Some(CpuTime { used_ns: 8_200_364, waited_ns: 4321 }));
+        assert_eq!(parse_schedstat(""), None);
     }
 
     #[test]

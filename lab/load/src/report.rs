@@ -22,6 +22,12 @@ const IDLE_SHARE_MAX: f64 = 0.01;
 /// The share of a slice that a server has to be busy to count as loaded to its limit.
 const BUSY_SHARE_MIN: f64 = 0.90;
 
+/// The share of its slices that a server may wait for its CPU before the report says so.
+const WAIT_SHARE_MAX: f64 = 0.02;
+
+/// The fewest ticks that tell user from system time to about 5 %.
+const SPLIT_TICKS_MIN: u64 = 100;
+
 /// Everything needed to redo the report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
@@ -90,6 +96,9 @@ pub struct Summary {
     /// How busy the server was in its slices, as a share of the time: the median. Above 1 if it
     /// has more than one CPU.
     pub busy_share: f64,
+    /// How long it waited in its slices for a CPU that ran something else, as a share of the time:
+    /// the median.
+    pub wait_share: f64,
     /// How much CPU it used in the slices of others, as a share of their time.
     pub idle_share: f64,
     /// Everything that was wrong, by kind.
@@ -145,6 +154,7 @@ impl Run {
                 slice.client_cpu_ns as f64 / 1e3 / slice.requests as f64
             })),
             busy_share: median(&over(&|slice| slice.server_cpu_ns as f64 / slice.wall_ns as f64)),
+            wait_share: median(&over(&|slice| slice.server_wait_ns as f64 / slice.wall_ns as f64)),
             idle_share: self.idle_share(contender),
             faults,
             ratio,
@@ -264,14 +274,30 @@ impl Run {
                     "Guard: {name} used {share:.1} % of a CPU in the slices of others."
                 );
             }
-            if summary.busy_share < BUSY_SHARE_MIN {
-                let share = summary.busy_share * 100.0;
+            let (busy, wait) = (summary.busy_share, summary.wait_share);
+            if busy + wait < BUSY_SHARE_MIN {
                 let _ = writeln!(
                     text,
-                    "Guard: {name} was busy for {share:.0} % of its slices only, so its requests \
-                     per second are limited by the client, or by others on its CPU."
+                    "Guard: {name} was busy for {:.0} % of its slices only, so its requests per \
+                     second are the client's limit, not its own.",
+                    busy * 100.0
                 );
             }
+            if wait > WAIT_SHARE_MAX {
+                let _ = writeln!(
+                    text,
+                    "Guard: {name} waited for {:.0} % of its slices while others used its CPU, so \
+                     its requests per second say little.",
+                    wait * 100.0
+                );
+            }
+        }
+        let fewest = self.measured.ticks.iter().map(|ticks| ticks.user + ticks.system).min();
+        if let Some(fewest) = fewest.filter(|&ticks| ticks < SPLIT_TICKS_MIN) {
+            let _ = writeln!(
+                text,
+                "Guard: the split between user and system rests on {fewest} ticks only."
+            );
         }
     }
 }
@@ -328,6 +354,7 @@ mod tests {
                     requests: 1000,
                     wall_ns: server_cpu_ns * 100 / 98,
                     server_cpu_ns,
+                    server_wait_ns: 0,
                     client_cpu_ns: 4_000_000,
                     all_cpu_ns,
                     faults: Faults::default(),
@@ -418,5 +445,14 @@ mod tests {
         assert!(text.contains("Guard: server 1 used"), "{text}");
         assert!(!text.contains("Guard: server 0 used"), "{text}");
         assert!(text.contains("Guard: server 2 was busy for 49 %"), "{text}");
+
+        for slice in &mut run.measured.slices {
+            slice.server_wait_ns = slice.wall_ns / 2;
+        }
+        run.measured.ticks[2] = Ticks { user: 3, system: 4 };
+        let text = run.markdown();
+        assert!(!text.contains("server 2 was busy"), "{text}");
+        assert!(text.contains("Guard: server 2 waited for 50 %"), "{text}");
+        assert!(text.contains("rests on 7 ticks only"), "{text}");
     }
 }

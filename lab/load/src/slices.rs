@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::client::fault::Faults;
 use crate::client::{Client, Group, Stop};
-use crate::process::{CpuReading, Process, Ticks};
+use crate::process::{CpuReading, CpuTime, Process, Ticks};
 use crate::random::Random;
 
 /// How long a server may finish what it does after its last reply, before its counters are read.
@@ -53,6 +53,9 @@ pub struct Slice {
     pub wall_ns: u64,
     /// The CPU time of the contender that was asked, in nanoseconds.
     pub server_cpu_ns: u64,
+    /// How long the contender that was asked waited for a CPU while something else ran there, in
+    /// nanoseconds.
+    pub server_wait_ns: u64,
     /// The CPU time of the client, in nanoseconds.
     pub client_cpu_ns: u64,
     /// The CPU time of each contender, in nanoseconds: all but one are idle and should use none.
@@ -123,16 +126,17 @@ pub fn measure(client: &mut Client, runners: &mut [Runner], plan: &Plan) -> io::
             let tally = client.run(runners[contender].group, stop)?;
             std::thread::sleep(SETTLE_TIME);
             let after = read_all(runners);
-            let all_cpu_ns: Vec<u64> =
-                after.iter().zip(&before).map(|(now, then)| nanoseconds(now.since(then))).collect();
+            let times: Vec<CpuTime> =
+                after.iter().zip(&before).map(|(now, then)| now.since(then)).collect();
             measured.slices.push(Slice {
                 block,
                 contender,
                 requests: tally.replies,
                 wall_ns: nanoseconds(tally.wall),
-                server_cpu_ns: all_cpu_ns[contender],
+                server_cpu_ns: times[contender].used_ns,
+                server_wait_ns: times[contender].waited_ns,
                 client_cpu_ns: nanoseconds(tally.client_cpu),
-                all_cpu_ns,
+                all_cpu_ns: times.iter().map(|time| time.used_ns).collect(),
                 faults: tally.faults,
             });
             before = after;

@@ -126,6 +126,13 @@ impl Client {
         Group(self.groups.len() - 1)
     }
 
+    /// Declares another group of `wanted` connections to the same server.
+    pub fn group_like(&mut self, group: Group, wanted: usize) -> Group {
+        let Members { target, workload, .. } = &self.groups[group.0];
+        let (target, workload) = (target.clone(), workload.clone());
+        self.group(target, workload, wanted)
+    }
+
     /// Changes how many connections a group is to have. Surplus ones are closed.
     pub fn resize(&mut self, group: Group, wanted: usize) {
         self.groups[group.0].wanted = wanted;

@@ -87,7 +87,7 @@ fn run(options: &Options) -> io::Result<()> {
     };
     let mut client = Client::new(engine)?;
     if options.is_memory {
-        return run_memory(options, &mut client, &host, &recipes, &workload, machine);
+        return run_memory(options, client.kind(), &host, &recipes, &workload, machine);
     }
     let run = run_paired(options, &mut client, &host, recipes, &workload, machine)?;
     print!("{}", run.markdown());
@@ -206,7 +206,7 @@ fn run_paired(
 
 fn run_memory(
     options: &Options,
-    client: &mut Client,
+    kind: EngineKind,
     host: &Host,
     recipes: &[Recipe],
     workload: &Arc<Workload>,
@@ -218,12 +218,12 @@ fn run_memory(
     println!("|---|---|---|---|");
     let mut rows = Vec::new();
     for recipe in recipes {
-        // One at a time: the server ends before the next one starts.
-        let Started { runner, command } = host.start(client, recipe, workload, 1)?;
-        let memory = memory::measure(client, &runner, connections)?;
+        // One at a time: the server and its client end before the next ones start.
+        let mut client = Client::new(Some(kind))?;
+        let Started { runner, command } = host.start(&mut client, recipe, workload, 1)?;
+        let memory = memory::measure(&mut client, &runner, connections)?;
         let each = memory.bytes_per_connection();
         println!("| {} | {} | {each:.0} | {} |", recipe.name, memory.connections, memory.faults);
-        client.resize(runner.group, 0);
         rows.push(serde_json::json!({
             "name": recipe.name,
             "command": command,
