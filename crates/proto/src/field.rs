@@ -1,12 +1,15 @@
 //! What field names and values are made of, and the names that are well known.
 
 macro_rules! known {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+    ($($variant:ident = $name:literal,)*) => {
         /// A well-known field name. It fits in a byte, and a head's set of them in 64 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Known {
-            $(#[doc = concat!("`", $name, "`")] $variant,)*
+            $(
+                #[doc = concat!("The name `", $name, "`.")]
+                $variant,
+            )*
             /// Any other name; the field's span has it.
             Other,
         }
@@ -93,23 +96,367 @@ impl Known {
         if (self as usize) < Self::NAMES.len() { Self::NAMES[self as usize] } else { "" }
     }
 
-    /// The variant of a name, in any case.
+    /// The variant of a name, in any case. RFC 9110 §5.1: field names are case-insensitive.
+    ///
+    /// A hash of the length and four letters leaves one candidate, which is then compared exactly, so
+    /// a name that is found needs no other check of its bytes.
     #[inline]
     #[must_use]
     pub fn find(name: &[u8]) -> Self {
-        for known in Self::ALL {
-            if name.eq_ignore_ascii_case(known.name().as_bytes()) {
-                return *known;
-            }
+        if name.len() < NAME_BYTES_MIN || name.len() > NAME_BYTES_MAX {
+            return Self::Other;
         }
-        Self::Other
+        let candidate = &CANDIDATES[usize::from(SLOTS[hash(name)])];
+        if usize::from(candidate.length) == name.len() && candidate.is(name) {
+            candidate.known
+        } else {
+            Self::Other
+        }
     }
 
-    /// Its bit in a set.
+    /// Whether the field can be sent as a trailer and mean anything there.
+    ///
+    // RFC 9110 §6.5.1: a trailer must not be used for framing, routing, authentication, request
+    // modifiers, response controls, or the content's format.
+    #[must_use]
+    pub(crate) const fn allowed_in_trailers(self) -> bool {
+        matches!(self, Self::Other | Self::Traceparent | Self::Tracestate | Self::XRequestId)
+    }
+
+    /// Its bit in a set of names.
     #[inline]
     pub(crate) const fn bit(self) -> u64 {
         1 << self as u64
     }
 }
 
+/// The elements of a comma-separated list of tokens, without the white space around them.
+///
+// RFC 9110 §5.6.1.2: a recipient must parse and ignore a reasonable number of empty list elements;
+// the limit on a field's length bounds them.
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(trim).filter(|element| !element.is_empty())
+}
+
+/// `value` without the spaces and tabs at its ends.
+#[must_use]
+pub fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// Whether all of it is a token, of at least one byte.
+#[must_use]
+pub fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| is(*byte, TOKEN))
+}
+
+/// Whether a byte is in a class.
+#[inline]
+pub(crate) const fn is(byte: u8, class: u8) -> bool {
+    CLASSES[byte as usize] & class != 0
+}
+
+/// The first byte from `from` on that no field value has, and is not a tab; `bytes.len()` if none.
+///
+// RFC 9110 §5.5: a value is made of visible bytes, obs-text, spaces and tabs.
+#[inline]
+pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let hits = controls(u64::from_le_bytes(*chunk));
+        if hits == 0 {
+            at += 8;
+            continue;
+        }
+        at += (hits.trailing_zeros() / 8) as usize;
+        if bytes[at] != b'\t' {
+            return at;
+        }
+        at += 1;
+    }
+    while at < bytes.len() && is(bytes[at], VALUE) {
+        at += 1;
+    }
+    at
+}
+
+/// The first colon from `from` on, if any.
+#[inline]
+pub(crate) fn find_colon(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let hits = zeros(u64::from_le_bytes(*chunk) ^ (ONES * b':' as u64));
+        if hits != 0 {
+            return Some(at + (hits.trailing_zeros() / 8) as usize);
+        }
+        at += 8;
+    }
+    bytes.get(at..)?.iter().position(|byte| *byte == b':').map(|offset| at + offset)
+}
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// The high bit of each byte that is zero. Only the lowest set bit is certain, because a borrow can
+/// set bits above it; that is the only one used.
+#[inline]
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
+}
+
+/// The high bit of each byte below 0x20 or equal to 0x7f; again only the lowest is certain.
+#[inline]
+const fn controls(word: u64) -> u64 {
+    let low = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
+    low | zeros(word ^ (ONES * 0x7f))
+}
+
+/// RFC 9110 §5.6.2: a byte of a token.
+pub(crate) const TOKEN: u8 = 1;
+/// A byte of a field value: visible, obs-text, space or tab.
+pub(crate) const VALUE: u8 = 2;
+/// A byte of a request target's path. RFC 3986 §3.3 has all of them but `[ ] { } | ^`, which browsers
+/// send as they are; none of them delimits anything in a request line.
+pub(crate) const PATH: u8 = 4;
+/// A byte of a query: of a path, or `?`.
+pub(crate) const QUERY: u8 = 8;
+/// RFC 3986 §3.2.2: a byte of a registered name, but for `%`.
+pub(crate) const HOST: u8 = 16;
+/// RFC 9110 §5.6.4: a byte of a quoted string that needs no backslash.
+pub(crate) const QUOTED: u8 = 32;
+
+static CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let letter = byte as u8;
+        let alphanumeric = letter.is_ascii_alphanumeric();
+        if alphanumeric || contains(b"!#$%&'*+-.^_`|~", letter) {
+            classes[byte] |= TOKEN;
+        }
+        if letter == b'\t' || letter == b' ' || letter.is_ascii_graphic() || letter >= 0x80 {
+            classes[byte] |= VALUE;
+            if letter != b'"' && letter != b'\\' {
+                classes[byte] |= QUOTED;
+            }
+        }
+        if alphanumeric || contains(b"-._~!$&'()*+,;=:@/%[]{}|^", letter) {
+            classes[byte] |= PATH | QUERY;
+        }
+        if letter == b'?' {
+            classes[byte] |= QUERY;
+        }
+        if alphanumeric || contains(b"-._~!$&'()*+,;=", letter) {
+            classes[byte] |= HOST;
+        }
+        byte += 1;
+    }
+    classes
+};
+
+const fn contains(set: &[u8], byte: u8) -> bool {
+    let mut at = 0;
+    while at < set.len() {
+        if set[at] == byte {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// The shortest and the longest well-known name, in bytes.
+const NAME_BYTES_MIN: usize = 2;
+const NAME_BYTES_MAX: usize = 32;
+
+/// A well-known name as words that a name's words are compared with.
+struct Candidate {
+    known: Known,
+    length: u8,
+    words: [u64; NAME_BYTES_MAX / 8],
+    /// All bits of each byte, but for a letter the one that tells its case.
+    masks: [u64; NAME_BYTES_MAX / 8],
+}
+
+impl Candidate {
+    /// Whether `name`, of the same length, is this name in any case.
+    #[inline]
+    fn is(&self, name: &[u8]) -> bool {
+        let mut at = 0;
+        while at * 8 < name.len() {
+            if (word(name, at) ^ self.words[at]) & self.masks[at] != 0 {
+                return false;
+            }
+            at += 1;
+        }
+        true
+    }
+}
+
+/// Word number `at` of a name of at least 2 bytes. The last word of a long name, and the halves of a
+/// short one, overlap what is before them, so that nothing beyond the name is read.
+#[inline]
+const fn word(name: &[u8], at: usize) -> u64 {
+    let length = name.len();
+    if length >= 8 {
+        let start = if at * 8 + 8 <= length { at * 8 } else { length - 8 };
+        match name.split_at(start).1.first_chunk::<8>() {
+            Some(chunk) => u64::from_le_bytes(*chunk),
+            None => unreachable!(),
+        }
+    } else if length >= 4 {
+        match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+            (Some(first), Some(last)) => {
+                u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32
+            }
+            _ => unreachable!(),
+        }
+    } else {
+        name[0] as u64 | (name[length / 2] as u64) << 8 | (name[length - 1] as u64) << 16
+    }
+}
+
+/// The multipliers were searched for; that no two names share a slot is asserted below.
+#[inline]
+const fn hash(name: &[u8]) -> usize {
+    const fn letter(byte: u8) -> usize {
+        (byte & 0xdf) as usize
+    }
+    let length = name.len();
+    (length * 130
+        + letter(name[0]) * 167
+        + letter(name[length / 2]) * 158
+        + letter(name[length - 1]) * 151
+        + letter(name[length - 2]) * 105)
+        % SLOT_COUNT
+}
+
+const SLOT_COUNT: usize = 512;
+const NONE: u8 = Known::ALL.len() as u8;
+
+/// From a hash to the only candidate with it.
+static SLOTS: [u8; SLOT_COUNT] = {
+    let mut slots = [NONE; SLOT_COUNT];
+    let mut at = 0;
+    while at < Known::ALL.len() {
+        let slot = hash(Known::NAMES[at].as_bytes());
+        assert!(slots[slot] == NONE, "two well-known names share a slot: search new multipliers");
+        slots[slot] = at as u8;
+        at += 1;
+    }
+    slots
+};
+
+static CANDIDATES: [Candidate; Known::ALL.len() + 1] = {
+    const EMPTY: Candidate =
+        Candidate { known: Known::Other, length: 0, words: [0; 4], masks: [u64::MAX; 4] };
+    let mut candidates = [EMPTY; Known::ALL.len() + 1];
+    let mut at = 0;
+    while at < Known::ALL.len() {
+        let name = Known::NAMES[at].as_bytes();
+        assert!(name.len() >= NAME_BYTES_MIN && name.len() <= NAME_BYTES_MAX);
+        let mut mask = [0xff; NAME_BYTES_MAX];
+        let mut letter = 0;
+        while letter < name.len() {
+            if name[letter].is_ascii_lowercase() {
+                mask[letter] = 0xdf;
+            }
+            letter += 1;
+        }
+        candidates[at].known = Known::ALL[at];
+        candidates[at].length = name.len() as u8;
+        let mut part = 0;
+        while part * 8 < name.len() {
+            candidates[at].words[part] = word(name, part);
+            candidates[at].masks[part] = word(mask.split_at(name.len()).0, part);
+            part += 1;
+        }
+        at += 1;
+    }
+    candidates
+};
+
 const _: () = assert!(Known::ALL.len() < 64, "a set of names fits in 64 bits");
+
+#[cfg(test)]
+mod tests {
+    use super::{Known, QUOTED, TOKEN, VALUE, find_colon, is, list, value_end};
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_well_known_name_is_found_in_any_case() {
+        for known in Known::ALL {
+            assert_eq!(Known::find(known.name().as_bytes()), *known);
+            assert_eq!(Known::find(known.name().to_ascii_uppercase().as_bytes()), *known);
+        }
+    }
+
+    #[test]
+    fn a_name_that_differs_in_one_byte_is_another() {
+        for known in Known::ALL {
+            for at in 0..known.name().len() {
+                for byte in 0..=255_u8 {
+                    let mut name = known.name().as_bytes().to_vec();
+                    name[at] = byte;
+                    let expected = Known::ALL
+                        .iter()
+                        .find(|one| one.name().as_bytes().eq_ignore_ascii_case(&name));
+                    assert_eq!(Known::find(&name), *expected.unwrap_or(&Known::Other), "{name:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_name_shorter_or_longer_than_all_is_found() {
+        assert_eq!(Known::find(b""), Known::Other);
+        assert_eq!(Known::find(b"t"), Known::Other);
+        assert_eq!(Known::find(&[b'a'; 33]), Known::Other);
+    }
+
+    #[test]
+    fn a_list_skips_empty_elements_and_the_space_around_them() {
+        let elements: Vec<_> = list(b" ,a ,\tb,, c d ,").collect();
+        assert_eq!(elements, [&b"a"[..], b"b", b"c d"]);
+    }
+
+    #[test]
+    fn the_classes_have_as_many_bytes_as_the_grammar() {
+        let count = |class| (0..=255_u8).filter(|byte| is(*byte, class)).count();
+        assert_eq!(count(TOKEN), 77);
+        assert_eq!(count(VALUE), 95 + 1 + 128);
+        assert_eq!(count(QUOTED), 95 + 1 + 128 - 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_ends_where_a_plain_loop_ends_it(
+            bytes in proptest::collection::vec(
+                prop_oneof![8 => 0x20..0x7f_u8, 1 => Just(b'\t'), 1 => any::<u8>()], 0..60),
+            from in 0..8_usize,
+        ) {
+            let from = from.min(bytes.len());
+            let expected = (from..bytes.len())
+                .find(|at| (bytes[*at] < 0x20 && bytes[*at] != 9) || bytes[*at] == 0x7f)
+                .unwrap_or(bytes.len());
+            prop_assert_eq!(value_end(&bytes, from), expected);
+        }
+
+        #[test]
+        fn a_colon_is_found_where_a_plain_loop_finds_it(
+            bytes in proptest::collection::vec(
+                prop_oneof![8 => 0x38..0x3d_u8, 1 => any::<u8>()], 0..40),
+            from in 0..8_usize,
+        ) {
+            let from = from.min(bytes.len());
+            let expected = (from..bytes.len()).find(|at| bytes[*at] == b':');
+            prop_assert_eq!(find_colon(&bytes, from), expected);
+        }
+    }
+}

@@ -1,5 +1,13 @@
 //! HTTP/1.1 and HTTP/1.0.
 
+mod chunked;
 mod connection;
+mod framing;
+mod parse;
+mod receive;
+mod send;
+mod trailers;
+mod write;
 
-pub use connection::{BodyMode, Connection, Event, Next, ResponseLength, Waiting};
+pub use connection::{Connection, Event, Next, Waiting};
+pub use send::{Announced, BodyMode, ResponseLength};

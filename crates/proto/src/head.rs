@@ -157,6 +157,8 @@ pub struct HeadIndex {
     pub skip: u16,
     /// One bit for each well-known name that occurs.
     pub(crate) present: u64,
+    /// One bit for each well-known name that occurs more than once.
+    pub(crate) repeated: u64,
 }
 
 impl HeadIndex {
@@ -184,6 +186,7 @@ impl HeadIndex {
         self.upgrade = false;
         self.skip = 0;
         self.present = 0;
+        self.repeated = 0;
     }
 
     /// Whether a field of this well-known name occurs. Costs one test of a bit.

@@ -1,1 +1,45 @@
-//! Path to route and parameters; no HTTP, no I/O.
+//! Path to route and parameters.
+//!
+//! A [`Builder`] takes patterns, sets of methods and route ids; [`Builder::build`] makes an
+//! immutable [`Router`], or says everything that is wrong with the table at once. A lookup costs
+//! some nanoseconds and allocates nothing.
+//!
+//! It knows no HTTP: a method is a number below 32 that the caller assigns, a path is bytes, and
+//! an answer is a [`Match`]. It does no I/O and has no dependencies.
+//!
+//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the walk
+//! itself is `walk.rs`, and `reference.rs` says the same thing slowly and plainly.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod encoding;
+mod error;
+#[doc(hidden)]
+pub mod fuzz;
+mod methods;
+mod node;
+mod parameters;
+mod pattern;
+#[doc(hidden)]
+pub mod reference;
+mod router;
+mod slashes;
+mod statics;
+mod walk;
+mod word;
+
+pub use builder::{Builder, SlashPolicy};
+pub use encoding::{DecodeError, decode};
+pub use error::{BuildError, PatternError, PatternFault, Problem, RouteName};
+pub use methods::Methods;
+pub use parameters::{Parameters, Span, Values};
+pub use router::{Match, Route, Router};
+
+/// The most parameters one pattern may have.
+pub const PARAMETERS_MAX: usize = 32;
+/// The most segments one pattern may have.
+pub const SEGMENTS_MAX: usize = 255;
+/// The most bytes of fixed text in one segment of a pattern, percent-decoded.
+pub const LITERAL_BYTES_MAX: usize = 255;
+/// The largest route id, and so the limit of a table's size. Ids index a table: number from 0.
+pub const ROUTE_ID_MAX: u32 = 64_999;

@@ -3,7 +3,6 @@
 use crate::pipe::{Piece, Reader};
 use crate::pool;
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use std::error::Error;
@@ -151,18 +150,15 @@ impl Body {
     /// and larger becomes an error.
     #[must_use]
     pub fn limited(mut self, limit: u64) -> Self {
-        match &mut self.0 {
-            Kind::Incoming(incoming) => {
-                incoming.left = limit;
-                incoming.limit = limit;
-                self
-            }
-            Kind::Stream(_) => self,
-            _ if self.length().is_some_and(|length| length > limit) => {
-                Self(Kind::Stream(Box::pin(Broken(Some(BodyError::TooLarge { limit })))))
-            }
-            _ => self,
+        if let Kind::Incoming(incoming) = &mut self.0 {
+            incoming.left = limit;
+            incoming.limit = limit;
+            return self;
         }
+        if self.as_slice().is_some_and(|bytes| bytes.len() as u64 > limit) {
+            return Self(Kind::Stream(Box::pin(Broken(Some(BodyError::TooLarge { limit })))));
+        }
+        self
     }
 
     /// The next piece of data; `None` at the end. Trailers are passed over; to see them, use
@@ -381,6 +377,7 @@ impl HttpBody for Broken {
 mod tests {
     use super::*;
     use crate::pipe::pipe;
+    use http::HeaderMap;
     use std::pin::pin;
     use std::task::Waker;
 

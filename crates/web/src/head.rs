@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use peregrine_proto::head::{HeadIndex, Known, Method, Span, Version};
+use peregrine_proto::{HeadIndex, Known, Method, Span, Version};
 use peregrine_router::Parameters;
 use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
 /// Blocks kept per thread; more are freed.
 const BLOCKS_MAX: usize = 64;
@@ -14,16 +15,14 @@ const BLOCKS_MAX: usize = 64;
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
-    // A stack of boxes, because a block travels by pointer.
-    #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
-    static BLOCKS: RefCell<Vec<Box<Block>>> = const { RefCell::new(Vec::new()) };
+    static BLOCKS: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping
-/// it gives the block back.
-pub struct Head(Option<Box<Block>>);
+/// the last that points there gives the block back.
+pub struct Head(Option<Rc<Block>>);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Block {
     bytes: Vec<u8>,
     index: HeadIndex,
@@ -44,8 +43,17 @@ impl Head {
         self.0.as_deref().expect("a head has its block until it drops")
     }
 
+    /// The block to be changed. One that is shared is copied first, which only a middleware that
+    /// rewrites requests can bring about.
     fn block_mut(&mut self) -> &mut Block {
-        self.0.as_deref_mut().expect("a head has its block until it drops")
+        Rc::make_mut(self.0.as_mut().expect("a head has its block until it drops"))
+    }
+
+    /// The same head once more, without a copy: for those who want to look at it after the request
+    /// is gone.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self(self.0.clone())
     }
 
     /// The parser's output.
@@ -122,7 +130,8 @@ impl Head {
     /// The path as it was sent, percent-encoding and all; `*` for `OPTIONS *`.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.text(self.index().path)
+        let block = self.block();
+        std::str::from_utf8(block.index.path_of(&block.bytes)).unwrap_or("")
     }
 
     /// The query without its question mark.
@@ -147,8 +156,17 @@ impl Head {
 
     /// The value of the first field called `name`, which must be in lower case.
     #[must_use]
-    pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.fields_named(name).next()
+    pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
+        let known = Known::find(name.as_bytes());
+        if known != Known::Other {
+            return Some(self.slice(self.index().find(known)?));
+        }
+        let mut fields = self.index().fields.iter();
+        let field = fields.find(|field| {
+            field.known == Known::Other
+                && self.slice(field.name).eq_ignore_ascii_case(name.as_bytes())
+        })?;
+        Some(self.slice(field.value))
     }
 
     /// The value of the first field called `name` if it is visible ASCII text.
@@ -159,7 +177,7 @@ impl Head {
 
     /// All values of fields called `name`, which must be in lower case, in order.
     pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
-        let known = Known::of(name.as_bytes());
+        let known = Known::find(name.as_bytes());
         self.index()
             .fields
             .iter()
@@ -205,10 +223,12 @@ impl Head {
     }
 
     /// Lets `find` look at the path's bytes and write parameters; it returns the route.
-    pub fn resolve<T>(&mut self, find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T)) -> T {
+    pub fn resolve<T>(
+        &mut self,
+        find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T),
+    ) -> T {
         let block = self.block_mut();
-        let span = block.index.path;
-        let path = &block.bytes[usize::from(span.start)..usize::from(span.end)];
+        let path = block.index.path_of(&block.bytes);
         let (route, result) = find(path, &mut block.parameters);
         block.route = route;
         result
@@ -217,7 +237,8 @@ impl Head {
 
 impl Drop for Head {
     fn drop(&mut self) {
-        let Some(mut block) = self.0.take() else { return };
+        let Some(mut shared) = self.0.take() else { return };
+        let Some(block) = Rc::get_mut(&mut shared) else { return };
         if block.bytes.capacity() > BLOCK_BYTES_MAX {
             return;
         }
@@ -228,7 +249,7 @@ impl Drop for Head {
         let _ = BLOCKS.try_with(|blocks| {
             let mut blocks = blocks.borrow_mut();
             if blocks.len() < BLOCKS_MAX {
-                blocks.push(block);
+                blocks.push(shared);
             }
         });
     }

@@ -7,23 +7,41 @@
 //! handlers and middleware into one.
 #![forbid(unsafe_code)]
 
+pub mod app;
+pub mod application;
 pub mod body;
 pub mod connection;
+pub mod cookies;
 pub mod extract;
+pub mod fault;
+pub mod handler;
 pub mod head;
+pub mod middleware;
 pub mod pipe;
 pub mod pool;
 pub mod problem;
 pub mod request;
 pub mod requirements;
+pub mod respond;
 pub mod response;
+pub mod route;
+pub mod scope;
 pub mod service;
 pub mod state;
+pub mod test;
+mod unrouted;
 pub mod upgrade;
 
+pub use app::{App, SlashPolicy};
+pub use application::{Application, Target};
 pub use body::{Body, BodyError};
+pub use fault::BuildError;
+pub use handler::{Handler, HandlerExt};
 pub use head::Head;
+pub use middleware::{Middleware, Next};
 pub use problem::Problem;
 pub use request::{Parts, Request};
+pub use respond::IntoResponse;
 pub use response::{Fields, Response};
+pub use scope::Scope;
 pub use service::Service;

@@ -1,24 +1,51 @@
 //! What went wrong with a request, as an RFC 9457 problem.
 
-use http::StatusCode;
+use crate::body::BodyError;
+use crate::pool;
+use crate::respond::IntoResponse;
+use crate::response::Response;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
+
+/// The media type of a problem. RFC 9457 §3: `application/problem+json` names the JSON form.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// The members that every problem has; a further member may not take their place.
+const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
 /// A request that could not be answered as asked: the one type of all rejections.
 ///
 /// It becomes `application/problem+json` by default; the application may set one function that
-/// turns every problem into a response of its own form.
+/// turns every problem into a response of its own form. A response that was made of a problem
+/// carries it in its extensions, where middleware and that function find it.
+///
+/// ```
+/// use http::StatusCode;
+/// use peregrine_web::Problem;
+///
+/// let problem = Problem::new(StatusCode::CONFLICT, "name-taken", "choose another name")
+///     .with("name", "lanner");
+/// assert_eq!(
+///     problem.to_json(),
+///     r#"{"type":"/problems/name-taken","title":"Conflict","status":409,"#.to_owned()
+///         + r#""detail":"choose another name","name":"lanner"}"#
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The status of the response.
     pub status: StatusCode,
     /// A short, stable name of the kind of problem, such as `invalid-json`, unique in this
-    /// application. It becomes the `type` member.
+    /// application. It becomes the `type` member, see [`Problem::type_reference`].
     pub kind: Cow<'static, str>,
     /// What is wrong with this request, and how to mend it, in a sentence or two for the peer's
     /// developer. It must hold no secrets.
     pub detail: Cow<'static, str>,
-    /// Further members, such as the position of an error.
+    /// Further members, such as the position of an error. One that is called `type`, `title`,
+    /// `status` or `detail` is left out.
     pub members: Vec<(Cow<'static, str>, serde_json::Value)>,
 }
 
@@ -42,6 +69,98 @@ impl Problem {
         self.members.push((name.into(), value.into()));
         self
     }
+
+    /// The `type` member: `/problems/` and the kind.
+    ///
+    /// A kind that is a URI already (it has a colon) or a path (it begins with a slash) stands as
+    /// it is. Without a kind it is `about:blank`, which means no more than the status does.
+    #[must_use]
+    pub fn type_reference(&self) -> Cow<'_, str> {
+        // RFC 9457 §4.2.1: "about:blank" has no semantics beyond those of the status.
+        if self.kind.is_empty() {
+            return "about:blank".into();
+        }
+        if self.kind.starts_with('/') || self.kind.contains(':') {
+            return self.kind.as_ref().into();
+        }
+        // RFC 9457 §3.1.1: a relative type should hold the full path, for it resolves against the
+        // URI of the request, and its meaning must not change with that.
+        format!("/problems/{}", self.kind).into()
+    }
+
+    /// The problem as a JSON document.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a problem's members are JSON values already")
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", &self.type_reference())?;
+        // RFC 9457 §3.1.4: the title should not change from occurrence to occurrence.
+        if let Some(title) = self.status.canonical_reason() {
+            map.serialize_entry("title", title)?;
+        }
+        map.serialize_entry("status", &self.status.as_u16())?;
+        map.serialize_entry("detail", &self.detail)?;
+        for (name, value) in &self.members {
+            if !OWN_MEMBERS.contains(&name.as_ref()) {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut buffer = pool::take();
+        serde_json::to_writer(&mut buffer, &self)
+            .expect("a problem's members are JSON values already");
+        let mut response = Response::new(self.status).with_body(buffer);
+        response.fields.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Disconnected => Self::new(
+                StatusCode::BAD_REQUEST,
+                "incomplete-body",
+                "the connection ended before the body was complete",
+            ),
+            BodyError::TooLarge { limit } => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "body-too-large",
+                format!("the body is larger than the limit of {limit} bytes; send less at a time"),
+            )
+            .with("limit", limit),
+            BodyError::TooSlow => Self::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "body-too-slow",
+                "the body came slower than this server waits for; send the request again",
+            ),
+            BodyError::Malformed(rule) => Self::new(
+                StatusCode::BAD_REQUEST,
+                "malformed-body",
+                format!("the body's framing is invalid: {rule}"),
+            ),
+            BodyError::Failed(error) => {
+                // The text may speak of things inside the server, so only its log has it.
+                tracing::error!(%error, "the source of a request's body failed");
+                Self::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "body-failed",
+                    "the body could not be read",
+                )
+            }
+        }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -51,3 +170,56 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_is_a_full_path_unless_the_kind_is_a_reference_already() {
+        for (kind, reference) in [
+            ("", "about:blank"),
+            ("invalid-json", "/problems/invalid-json"),
+            ("/errors/7", "/errors/7"),
+            ("https://example.org/errors/7", "https://example.org/errors/7"),
+        ] {
+            let problem = Problem::new(StatusCode::BAD_REQUEST, kind, "");
+            assert_eq!(problem.type_reference(), reference);
+        }
+    }
+
+    #[test]
+    fn a_problem_becomes_problem_json_and_stays_within_reach_of_middleware() {
+        let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-bird", "look at /birds")
+            .with("bird", "dodo")
+            .with("status", 200);
+        let response = problem.clone().into_response();
+        assert_eq!(response.status, 404);
+        assert_eq!(response.fields.get(&CONTENT_TYPE).expect("a type"), PROBLEM_JSON);
+        let json: serde_json::Value =
+            serde_json::from_slice(response.body.as_slice().expect("whole")).expect("JSON");
+        let expected = serde_json::json!({
+            "type": "/problems/no-such-bird", "title": "Not Found", "status": 404,
+            "detail": "look at /birds", "bird": "dodo",
+        });
+        assert_eq!(json, expected);
+        let kept = response.extensions().and_then(|extensions| extensions.get::<Problem>());
+        assert_eq!(kept, Some(&problem));
+    }
+
+    #[test]
+    fn every_way_a_body_fails_has_a_status_of_its_own() {
+        for (error, status, kind, hint) in [
+            (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
+            (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
+            (BodyError::TooSlow, 408, "body-too-slow", "again"),
+            (BodyError::Malformed("chunk size"), 400, "malformed-body", "chunk size"),
+            (BodyError::Failed("secret".into()), 500, "body-failed", "could not be read"),
+        ] {
+            let problem = Problem::from(error);
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (status, kind));
+            assert!(problem.detail.contains(hint), "{}", problem.detail);
+            assert!(!problem.detail.contains("secret"));
+        }
+    }
+}

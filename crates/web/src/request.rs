@@ -5,6 +5,7 @@ use crate::connection::ConnectionInfo;
 use crate::head::Head;
 use crate::state::States;
 use http::Extensions;
+use peregrine_router::Values;
 use std::fmt;
 use std::rc::Rc;
 
@@ -82,6 +83,20 @@ impl Parts {
         &self.states
     }
 
+    /// The pattern of the route that the request was found to be for, such as `/users/{id}`.
+    #[must_use]
+    pub fn pattern(&self) -> Option<&str> {
+        self.states.router()?.pattern(self.head.route()?)
+    }
+
+    /// The path's parameters: names, and values that are still percent-encoded. Without a route
+    /// there are none.
+    #[must_use]
+    pub fn path_values(&self) -> Option<Values<'_, '_>> {
+        let router = self.states.router()?;
+        Some(router.values(self.head.parameters(), self.head.path().as_bytes()))
+    }
+
     /// The connection that the request came on.
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
@@ -91,6 +106,9 @@ impl Parts {
 
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("head", &self.head).field("peer", &self.connection.peer).finish()
+        f.debug_struct("Parts")
+            .field("head", &self.head)
+            .field("peer", &self.connection.peer)
+            .finish()
     }
 }

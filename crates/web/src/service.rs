@@ -2,6 +2,9 @@
 
 use crate::request::Request;
 use crate::response::Response;
+use peregrine_slot::{FutureSlot, Placed};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// Answers requests. Handlers, whole scopes with their middleware, and applications are services.
 ///
@@ -13,8 +16,72 @@ pub trait Service {
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 }
 
-impl<S: Service + ?Sized> Service for std::rc::Rc<S> {
+impl<S: Service + ?Sized> Service for Rc<S> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         (**self).call(request)
+    }
+}
+
+/// A [`Service`] whose type is forgotten. A call costs one indirect jump and puts the future into a
+/// slot, so it allocates nothing.
+pub(crate) trait Endpoint {
+    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response>;
+}
+
+impl<S: Service> Endpoint for S {
+    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
+        slot.place(self.call(request))
+    }
+}
+
+/// An endpoint as a service again, so that more middleware can go around it. Each call borrows one
+/// slot more from the thread's stock.
+#[derive(Clone)]
+pub(crate) struct Erased(pub(crate) Rc<dyn Endpoint>);
+
+impl Service for Erased {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        place_in_stock(&*self.0, request)
+    }
+}
+
+/// Calls `endpoint` with its future in a slot of the thread's stock.
+pub(crate) async fn place_in_stock(endpoint: &dyn Endpoint, request: Request) -> Response {
+    let mut slot = StockSlot::take();
+    endpoint.place(&mut slot.0, request).await
+}
+
+/// Slots kept per thread; more are freed.
+const SLOTS_MAX: usize = 64;
+
+/// A slot that grew beyond this is freed instead of kept.
+const SLOT_BYTES_MAX: usize = 16 * 1024;
+
+thread_local! {
+    static SLOTS: RefCell<Vec<FutureSlot>> = const { RefCell::new(Vec::new()) };
+}
+
+struct StockSlot(FutureSlot);
+
+impl StockSlot {
+    fn take() -> Self {
+        let slot = SLOTS.try_with(|slots| slots.borrow_mut().pop()).ok().flatten();
+        Self(slot.unwrap_or_default())
+    }
+}
+
+impl Drop for StockSlot {
+    fn drop(&mut self) {
+        let slot = std::mem::take(&mut self.0);
+        if slot.capacity() > SLOT_BYTES_MAX {
+            return;
+        }
+        // While the thread ends there is no stock any more: the slot is then freed here.
+        let _ = SLOTS.try_with(|slots| {
+            let mut slots = slots.borrow_mut();
+            if slots.len() < SLOTS_MAX {
+                slots.push(slot);
+            }
+        });
     }
 }

@@ -1,11 +1,14 @@
 //! The application's shared values, found by their type.
 
+use peregrine_router::Router;
 use std::any::{Any, TypeId, type_name};
 use std::fmt;
+use std::rc::Rc;
 
 /// One value of each type. Applications share few, so finding one is a short scan.
 #[derive(Default)]
 pub struct States {
+    router: Option<Rc<Router>>,
     values: Vec<(TypeId, &'static str, Box<dyn Any>)>,
 }
 
@@ -23,6 +26,27 @@ impl States {
         let id = TypeId::of::<T>();
         let (.., value) = self.values.iter().find(|(present, ..)| *present == id)?;
         value.downcast_ref()
+    }
+
+    /// Takes over the values of `others`, of a type that is here already the one that was here.
+    pub fn extend(&mut self, others: Self) {
+        for (id, name, value) in others.values {
+            if !self.contains(id) {
+                self.values.push((id, name, value));
+            }
+        }
+    }
+
+    /// The application's routes, which give the parameters of a path their names. `None` until the
+    /// application is built.
+    #[must_use]
+    pub fn router(&self) -> Option<&Router> {
+        self.router.as_deref()
+    }
+
+    /// Sets what [`States::router`] returns.
+    pub fn set_router(&mut self, router: Rc<Router>) {
+        self.router = Some(router);
     }
 
     /// Is there a value of the type with this id?

@@ -1,6 +1,9 @@
 //! One HTTP/1 connection: the joint of its two machines.
 
-use crate::{BodyLength, Date, HeadIndex, Limits, Method, Reject, Span, TargetForm, Version};
+use super::receive::{self, Receive};
+use super::send::{self, Announced, Asked, BodyMode, ResponseLength, Send};
+use super::trailers::Trailers;
+use crate::{Date, HeadIndex, Limits, Method, Reject, Version};
 use std::ops::Range;
 
 /// What the received bytes mean.
@@ -8,7 +11,8 @@ use std::ops::Range;
 pub enum Event {
     /// Nothing more can be said without more bytes. Call again with the unused bytes and those after.
     NeedInput,
-    /// A head is complete: `unread[head.skip..used]`. If its body length is `None`, nothing follows.
+    /// A head is complete: `unread[head.skip..used]`. If its body length is `None`, nothing follows:
+    /// the request is complete.
     Head,
     /// Content of the request: this range of `unread`. Never empty.
     Data(Range<usize>),
@@ -18,32 +22,12 @@ pub enum Event {
     NeedRespond,
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
-    /// The peer broke a rule. Answer with its status; [`Connection::next`] then says to close.
+    /// The peer broke a rule. Answer with its status, unless a response has begun;
+    /// [`Connection::next`] says what follows. After [`Reject::ExpectationUnknown`] the head is
+    /// complete and the connection can go on; after all others it closes.
     Reject(Reject),
     /// The connection is over; nothing more is read.
     Closed,
-}
-
-/// How much content a response has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseLength {
-    /// So many bytes.
-    Exact(u64),
-    /// Unknown before its end.
-    Unknown,
-}
-
-/// How the content of a response is framed, once its head is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyMode {
-    /// There is none: the method or the status forbids it. `send_data` writes nothing.
-    None,
-    /// So many bytes; what is more is dropped, what is less closes the connection.
-    Exact(u64),
-    /// In chunks.
-    Chunked,
-    /// Until the connection closes: the client speaks HTTP/1.0.
-    UntilClose,
 }
 
 /// Which wait the connection is in; the server owns the clock.
@@ -66,10 +50,10 @@ pub enum Waiting {
 pub enum Next {
     /// A request may be received.
     Request,
-    /// The request is received in whole or in part and its response is not complete.
+    /// A request is received, in whole or in part, and its response is not complete.
     Respond,
-    /// The response is complete and content of the request is not: receive until `Request` or `Close`,
-    /// or close.
+    /// The response is complete and content of the request is not. Receive, and ignore the data, until
+    /// it is `Request` or `Close`; or just close.
     FinishBody,
     /// Close, once what was written is sent.
     Close,
@@ -77,53 +61,163 @@ pub enum Next {
     Upgraded,
 }
 
-/// One HTTP/1 connection.
+/// One HTTP/1 connection, as 64 bytes without buffers.
+///
+/// Four kinds of methods, in the order of use:
+///
+/// - bytes in: [`receive`](Self::receive), [`close_receive`](Self::close_receive);
+/// - bytes out: [`send_interim`](Self::send_interim) or nothing, then [`respond`](Self::respond), then
+///   [`send_data`](Self::send_data) any number of times, then always [`finish`](Self::finish); or
+///   [`switch_protocols`](Self::switch_protocols) instead of all that;
+/// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`trailers`](Self::trailers);
+/// - wishes: [`drain`](Self::drain), [`abort`](Self::abort).
+///
+/// ```
+/// use peregrine_proto::{Date, HeadIndex, Limits};
+/// use peregrine_proto::h1::{Connection, Event, Next, ResponseLength};
+///
+/// let (limits, date) = (Limits::default(), Date::from_unix_seconds(784_111_777));
+/// let (mut connection, mut head) = (Connection::new(&limits), HeadIndex::new());
+/// let unread = b"GET /hello HTTP/1.1\r\nHost: example.org\r\n\r\n";
+/// let (used, event) = connection.receive(&limits, unread, &mut head);
+/// assert_eq!((used, event), (unread.len(), Event::Head));
+/// assert_eq!(head.path.of(unread), b"/hello");
+///
+/// let mut out = Vec::new();
+/// connection.respond(200, [], ResponseLength::Exact(2), &date, &mut out);
+/// connection.send_data(b"hi", &mut out);
+/// connection.finish([], &mut out);
+/// assert_eq!(connection.next(), Next::Request);
+/// ```
 #[derive(Debug)]
 pub struct Connection {
-    state: u8,
+    receive: Receive,
+    send: Send,
+    /// Trailers of the present request, from its end to the next head.
+    trailers: Option<Box<Trailers>>,
+    /// How many more bytes of content are thrown away after the response.
+    drain_left: u32,
+    /// The present request's method was HEAD.
+    by_head: bool,
+    /// The present request's version was HTTP/1.0.
+    in_http10: bool,
+    /// The present request asks for another protocol.
+    asks_upgrade: bool,
+    /// The client waits for a 100 response before it sends content.
+    expecting: bool,
+    /// Another request may follow the present one.
+    keep_alive: bool,
+    /// The server wants no other request.
+    draining: bool,
+    /// A head was received before.
+    used: bool,
 }
+
+const _: () = assert!(size_of::<Connection>() <= 64, "every idle connection holds one");
 
 impl Connection {
     /// A connection on which nothing was received.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        let _ = limits;
-        Self { state: 0 }
+        Self {
+            receive: Receive::new(),
+            send: Send::new(),
+            trailers: None,
+            drain_left: limits.drain_bytes_max,
+            by_head: false,
+            in_http10: false,
+            asks_upgrade: false,
+            expecting: false,
+            keep_alive: true,
+            draining: false,
+            used: false,
+        }
     }
 
     /// How many bytes of `unread` are used up, and what they mean.
+    ///
+    /// `unread` is all that arrived and was not used up, as one slice. With
+    /// [`Event::NeedInput`], call again when there is more; while a head is incomplete, with the same
+    /// `head`, which holds what was found out. The same bytes give the same events however they are
+    /// cut, but that adjacent data may be cut as they are.
+    #[inline]
     pub fn receive(
         &mut self,
         limits: &Limits,
         unread: &[u8],
         head: &mut HeadIndex,
     ) -> (usize, Event) {
-        let _ = limits;
-        if self.state != 0 {
-            return (0, Event::NeedRespond);
+        use receive::State;
+        match self.receive.state() {
+            State::Head => {
+                let (used, event) = self.receive.head(limits, unread, head);
+                match event {
+                    Event::NeedInput => {}
+                    Event::Head | Event::Reject(_) => self.begin(limits, head, &event),
+                    _ => unreachable!("a head is complete, incomplete, or refused"),
+                }
+                (used, event)
+            }
+            State::Exact | State::Chunked => self.receive_body(limits, unread),
+            State::Done => (0, Event::NeedRespond),
+            State::Upgraded => (0, Event::Upgraded),
+            State::Refused | State::Closed => (0, Event::Closed),
         }
-        let Some(end) = unread.windows(4).position(|window| window == b"\r\n\r\n") else {
-            return (0, Event::NeedInput);
-        };
-        head.clear();
-        let line = unread.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let mut ends = line.iter().enumerate().filter(|(_, byte)| **byte == b' ').map(|(at, _)| at);
-        let (Some(first), Some(second)) = (ends.next(), ends.next()) else {
-            return (0, Event::Reject(Reject::RequestLineInvalid));
-        };
-        head.method = Method::find(&line[..first]);
-        head.method_span = Span::new(0, first);
-        head.target = Span::new(first + 1, second);
-        head.path = head.target;
-        head.form = TargetForm::Origin;
-        head.version = Version::Http11;
-        head.body = BodyLength::None;
-        head.keep_alive = true;
-        self.state = 1;
-        (end + 4, Event::Head)
     }
 
-    /// Writes a response's head.
+    /// Notes what a head means for its response.
+    #[inline]
+    fn begin(&mut self, limits: &Limits, head: &HeadIndex, event: &Event) {
+        self.trailers = None;
+        self.used = true;
+        self.by_head = head.method == Method::Head;
+        self.in_http10 = head.version == Version::Http10;
+        self.asks_upgrade = head.upgrade;
+        self.expecting = head.expect_continue;
+        self.drain_left = limits.drain_bytes_max;
+        let refused = matches!(event, Event::Reject(reject) if reject.closes());
+        self.keep_alive = head.keep_alive && !self.draining && !refused;
+    }
+
+    fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
+        let thrown_away = self.send.state() == send::State::Done;
+        let chunk_max = if thrown_away { u64::from(self.drain_left) } else { u64::MAX };
+        let (used, event) = match self.receive.state() {
+            receive::State::Exact => self.receive.exact(unread),
+            _ => self.receive.chunked(limits, unread, chunk_max, &mut self.trailers),
+        };
+        match &event {
+            Event::Data(range) => {
+                self.expecting = false;
+                if thrown_away {
+                    let bytes = u32::try_from(range.len()).expect("a drain is counted in 32 bits");
+                    self.drain_left -= bytes;
+                }
+            }
+            Event::Reject(_) => self.keep_alive = false,
+            _ => {}
+        }
+        self.join();
+        match self.receive.state() {
+            receive::State::Closed if event == Event::NeedInput => (used, Event::Closed),
+            _ => (used, event),
+        }
+    }
+
+    /// Writes the head of the final response to the present request, and returns how its content is
+    /// framed. Before a request is complete (a time-out, say) it ends the connection.
+    ///
+    /// `status` is 200 to 999; anything else is written as 500. Of `fields`:
+    /// - a name that is no token is left out with its value;
+    /// - control bytes in a value, CR, LF and NUL among them, become spaces;
+    /// - `Transfer-Encoding` is left out: the framing follows from `length`;
+    /// - `Content-Length` is left out, but in a response to HEAD and in a 304 the first valid one is
+    ///   written instead of `length`;
+    /// - of `Connection`, the options `close` and `upgrade` count, the others are left out;
+    /// - the first `Date` replaces `date`.
+    ///
+    /// Panics if a response has begun.
+    #[inline]
     pub fn respond<'a>(
         &mut self,
         status: u16,
@@ -132,88 +226,218 @@ impl Connection {
         date: &Date,
         out: &mut Vec<u8>,
     ) -> BodyMode {
-        out.extend_from_slice(format!("HTTP/1.1 {status} \r\n").as_bytes());
-        for (name, value) in fields {
-            out.extend_from_slice(name);
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value);
-            out.extend_from_slice(b"\r\n");
+        match self.receive.state() {
+            receive::State::Done => {}
+            receive::State::Exact | receive::State::Chunked => {
+                // RFC 9110 §10.1.1: after a final response instead of 100, the client may send the
+                // content or not, so what comes next cannot be told apart.
+                self.keep_alive &= !self.expecting;
+            }
+            receive::State::Head => {
+                self.receive.go(receive::Move::Close);
+                self.keep_alive = false;
+            }
+            _ => self.keep_alive = false,
         }
-        out.extend_from_slice(b"date: ");
-        out.extend_from_slice(date.as_bytes());
-        if let ResponseLength::Exact(bytes) = length {
-            out.extend_from_slice(format!("\r\ncontent-length: {bytes}").as_bytes());
-        }
-        out.extend_from_slice(b"\r\n\r\n");
-        BodyMode::None
+        let asked = Asked {
+            by_head: self.by_head,
+            in_http10: self.in_http10,
+            keep_alive: self.keep_alive && !self.draining,
+        };
+        let (mode, keep_alive) = self.send.respond(status, fields, length, asked, date, out);
+        self.keep_alive = keep_alive;
+        mode
     }
 
-    /// Writes content of the response. Returns how many bytes of `data` the response had room for.
+    /// Writes content of the response, framed. Returns how many bytes of `data` belong to the
+    /// response: fewer than given if that is more than its length, 0 if it has no content.
+    #[inline]
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) -> usize {
-        out.extend_from_slice(data);
-        data.len()
+        let announced = self.announce(data.len(), out);
+        out.extend_from_slice(&data[..announced.taken]);
+        out.extend_from_slice(announced.after);
+        announced.taken
     }
 
-    /// Ends the response.
+    /// Like [`send_data`](Self::send_data) for content that is sent from where it is: writes what
+    /// stands before it. The caller sends `taken` bytes of it and then `after`.
+    #[inline]
+    pub fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
+        self.send.announce(bytes, out)
+    }
+
+    /// Ends the response. It must be called for every response, also for one without content.
+    ///
+    /// Trailers are written with chunked content only; one that [`respond`](Self::respond) would leave
+    /// out, or that must not be a trailer, is left out. If fewer bytes came than the Content-Length
+    /// promised, the connection closes. Panics if no response has begun.
+    #[inline]
     pub fn finish<'a>(
         &mut self,
         trailers: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
     ) {
-        let _ = (trailers.into_iter().count(), out);
-        self.state = 0;
+        let whole = self.send.finish(trailers, out);
+        self.keep_alive &= whole;
+        self.join();
     }
 
-    /// Writes an interim response: 100, 102, 103. Nothing to HTTP/1.0.
+    /// Gives the response up where it is. The client can tell, because the connection closes without
+    /// the end that was promised.
+    pub fn abort(&mut self) {
+        self.send.go(send::Move::Abort);
+        self.keep_alive = false;
+        self.join();
+    }
+
+    /// Joins the machines after one of them came to an end: when both did, either the next request
+    /// may come or none.
+    #[inline]
+    fn join(&mut self) {
+        if self.send.state() != send::State::Done {
+            return;
+        }
+        let left_too_much = self.receive.content_left() > u64::from(self.drain_left);
+        match self.receive.state() {
+            receive::State::Closed => {}
+            _ if !self.keep_alive || self.draining => self.receive.go(receive::Move::Close),
+            receive::State::Done => {
+                self.receive.go(receive::Move::Again);
+                self.send.go(send::Move::Again);
+                self.by_head = false;
+                self.in_http10 = false;
+                self.asks_upgrade = false;
+                self.expecting = false;
+            }
+            _ if left_too_much => self.receive.go(receive::Move::Close),
+            _ => {}
+        }
+    }
+
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. It writes nothing where
+    /// it must not: to HTTP/1.0, before a head is complete, after the final response began; nor a 100
+    /// that the client does not wait for. Fields are treated as by [`respond`](Self::respond).
     pub fn send_interim<'a>(
         &mut self,
         status: u16,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
     ) {
-        let _ = (status, fields.into_iter().count(), out);
+        use receive::State;
+        // RFC 9110 §15.2: a server must not send a 1xx response to an HTTP/1.0 client.
+        let right_time = !self.in_http10
+            && self.send.state() == send::State::Waiting
+            && matches!(self.receive.state(), State::Exact | State::Chunked | State::Done);
+        let right_status = match status {
+            100 => self.expecting,
+            _ => (102..200).contains(&status),
+        };
+        if right_time && right_status {
+            send::interim(status, fields, out);
+            self.expecting &= status != 100;
+        }
     }
 
     /// Writes the 101 response to a request with `head.upgrade` whose content was received. From then
-    /// on all unread bytes belong to the other protocol. Returns `false`, and writes nothing, if that
-    /// is not the situation.
+    /// on all unread bytes belong to the other protocol. The fields must name it in `Upgrade`;
+    /// `Connection` is written here. Returns `false`, and writes nothing, if that is not the situation.
     pub fn switch_protocols<'a>(
         &mut self,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
     ) -> bool {
-        let _ = (fields.into_iter().count(), out);
-        false
+        // RFC 9110 §7.8: a server must not switch to a protocol that the client did not ask for.
+        let ready = self.asks_upgrade
+            && self.receive.state() == receive::State::Done
+            && self.send.state() == send::State::Waiting;
+        if ready {
+            send::interim(101, fields, out);
+            self.receive.go(receive::Move::Switch);
+            self.send.go(send::Move::Switch);
+        }
+        ready
     }
 
-    /// The peer sent its end. Call it when all that arrived before was given to `receive` and that
-    /// said `NeedInput`.
+    /// The peer sent its end. Call it when all that arrived before was given to
+    /// [`receive`](Self::receive) and that said [`Event::NeedInput`].
+    ///
+    /// `Closed` between requests, `Reject` within one, `NeedRespond` if one waits for its response: it
+    /// can still be sent, since the peer may have closed its own direction only.
     pub fn close_receive(&mut self) -> Event {
-        Event::Closed
+        use receive::State;
+        let event = match self.receive.state() {
+            State::Head if self.receive.within_head() => self.receive.refuse(Reject::HeadCutShort),
+            State::Exact | State::Chunked if self.send.state() != send::State::Done => {
+                self.receive.refuse(Reject::BodyCutShort)
+            }
+            State::Head | State::Exact | State::Chunked | State::Refused | State::Closed => {
+                self.receive.go(receive::Move::Close);
+                Event::Closed
+            }
+            State::Done => return Event::NeedRespond,
+            State::Upgraded => return Event::Upgraded,
+        };
+        self.keep_alive = false;
+        event
     }
 
     /// Which wait it is.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
-        if self.state == 0 { Waiting::Idle } else { Waiting::Nothing }
+        use receive::State;
+        match self.receive.state() {
+            State::Head if self.receive.within_head() => Waiting::Head,
+            State::Head if self.used => Waiting::Idle,
+            State::Head => Waiting::FirstByte,
+            State::Exact | State::Chunked => Waiting::Body,
+            State::Done | State::Refused | State::Upgraded | State::Closed => Waiting::Nothing,
+        }
     }
 
-    /// No request is to follow the present one: its response says `connection: close`.
-    pub fn drain(&mut self) {}
+    /// No request is to follow the present one: its response says `connection: close`. Between
+    /// requests, [`next`](Self::next) is `Close`; bytes that have arrived all the same may still be
+    /// received and answered.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
 
     /// What follows.
+    #[inline]
     #[must_use]
     pub fn next(&self) -> Next {
-        if self.state == 0 { Next::Request } else { Next::Respond }
+        use {receive::State, send::State as Sent};
+        match (self.send.state(), self.receive.state()) {
+            (Sent::Upgraded, _) => Next::Upgraded,
+            (Sent::Done, State::Exact | State::Chunked) => Next::FinishBody,
+            (Sent::Done, _) | (Sent::Waiting, State::Closed) => Next::Close,
+            (Sent::Waiting, State::Head) if self.draining && !self.receive.within_head() => {
+                Next::Close
+            }
+            (Sent::Waiting, State::Head) => Next::Request,
+            _ => Next::Respond,
+        }
     }
 
-    /// The trailers of the request, from its `End` to the next `Head`.
+    /// The trailers of the request, from its `End` to the next `Head`. Fields that mean nothing in a
+    /// trailer section (framing, routing, authentication and the like) are left out.
     pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        std::iter::empty()
+        self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
     /// Asserts every invariant.
     pub fn check(&self) {
-        assert!(self.state < 2);
+        use {receive::State, send::State as Sent};
+        self.receive.check();
+        self.send.check();
+        let (receive, send) = (self.receive.state(), self.send.state());
+        let upgraded = (receive == State::Upgraded, send == Sent::Upgraded);
+        assert!(upgraded.0 == upgraded.1, "the two directions switch together");
+        if receive == State::Head {
+            assert!(send == Sent::Waiting, "the next head is read after the response");
+        }
+        if send == Sent::Done {
+            assert!(receive != State::Done, "where both came to an end, they are joined");
+            assert!(receive != State::Refused, "a refused connection closes after the response");
+        }
     }
 }

@@ -1,15 +1,64 @@
 //! Typed values from requests.
+//!
+//! A handler's arguments are extractors. Those that leave the body alone ([`FromRequestParts`]) go
+//! anywhere; one that reads it ([`FromRequest`]) comes last. When a request does not have what an
+//! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
+//! `Option<T>` accepts that the thing is absent, and `Result<T, Problem>` hands over any failure.
+
+mod check;
+mod connection;
+mod content;
+mod form;
+mod header;
+mod json;
+mod media;
+mod path;
+mod query;
+mod shared;
+mod target;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use connection::{PeerAddress, Tls};
+pub use content::BODY_BYTES_MAX;
+pub use header::TypedHeader;
+pub use path::Path;
+pub use query::{Query, RawQuery};
+pub use shared::{Extension, State};
+pub use target::{MatchedPath, OriginalPath};
+
+pub use crate::cookies::Cookies;
+pub use crate::respond::{Form, Json};
 
 use crate::problem::Problem;
 use crate::request::{Parts, Request};
 use crate::requirements::Requirements;
 
 /// A value from a request's head. Any number of these may come before the last argument.
+///
+/// ```
+/// use http::StatusCode;
+/// use peregrine_web::extract::FromRequestParts;
+/// use peregrine_web::{Parts, Problem};
+///
+/// struct ApiVersion(u32);
+///
+/// impl FromRequestParts for ApiVersion {
+///     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+///         let version = parts.head.field_text("x-api-version").and_then(|text| text.parse().ok());
+///         version.map(ApiVersion).ok_or_else(|| {
+///             let detail = "send X-Api-Version with a whole number";
+///             Problem::new(StatusCode::BAD_REQUEST, "no-api-version", detail)
+///         })
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's argument here",
     label = "not an extractor of the request's head",
     note = "arguments before the last must leave the body alone: `Path`, `Query`, `State`, `HeaderMap`, ...",
-    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last"
+    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequestParts: Sized {
     /// Takes the value from `parts`.
@@ -17,6 +66,20 @@ pub trait FromRequestParts: Sized {
     /// # Errors
     /// The request does not have it: the problem is the answer to the peer.
     fn from_request_parts(parts: &mut Parts) -> impl Future<Output = Result<Self, Problem>>;
+
+    /// Takes the value if it is there: what an argument `Option<Self>` does.
+    ///
+    /// The extractors of this crate tell a thing that is absent (`None`) from one that is there and
+    /// invalid (a problem). Unless this method is implemented, every problem that is the peer's
+    /// fault (status below 500) counts as absence.
+    ///
+    /// # Errors
+    /// The request has it, but it is invalid; or the server failed.
+    fn optional_from_request_parts(
+        parts: &mut Parts,
+    ) -> impl Future<Output = Result<Option<Self>, Problem>> {
+        async { absent_if_of_the_peer(Self::from_request_parts(parts).await) }
+    }
 
     /// Says what the application must provide for this extractor to work, such as a state. It is
     /// checked once, when the application is built.
@@ -33,10 +96,26 @@ pub enum ViaParts {}
 
 /// A value from a whole request, body included. One of these may come last. `Via` keeps the two
 /// ways apart; leave it out.
+///
+/// ```
+/// use peregrine_web::extract::{FromRequest, Json};
+/// use peregrine_web::{Problem, Request};
+///
+/// struct Names(Vec<String>);
+///
+/// impl FromRequest for Names {
+///     async fn from_request(request: Request) -> Result<Self, Problem> {
+///         let Json(mut names) = Json::<Vec<String>>::from_request(request).await?;
+///         names.sort();
+///         Ok(Self(names))
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's last argument",
     label = "not an extractor",
-    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ..."
+    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ...",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.
@@ -45,14 +124,68 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     /// The request does not have it: the problem is the answer to the peer.
     fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
 
+    /// Takes the value if it is there, as [`FromRequestParts::optional_from_request_parts`] does.
+    ///
+    /// # Errors
+    /// The request has it, but it is invalid; or the server failed.
+    fn optional_from_request(
+        request: Request,
+    ) -> impl Future<Output = Result<Option<Self>, Problem>> {
+        async { absent_if_of_the_peer(Self::from_request(request).await) }
+    }
+
     /// As [`FromRequestParts::require`].
     fn require(_requirements: &mut Requirements) {}
+}
+
+fn absent_if_of_the_peer<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(problem) if problem.status.is_server_error() => Err(problem),
+        Err(_) => Ok(None),
+    }
 }
 
 impl<T: FromRequestParts> FromRequest<ViaParts> for T {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let (mut parts, _body) = request.into_parts();
         T::from_request_parts(&mut parts).await
+    }
+
+    fn require(requirements: &mut Requirements) {
+        T::require(requirements);
+    }
+}
+
+/// `None` where the thing is absent. What `T` requires of the application may be missing too.
+impl<T: FromRequestParts> FromRequestParts for Option<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        T::optional_from_request_parts(parts).await
+    }
+}
+
+/// `None` where the thing is absent, such as a body.
+impl<T: FromRequest> FromRequest for Option<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        T::optional_from_request(request).await
+    }
+}
+
+/// Never fails: the handler decides what to do about the problem.
+impl<T: FromRequestParts> FromRequestParts for Result<T, Problem> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(T::from_request_parts(parts).await)
+    }
+
+    fn require(requirements: &mut Requirements) {
+        T::require(requirements);
+    }
+}
+
+/// Never fails: the handler decides what to do about the problem.
+impl<T: FromRequest> FromRequest for Result<T, Problem> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        Ok(T::from_request(request).await)
     }
 
     fn require(requirements: &mut Requirements) {

@@ -1,0 +1,409 @@
+//! From bytes to the lines of a head.
+//!
+//! The usual case is one pass over bytes that are all there. A line that is not complete is given up
+//! and parsed anew when its end arrived; until then only the new bytes are searched for that end, so
+//! that a head in many pieces costs no more than twice its length.
+//!
+//! A fault is reported only when the end of its line arrived (or the line is too long). So what is
+//! reported does not depend on how the bytes were cut.
+
+use crate::field::{self, PATH, QUERY, TOKEN};
+use crate::h1::framing;
+use crate::limits::{HEAD_BYTES_CEILING, METHOD_BYTES_MAX};
+use crate::{FieldIndex, HeadIndex, Known, Limits, Method, Reject, Span, TargetForm, Version};
+
+/// How far a head that is not complete was read: `line <= scanned <= 65,535`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Where the first incomplete line begins.
+    pub(super) line: u16,
+    /// Before this offset no line feed ends it.
+    pub(super) scanned: u16,
+}
+
+/// Why no line or head came of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// There are too few.
+    Input,
+    /// They break a rule.
+    Reject(Reject),
+}
+
+/// Parses the head at the start of `bytes` into `index` and returns its length. `progress` and `index`
+/// carry what was found out in an earlier call with fewer of the same bytes.
+#[inline]
+pub(super) fn head(
+    bytes: &[u8],
+    progress: &mut Progress,
+    limits: &Limits,
+    index: &mut HeadIndex,
+) -> Result<usize, Stop> {
+    let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
+    let window = &bytes[..bytes.len().min(bytes_max)];
+    let mut at = usize::from(progress.line);
+    let outcome = if progress.still_without_end(window) {
+        Err(Stop::Input)
+    } else {
+        lines(window, &mut at, limits, index)
+    };
+    outcome.map_err(|stop| {
+        *progress = Progress::new(at, window.len());
+        let (line_max, too_long) = if at == 0 {
+            (limits.request_line_bytes_max, Reject::RequestLineTooLong)
+        } else {
+            (limits.field_bytes_max, Reject::FieldTooLong)
+        };
+        let bound = Bound { line_max, too_long, full: window.len() == bytes_max };
+        bound.settle(window, at, Reject::HeadTooLong, stop)
+    })
+}
+
+impl Progress {
+    pub(super) fn new(line: usize, scanned: usize) -> Self {
+        let line = u16::try_from(line).expect("a head is at most 65,535 bytes");
+        Self { line, scanned: u16::try_from(scanned).expect("a head is at most 65,535 bytes") }
+    }
+
+    /// Whether the line that was incomplete still is, by looking at the new bytes only.
+    #[inline]
+    pub(super) fn still_without_end(self, window: &[u8]) -> bool {
+        self.scanned > self.line && !window[usize::from(self.scanned)..].contains(&b'\n')
+    }
+}
+
+/// What bounds the line at hand.
+pub(super) struct Bound {
+    /// The longest line with its end, in bytes.
+    pub(super) line_max: usize,
+    /// What a longer one is.
+    pub(super) too_long: Reject,
+    /// Whether there can be no byte after the window.
+    pub(super) full: bool,
+}
+
+impl Bound {
+    /// What a stop in the line at `at` means, whatever the cut: a fault counts only in a complete
+    /// line that is not too long, and a line without its end is too long as soon as it must be.
+    #[cold]
+    pub(super) fn settle(&self, window: &[u8], at: usize, overfull: Reject, stop: Stop) -> Stop {
+        let line = &window[at..];
+        match (line.iter().take(self.line_max).position(|byte| *byte == b'\n'), stop) {
+            (Some(_), stop) => stop,
+            (None, _) if line.len() >= self.line_max => Stop::Reject(self.too_long),
+            (None, _) if self.full => Stop::Reject(overfull),
+            (None, _) => Stop::Input,
+        }
+    }
+}
+
+/// Parses line after line from `at`, which stays at the start of the line at hand.
+#[inline]
+fn lines(
+    window: &[u8],
+    at: &mut usize,
+    limits: &Limits,
+    index: &mut HeadIndex,
+) -> Result<usize, Stop> {
+    if *at == 0 {
+        let end = request_line(window, index)?;
+        if end > limits.request_line_bytes_max {
+            return Err(Stop::Reject(Reject::RequestLineTooLong));
+        }
+        *at = end;
+    }
+    loop {
+        let (field, end) = match field_line(window, *at)? {
+            Line::Field(field, end) => (field, end),
+            Line::Empty(end) => {
+                framing::conclude(&window[..end], limits, index).map_err(Stop::Reject)?;
+                return Ok(end);
+            }
+        };
+        if end - *at > limits.field_bytes_max {
+            return Err(Stop::Reject(Reject::FieldTooLong));
+        }
+        if index.fields.len() >= limits.fields_max {
+            return Err(Stop::Reject(Reject::FieldsTooMany));
+        }
+        let bit = field.known.bit();
+        index.repeated |= index.present & bit;
+        index.present |= bit;
+        index.fields.push(field);
+        *at = end;
+    }
+}
+
+/// A line after the request line, and where the next one begins.
+pub(super) enum Line {
+    Field(FieldIndex, usize),
+    Empty(usize),
+}
+
+/// Parses the field line, or the empty line, at `at`.
+#[inline]
+pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
+    // This is looked for first, so that the search for a colon does not run on into what follows.
+    if window.get(at) == Some(&b'\r') {
+        return match window.get(at + 1) {
+            None => Err(Stop::Input),
+            Some(b'\n') => Ok(Line::Empty(at + 2)),
+            Some(_) => Err(Stop::Reject(Reject::CarriageReturnBare)),
+        };
+    }
+    let Some(colon) = field::find_colon(window, at) else {
+        return Err(bad_name(window, at, window.len()));
+    };
+    let name = &window[at..colon];
+    let known = Known::find(name);
+    if known == Known::Other && !field::is_token(name) {
+        return Err(bad_name(window, at, colon));
+    }
+    let mut start = colon + 1;
+    while let Some(b' ' | b'\t') = window.get(start) {
+        start += 1;
+    }
+    let stop = field::value_end(window, start);
+    if window.get(stop..stop + 2) != Some(b"\r\n") {
+        return Err(bad_value(window, stop));
+    }
+    let mut end = stop;
+    while end > start && matches!(window[end - 1], b' ' | b'\t') {
+        end -= 1;
+    }
+    let (name, value) = (Span::new(at, colon), Span::new(start, end));
+    Ok(Line::Field(FieldIndex { name, value, known }, stop + 2))
+}
+
+/// What is wrong with the name in the line at `at`, if that line is complete. The next colon is at
+/// `colon`, perhaps in another line.
+#[cold]
+fn bad_name(window: &[u8], at: usize, colon: usize) -> Stop {
+    let line = window[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let name = &window[at..colon.min(at + line.len())];
+    let reject = if let [b' ' | b'\t', ..] = line {
+        // RFC 9112 §5.2: a server that receives obs-fold must reject the message or replace it.
+        Reject::FoldedLine
+    } else if let Some(carriage) = name.iter().position(|byte| *byte == b'\r') {
+        let ends_line = carriage + 1 == line.len();
+        if ends_line { Reject::FieldColonMissing } else { Reject::CarriageReturnBare }
+    } else if name.len() == line.len() {
+        Reject::LineFeedBare
+    } else if name.is_empty() {
+        Reject::FieldNameEmpty
+    } else if field::is_token(field::trim(name)) {
+        // RFC 9112 §5.1: no white space is allowed between the name and the colon; refuse with 400.
+        Reject::FieldNameSpace
+    } else {
+        Reject::FieldNameInvalid
+    };
+    Stop::Reject(reject)
+}
+
+/// What is wrong with a value at `at`, where a line end should be.
+#[cold]
+fn bad_value(window: &[u8], at: usize) -> Stop {
+    Stop::Reject(match window.get(at) {
+        None => return Stop::Input,
+        // RFC 9112 §2.2: a recipient of a bare CR must consider it invalid or replace it.
+        Some(b'\r') => Reject::CarriageReturnBare,
+        // RFC 9112 §2.2: a recipient may recognise a single LF as a line end; this one does not,
+        // because the two ways to read it are what request smuggling is made of.
+        Some(b'\n') => Reject::LineFeedBare,
+        Some(0) => Reject::FieldValueNul,
+        Some(_) => Reject::FieldValueInvalid,
+    })
+}
+
+/// Parses the request line at the start of `window` and returns where the next line begins.
+#[inline]
+fn request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
+    let method_end = method(window, index)?;
+    let target = method_end + 1;
+    let target_end = match window.get(target) {
+        Some(b'/') => {
+            index.form = TargetForm::Origin;
+            index.authority = Span::EMPTY;
+            path_and_query(window, target, index)?
+        }
+        Some(b'*') => asterisk(window, target, index)?,
+        Some(_) => absolute(window, target, index)?,
+        None => return Err(Stop::Input),
+    };
+    if window.get(target_end) != Some(&b' ') {
+        return Err(bad_target(window, target_end));
+    }
+    index.target = Span::new(target, target_end);
+    let version = target_end + 1;
+    if window.get(version..version + 10) == Some(b"HTTP/1.1\r\n") {
+        index.version = Version::Http11;
+        return Ok(version + 10);
+    }
+    other_version(window, version, index)
+}
+
+/// Parses the method and returns where its space is.
+#[inline]
+fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
+    if window.starts_with(b"GET ") {
+        index.method = Method::Get;
+        index.method_span = Span::new(0, 3);
+        return Ok(3);
+    }
+    let mut end = 0;
+    while end < window.len() && end <= METHOD_BYTES_MAX && field::is(window[end], TOKEN) {
+        end += 1;
+    }
+    match window.get(end) {
+        None => return Err(Stop::Input),
+        // RFC 9112 §3: 501 is for a method longer than any that the server implements.
+        Some(_) if end > METHOD_BYTES_MAX => return Err(Stop::Reject(Reject::MethodTooLong)),
+        Some(b' ') if end > 0 => {}
+        Some(b' ') => return Err(Stop::Reject(Reject::RequestLineInvalid)),
+        Some(_) => return Err(bad_byte(window, end, Reject::MethodInvalid)),
+    }
+    index.method = Method::find(&window[..end]);
+    index.method_span = Span::new(0, end);
+    if index.method == Method::Connect {
+        // RFC 9110 §9.1: a method that the server does not implement is answered with 501.
+        return Err(Stop::Reject(Reject::ConnectRefused));
+    }
+    Ok(end)
+}
+
+/// Parses a path, which may be empty, and a query from `at`; returns where they end.
+#[inline]
+fn path_and_query(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+    let mut end = at;
+    while end < window.len() && field::is(window[end], PATH) {
+        end += 1;
+    }
+    index.path = Span::new(at, end);
+    index.query = None;
+    if window.get(end) == Some(&b'?') {
+        let query = end + 1;
+        end = query;
+        while end < window.len() && field::is(window[end], QUERY) {
+            end += 1;
+        }
+        index.query = Some(Span::new(query, end));
+    }
+    Ok(end)
+}
+
+// RFC 9112 §3.2.4: the asterisk form is only used for a server-wide OPTIONS request.
+#[cold]
+fn asterisk(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+    if window.starts_with(b"PRI * HTTP/2.0\r\n") {
+        // RFC 9113 §3.4: the preface is chosen so that HTTP/1.1 servers do not go on after it.
+        return Err(Stop::Reject(Reject::Http2Preface));
+    }
+    if window.get(at + 1).is_some_and(|byte| *byte != b' ') {
+        return Err(bad_target(window, at + 1));
+    }
+    if index.method != Method::Options {
+        return Err(Stop::Reject(Reject::TargetAsterisk));
+    }
+    index.form = TargetForm::Asterisk;
+    index.authority = Span::EMPTY;
+    index.path = Span::new(at, at + 1);
+    index.query = None;
+    Ok(at + 1)
+}
+
+// RFC 9112 §3.2.2: a server must accept the absolute form in requests.
+#[cold]
+fn absolute(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+    let rest = &window[at..];
+    let end = rest.iter().position(|byte| *byte <= b' ').unwrap_or(rest.len());
+    let target = &rest[..end];
+    let scheme_bytes = [&b"http://"[..], b"https://"]
+        .iter()
+        .find(|scheme| target.len() >= scheme.len() && starts_with_any_case(target, scheme))
+        .map(|scheme| scheme.len());
+    let Some(scheme_bytes) = scheme_bytes else { return Err(bad_form(window, at, target)) };
+    let authority = at + scheme_bytes;
+    let authority_bytes = target[scheme_bytes..]
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?' | b'#'))
+        .unwrap_or(end - scheme_bytes);
+    let authority_end = authority + authority_bytes;
+    if !framing::is_host_and_port(&window[authority..authority_end]) {
+        // RFC 9110 §4.2.1: an http URI with an empty host must be rejected as invalid.
+        // RFC 9110 §4.2.4: user information in an http URI ought to be treated as an error.
+        return Err(Stop::Reject(Reject::TargetHostInvalid));
+    }
+    index.form = TargetForm::Absolute;
+    index.authority = Span::new(authority, authority_end);
+    path_and_query(window, authority_end, index)
+}
+
+fn starts_with_any_case(text: &[u8], prefix: &[u8]) -> bool {
+    text[..prefix.len()].eq_ignore_ascii_case(prefix)
+}
+
+/// What is wrong with a target of no form that is served.
+#[cold]
+fn bad_form(window: &[u8], at: usize, target: &[u8]) -> Stop {
+    let scheme = target.iter().position(|byte| *byte == b':').map(|colon| target.split_at(colon));
+    Stop::Reject(match scheme {
+        Some((scheme, rest)) if rest.starts_with(b"://") && field::is_token(scheme) => {
+            Reject::TargetScheme
+        }
+        // RFC 9112 §3.2.3: the authority form is only used for CONNECT requests.
+        Some(_) if framing::is_host_and_port(target) => Reject::TargetAuthority,
+        _ if target.is_empty() => return bad_byte(window, at, Reject::RequestLineInvalid),
+        _ => Reject::TargetInvalid,
+    })
+}
+
+/// What is wrong with a target that ends at `at` without a space.
+#[cold]
+fn bad_target(window: &[u8], at: usize) -> Stop {
+    let other = match window.get(at) {
+        // RFC 9112 §3.2: a request target has no fragment in any form.
+        Some(b'#') => Reject::TargetFragment,
+        _ => Reject::TargetInvalid,
+    };
+    bad_byte(window, at, other)
+}
+
+/// What is wrong with a request line that has an unexpected byte at `at`.
+#[cold]
+fn bad_byte(window: &[u8], at: usize, other: Reject) -> Stop {
+    match (window.get(at), window.get(at + 1)) {
+        (None, _) => Stop::Input,
+        (Some(b'\n'), _) => Stop::Reject(Reject::LineFeedBare),
+        (Some(b'\r'), Some(b'\n')) => Stop::Reject(Reject::RequestLineInvalid),
+        (Some(b'\r'), _) => Stop::Reject(Reject::CarriageReturnBare),
+        _ => Stop::Reject(other),
+    }
+}
+
+/// A version that is not HTTP/1.1, or none.
+#[cold]
+fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
+    let rest = &window[at..];
+    let Some(feed) = rest.iter().position(|byte| *byte == b'\n') else { return Err(Stop::Input) };
+    let reject = match &rest[..feed] {
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r']
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            match (major, minor) {
+                (b'1', b'0') => index.version = Version::Http10,
+                // RFC 9110 §2.5: a message with a higher minor version is processed as if it were
+                // the highest minor version that the recipient conforms to.
+                (b'1', _) => index.version = Version::Http11,
+                _ => return Err(Stop::Reject(Reject::VersionUnsupported)),
+            }
+            return Ok(at + feed + 1);
+        }
+        [text @ .., b'\r'] if text.contains(&b'\r') => Reject::CarriageReturnBare,
+        // RFC 9112 §3.2: no white space is allowed in the request target, and a request line that is
+        // invalid is not to be repaired.
+        [text @ .., b'\r'] if text.is_empty() || text.contains(&b' ') => Reject::RequestLineInvalid,
+        [_text @ .., b'\r'] => Reject::VersionInvalid,
+        _ => Reject::LineFeedBare,
+    };
+    Err(Stop::Reject(reject))
+}

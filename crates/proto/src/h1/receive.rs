@@ -1,0 +1,357 @@
+//! The receiving machine: bytes of requests to events.
+
+use super::chunked::{self, Phase};
+use super::connection::Event;
+use super::parse::{self, Bound, Line, Progress, Stop};
+use super::trailers::Trailers;
+use crate::limits::HEAD_BYTES_CEILING;
+use crate::{BodyLength, HeadIndex, Limits, Reject};
+
+/// What the receiving machine is at. [`State::after`] has the legal moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Between requests, or within a head.
+    Head,
+    /// Within content of known length.
+    Exact,
+    /// Within content in chunks.
+    Chunked,
+    /// The request is complete; the next one waits for the response.
+    Done,
+    /// The peer broke a rule; nothing more is read.
+    Refused,
+    /// The bytes belong to another protocol.
+    Upgraded,
+    /// Nothing more is read.
+    Closed,
+}
+
+/// What moves the receiving machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// A head without content is complete.
+    HeadAlone,
+    /// A head with content of known length is complete.
+    HeadThenExact,
+    /// A head with content in chunks is complete.
+    HeadThenChunks,
+    /// The content is complete.
+    End,
+    /// The response is complete too, and another request may come.
+    Again,
+    /// The response switched protocols.
+    Switch,
+    /// The peer broke a rule.
+    Refuse,
+    /// No other request is to come.
+    Close,
+}
+
+impl State {
+    /// The state after a move, or `None` if the move is illegal.
+    ///
+    /// | from | move | to |
+    /// |---|---|---|
+    /// | Head | HeadAlone, HeadThenExact, HeadThenChunks | Done, Exact, Chunked |
+    /// | Exact, Chunked | End | Done |
+    /// | Done | Again, Switch | Head, Upgraded |
+    /// | Head, Exact, Chunked | Refuse | Refused |
+    /// | all but Upgraded | Close | Closed |
+    pub(super) const fn after(self, step: Move) -> Option<Self> {
+        Some(match (self, step) {
+            (Self::Head, Move::HeadAlone) => Self::Done,
+            (Self::Head, Move::HeadThenExact) => Self::Exact,
+            (Self::Head, Move::HeadThenChunks) => Self::Chunked,
+            (Self::Exact | Self::Chunked, Move::End) => Self::Done,
+            (Self::Done, Move::Again) => Self::Head,
+            (Self::Done, Move::Switch) => Self::Upgraded,
+            (Self::Head | Self::Exact | Self::Chunked, Move::Refuse) => Self::Refused,
+            (Self::Upgraded, Move::Close) => return None,
+            (_, Move::Close) => Self::Closed,
+            _ => return None,
+        })
+    }
+}
+
+/// The receiving machine. `progress.line <= progress.scanned`; both are 0 outside heads and trailers.
+#[derive(Debug)]
+pub(super) struct Receive {
+    /// Bytes until the end of the content (`Exact`) or of the chunk (`Chunked`); the chunk's size
+    /// while that is read.
+    left: u64,
+    /// How many more bytes of content may come (`Chunked`).
+    allowance: u64,
+    /// How far an incomplete head or trailer line was read.
+    progress: Progress,
+    /// Empty lines before the head; then digits of a chunk size, then bytes of its extensions; then
+    /// bytes of the trailer section.
+    count: u16,
+    state: State,
+    phase: Phase,
+}
+
+impl Receive {
+    pub(super) const fn new() -> Self {
+        Self {
+            left: 0,
+            allowance: 0,
+            progress: Progress { line: 0, scanned: 0 },
+            count: 0,
+            state: State::Head,
+            phase: Phase::Size,
+        }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether a byte of a head was seen. An empty line before it does not count.
+    pub(super) fn within_head(&self) -> bool {
+        self.state == State::Head && self.progress.scanned > 0
+    }
+
+    /// How much content is known to be missing: all of it, or what is left of the chunk at hand.
+    #[inline]
+    pub(super) fn content_left(&self) -> u64 {
+        match (self.state, self.phase) {
+            (State::Exact, _) | (State::Chunked, Phase::Data) => self.left,
+            _ => 0,
+        }
+    }
+
+    /// The only place that changes the state. Panics if the move is illegal: the joint broke its rule.
+    #[inline]
+    pub(super) fn go(&mut self, step: Move) {
+        self.state = self.state.after(step).expect("the joint makes legal moves only");
+    }
+
+    /// Reads a head. Only in `Head`.
+    #[inline]
+    pub(super) fn head(
+        &mut self,
+        limits: &Limits,
+        unread: &[u8],
+        index: &mut HeadIndex,
+    ) -> (usize, Event) {
+        let mut skip = 0;
+        if self.progress.scanned == 0 {
+            index.clear();
+            // RFC 9112 §2.2: a server should ignore at least one empty line before a request line.
+            while let [b'\r', rest @ ..] = &unread[skip..] {
+                match rest.first() {
+                    None => return (skip, Event::NeedInput),
+                    Some(b'\n') if self.count > 0 => {
+                        return (skip, self.refuse(Reject::EmptyLineRepeated));
+                    }
+                    Some(b'\n') => skip += 2,
+                    Some(_) => break,
+                }
+                self.count = 1;
+            }
+        }
+        match parse::head(&unread[skip..], &mut self.progress, limits, index) {
+            Ok(length) => {
+                index.skip = if skip == 0 { 0 } else { EMPTY_LINE_BYTES };
+                self.begin_body(limits, index);
+                (skip + length, Event::Head)
+            }
+            Err(Stop::Input) => (skip, Event::NeedInput),
+            Err(Stop::Reject(Reject::ExpectationUnknown)) => {
+                // The head is sound, so the connection can go on after the answer.
+                // The stop was at its empty line.
+                let length = usize::from(self.progress.line) + 2;
+                self.begin_body(limits, index);
+                (skip + length, Event::Reject(Reject::ExpectationUnknown))
+            }
+            Err(Stop::Reject(reject)) => (skip, self.refuse(reject)),
+        }
+    }
+
+    #[inline]
+    fn begin_body(&mut self, limits: &Limits, index: &HeadIndex) {
+        self.progress = Progress::default();
+        self.count = 0;
+        match index.body {
+            BodyLength::None => self.go(Move::HeadAlone),
+            BodyLength::Exact(length) => {
+                self.left = length;
+                self.go(Move::HeadThenExact);
+            }
+            BodyLength::Chunked => {
+                self.left = 0;
+                self.allowance = limits.body_bytes_max;
+                self.phase = Phase::Size;
+                self.go(Move::HeadThenChunks);
+            }
+        }
+    }
+
+    /// Reads content of known length. Only in `Exact`.
+    pub(super) fn exact(&mut self, unread: &[u8]) -> (usize, Event) {
+        if self.left == 0 {
+            self.go(Move::End);
+            return (0, Event::End);
+        }
+        let taken = smaller(unread.len(), self.left);
+        if taken == 0 {
+            return (0, Event::NeedInput);
+        }
+        self.left -= taken as u64;
+        (taken, Event::Data(0..taken))
+    }
+
+    /// Reads content in chunks. It stops before a chunk of more than `chunk_max` bytes. Only in
+    /// `Chunked`.
+    pub(super) fn chunked(
+        &mut self,
+        limits: &Limits,
+        unread: &[u8],
+        chunk_max: u64,
+        trailers: &mut Option<Box<Trailers>>,
+    ) -> (usize, Event) {
+        let mut at = 0;
+        loop {
+            match self.phase {
+                Phase::Trailer => return self.trailer(limits, unread, at, trailers),
+                Phase::Data => {
+                    let taken = smaller(unread.len() - at, self.left);
+                    if taken == 0 || self.left > chunk_max {
+                        return (at, Event::NeedInput);
+                    }
+                    self.left -= taken as u64;
+                    if self.left == 0 {
+                        self.phase = Phase::DataReturn;
+                    }
+                    return (at + taken, Event::Data(at..at + taken));
+                }
+                _ => {}
+            }
+            let Some(byte) = unread.get(at) else { return (at, Event::NeedInput) };
+            if let Err(reject) = self.chunk_byte(limits, *byte) {
+                return (at, self.refuse(reject));
+            }
+            at += 1;
+        }
+    }
+
+    /// Takes one byte that is neither content nor of the trailer section.
+    #[inline]
+    fn chunk_byte(&mut self, limits: &Limits, byte: u8) -> Result<(), Reject> {
+        let next = self.phase.after(byte)?;
+        if next == Phase::SizeMore {
+            self.left = chunked::size_with_digit(self.left, byte)?;
+            self.count += 1;
+            // Leading zeros are legal; more digits than the largest number has are not useful.
+            if self.count > CHUNK_SIZE_DIGITS_MAX {
+                return Err(Reject::ChunkSizeOverflow);
+            }
+        } else if next.is_extension() {
+            self.count =
+                if self.phase == Phase::SizeMore { 1 } else { self.count.saturating_add(1) };
+            if self.count > limits.chunk_extension_bytes_max {
+                // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
+                return Err(Reject::ChunkExtensionsTooLong);
+            }
+        } else if next == Phase::Data {
+            self.count = 0;
+            self.allowance = self.allowance.checked_sub(self.left).ok_or(Reject::BodyTooLarge)?;
+            self.phase = if self.left == 0 { Phase::Trailer } else { Phase::Data };
+            return Ok(());
+        }
+        self.phase = next;
+        Ok(())
+    }
+
+    /// Reads the trailer section from `at`, a line at a time.
+    fn trailer(
+        &mut self,
+        limits: &Limits,
+        unread: &[u8],
+        mut at: usize,
+        trailers: &mut Option<Box<Trailers>>,
+    ) -> (usize, Event) {
+        let section_max = limits.trailer_bytes_max.min(HEAD_BYTES_CEILING);
+        loop {
+            let room = section_max - usize::from(self.count);
+            let window = &unread[at..unread.len().min(at + room)];
+            let bound = Bound {
+                line_max: limits.field_bytes_max,
+                too_long: Reject::FieldTooLong,
+                full: window.len() == room,
+            };
+            let line = if self.progress.still_without_end(window) {
+                Err(Stop::Input)
+            } else {
+                parse::field_line(window, 0)
+            };
+            let taken = match line {
+                Ok(Line::Empty(end)) => {
+                    self.progress = Progress::default();
+                    self.go(Move::End);
+                    return (at + end, Event::End);
+                }
+                Ok(Line::Field(_, end)) if end > limits.field_bytes_max => {
+                    return (at, self.refuse(Reject::FieldTooLong));
+                }
+                // RFC 9110 §6.5.1: fields for framing, routing and the like mean nothing in a trailer
+                // section, and a recipient may discard them.
+                Ok(Line::Field(field, end)) if !field.known.allowed_in_trailers() => end,
+                Ok(Line::Field(field, end)) => {
+                    let kept = trailers.get_or_insert_default();
+                    if kept.count() >= limits.fields_max {
+                        return (at, self.refuse(Reject::FieldsTooMany));
+                    }
+                    kept.add(field.name.of(window), field.value.of(window));
+                    end
+                }
+                Err(stop) => {
+                    self.progress = Progress::new(0, window.len());
+                    return match bound.settle(window, 0, Reject::TrailersTooLong, stop) {
+                        Stop::Input => (at, Event::NeedInput),
+                        Stop::Reject(reject) => (at, self.refuse(reject)),
+                    };
+                }
+            };
+            self.progress = Progress::default();
+            self.count += u16::try_from(taken).expect("a line fits in the section");
+            at += taken;
+        }
+    }
+
+    pub(super) fn refuse(&mut self, reject: Reject) -> Event {
+        self.go(Move::Refuse);
+        Event::Reject(reject)
+    }
+
+    /// Asserts every invariant.
+    pub(super) fn check(&self) {
+        assert!(self.progress.line <= self.progress.scanned, "a line begins where bytes were seen");
+        match self.state {
+            State::Head => {}
+            State::Chunked => {
+                assert!(self.phase == Phase::Trailer || self.progress.scanned == 0);
+                assert!(self.phase != Phase::Data || self.left > 0, "a chunk of data has bytes");
+                assert!(self.phase != Phase::DataReturn || self.left == 0);
+            }
+            State::Exact | State::Done | State::Upgraded => {
+                assert!(self.progress.scanned == 0, "only heads and trailers are read by lines");
+            }
+            State::Refused | State::Closed => {}
+        }
+    }
+}
+
+/// The largest 64-bit number has so many hexadecimal digits.
+const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
+
+/// An empty line is CR and LF, and one at most is skipped.
+const EMPTY_LINE_BYTES: u16 = 2;
+
+/// The smaller of a length and a count.
+#[inline]
+fn smaller(length: usize, count: u64) -> usize {
+    usize::try_from(count).map_or(length, |count| count.min(length))
+}

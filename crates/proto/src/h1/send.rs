@@ -1,0 +1,339 @@
+//! The sending machine: responses to bytes.
+
+use super::write;
+use crate::field::list;
+use crate::{Date, Known};
+
+/// How much content a response has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseLength {
+    /// So many bytes.
+    Exact(u64),
+    /// Unknown before its end.
+    Unknown,
+}
+
+/// How the content of a response is framed, once its head is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyMode {
+    /// There is none: the method or the status forbids it. What is sent of it is dropped.
+    None,
+    /// So many bytes; what is more is dropped, what is less closes the connection.
+    Exact(u64),
+    /// In chunks.
+    Chunked,
+    /// Until the connection closes: the client speaks HTTP/1.0.
+    UntilClose,
+}
+
+/// What surrounds content that the caller sends from its own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the bytes after the content belong to the framing"]
+pub struct Announced {
+    /// How many of the bytes belong to the response, from the first one on. The others are dropped.
+    pub taken: usize,
+    /// What comes after them.
+    pub after: &'static [u8],
+}
+
+/// What the sending machine is at. [`State::after`] has the legal moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// No final response to the present request has begun.
+    Waiting,
+    /// Within a response that has no content.
+    Empty,
+    /// Within content of known length.
+    Exact,
+    /// Within content in chunks.
+    Chunked,
+    /// Within content that ends with the connection.
+    UntilClose,
+    /// The response is complete, or given up.
+    Done,
+    /// The bytes belong to another protocol.
+    Upgraded,
+}
+
+/// What moves the sending machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// The head of a response without content was written.
+    BeginEmpty,
+    /// The head of a response with content of known length was written.
+    BeginExact,
+    /// The head of a response in chunks was written.
+    BeginChunked,
+    /// The head of a response that ends with the connection was written.
+    BeginUntilClose,
+    /// The response ends.
+    Finish,
+    /// The request is complete too, and another may come.
+    Again,
+    /// The response switched protocols.
+    Switch,
+    /// No more of the response comes.
+    Abort,
+}
+
+impl State {
+    /// The state after a move, or `None` if the move is illegal.
+    ///
+    /// | from | move | to |
+    /// |---|---|---|
+    /// | Waiting | BeginEmpty, BeginExact, BeginChunked, BeginUntilClose | Empty, Exact, Chunked, UntilClose |
+    /// | Waiting | Switch | Upgraded |
+    /// | Empty, Exact, Chunked, UntilClose | Finish | Done |
+    /// | Done | Finish, Again | Done, Waiting |
+    /// | all but Upgraded | Abort | Done |
+    pub(super) const fn after(self, step: Move) -> Option<Self> {
+        Some(match (self, step) {
+            (Self::Waiting, Move::BeginEmpty) => Self::Empty,
+            (Self::Waiting, Move::BeginExact) => Self::Exact,
+            (Self::Waiting, Move::BeginChunked) => Self::Chunked,
+            (Self::Waiting, Move::BeginUntilClose) => Self::UntilClose,
+            (Self::Waiting, Move::Switch) => Self::Upgraded,
+            (Self::Waiting | Self::Upgraded, Move::Finish) | (Self::Upgraded, Move::Abort) => {
+                return None;
+            }
+            (_, Move::Finish | Move::Abort) => Self::Done,
+            (Self::Done, Move::Again) => Self::Waiting,
+            _ => return None,
+        })
+    }
+}
+
+/// What the response depends on besides itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// The request's method was HEAD.
+    pub(super) by_head: bool,
+    /// The request's version was HTTP/1.0.
+    pub(super) in_http10: bool,
+    /// Another request may follow.
+    pub(super) keep_alive: bool,
+}
+
+/// The sending machine. `left > 0` only in `Exact`.
+#[derive(Debug)]
+pub(super) struct Send {
+    /// Bytes of content that were promised and not yet sent.
+    left: u64,
+    state: State,
+}
+
+impl Send {
+    pub(super) const fn new() -> Self {
+        Self { left: 0, state: State::Waiting }
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The only place that changes the state. Panics if the move is illegal: the caller wrote the
+    /// parts of a response in a wrong order.
+    #[inline]
+    pub(super) fn go(&mut self, step: Move) {
+        self.state = self.state.after(step).expect("a response is a head, content, and its end");
+        if self.state != State::Exact {
+            self.left = 0;
+        }
+    }
+
+    /// Writes the head of a final response. Returns the framing, and whether another request may
+    /// still follow.
+    #[inline]
+    pub(super) fn respond<'a>(
+        &mut self,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        length: ResponseLength,
+        asked: Asked,
+        date: &Date,
+        out: &mut Vec<u8>,
+    ) -> (BodyMode, bool) {
+        // A final status has three digits and is no interim one; anything else is our own fault.
+        let status = if (200..=999).contains(&status) { status } else { 500 };
+        write::status_line(status, out);
+        let own = write_fields(fields, out);
+        if !own.date {
+            // RFC 9110 §6.6.1: an origin server with a clock must generate Date.
+            out.extend_from_slice(b"date: ");
+            out.extend_from_slice(date.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        let mode = body_mode(status, length, asked);
+        match (mode, length) {
+            (BodyMode::Exact(bytes), _) => write_content_length(bytes, out),
+            (BodyMode::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            (BodyMode::UntilClose, _) => {}
+            (BodyMode::None, length) => {
+                // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the
+                // content of a 200 to GET would have been; a handler may know it without having it.
+                match (own.content_length, length) {
+                    _ if status == 204 => {}
+                    (Some(bytes), _) => write_content_length(bytes, out),
+                    (None, ResponseLength::Exact(bytes)) if status != 304 => {
+                        write_content_length(bytes, out);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let keep_alive = asked.keep_alive && !own.close && mode != BodyMode::UntilClose;
+        out.extend_from_slice(match (keep_alive, own.upgrade, asked.in_http10) {
+            // RFC 9112 §9.6: a server that will close sends the close connection option.
+            (false, false, _) => b"connection: close\r\n\r\n",
+            (false, true, _) => b"connection: close, upgrade\r\n\r\n",
+            (true, false, false) => b"\r\n",
+            (true, true, false) => b"connection: upgrade\r\n\r\n",
+            // RFC 9112 §9.3: an HTTP/1.0 connection persists only if both say keep-alive.
+            (true, false, true) => b"connection: keep-alive\r\n\r\n",
+            (true, true, true) => b"connection: keep-alive, upgrade\r\n\r\n",
+        });
+        self.go(match mode {
+            BodyMode::None => Move::BeginEmpty,
+            BodyMode::Exact(_) => Move::BeginExact,
+            BodyMode::Chunked => Move::BeginChunked,
+            BodyMode::UntilClose => Move::BeginUntilClose,
+        });
+        if let BodyMode::Exact(bytes) = mode {
+            self.left = bytes;
+        }
+        (mode, keep_alive)
+    }
+
+    /// Writes what stands before so many bytes of content, and says what stands after them.
+    #[inline]
+    pub(super) fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
+        match self.state {
+            State::Exact => {
+                let taken = usize::try_from(self.left).map_or(bytes, |left| left.min(bytes));
+                self.left -= taken as u64;
+                Announced { taken, after: b"" }
+            }
+            // RFC 9112 §7.1: a chunk of no bytes would end the content.
+            State::Chunked if bytes == 0 => Announced { taken: 0, after: b"" },
+            State::Chunked => {
+                write::chunk_line(bytes as u64, out);
+                Announced { taken: bytes, after: b"\r\n" }
+            }
+            State::UntilClose => Announced { taken: bytes, after: b"" },
+            State::Waiting | State::Empty | State::Done | State::Upgraded => {
+                Announced { taken: 0, after: b"" }
+            }
+        }
+    }
+
+    /// Ends the response. Returns whether it is whole: no fewer bytes came than were promised.
+    #[inline]
+    pub(super) fn finish<'a>(
+        &mut self,
+        trailers: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if self.state == State::Chunked {
+            out.extend_from_slice(b"0\r\n");
+            for (name, value) in trailers {
+                // RFC 9110 §6.5.1: no field for framing, routing and the like goes into a trailer.
+                if Known::find(name).allowed_in_trailers() && write::is_name(name) {
+                    write::field(name, value, out);
+                }
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+        let whole = self.left == 0;
+        self.go(Move::Finish);
+        whole
+    }
+
+    /// Asserts every invariant.
+    pub(super) fn check(&self) {
+        assert!(self.left == 0 || self.state == State::Exact, "only a known length has a rest");
+    }
+}
+
+/// How the content is framed.
+fn body_mode(status: u16, length: ResponseLength, asked: Asked) -> BodyMode {
+    match (status, length) {
+        // RFC 9112 §6.3: a response to HEAD, and any with status 204 or 304, ends with its head.
+        _ if asked.by_head => BodyMode::None,
+        (204 | 304, _) => BodyMode::None,
+        // RFC 9110 §15.3.6: a server must not generate content in a 205 response.
+        (205, _) => BodyMode::Exact(0),
+        (_, ResponseLength::Exact(bytes)) => BodyMode::Exact(bytes),
+        // RFC 9112 §6.1: Transfer-Encoding must not be sent to a client of HTTP/1.0.
+        (_, ResponseLength::Unknown) if asked.in_http10 => BodyMode::UntilClose,
+        (_, ResponseLength::Unknown) => BodyMode::Chunked,
+    }
+}
+
+/// What the caller's fields say that is not simply written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    date: bool,
+    close: bool,
+    upgrade: bool,
+    content_length: Option<u64>,
+}
+
+/// Writes the caller's fields, but for those that this machine decides about.
+#[inline]
+fn write_fields<'a>(
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    out: &mut Vec<u8>,
+) -> Own {
+    let mut own = Own::default();
+    for (name, value) in fields {
+        match Known::find(name) {
+            Known::TransferEncoding => continue,
+            Known::ContentLength => {
+                own.content_length = own.content_length.or_else(|| decimal(value));
+                continue;
+            }
+            Known::Connection => {
+                own.close |= list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
+                own.upgrade |= list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
+                continue;
+            }
+            Known::Date if own.date => continue,
+            Known::Date => own.date = true,
+            Known::Other if !write::is_name(name) => continue,
+            _ => {}
+        }
+        write::field(name, value, out);
+    }
+    own
+}
+
+/// Writes the head of an interim response.
+pub(super) fn interim<'a>(
+    status: u16,
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    out: &mut Vec<u8>,
+) {
+    write::status_line(status, out);
+    // RFC 9110 §8.6: no Content-Length in a 1xx response; write_fields keeps it and others out.
+    write_fields(fields, out);
+    if status == 101 {
+        // RFC 9110 §7.8: a sender of Upgrade must also send the connection option.
+        out.extend_from_slice(b"connection: upgrade\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_content_length(bytes: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"content-length: ");
+    write::decimal(bytes, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn decimal(text: &[u8]) -> Option<u64> {
+    if !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}

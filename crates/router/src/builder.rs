@@ -1,0 +1,402 @@
+//! From patterns to a router, or to everything that is wrong with them.
+
+use std::collections::BTreeMap;
+
+use crate::ROUTE_ID_MAX;
+use crate::error::{BuildError, Problem, RouteName};
+use crate::methods::Methods;
+use crate::node::{Affix, Choice, Leaf, NONE, Node, SameKey, Table, Tree};
+use crate::parameters::Slot;
+use crate::pattern::{Part, Pattern};
+use crate::router::{Route, Router};
+use crate::statics::Statics;
+
+/// What a slash at the end of a path means. The root, `/`, is never without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlashPolicy {
+    /// `/a` and `/a/` are different paths.
+    #[default]
+    Strict,
+    /// As strict, but where a path has no route for the method and its other form has,
+    /// [`Router::find`] answers [`Match::Redirect`](crate::Match::Redirect). A path that begins
+    /// with `//` or `/\` is never redirected: as a `Location` it would name another host.
+    Redirect,
+    /// One slash at the end is not part of a path or of a pattern: `/a` and `/a/` are the same
+    /// pattern, and inserting both for one method is an error. The value of a catch-all keeps it.
+    Ignore,
+}
+
+/// Collects routes for a [`Router`].
+///
+/// ```
+/// use peregrine_router::{Builder, Match, Methods, Parameters};
+/// const GET: u8 = 0;
+///
+/// let mut builder = Builder::new();
+/// builder.insert("/users/{id}", Methods::of(GET), 7);
+/// let router = builder.build()?;
+///
+/// let mut parameters = Parameters::default();
+/// let path = b"/users/42";
+/// assert_eq!(router.find(path, GET, &mut parameters), Match::Found { route: 7 });
+/// assert_eq!(router.values(&parameters, path).by_name("id"), Some(&b"42"[..]));
+/// # Ok::<(), peregrine_router::BuildError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    routes: Vec<Inserted>,
+    slash_policy: SlashPolicy,
+}
+
+#[derive(Clone, Debug)]
+struct Inserted {
+    pattern: String,
+    methods: Methods,
+    id: u32,
+    label: String,
+}
+
+impl Inserted {
+    fn name(&self) -> RouteName {
+        RouteName { pattern: self.pattern.clone(), id: self.id, label: self.label.clone() }
+    }
+}
+
+impl Builder {
+    /// A builder without routes and with [`SlashPolicy::Strict`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says what a slash at the end of a path means.
+    pub fn slash_policy(&mut self, policy: SlashPolicy) -> &mut Self {
+        self.slash_policy = policy;
+        self
+    }
+
+    /// Adds a route: a pattern, the methods it answers, and an id that [`Router::find`] returns.
+    /// Ids are unique and at most [`ROUTE_ID_MAX`]. What is wrong with a route, `build` says.
+    ///
+    /// A pattern begins with `/`; between slashes stands one of these:
+    ///
+    /// | segment | matches |
+    /// |---|---|
+    /// | `text` | this text, in any spelling with escapes; the empty text too |
+    /// | `{name}.json`, `v{name}`, `a-{name}-b` | one or more bytes between the fixed texts |
+    /// | `{name}` | one segment that is not empty |
+    /// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
+    ///
+    /// Where several patterns match a path, the first segment (from the left) in which they
+    /// differ decides, in the order of this table; of two affixed parameters the one with more
+    /// fixed text, then the one with the longer text before the parameter. The order of insertion
+    /// never matters. If the pattern so chosen does not answer the method, or does not fit the
+    /// rest of the path, the next is tried.
+    ///
+    /// `{{` and `}}` stand for literal braces. Fixed text is compared percent-decoded, but `%2F`
+    /// is never a slash and `%25` never begins an escape: `/café` matches `/caf%C3%A9`. Case
+    /// counts; `.` and `..` are ordinary text. A catch-all does not match an empty rest: for
+    /// `/files/` beside `/files/{*path}`, add that pattern.
+    pub fn insert(&mut self, pattern: &str, methods: Methods, id: u32) -> &mut Self {
+        self.insert_labelled(pattern, methods, id, "")
+    }
+
+    /// As [`Builder::insert`], with a label that errors and the route table show, such as the
+    /// place in the source.
+    pub fn insert_labelled(
+        &mut self,
+        pattern: &str,
+        methods: Methods,
+        id: u32,
+        label: &str,
+    ) -> &mut Self {
+        let (pattern, label) = (pattern.to_owned(), label.to_owned());
+        self.routes.push(Inserted { pattern, methods, id, label });
+        self
+    }
+
+    /// Makes the router.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with the routes: patterns that cannot be read, routes of the same shape
+    /// for the same method, ids used twice or too large, routes without methods.
+    pub fn build(&self) -> Result<Router, BuildError> {
+        let mut plan = Plan { drafts: vec![Draft::default()], ..Plan::default() };
+        let mut problems = Vec::new();
+        let mut by_id = BTreeMap::new();
+        for (index, route) in self.routes.iter().enumerate() {
+            if route.id > ROUTE_ID_MAX {
+                problems.push(Problem::IdTooLarge { route: route.name() });
+            }
+            if let Some(first) = by_id.insert(route.id, route) {
+                let (first, second) = (first.name(), route.name());
+                problems.push(Problem::IdUsedTwice { first, second });
+            }
+            if route.methods.is_empty() {
+                problems.push(Problem::NoMethods { route: route.name() });
+            }
+            let mut pattern = match Pattern::parse(&route.pattern) {
+                Ok(pattern) => pattern,
+                Err(error) => {
+                    problems.push(Problem::Pattern { route: route.name(), error });
+                    continue;
+                }
+            };
+            if self.slash_policy == SlashPolicy::Ignore {
+                pattern.drop_last_slash();
+            }
+            let leaf = plan.leaf_for(&pattern.parts);
+            let entries = &mut plan.leaves[leaf as usize];
+            for (known, other) in entries.iter().map(|known| (known, &self.routes[*known])) {
+                let methods = other.methods.intersection(route.methods);
+                if !methods.is_empty() {
+                    debug_assert!(*known < index);
+                    let (first, second) = (other.name(), route.name());
+                    problems.push(Problem::Duplicate { first, second, methods });
+                }
+            }
+            entries.push(index);
+            plan.routes.push(self.route(route, pattern));
+        }
+        if !problems.is_empty() {
+            return Err(BuildError { problems });
+        }
+        Ok(plan.into_router(self.slash_policy))
+    }
+
+    fn route(&self, inserted: &Inserted, pattern: Pattern) -> Route {
+        let slots = pattern.parts.into_iter().enumerate().filter_map(|(segment, part)| {
+            let (prefix, suffix, rest) = match part {
+                Part::Static(_) => return None,
+                Part::Affixed { prefix, suffix } => (prefix, suffix, false),
+                Part::Parameter => (Vec::new(), Vec::new(), false),
+                Part::Rest => (Vec::new(), Vec::new(), true),
+            };
+            Some(Slot {
+                segment: segment as u32,
+                rest,
+                prefix: prefix.into(),
+                suffix: suffix.into(),
+            })
+        });
+        Route {
+            id: inserted.id,
+            pattern: inserted.pattern.as_str().into(),
+            label: inserted.label.as_str().into(),
+            methods: inserted.methods,
+            slots: slots.collect(),
+            names: pattern.names.into(),
+        }
+    }
+}
+
+impl Pattern {
+    /// Forgets the slash at the end, unless it is the whole pattern.
+    pub(crate) fn drop_last_slash(&mut self) {
+        if self.parts.len() > 1 && self.parts.last() == Some(&Part::Static(Vec::new())) {
+            self.parts.pop();
+        }
+    }
+}
+
+/// The tree while it grows. A child's number is greater than its parent's.
+#[derive(Default)]
+struct Plan {
+    drafts: Vec<Draft>,
+    /// For each leaf, its routes in the order of insertion.
+    leaves: Vec<Vec<usize>>,
+    /// The full static paths and their leaves.
+    static_paths: Vec<(Vec<u8>, u32)>,
+    routes: Vec<Route>,
+}
+
+#[derive(Default)]
+struct Draft {
+    fixed: BTreeMap<Vec<u8>, u32>,
+    affixed: Vec<(Vec<u8>, Vec<u8>, u32)>,
+    parameter: Option<u32>,
+    rest: Option<u32>,
+    leaf: Option<u32>,
+    depth: u16,
+}
+
+impl Plan {
+    /// The leaf for this shape, made if need be.
+    fn leaf_for(&mut self, parts: &[Part]) -> u32 {
+        let mut at = 0;
+        for part in parts {
+            if *part == Part::Rest {
+                let leaf = &mut self.drafts[at as usize].rest;
+                return *leaf.get_or_insert_with(|| add(&mut self.leaves, Vec::new()));
+            }
+            at = self.child_for(at, part);
+        }
+        if let Some(leaf) = self.drafts[at as usize].leaf {
+            return leaf;
+        }
+        let leaf = add(&mut self.leaves, Vec::new());
+        self.drafts[at as usize].leaf = Some(leaf);
+        if let Some(path) = static_path(parts) {
+            self.static_paths.push((path, leaf));
+        }
+        leaf
+    }
+
+    /// The child of a draft by a part that is no catch-all, made if need be.
+    fn child_for(&mut self, parent: u32, part: &Part) -> u32 {
+        let next = self.drafts.len() as u32;
+        let draft = &mut self.drafts[parent as usize];
+        let child = match part {
+            Part::Static(text) => *draft.fixed.entry(text.clone()).or_insert(next),
+            Part::Parameter => *draft.parameter.get_or_insert(next),
+            Part::Affixed { prefix, suffix } => {
+                let known = draft
+                    .affixed
+                    .iter()
+                    .find(|(left, right, _)| left == prefix && right == suffix)
+                    .map(|(_, _, child)| *child);
+                known.unwrap_or_else(|| {
+                    draft.affixed.push((prefix.clone(), suffix.clone(), next));
+                    next
+                })
+            }
+            Part::Rest => unreachable!("a catch-all has no child"),
+        };
+        if child == next {
+            let depth = draft.depth + 1;
+            self.drafts.push(Draft { depth, ..Draft::default() });
+        }
+        child
+    }
+
+    fn into_router(mut self, slash_policy: SlashPolicy) -> Router {
+        for draft in &mut self.drafts {
+            // The longest fixed text first, then the longest before the parameter; the texts
+            // themselves last, only so that the order of insertion leaves no trace.
+            draft.affixed.sort_by(|(left, right, _), (other_left, other_right, _)| {
+                let length = |left: &Vec<u8>, right: &Vec<u8>| left.len() + right.len();
+                length(other_left, other_right)
+                    .cmp(&length(left, right))
+                    .then(other_left.len().cmp(&left.len()))
+                    .then_with(|| (left, right).cmp(&(other_left, other_right)))
+            });
+        }
+        let tree = (0..)
+            .find_map(|seed| self.tree(seed).ok())
+            .expect("some seed gives the texts of each table distinct keys");
+        let ids = self.routes.iter().map(|route| route.id);
+        let mut by_id = vec![NONE; ids.clone().max().map_or(0, |id| id as usize + 1)];
+        for (index, id) in ids.enumerate() {
+            by_id[id as usize] = index as u32;
+        }
+        let statics = Statics::new(&self.static_paths);
+        Router { statics, tree, routes: self.routes.into(), by_id: by_id.into(), slash_policy }
+    }
+
+    fn tree(&self, seed: u64) -> Result<Tree, SameKey> {
+        let mut tree = Tree::new(seed);
+        for leaf in &self.leaves {
+            let leaf = self.leaf(leaf, &mut tree);
+            tree.leaves.push(leaf);
+        }
+        // For each draft, the ancestor and stage to go on with; parents come first.
+        let mut fallbacks = vec![(NONE, 0); self.drafts.len()];
+        for (index, draft) in self.drafts.iter().enumerate() {
+            let own = fallbacks[index];
+            for (child, next_stage) in draft.children() {
+                let stage = draft.stage_from(next_stage);
+                fallbacks[child as usize] = stage.map_or(own, |stage| (index as u32, stage));
+            }
+            let node = draft.node(own, &mut tree)?;
+            tree.nodes.push(node);
+        }
+        Ok(tree)
+    }
+
+    fn leaf(&self, routes: &[usize], tree: &mut Tree) -> Leaf {
+        let mut choices = routes.iter().map(|index| {
+            let route = &self.routes[*index];
+            Choice { methods: route.methods.bits(), route: *index as u32, id: route.id }
+        });
+        let first = choices.next().expect("a leaf is made for a route");
+        let more_start = tree.choices.len() as u32;
+        tree.choices.extend(choices);
+        let more = &tree.choices[more_start as usize..];
+        let methods = more.iter().fold(first.methods, |all, choice| all | choice.methods);
+        Leaf { methods, first, more_start, more_end: tree.choices.len() as u32 }
+    }
+}
+
+impl Draft {
+    /// The children, each with the first stage that comes after it.
+    fn children(&self) -> impl Iterator<Item = (u32, u16)> {
+        let parameter_stage = self.affixed.len() as u16;
+        // Only a catch-all may match what an empty segment began.
+        let fixed = self.fixed.iter().map(move |(text, child)| {
+            (*child, if text.is_empty() { parameter_stage + 1 } else { 0 })
+        });
+        let affixed = self.affixed.iter().enumerate();
+        let affixed = affixed.map(|(stage, (_, _, child))| (*child, stage as u16 + 1));
+        let parameter = self.parameter.iter().map(move |child| (*child, parameter_stage + 1));
+        fixed.chain(affixed).chain(parameter)
+    }
+
+    /// The first stage from `stage` on that this draft has.
+    fn stage_from(&self, stage: u16) -> Option<u16> {
+        let parameter_stage = self.affixed.len() as u16;
+        if stage < parameter_stage {
+            Some(stage)
+        } else if stage == parameter_stage && self.parameter.is_some() {
+            Some(stage)
+        } else {
+            self.rest.map(|_| parameter_stage + 1)
+        }
+    }
+
+    fn node(
+        &self,
+        (fallback, fallback_stage): (u32, u16),
+        tree: &mut Tree,
+    ) -> Result<Node, SameKey> {
+        let affix_start = tree.affixes.len() as u32;
+        tree.affixes.extend(self.affixed.iter().map(|(prefix, suffix, node)| Affix {
+            prefix: prefix.as_slice().into(),
+            suffix: suffix.as_slice().into(),
+            node: *node,
+        }));
+        let fixed = self.fixed.iter().filter(|(text, _)| !text.is_empty());
+        let children: Vec<(&[u8], u32)> =
+            fixed.map(|(text, child)| (text.as_slice(), *child)).collect();
+        let table: Table = tree.add_table(&children)?;
+        Ok(Node {
+            lengths: children.iter().fold(0, |all, (text, _)| all | 1 << text.len().min(63)),
+            table,
+            empty: self.fixed.get(&Vec::new()).copied().unwrap_or(NONE),
+            affix_start,
+            affix_count: self.affixed.len() as u16,
+            depth: self.depth,
+            parameter: self.parameter.unwrap_or(NONE),
+            rest: self.rest.unwrap_or(NONE),
+            leaf: self.leaf.unwrap_or(NONE),
+            fallback,
+            fallback_stage,
+        })
+    }
+}
+
+/// Appends and returns the new item's number.
+fn add<T>(items: &mut Vec<T>, item: T) -> u32 {
+    items.push(item);
+    items.len() as u32 - 1
+}
+
+/// The full path of a pattern without parameters, in its plain form.
+fn static_path(parts: &[Part]) -> Option<Vec<u8>> {
+    let mut path = Vec::new();
+    for part in parts {
+        let Part::Static(text) = part else { return None };
+        path.push(b'/');
+        path.extend_from_slice(text);
+    }
+    Some(path)
+}

@@ -1,0 +1,223 @@
+//! Percent-encoding: how fixed text is compared, and how values are decoded.
+//!
+//! Fixed text is compared in its *plain form*: every escape is decoded except `%2F`, which would
+//! otherwise split a segment, and `%25`, which would otherwise begin a new escape. Both are
+//! written in upper case. A `%` that begins no escape counts as `%25`. So a plain form is its
+//! own plain form, and equivalent spellings of a path reach the same route.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// One character of the plain form: a byte, or `%2F` or `%25`.
+#[derive(Clone, Copy)]
+struct Unit {
+    /// The bytes of the plain form, `length` of them.
+    plain: [u8; 3],
+    length: usize,
+    /// How many bytes it takes in the raw text: 1 or 3.
+    raw: usize,
+}
+
+impl Unit {
+    fn plain(&self) -> &[u8] {
+        &self.plain[..self.length]
+    }
+
+    fn byte(byte: u8, raw: usize) -> Self {
+        Self { plain: [byte, 0, 0], length: 1, raw }
+    }
+
+    fn decoded(byte: u8) -> Self {
+        match byte {
+            b'/' => Self { plain: *b"%2F", length: 3, raw: 3 },
+            b'%' => Self { plain: *b"%25", length: 3, raw: 3 },
+            _ => Self::byte(byte, 3),
+        }
+    }
+
+    /// The first character of `raw`, which is not empty.
+    fn first(raw: &[u8]) -> Self {
+        match escape(raw) {
+            Some(byte) => Self::decoded(byte),
+            None if raw[0] == b'%' => Self { plain: *b"%25", length: 3, raw: 1 },
+            None => Self::byte(raw[0], 1),
+        }
+    }
+
+    /// The last character of `raw`, which is not empty. Escapes cannot overlap, because `%` is no
+    /// hexadecimal digit, so reading backwards finds the same characters as reading forwards.
+    fn last(raw: &[u8]) -> Self {
+        let tail = &raw[raw.len().saturating_sub(3)..];
+        match escape(tail) {
+            Some(byte) => Self::decoded(byte),
+            None => Self::first(&raw[raw.len() - 1..]),
+        }
+    }
+}
+
+/// The byte that `raw` begins with an escape of, if it begins with one.
+fn escape(raw: &[u8]) -> Option<u8> {
+    match raw {
+        [b'%', high, low, ..] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    }
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// Writes the plain form of `raw` to the front of `out` and returns its length, or `None` if it
+/// does not fit.
+pub(crate) fn write_plain(raw: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (mut at, mut length) = (0, 0);
+    while at < raw.len() {
+        let unit = Unit::first(&raw[at..]);
+        out.get_mut(length..length + unit.length)?.copy_from_slice(unit.plain());
+        at += unit.raw;
+        length += unit.length;
+    }
+    Some(length)
+}
+
+/// The plain form of `raw`.
+pub(crate) fn plain(raw: &[u8]) -> Vec<u8> {
+    // A stray `%` grows to three bytes; nothing else grows.
+    let mut out = vec![0; raw.len() * 3];
+    let length = write_plain(raw, &mut out).expect("no character grows more than threefold");
+    out.truncate(length);
+    out
+}
+
+/// How many bytes of `raw` the plain text `prefix` takes at its start, if it starts so.
+pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
+    let (mut at, mut wanted) = (0, prefix);
+    while !wanted.is_empty() {
+        let unit = Unit::first(raw.get(at..).filter(|left| !left.is_empty())?);
+        wanted = wanted.strip_prefix(unit.plain())?;
+        at += unit.raw;
+    }
+    Some(at)
+}
+
+/// How many bytes of `raw` the plain text `suffix` takes at its end, if it ends so.
+pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
+    let (mut left, mut wanted) = (raw, suffix);
+    while !wanted.is_empty() {
+        if left.is_empty() {
+            return None;
+        }
+        let unit = Unit::last(left);
+        wanted = wanted.strip_suffix(unit.plain())?;
+        left = &left[..left.len() - unit.raw];
+    }
+    Some(raw.len() - left.len())
+}
+
+/// Why a value could not be decoded. Positions are byte offsets in the raw value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The `%` at this position is not followed by two hexadecimal digits.
+    BadEscape {
+        /// Where the `%` stands.
+        position: usize,
+    },
+    /// The decoded bytes are not UTF-8.
+    NotUtf8 {
+        /// How many decoded bytes are valid before the first that is not.
+        valid_bytes: usize,
+    },
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadEscape { position } => {
+                write!(out, "`%` at byte {position} is not followed by two hexadecimal digits")
+            }
+            Self::NotUtf8 { valid_bytes } => {
+                write!(out, "the decoded value is not UTF-8 after {valid_bytes} bytes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// Decodes the escapes of a parameter's raw value, `%2F` included, once.
+///
+/// Borrows if there is nothing to decode. A `+` stays a `+`: it means a space in forms only.
+///
+/// ```
+/// assert_eq!(peregrine_router::decode(b"caf%C3%A9%2Fbar").unwrap(), "café/bar");
+/// ```
+///
+/// # Errors
+///
+/// If a `%` begins no escape, or the decoded bytes are not UTF-8.
+pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, DecodeError> {
+    let not_utf8 =
+        |error: std::str::Utf8Error| DecodeError::NotUtf8 { valid_bytes: error.valid_up_to() };
+    if !value.contains(&b'%') {
+        return std::str::from_utf8(value).map(Cow::Borrowed).map_err(not_utf8);
+    }
+    let mut out = Vec::with_capacity(value.len());
+    let mut position = 0;
+    while position < value.len() {
+        if value[position] == b'%' {
+            let byte = escape(&value[position..]).ok_or(DecodeError::BadEscape { position })?;
+            out.push(byte);
+            position += 3;
+        } else {
+            out.push(value[position]);
+            position += 1;
+        }
+    }
+    String::from_utf8(out).map(Cow::Owned).map_err(|error| not_utf8(error.utf8_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DecodeError, decode, plain, raw_prefix, raw_suffix};
+
+    #[test]
+    fn the_plain_form_keeps_escaped_slashes_and_percent_signs() {
+        for (raw, expected) in [
+            ("caf%C3%A9", "café"),
+            ("%61%62", "ab"),
+            ("a%2fb%2Fc", "a%2Fb%2Fc"),
+            ("%252F", "%252F"),
+            ("100%", "100%25"),
+            ("%%34%31", "%2541"),
+            ("%zz%4", "%25zz%254"),
+        ] {
+            assert_eq!(plain(raw.as_bytes()), expected.as_bytes(), "{raw}");
+            assert_eq!(plain(expected.as_bytes()), expected.as_bytes(), "{raw} twice");
+        }
+    }
+
+    #[test]
+    fn affixes_are_measured_in_raw_bytes_and_never_cut_a_character() {
+        assert_eq!(raw_prefix(b"%76%32x", b"v2"), Some(6));
+        assert_eq!(raw_prefix(b"v", b"v2"), None);
+        assert_eq!(raw_suffix(b"x%2ejson", b".json"), Some(7));
+        assert_eq!(raw_suffix(b"a%2F", b"F"), None);
+        assert_eq!(raw_suffix(b"a%2f", b"%2F"), Some(3));
+        assert_eq!(raw_suffix(b"%2541", b"41"), Some(2));
+        assert_eq!(raw_prefix(b"", b""), Some(0));
+    }
+
+    #[test]
+    fn values_decode_once_and_say_what_is_wrong() {
+        assert_eq!(decode(b"a+b").unwrap(), "a+b");
+        assert_eq!(decode(b"%252F").unwrap(), "%2F");
+        assert_eq!(decode(b"a%2"), Err(DecodeError::BadEscape { position: 1 }));
+        assert_eq!(decode(b"a%FF"), Err(DecodeError::NotUtf8 { valid_bytes: 1 }));
+        assert_eq!(decode(b"ab\xFF"), Err(DecodeError::NotUtf8 { valid_bytes: 2 }));
+    }
+}

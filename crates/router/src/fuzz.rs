@@ -1,0 +1,220 @@
+//! Makes route tables and paths of any bytes and compares the router with the reference.
+
+use crate::builder::{Builder, SlashPolicy};
+use crate::encoding::plain;
+use crate::error::Problem;
+use crate::methods::Methods;
+use crate::parameters::{Parameters, Span};
+use crate::reference::Reference;
+use crate::router::Router;
+
+/// Reads patterns and paths from the bytes, and compares what router and reference answer.
+///
+/// # Panics
+///
+/// If they differ, or if anything else breaks a rule of the router.
+pub fn fuzz_one(data: &[u8]) {
+    let mut source = Source { data };
+    let policies = [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore];
+    let policy = policies[source.below(3)];
+    let mut routes = Vec::new();
+    for id in 0..source.below(14) as u32 {
+        let pattern = source.pattern();
+        let bits = source.below(15) as u32 + 1;
+        routes.push((pattern, Methods::from_bits(bits), id));
+    }
+    let (router, routes) = build(routes, policy);
+    let reference = Reference::new(&routes, policy);
+    for _ in 0..8 {
+        let path = source.path();
+        let method = source.below(5) as u8;
+        compare(&router, &reference, &path, method);
+    }
+    // Each pattern, read as a path, comes close to matching itself.
+    for (pattern, _, _) in &routes {
+        compare(&router, &reference, pattern.as_bytes(), 0);
+        let path = pattern.replace(['{', '}', '*'], "");
+        compare(&router, &reference, path.as_bytes(), 1);
+    }
+}
+
+/// Reads any text as a pattern: it is refused with a place inside it, or it makes a router that
+/// finds the plain form of its fixed text.
+///
+/// # Panics
+///
+/// If a rule is broken.
+pub fn fuzz_pattern(text: &str) {
+    let mut builder = Builder::new();
+    builder.insert(text, Methods::of(0), 0);
+    match builder.build() {
+        Ok(router) => {
+            let has_parameters = !router.names(0).is_empty();
+            if !has_parameters {
+                let path = text.replace("{{", "{").replace("}}", "}");
+                for path in [path.as_bytes(), &plain(path.as_bytes())] {
+                    assert!(router.methods(path).contains(0), "{text:?} matches itself");
+                }
+            }
+        }
+        Err(error) => {
+            let [Problem::Pattern { error, .. }] = &*error.problems else {
+                panic!("one pattern has one problem: {error}");
+            };
+            assert!(text.is_char_boundary(error.position), "{error}");
+        }
+    }
+}
+
+/// Builds the router, leaving out the routes that it refuses as duplicates.
+fn build(
+    mut routes: Vec<(String, Methods, u32)>,
+    policy: SlashPolicy,
+) -> (Router, Vec<(String, Methods, u32)>) {
+    loop {
+        let mut builder = Builder::new();
+        builder.slash_policy(policy);
+        for (pattern, methods, id) in &routes {
+            builder.insert(pattern, *methods, *id);
+        }
+        let problems = match builder.build() {
+            Ok(router) => return (router, routes),
+            Err(error) => error.problems,
+        };
+        for problem in problems {
+            let Problem::Duplicate { first, second, methods } = problem else {
+                panic!("readable patterns and distinct ids: {problem}");
+            };
+            assert!(!methods.is_empty() && first.id < second.id);
+            routes.retain(|(_, _, id)| *id != second.id);
+        }
+    }
+}
+
+/// Compares the two on one path and method.
+///
+/// # Panics
+///
+/// If they differ.
+pub fn compare(router: &Router, reference: &Reference, path: &[u8], method: u8) {
+    let mut parameters = Parameters::default();
+    let found = router.find(path, method, &mut parameters);
+    let values = router.values(&parameters, path);
+    let spans: Vec<(usize, usize)> = (0..values.len())
+        .map(|index| {
+            let Span { start, end } = values.span(index).expect("the index is below the length");
+            assert_eq!(values.get(index), path.get(start as usize..end as usize));
+            assert_eq!(values.by_name(&values.names[index]), values.get(index));
+            (start as usize, end as usize)
+        })
+        .collect();
+    let context = || {
+        let routes: Vec<_> = router.routes().map(|route| (route.pattern(), route.id())).collect();
+        format!("{:?}, method {method}, of {routes:?}", String::from_utf8_lossy(path))
+    };
+    assert_eq!((found, spans), reference.find(path, method), "{}", context());
+    assert_eq!(router.methods(path), reference.methods(path), "{}", context());
+}
+
+/// Choices made by bytes; all zero when they are used up.
+struct Source<'d> {
+    data: &'d [u8],
+}
+
+/// Pieces of fixed text: few, so that routes collide, and of every length that is special.
+const TEXTS: &[&str] = &[
+    "",
+    "a",
+    "b",
+    "ab",
+    "a",
+    "b",
+    "aa",
+    "F",
+    "2F",
+    "%2F",
+    "%25",
+    "caf\u{e9}",
+    "%61",
+    ".",
+    "..",
+    "abcdefgh",
+    "abcdefghi",
+    "abcdefghijklmnop",
+    "abcdefghijklmnopq",
+    "abcdefghXjklmnopq",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "new",
+    "~",
+    "A",
+];
+
+/// Pieces that only paths have.
+const RAW_TEXTS: &[&str] = &[
+    "%",
+    "%2",
+    "%6",
+    "%2f",
+    "%61b",
+    "%41",
+    "%C3%A9",
+    "caf%C3%A9",
+    "%FF",
+    "%%61",
+    "%2561",
+    "\\",
+    "\0",
+    "a\0",
+    "%62",
+    "x",
+    "yz",
+    "%66",
+    "{a}",
+    "?",
+];
+
+impl Source<'_> {
+    /// A number below `limit`, which is at most 256.
+    fn below(&mut self, limit: usize) -> usize {
+        let (first, rest) = self.data.split_first().unwrap_or((&0, &[]));
+        self.data = rest;
+        usize::from(*first) % limit
+    }
+
+    fn text(&mut self) -> &'static str {
+        TEXTS[self.below(TEXTS.len())]
+    }
+
+    fn pattern(&mut self) -> String {
+        let mut pattern = String::new();
+        let count = self.below(5) + 1;
+        for number in 0..count {
+            pattern.push('/');
+            let segment = match self.below(10) {
+                0..4 => self.text().to_owned(),
+                4..7 => format!("{{p{number}}}"),
+                7 => format!("{}{{p{number}}}", self.text()),
+                8 => format!("{}{{p{number}}}{}", self.text(), self.text()),
+                _ if number + 1 == count => format!("{{*p{number}}}"),
+                _ => format!("{{p{number}}}{}", self.text()),
+            };
+            pattern.push_str(&segment);
+        }
+        pattern
+    }
+
+    fn path(&mut self) -> Vec<u8> {
+        let mut path = Vec::new();
+        for _ in 0..self.below(7) {
+            path.push(b'/');
+            for _ in 0..self.below(3) + 1 {
+                let piece = match self.below(8) {
+                    0 => RAW_TEXTS[self.below(RAW_TEXTS.len())],
+                    _ => self.text(),
+                };
+                path.extend_from_slice(piece.as_bytes());
+            }
+        }
+        path
+    }
+}

@@ -1,0 +1,176 @@
+//! The rules of matching, said slowly and plainly, to compare the router with.
+//!
+//! It tries every route on every path, gives each match a rank, and takes the best that answers
+//! the method. It shares the reading of patterns with the router, and nothing else.
+
+use crate::builder::SlashPolicy;
+use crate::methods::Methods;
+use crate::pattern::{Part, Pattern};
+use crate::router::Match;
+
+/// A table of routes, matched by trying them all.
+pub struct Reference {
+    routes: Vec<Route>,
+    slash_policy: SlashPolicy,
+}
+
+struct Route {
+    pattern: Pattern,
+    methods: Methods,
+    id: u32,
+}
+
+/// An answer, and the bounds of the parameters' values in the path.
+pub type Answer = (Match, Vec<(usize, usize)>);
+
+/// How one segment matched: the smaller, the better. The kind of part, then how much fixed text
+/// is lacking around its parameter, in all and before it.
+type Rank = (u8, usize, usize);
+
+impl Reference {
+    /// A table of these patterns, all of them readable.
+    pub fn new(routes: &[(String, Methods, u32)], slash_policy: SlashPolicy) -> Self {
+        let read = |(text, methods, id): &(String, Methods, u32)| {
+            let mut pattern = Pattern::parse(text).expect("the caller gives readable patterns");
+            let ends_empty = pattern.parts.last() == Some(&Part::Static(Vec::new()));
+            if slash_policy == SlashPolicy::Ignore && ends_empty && pattern.parts.len() > 1 {
+                pattern.parts.pop();
+            }
+            Route { pattern, methods: *methods, id: *id }
+        };
+        Self { routes: routes.iter().map(read).collect(), slash_policy }
+    }
+
+    /// What [`Router::find`](crate::Router::find) must answer.
+    pub fn find(&self, path: &[u8], method: u8) -> Answer {
+        let (answer, values) = self.find_as_written(path, method);
+        if matches!(answer, Match::Found { .. }) || self.slash_policy != SlashPolicy::Redirect {
+            return (answer, values);
+        }
+        if path.starts_with(b"//") || path.starts_with(b"/\\") || !path.starts_with(b"/") {
+            return (answer, values);
+        }
+        let add_slash = !path.ends_with(b"/");
+        let mut other = path.to_vec();
+        if add_slash {
+            other.push(b'/');
+        } else {
+            other.pop();
+        }
+        match self.find_as_written(&other, method) {
+            (Match::Found { .. }, _) => (Match::Redirect { add_slash }, Vec::new()),
+            _ => (answer, values),
+        }
+    }
+
+    /// What [`Router::methods`](crate::Router::methods) must answer.
+    pub fn methods(&self, path: &[u8]) -> Methods {
+        let matching = self.routes.iter().filter(|route| self.match_route(route, path).is_some());
+        matching.fold(Methods::NONE, |all, route| all.union(route.methods))
+    }
+
+    fn find_as_written(&self, path: &[u8], method: u8) -> Answer {
+        let mut matches: Vec<_> = self
+            .routes
+            .iter()
+            .filter_map(|route| Some((self.match_route(route, path)?, route)))
+            .collect();
+        matches.sort_by(|((left, _), _), ((right, _), _)| left.cmp(right));
+        for ((_, values), route) in &matches {
+            if route.methods.contains(method) {
+                return (Match::Found { route: route.id }, values.clone());
+            }
+        }
+        let answer = match self.methods(path) {
+            Methods::NONE => Match::Missing,
+            allow => Match::MethodMissing { allow },
+        };
+        (answer, Vec::new())
+    }
+
+    /// The ranks of the route's segments, from the left, and its values, if it matches.
+    fn match_route(&self, route: &Route, path: &[u8]) -> Option<(Vec<Rank>, Vec<(usize, usize)>)> {
+        let mut segments = segments(path)?;
+        let ends_empty = segments.last().is_some_and(|(start, end)| start == end);
+        if self.slash_policy == SlashPolicy::Ignore && ends_empty && segments.len() > 1 {
+            segments.pop();
+        }
+        let (mut ranks, mut values) = (Vec::new(), Vec::new());
+        let mut segments = segments.into_iter();
+        for part in &route.pattern.parts {
+            let (start, end) = segments.next()?;
+            let (rank, value) = match part {
+                Part::Rest if start < path.len() => {
+                    ranks.push((3, 0, 0));
+                    values.push((start, path.len()));
+                    return Some((ranks, values));
+                }
+                Part::Rest => return None,
+                Part::Static(text) => {
+                    if join(&characters(path, start, end)) != *text {
+                        return None;
+                    }
+                    ((0, 0, 0), None)
+                }
+                Part::Affixed { prefix, suffix } => {
+                    let value = between(&characters(path, start, end), prefix, suffix)?;
+                    let fixed = prefix.len() + suffix.len();
+                    ((1, usize::MAX - fixed, usize::MAX - prefix.len()), Some(value))
+                }
+                Part::Parameter if start < end => ((2, 0, 0), Some((start, end))),
+                Part::Parameter => return None,
+            };
+            ranks.push(rank);
+            values.extend(value);
+        }
+        if segments.next().is_some() { None } else { Some((ranks, values)) }
+    }
+}
+
+/// The bounds of the segments of a path that begins with a slash.
+fn segments(path: &[u8]) -> Option<Vec<(usize, usize)>> {
+    let mut start = 1;
+    let mut bounds = Vec::new();
+    for segment in path.strip_prefix(b"/")?.split(|byte| *byte == b'/') {
+        bounds.push((start, start + segment.len()));
+        start += segment.len() + 1;
+    }
+    Some(bounds)
+}
+
+/// A character of a segment: its plain form, and its bounds in the path.
+type Character = (Vec<u8>, (usize, usize));
+
+/// The characters of a segment. An escape is one character.
+fn characters(path: &[u8], start: usize, end: usize) -> Vec<Character> {
+    let mut found = Vec::new();
+    let mut at = start;
+    while at < end {
+        let digits = path[at + 1..end].get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let value = digits
+            .filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|two| u8::from_str_radix(two, 16).ok());
+        let (plain, length) = match (path[at], value) {
+            (b'%', Some(b'/')) => (b"%2F".to_vec(), 3),
+            (b'%', Some(b'%')) => (b"%25".to_vec(), 3),
+            (b'%', Some(byte)) => (vec![byte], 3),
+            (b'%', None) => (b"%25".to_vec(), 1),
+            (byte, _) => (vec![byte], 1),
+        };
+        found.push((plain, (at, at + length)));
+        at += length;
+    }
+    found
+}
+
+fn join(characters: &[Character]) -> Vec<u8> {
+    characters.iter().flat_map(|(plain, _)| plain.clone()).collect()
+}
+
+/// The bounds of at least one character between a prefix and a suffix.
+fn between(characters: &[Character], prefix: &[u8], suffix: &[u8]) -> Option<(usize, usize)> {
+    let count = characters.len();
+    let left = (0..=count).find(|left| join(&characters[..*left]) == prefix)?;
+    let right = (left + 1..=count).find(|right| join(&characters[*right..]) == suffix)?;
+    Some((characters[left].1.0, characters[right - 1].1.1))
+}

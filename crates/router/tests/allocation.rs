@@ -1,0 +1,84 @@
+//! A lookup allocates nothing, whatever it finds.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use peregrine_router::{Builder, Methods, Parameters, SlashPolicy};
+
+thread_local! {
+    /// The allocations of this thread; other tests' threads do not disturb it.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "only a global allocator can count allocations")]
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `alloc` above, and so from the system, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    work();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+#[test]
+fn no_lookup_allocates() {
+    let patterns =
+        ["/", "/users", "/caf\u{e9}/{x}", "/users/{id}", "/v{n}.json/{a}/{b}", "/f/{*rest}"];
+    let long = format!("/f/{}", "x/".repeat(400));
+    let medium = format!("/users/{}", "y".repeat(90));
+    let paths = [
+        "/",
+        "/users",
+        "/users/",
+        "/users/7",
+        "/users/7/8",
+        "/caf%C3%A9/%20",
+        "/v1.json/2/3",
+        "/f/a/b",
+        "/none",
+        "",
+        &medium,
+        &long,
+    ];
+    for policy in [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore] {
+        let mut builder = Builder::new();
+        builder.slash_policy(policy);
+        for (id, pattern) in patterns.iter().enumerate() {
+            builder.insert(pattern, Methods::of(0), id as u32);
+        }
+        let router = builder.build().unwrap();
+        for path in paths {
+            let path = path.as_bytes();
+            for method in [0, 1] {
+                let count = allocations(|| {
+                    let mut parameters = Parameters::default();
+                    black_box(router.find(path, method, &mut parameters));
+                    let values = router.values(&parameters, path);
+                    for (name, value) in values.iter() {
+                        assert_eq!(values.by_name(name), Some(value));
+                    }
+                    black_box(router.methods(path));
+                });
+                assert_eq!(count, 0, "{:?}", String::from_utf8_lossy(path));
+            }
+        }
+    }
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1, "the counter counts");
+}

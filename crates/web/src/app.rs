@@ -1,0 +1,343 @@
+//! Applications: routes, middleware and states put together, checked, and made ready to run.
+
+use crate::application::{Application, Built};
+use crate::fault::{BuildError, Fault};
+use crate::handler::Handler;
+use crate::head::Head;
+use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::problem::Problem;
+use crate::requirements::PathShape;
+use crate::respond::IntoResponse;
+use crate::route::{EXTENSIONS_MAX, MethodIndex, MethodRouter, Methods, Routes, Table};
+use crate::scope::{Entry, Scope, routing};
+use crate::unrouted::{ProblemHook, Shared};
+use http::Method;
+use peregrine_proto::Method as Known;
+use peregrine_router::{Builder, Methods as Bits, Problem as RouterProblem};
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+
+pub use peregrine_router::SlashPolicy;
+
+/// An application while it grows.
+///
+/// ```
+/// use peregrine_web::{App, Request};
+///
+/// async fn greet(request: Request) -> String {
+///     format!("Good day, you who asked for {}", request.path())
+/// }
+///
+/// let app = App::new()
+///     .get("/", || "the front page")
+///     .scope("/users", |scope| scope.get("/{id}", greet).post("/", || "made one"));
+///
+/// let client = app.test();
+/// assert_eq!(client.get("/").send_now().text(), "the front page");
+/// assert_eq!(client.get("/users/7").send_now().text(), "Good day, you who asked for /users/7");
+/// assert_eq!(client.delete("/users").send_now().status(), 405);
+/// ```
+///
+/// # Middleware
+///
+/// [`App::with`] puts a middleware around everything that is added **after** it, in this scope and
+/// the scopes within; those given earlier are further out. (In axum, `layer` is around what was added
+/// before it.) Answers that no route gives run through middleware too: a 404 through all of the
+/// application's own, also those given last; a 405, or the automatic answer to OPTIONS, through that
+/// of a route that has the path. So access logs see every request, and CORS sees preflights.
+///
+/// # What is answered without a handler
+///
+/// - HEAD, wherever GET has a handler: that one is called.
+/// - OPTIONS: status 204 with `Allow`; for `*`, status 204.
+/// - 405 with `Allow` where a path has routes but none for the method. A path that several patterns
+///   match has the methods of all of them.
+/// - 404 elsewhere, unless there is a [`App::fallback`].
+///
+/// # Patterns
+///
+/// `/users/{id}`, `/files/{*path}`, `/v{version}/{name}.json`: see
+/// [`peregrine_router::Builder::insert`]. The order in which routes are added never matters.
+pub struct App<W = Bare> {
+    scope: Scope<W>,
+    hook: Option<ProblemHook>,
+    slash_policy: SlashPolicy,
+}
+
+impl App {
+    /// An application without routes.
+    #[must_use]
+    pub fn new() -> Self {
+        let scope = Scope::root(Rc::new(Shared::default()));
+        Self { scope, hook: None, slash_policy: SlashPolicy::Strict }
+    }
+}
+
+impl Default for App {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<W: Wrap> App<W> {
+    routing!(.scope);
+
+    /// Runs `middleware` around everything that follows, inside the middleware given before.
+    #[must_use]
+    pub fn with<M: Middleware + 'static>(self, middleware: M) -> App<Inside<W, M>> {
+        let Self { scope, hook, slash_policy } = self;
+        App { scope: scope.add_with(middleware), hook, slash_policy }
+    }
+
+    /// Answers requests for paths that have no route, in place of the 404. All of the application's
+    /// middleware runs around it, that given later too.
+    #[track_caller]
+    #[must_use]
+    pub fn fallback<Args, H>(mut self, handler: H) -> Self
+    where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
+        self.scope.set_fallback(handler, Location::caller());
+        self
+    }
+
+    /// Gives every problem its form: those of extractors, of handlers and middleware, 404 and 405.
+    /// The default is `application/problem+json`.
+    ///
+    /// `render` sees the problem and the head of the request, say for its `Accept`. Header fields
+    /// that others put on the response stay, unless `render` sets them too.
+    ///
+    /// ```
+    /// use peregrine_web::{App, Head, Problem, Response};
+    ///
+    /// let app = App::new().on_problem(|problem: Problem, _: &Head| {
+    ///     Response::new(problem.status).with_body(format!("Oh no! {}", problem.kind))
+    /// });
+    /// assert_eq!(app.test().get("/x").send_now().text(), "Oh no! unknown-route");
+    /// ```
+    #[must_use]
+    pub fn on_problem<F, R>(mut self, render: F) -> Self
+    where
+        F: Fn(Problem, &Head) -> R + 'static,
+        R: IntoResponse,
+    {
+        self.hook =
+            Some(Rc::new(move |problem, head: &Head| render(problem, head).into_response()));
+        self
+    }
+
+    /// Says what a slash at the end of a path means. The default is [`SlashPolicy::Strict`]; a
+    /// redirect has status 308 and keeps the query.
+    #[must_use]
+    pub fn slash_policy(mut self, policy: SlashPolicy) -> Self {
+        self.slash_policy = policy;
+        self
+    }
+
+    /// The routes, with problems in this application's form.
+    pub(crate) fn into_scope(self) -> Scope<W> {
+        if let Some(hook) = &self.hook {
+            self.scope.plan.shared.set_hook(hook);
+        }
+        self.scope
+    }
+
+    /// Checks everything and makes the application ready to run.
+    ///
+    /// # Errors
+    /// All that is wrong, at once: patterns that cannot be read, routes that conflict, states that
+    /// handlers or middleware need and nobody gave, handlers that take other parameters from the
+    /// path than it has. Each says where and how to put it right.
+    pub fn build(self) -> Result<Application, BuildError> {
+        let slash_policy = self.slash_policy;
+        let (mut plan, missing) = self.into_scope().finish();
+        let mut faults = std::mem::take(&mut plan.faults);
+
+        let mut index = MethodIndex::default();
+        let bits = method_bits(&plan.entries, &mut index, slash_policy);
+        if let Err(fault) = &bits {
+            faults.push(fault.clone());
+        }
+        let mut builder = Builder::new();
+        builder.slash_policy(slash_policy);
+        for ((entry, bits), id) in plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..) {
+            builder.insert_labelled(&entry.pattern, bits, id, &entry.place.to_string());
+        }
+        let router = builder.build();
+        if let Err(error) = &router {
+            let translated =
+                error.problems.iter().map(|problem| translate(problem, &plan.entries, &index));
+            faults.extend(translated);
+        }
+
+        for entry in &plan.entries {
+            check_path(entry, &mut faults);
+        }
+        let entries = plan.entries.iter().map(|entry| (entry.name(), &entry.requirements));
+        let others = plan.needs.iter().map(|(name, needs)| (name.clone(), needs));
+        for (name, needs) in entries.chain(others) {
+            let lacking = needs.states().filter(|(id, _)| !plan.states.contains(*id));
+            faults.extend(
+                lacking.map(|(_, state)| Fault::MissingState { route: name.clone(), state }),
+            );
+        }
+
+        let (true, Ok(router)) = (faults.is_empty(), router) else {
+            return Err(BuildError { faults });
+        };
+        let router = Rc::new(router);
+        let table = Rc::new(Table { router: Rc::clone(&router), methods: index });
+        plan.shared.set_table(&table);
+        plan.states.set_router(router);
+        let routes = plan.entries.into_iter().map(Built::from).collect();
+        Ok(Application::new(table, routes, plan.fallbacks, missing, plan.states))
+    }
+}
+
+impl<W> fmt::Debug for App<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App")
+            .field("routes", &self.scope.plan.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    /// The route as errors name it.
+    fn name(&self) -> String {
+        format!("{} {} ({})", self.methods, self.pattern, self.place)
+    }
+}
+
+/// The methods that each entry answers: what it says, HEAD with GET, and for `any` what the others
+/// of the same shape leave.
+fn method_bits(
+    entries: &[Entry],
+    index: &mut MethodIndex,
+    slash_policy: SlashPolicy,
+) -> Result<Vec<Bits>, Fault> {
+    let mut own = Vec::with_capacity(entries.len());
+    let mut taken: HashMap<String, Bits> = HashMap::new();
+    for entry in entries {
+        let bits = match &entry.methods {
+            Methods::Any => Bits::NONE,
+            Methods::One(method) => Bits::of(index.add(method).ok_or_else(|| Fault::TooMany {
+                what: format!(
+                    "{} is one method too many: an application can name {EXTENSIONS_MAX} methods \
+                     of its own; use `any` for some and look at the method in the handler",
+                    entry.name()
+                ),
+            })?),
+        };
+        let shape = shape(&entry.pattern, slash_policy);
+        let all = taken.entry(shape.clone()).or_default();
+        *all = all.union(bits);
+        own.push((shape, bits));
+    }
+    let (get, head) = (Bits::of(Known::Get as u8), Bits::of(Known::Head as u8));
+    let with_head =
+        |bits: Bits| if bits.contains(Known::Get as u8) { bits.union(head) } else { bits };
+    Ok(own
+        .into_iter()
+        .map(|(shape, bits)| {
+            let taken = taken[&shape];
+            if bits.is_empty() {
+                Bits::from_bits(!with_head(taken).bits())
+            } else if bits == get && !taken.contains(Known::Head as u8) {
+                with_head(bits)
+            } else {
+                bits
+            }
+        })
+        .collect())
+}
+
+/// The pattern without the names of its parameters.
+fn shape(pattern: &str, slash_policy: SlashPolicy) -> String {
+    let mut shape = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some((before, name, after)) = next_name(rest) {
+        shape.push_str(before);
+        shape.push_str(if name.starts_with('*') { "{*}" } else { "{}" });
+        rest = after;
+    }
+    shape.push_str(rest);
+    if slash_policy == SlashPolicy::Ignore && shape.len() > 1 && shape.ends_with('/') {
+        shape.pop();
+    }
+    shape
+}
+
+/// Cuts `text` at its first parameter: what is before it, its name, what is behind it. `{{` and
+/// `}}` are literal braces.
+fn next_name(text: &str) -> Option<(&str, &str, &str)> {
+    let mut from = 0;
+    loop {
+        let open = text[from..].find('{')? + from;
+        if text[open + 1..].starts_with('{') {
+            from = open + 2;
+            continue;
+        }
+        let close = text[open..].find('}')? + open;
+        return Some((&text[..open], &text[open + 1..close], &text[close + 1..]));
+    }
+}
+
+fn parameter_names(pattern: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut rest = pattern;
+    while let Some((_, name, after)) = next_name(rest) {
+        names.push(name.trim_start_matches('*'));
+        rest = after;
+    }
+    names
+}
+
+fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
+    let names = parameter_names(&entry.pattern);
+    let has = || match names.len() {
+        0 => "none".to_owned(),
+        count => format!("{count}: {}", names.join(", ")),
+    };
+    for shape in entry.requirements.paths() {
+        let takes = match shape {
+            PathShape::Count(count) if *count == names.len() => continue,
+            PathShape::Count(1) => "1 parameter".to_owned(),
+            PathShape::Count(count) => format!("{count} parameters"),
+            PathShape::Names(wanted) => {
+                let lacking = wanted.iter().filter(|name| !names.contains(name));
+                let lacking: Vec<_> = lacking.map(|name| format!("`{name}`")).collect();
+                if lacking.is_empty() {
+                    continue;
+                }
+                lacking.join(", ")
+            }
+        };
+        faults.push(Fault::PathMismatch { route: entry.name(), takes, has: has() });
+    }
+}
+
+/// The router's complaint in the application's words.
+fn translate(problem: &RouterProblem, entries: &[Entry], index: &MethodIndex) -> Fault {
+    let name = |id: u32| entries[id as usize].name();
+    match problem {
+        RouterProblem::Pattern { route, error } => {
+            let reason = format!("at byte {}: {}", error.position, error.fault);
+            Fault::Pattern { route: name(route.id), reason }
+        }
+        RouterProblem::Duplicate { first, second, methods } => {
+            let any = |id: u32| entries[id as usize].methods == Methods::Any;
+            let methods = if any(first.id) && any(second.id) {
+                Methods::Any.to_string()
+            } else {
+                index.names(*methods)
+            };
+            Fault::Conflict { first: name(first.id), second: name(second.id), methods }
+        }
+        // Ids count the entries, and every entry has methods: what is left is their number.
+        other => Fault::TooMany { what: other.to_string() },
+    }
+}

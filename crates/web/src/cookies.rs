@@ -1,0 +1,163 @@
+//! Cookies, read from requests and set by responses.
+
+use crate::extract::FromRequestParts;
+use crate::problem::Problem;
+use crate::request::Parts;
+use crate::respond::{IntoResponse, IntoResponseParts};
+use crate::response::Response;
+use cookie::CookieJar;
+use http::header::SET_COOKIE;
+use http::{HeaderValue, StatusCode};
+
+pub use cookie::{Cookie, SameSite};
+
+/// The request's cookies, and changes to them.
+///
+/// As an argument it never fails: what is no cookie is passed over. Before the body of a response it
+/// sets and removes what was changed; unchanged cookies are not sent. Values are percent-decoded and
+/// encoded, because few characters may stand in a cookie.
+///
+/// ```
+/// use peregrine_web::cookies::{Cookie, Cookies, SameSite};
+///
+/// async fn visit(cookies: Cookies) -> (Cookies, String) {
+///     let visits = cookies.value("visits").and_then(|text| text.parse().ok()).unwrap_or(0) + 1;
+///     let cookie = Cookie::build(("visits", visits.to_string()))
+///         .path("/")
+///         .http_only(true)
+///         .same_site(SameSite::Lax);
+///     (cookies.add(cookie), format!("visit number {visits}"))
+/// }
+/// # let _ = visit;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Cookies {
+    jar: CookieJar,
+}
+
+impl Cookies {
+    /// The cookie called `name`, changes included.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Cookie<'static>> {
+        self.jar.get(name)
+    }
+
+    /// The value of the cookie called `name`, changes included.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.jar.get(name).map(Cookie::value)
+    }
+
+    /// All cookies, changes included, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Cookie<'static>> {
+        self.jar.iter()
+    }
+
+    /// Sets a cookie.
+    #[expect(clippy::should_implement_trait, reason = "cookie jars everywhere call it so")]
+    #[must_use = "return the cookies as part of the response"]
+    pub fn add(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
+        self.jar.add(cookie);
+        self
+    }
+
+    /// Removes a cookie. `Path` and `Domain` must be what they were when it was set:
+    /// `cookies.remove(Cookie::build("visits").path("/"))`. Removing one that the request does not
+    /// have does nothing.
+    #[must_use = "return the cookies as part of the response"]
+    pub fn remove(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
+        self.jar.remove(cookie);
+        self
+    }
+}
+
+impl FromRequestParts for Cookies {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        let mut jar = CookieJar::new();
+        // RFC 6265 §5.4: a peer sends one Cookie field; RFC 9113 §8.2.3 allows several.
+        for value in parts.head.fields_named("cookie") {
+            let text = String::from_utf8_lossy(value);
+            for cookie in Cookie::split_parse_encoded(text.as_ref()).flatten() {
+                jar.add_original(cookie.into_owned());
+            }
+        }
+        Ok(Self { jar })
+    }
+}
+
+impl IntoResponseParts for Cookies {
+    fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
+        for cookie in self.jar.delta() {
+            let value = HeaderValue::try_from(cookie.encoded().to_string()).map_err(|_| {
+                tracing::error!(cookie = cookie.name(), "an attribute of a cookie is invalid");
+                Problem::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "invalid-cookie",
+                    "the server made an invalid cookie; its log says which",
+                )
+            })?;
+            response.fields.append(SET_COOKIE, value);
+        }
+        Ok(())
+    }
+}
+
+/// Status 200 with the changed cookies and no content.
+impl IntoResponse for Cookies {
+    fn into_response(self) -> Response {
+        crate::respond::only(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::Body;
+    use crate::extract::testing::{from_parts, get, now, post};
+
+    fn sent(response: &Response) -> Vec<&str> {
+        let mut values: Vec<_> = response
+            .fields
+            .iter()
+            .filter(|(name, _)| *name == SET_COOKIE)
+            .map(|(_, value)| value.to_str().expect("ASCII"))
+            .collect();
+        values.sort_unstable();
+        values
+    }
+
+    #[test]
+    fn cookies_are_read_from_every_field_and_decoded() {
+        let fields = [("Cookie", "a=1; b=x%20y; nonsense"), ("cookie", "c=3")];
+        let cookies: Cookies =
+            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+        assert_eq!(
+            ["a", "b", "c", "d"].map(|name| cookies.value(name)),
+            [Some("1"), Some("x y"), Some("3"), None]
+        );
+        assert_eq!(cookies.iter().count(), 3);
+    }
+
+    #[test]
+    fn only_changes_are_sent() {
+        let fields = [("cookie", "old=1; kept=2")];
+        let cookies: Cookies =
+            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+        let cookies = cookies.add(("new", "a;b")).remove("old").remove("never-there");
+        assert_eq!((cookies.value("old"), cookies.value("new")), (None, Some("a;b")));
+        let response = (StatusCode::CREATED, cookies, "text").into_response();
+        assert_eq!(response.status, 201);
+        let sent = sent(&response);
+        assert_eq!(sent.len(), 2);
+        assert_eq!(sent[0], "new=a%3Bb");
+        assert!(sent[1].starts_with("old=; Max-Age=0; Expires="), "{}", sent[1]);
+    }
+
+    #[test]
+    fn a_cookie_with_a_line_break_in_its_path_is_a_problem_and_not_a_field() {
+        let cookies: Cookies = now(from_parts(&mut get("/").parts)).expect("never fails");
+        let response =
+            (cookies.add(Cookie::build(("a", "1")).path("/\r\nx: y")), "text").into_response();
+        assert_eq!((response.status.as_u16(), sent(&response).len()), (500, 0));
+    }
+}

@@ -1,0 +1,123 @@
+//! Facts about the connection that a request came on.
+
+use super::FromRequestParts;
+use crate::connection::{ConnectionInfo, TlsInfo};
+use crate::problem::Problem;
+use crate::request::Parts;
+use http::StatusCode;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// The address of the peer, which may be a proxy. There is none on a Unix domain socket and in
+/// tests: such a request is a problem with status 500, and `None` for `Option<PeerAddress>`.
+///
+/// ```
+/// use peregrine_web::extract::PeerAddress;
+///
+/// async fn who(PeerAddress(address): PeerAddress) -> String {
+///     format!("you are {}", address.ip())
+/// }
+/// # let _ = who;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerAddress(pub SocketAddr);
+
+impl FromRequestParts for PeerAddress {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parts.connection().peer.tcp().map(Self).ok_or_else(|| {
+            Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "no-peer-address",
+                "the handler needs the peer's address, but the connection is not TCP; it should \
+                 take `Option<PeerAddress>` or `ConnectionInfo`",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.connection().peer.tcp().map(Self))
+    }
+}
+
+/// All that is known of the connection, copied. `Rc<ConnectionInfo>` shares it instead.
+impl FromRequestParts for ConnectionInfo {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(ConnectionInfo::clone(parts.connection()))
+    }
+}
+
+/// All that is known of the connection.
+impl FromRequestParts for Rc<ConnectionInfo> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(Rc::clone(parts.connection()))
+    }
+}
+
+/// What the TLS handshake agreed on. A request on a plain connection is a problem with status 403,
+/// and `None` for `Option<Tls>`.
+///
+/// ```
+/// use peregrine_web::extract::Tls;
+///
+/// async fn secure(tls: Option<Tls>) -> &'static str {
+///     tls.map_or("plain", |Tls(info)| info.version)
+/// }
+/// # let _ = secure;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls(pub TlsInfo);
+
+impl FromRequestParts for Tls {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parts.connection().tls.clone().map(Self).ok_or_else(|| {
+            Problem::new(
+                StatusCode::FORBIDDEN,
+                "tls-required",
+                "this is only answered on an encrypted connection; use https",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.connection().tls.clone().map(Self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{from_parts, get, now, parts_on};
+    use super::*;
+    use crate::connection::Peer;
+
+    fn secure_tcp() -> ConnectionInfo {
+        ConnectionInfo {
+            peer: Peer::Tcp("192.0.2.7:4000".parse().expect("an address")),
+            tls: Some(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }),
+            ..ConnectionInfo::default()
+        }
+    }
+
+    #[test]
+    fn the_peer_and_tls_are_given_where_there_are_any() {
+        let mut parts = parts_on(secure_tcp());
+        let PeerAddress(peer) = now(from_parts(&mut parts)).expect("TCP");
+        let Tls(tls) = now(from_parts(&mut parts)).expect("TLS");
+        let info: Rc<ConnectionInfo> = now(from_parts(&mut parts)).expect("always");
+        let copy: ConnectionInfo = now(from_parts(&mut parts)).expect("always");
+        assert_eq!((peer.to_string().as_str(), tls.version), ("192.0.2.7:4000", "TLSv1.3"));
+        assert_eq!((&info.peer, &copy.peer), (&Peer::Tcp(peer), &Peer::Tcp(peer)));
+    }
+
+    #[test]
+    fn without_tcp_or_tls_the_problem_says_so_and_option_is_none() {
+        let mut parts = get("/").parts;
+        let problem = now(PeerAddress::from_request_parts(&mut parts)).expect_err("no TCP");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
+        assert!(problem.detail.contains("Option<PeerAddress>"));
+        let problem = now(Tls::from_request_parts(&mut parts)).expect_err("no TLS");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (403, "tls-required"));
+        assert!(problem.detail.contains("https"));
+        assert_eq!(now(from_parts::<Option<PeerAddress>>(&mut parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<Tls>>(&mut parts)), Ok(None));
+    }
+}

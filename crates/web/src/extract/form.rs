@@ -1,0 +1,94 @@
+//! Urlencoded forms from the body, or from the query.
+
+use super::content::read;
+use super::{Form, FromRequest, media, query};
+use crate::problem::Problem;
+use crate::request::Request;
+use http::Method;
+use serde::de::DeserializeOwned;
+
+/// See [`Form`]. The problems are those of [`super::Query`] for GET and HEAD; else 415 for another
+/// `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field; 413, 408 and 400
+/// for a body that could not be read.
+///
+/// `Option<Form<T>>` is `None` for GET and HEAD without `?`, and for other methods without body and
+/// without `Content-Type`.
+impl<T: DeserializeOwned> FromRequest for Form<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        if is_in_query(&request) {
+            return query::parse(request.parts.head.query().unwrap_or_default()).map(Form);
+        }
+        let head = &request.parts.head;
+        media::check(head, "application/x-www-form-urlencoded", media::is_form)?;
+        read(request.body, query::form).await?.map(Form)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        let head = &request.parts.head;
+        let absent = if is_in_query(&request) {
+            head.query().is_none()
+        } else {
+            request.body.length() == Some(0) && head.field("content-type").is_none()
+        };
+        if absent { Ok(None) } else { Self::from_request(request).await.map(Some) }
+    }
+}
+
+fn is_in_query(request: &Request) -> bool {
+    matches!(request.method(), Method::GET | Method::HEAD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{from_request, get, incoming, now, post};
+    use super::*;
+    use crate::body::Body;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Login {
+        name: String,
+        tries: Option<u8>,
+    }
+
+    const FORM: &[(&str, &str)] = &[("content-type", "application/x-www-form-urlencoded")];
+
+    #[test]
+    fn a_form_comes_from_the_body_or_with_get_from_the_query() {
+        let expected = || Ok(Form(Login { name: "a b".into(), tries: Some(3) }));
+        let body = post("/?name=no", FORM, Body::from("name=a+b&tries=3"));
+        assert_eq!(now(from_request::<Form<Login>>(body)), expected());
+        let pieces = post("/", FORM, incoming(&["name=a+", "b&tries=3"], 100));
+        assert_eq!(now(from_request::<Form<Login>>(pieces)), expected());
+        assert_eq!(now(from_request::<Form<Login>>(get("/?name=a%20b&tries=3"))), expected());
+    }
+
+    #[test]
+    fn a_wrong_form_names_the_field_and_a_wrong_type_what_is_expected() {
+        let wrong = post("/", FORM, Body::from("name=a&tries=300"));
+        let problem = now(from_request::<Form<Login>>(wrong)).expect_err("300 is no u8");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (422, "unexpected-value"));
+        assert!(problem.detail.starts_with("tries: "), "{}", problem.detail);
+        assert_eq!(problem.members, [("path".into(), "tries".into())]);
+
+        let json = post("/", &[("content-type", "application/json")], Body::from("{}"));
+        let problem = now(from_request::<Form<Login>>(json)).expect_err("no form");
+        assert_eq!(
+            (problem.status.as_u16(), problem.kind.as_ref()),
+            (415, "unsupported-media-type")
+        );
+        assert!(problem.detail.contains("application/x-www-form-urlencoded"));
+
+        let problem = now(from_request::<Form<Login>>(get("/?tries=1"))).expect_err("no name");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-query"));
+    }
+
+    #[test]
+    fn an_optional_form_may_be_absent() {
+        for request in [get("/"), post("/", &[], Body::empty())] {
+            assert_eq!(now(from_request::<Option<Form<Login>>>(request)), Ok(None));
+        }
+        let wrong = post("/", FORM, Body::from("x=1"));
+        assert_eq!(now(from_request::<Option<Form<Login>>>(wrong)).expect_err("there").status, 422);
+    }
+}

@@ -1,0 +1,227 @@
+//! JSON from the body.
+
+use super::content::read;
+use super::{FromRequest, Json, media};
+use crate::problem::Problem;
+use crate::request::Request;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+/// See [`Json`]. The problems are: 415 for another `Content-Type`; 400 for no body and for a body that
+/// is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path` of the
+/// field; 413, 408 and 400 for a body that could not be read.
+///
+/// `Option<Json<T>>` is `None` for a request without body and without `Content-Type`.
+impl<T: DeserializeOwned> FromRequest for Json<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        if is_absent(&request) {
+            return Err(empty());
+        }
+        media::check(&request.parts.head, "application/json (or end in +json)", media::is_json)?;
+        read(request.body, parse).await?.map(Json)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        if is_absent(&request) {
+            return Ok(None);
+        }
+        Self::from_request(request).await.map(Some)
+    }
+}
+
+fn is_absent(request: &Request) -> bool {
+    request.body.length() == Some(0) && request.parts.head.field("content-type").is_none()
+}
+
+fn empty() -> Problem {
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "empty-body",
+        "the body is empty, but a JSON document is expected",
+    )
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Tracking the path costs time at every field, so only a document that failed pays for it.
+    serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
+}
+
+#[cold]
+fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {
+    if bytes.trim_ascii().is_empty() {
+        return empty();
+    }
+    let (line, column) = (error.line(), error.column());
+    if error.classify() != Category::Data {
+        return Problem::new(
+            StatusCode::BAD_REQUEST,
+            "invalid-json",
+            format!("the body is not valid JSON: {error}"),
+        )
+        .with("line", line)
+        .with("column", column);
+    }
+    let deserializer = &mut serde_json::Deserializer::from_slice(bytes);
+    let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
+        Err(error) => error.path().to_string(),
+        Ok(_) => String::from("."),
+    };
+    let text = error.to_string();
+    // The position stands in members of its own, and says little beside the path.
+    let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
+    field_problem(path, reason).with("line", line).with("column", column)
+}
+
+/// A value of the right grammar with a wrong content, at `path`.
+pub(super) fn field_problem(path: String, reason: &str) -> Problem {
+    let (path, reason) = match missing(reason) {
+        Some(name) if path == "." => (name.to_owned(), "missing field"),
+        Some(name) => (format!("{path}.{name}"), "missing field"),
+        None => (path, reason),
+    };
+    let kind = "unexpected-value";
+    let status = StatusCode::UNPROCESSABLE_ENTITY;
+    if path == "." {
+        return Problem::new(status, kind, reason.to_owned()).with("path", "");
+    }
+    Problem::new(status, kind, format!("{path}: {reason}")).with("path", path)
+}
+
+/// The name in serde's message for a field that is not there. The path that serde_path_to_error
+/// gives ends before it, at the object that lacks it.
+fn missing(reason: &str) -> Option<&str> {
+    reason.strip_prefix("missing field `")?.strip_suffix('`')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{from_request, incoming, now, post};
+    use super::*;
+    use crate::body::Body;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Bird {
+        name: String,
+        #[serde(default)]
+        tags: Vec<Tag>,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Tag {
+        name: String,
+        weight: u8,
+    }
+
+    const JSON: &[(&str, &str)] = &[("content-type", "application/json; charset=utf-8")];
+
+    fn problem(fields: &[(&str, &str)], body: &'static str) -> Problem {
+        let whole = now(from_request::<Json<Bird>>(post("/", fields, Body::from(body))));
+        let pieces = now(from_request::<Json<Bird>>(post("/", fields, incoming(&[body], 9999))));
+        assert_eq!(whole, pieces, "whole bodies and streams are judged alike");
+        whole.expect_err("a problem")
+    }
+
+    fn member<'p>(problem: &'p Problem, name: &str) -> &'p serde_json::Value {
+        let found = problem.members.iter().find(|(member, _)| member == name);
+        &found.unwrap_or_else(|| panic!("{name} in {problem:?}")).1
+    }
+
+    #[test]
+    fn json_is_read_whether_it_is_here_or_comes_in_pieces() {
+        let tag = Tag { name: "fast".into(), weight: 7 };
+        let bird = Bird { name: "lanner".into(), tags: vec![tag] };
+        let text = r#"{"name":"lanner","tags":[{"name":"fast","weight":7}]}"#;
+        let (left, right) = text.split_at(20);
+        for body in [Body::from(text), incoming(&[left, right], 100)] {
+            let request = post("/", &[("Content-Type", "application/vnd.bird+json")], body);
+            assert_eq!(
+                now(from_request::<Json<Bird>>(request)),
+                Ok(Json(Bird { ..bird.clone_of() }))
+            );
+        }
+    }
+
+    impl Bird {
+        fn clone_of(&self) -> Self {
+            let tags =
+                self.tags.iter().map(|tag| Tag { name: tag.name.clone(), weight: tag.weight });
+            Self { name: self.name.clone(), tags: tags.collect() }
+        }
+    }
+
+    #[test]
+    fn another_content_type_is_named_with_the_one_expected() {
+        let other = problem(&[("content-type", "text/plain")], "{}");
+        assert_eq!((other.status.as_u16(), other.kind.as_ref()), (415, "unsupported-media-type"));
+        assert!(other.detail.contains("`text/plain`") && other.detail.contains("application/json"));
+        assert_eq!(member(&other, "sent"), "text/plain");
+        let none = problem(&[], "{}");
+        assert_eq!(none.status, 415);
+        assert!(none.detail.contains("no Content-Type"), "{}", none.detail);
+    }
+
+    #[test]
+    fn a_syntax_error_has_a_line_and_a_column() {
+        let problem = problem(JSON, "{\n  \"name\": nope\n}");
+        assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-json"));
+        assert!(problem.detail.contains("not valid JSON: expected"), "{}", problem.detail);
+        assert_eq!((member(&problem, "line"), member(&problem, "column")), (&json!(2), &json!(12)));
+    }
+
+    #[test]
+    fn a_document_that_ends_early_or_late_is_a_syntax_error() {
+        for body in ["{\"name\":", "{\"name\":\"a\"} x"] {
+            let problem = problem(JSON, body);
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-json"));
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_by_its_path() {
+        for (body, path, detail) in [
+            (r#"{"tags":[]}"#, "name", "name: missing field"),
+            (
+                r#"{"name":"a","tags":[{"name":"b","weight":1},{"name":"c","weight":1},{"weight":1}]}"#,
+                "tags[2].name",
+                "tags[2].name: missing field",
+            ),
+            (
+                r#"{"name":"a","tags":[{"name":"b","weight":300}]}"#,
+                "tags[0].weight",
+                "tags[0].weight: invalid value: integer `300`, expected u8",
+            ),
+            ("[1]", "[0]", "[0]: invalid type: integer `1`, expected a string"),
+            ("7", "", "invalid type: integer `7`, expected struct Bird"),
+        ] {
+            let problem = problem(JSON, body);
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (422, "unexpected-value"));
+            assert_eq!(problem.detail, detail);
+            assert_eq!(member(&problem, "path"), path);
+            assert_eq!(member(&problem, "line"), 1);
+        }
+    }
+
+    #[test]
+    fn an_empty_body_is_called_so() {
+        for (fields, body) in [(JSON, ""), (JSON, " \n"), (&[][..], "")] {
+            let request = post("/", fields, Body::from(body));
+            let problem = now(from_request::<Json<Bird>>(request)).expect_err("nothing there");
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "empty-body"));
+            assert!(problem.detail.contains("empty"));
+        }
+    }
+
+    #[test]
+    fn an_optional_document_may_be_absent_but_not_wrong() {
+        let none = now(from_request::<Option<Json<Bird>>>(post("/", &[], Body::empty())));
+        assert_eq!(none, Ok(None));
+        let wrong = now(from_request::<Option<Json<Bird>>>(post("/", JSON, Body::from("[1]"))));
+        assert_eq!(wrong.expect_err("it is there").status, 422);
+        let kept =
+            now(from_request::<Result<Json<Bird>, Problem>>(post("/", JSON, Body::from("x"))));
+        assert_eq!(kept.expect("never fails").expect_err("not JSON").status, 400);
+    }
+}

@@ -1,0 +1,357 @@
+//! Which parameters a type takes, found without a request by asking it to read itself.
+
+use crate::requirements::{PathShape, Requirements};
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use std::fmt;
+
+/// Notes what `T` needs: a number of parameters, or each name without which it cannot be read. Maps,
+/// lists, and types that decide while they read need nothing that can be known here.
+pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
+    let mut shape = Shape::Unknown;
+    let _ = T::deserialize(Probe { shape: &mut shape });
+    match shape {
+        Shape::Unknown => {}
+        Shape::Count(count) => requirements.path(PathShape::Count(count)),
+        Shape::Struct(fields) => {
+            for (place, field) in fields.iter().enumerate() {
+                if matches!(T::deserialize(Without { field }), Err(Told::Missing(name)) if name == *field)
+                {
+                    requirements.path(PathShape::Names(&fields[place..=place]));
+                }
+            }
+        }
+    }
+}
+
+enum Shape {
+    Unknown,
+    Count(usize),
+    Struct(&'static [&'static str]),
+}
+
+/// How a type ended its attempt to read itself.
+#[derive(Debug)]
+enum Told {
+    Enough,
+    Missing(&'static str),
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Told {}
+
+impl Error for Told {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self::Enough
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self::Missing(field)
+    }
+}
+
+/// Listens to the first thing that a type asks for, and refuses it.
+struct Probe<'s> {
+    shape: &'s mut Shape,
+}
+
+macro_rules! one_value {
+    ($($method:ident)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Told> {
+                *self.shape = Shape::Count(1);
+                Err(Told::Enough)
+            }
+        )*
+    };
+}
+
+macro_rules! unknown {
+    ($($method:ident)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Told> {
+                Err(Told::Enough)
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = Told;
+
+    one_value! {
+        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+        deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
+        deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char deserialize_str
+        deserialize_string deserialize_bytes deserialize_byte_buf
+    }
+
+    unknown! {
+        deserialize_any deserialize_option deserialize_unit deserialize_seq deserialize_map
+        deserialize_identifier deserialize_ignored_any
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: V,
+    ) -> Result<V::Value, Told> {
+        Err(Told::Enough)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Told> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, length: usize, _: V) -> Result<V::Value, Told> {
+        *self.shape = Shape::Count(length);
+        Err(Told::Enough)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        length: usize,
+        visitor: V,
+    ) -> Result<V::Value, Told> {
+        self.deserialize_tuple(length, visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Told> {
+        *self.shape = Shape::Struct(fields);
+        Err(Told::Enough)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Told> {
+        *self.shape = Shape::Count(1);
+        Err(Told::Enough)
+    }
+}
+
+/// A struct that has every field but one, to see whether the type can do without it. The others
+/// have a value of their type that most types accept; if one does not, nothing is learnt, and the
+/// first request will tell.
+struct Without {
+    field: &'static str,
+}
+
+impl<'de> Deserializer<'de> for Without {
+    type Error = Told;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Told> {
+        Err(Told::Enough)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Told> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Told> {
+        visitor.visit_map(Others { fields, without: self.field })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct Others {
+    fields: &'static [&'static str],
+    without: &'static str,
+}
+
+impl<'de> MapAccess<'de> for Others {
+    type Error = Told;
+
+    fn next_key_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Told> {
+        while let Some((first, rest)) = self.fields.split_first() {
+            self.fields = rest;
+            if *first != self.without {
+                let name: StrDeserializer<'_, Told> = first.into_deserializer();
+                return seed.deserialize(name).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Told> {
+        seed.deserialize(Plausible)
+    }
+}
+
+/// A value of whatever type is asked for.
+struct Plausible;
+
+macro_rules! plausible {
+    ($($method:ident $visit:ident $value:expr;)*) => {
+        $(
+            fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Told> {
+                visitor.$visit($value)
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for Plausible {
+    type Error = Told;
+
+    plausible! {
+        deserialize_bool visit_bool false;
+        deserialize_i8 visit_i8 1;
+        deserialize_i16 visit_i16 1;
+        deserialize_i32 visit_i32 1;
+        deserialize_i64 visit_i64 1;
+        deserialize_i128 visit_i128 1;
+        deserialize_u8 visit_u8 1;
+        deserialize_u16 visit_u16 1;
+        deserialize_u32 visit_u32 1;
+        deserialize_u64 visit_u64 1;
+        deserialize_u128 visit_u128 1;
+        deserialize_f32 visit_f32 1.0;
+        deserialize_f64 visit_f64 1.0;
+        deserialize_char visit_char '1';
+        deserialize_any visit_str "1";
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Told> {
+        visitor.visit_none()
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Told> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Told> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Told> {
+        let first: StrDeserializer<'_, Told> =
+            variants.first().copied().unwrap_or_default().into_deserializer();
+        visitor.visit_enum(first)
+    }
+
+    forward_to_deserialize_any! {
+        str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::HashMap;
+    use std::net::IpAddr;
+
+    fn shapes<T: DeserializeOwned>() -> Vec<PathShape> {
+        let mut requirements = Requirements::default();
+        require::<T>(&mut requirements);
+        requirements.paths().to_vec()
+    }
+
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Place {
+        #[serde(rename = "owner")]
+        user: String,
+        kind: Kind,
+        page: Option<u32>,
+        #[serde(default)]
+        size: u32,
+        address: IpAddr,
+    }
+
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Plain {
+        #[serde(rename = "owner")]
+        user: String,
+        kind: Kind,
+        page: Option<u32>,
+        #[serde(default)]
+        size: u32,
+        id: u8,
+    }
+
+    #[derive(Deserialize)]
+    enum Kind {
+        Kite,
+    }
+
+    #[derive(Deserialize)]
+    #[expect(dead_code, reason = "only its shape is looked at")]
+    struct Id(u32);
+
+    #[test]
+    fn values_and_tuples_are_counted() {
+        assert_eq!(shapes::<u8>(), [PathShape::Count(1)]);
+        assert_eq!(shapes::<Id>(), [PathShape::Count(1)]);
+        assert_eq!(shapes::<Kind>(), [PathShape::Count(1)]);
+        assert_eq!(shapes::<IpAddr>(), [PathShape::Count(1)]);
+        assert_eq!(shapes::<(u8, String, char)>(), [PathShape::Count(3)]);
+        assert!(matches!(Kind::Kite, Kind::Kite));
+    }
+
+    #[test]
+    fn a_struct_needs_the_names_that_it_cannot_do_without() {
+        let needed =
+            [PathShape::Names(&["owner"]), PathShape::Names(&["kind"]), PathShape::Names(&["id"])];
+        assert_eq!(shapes::<Plain>(), needed);
+    }
+
+    #[test]
+    fn a_field_that_refuses_the_sample_value_hides_the_others_but_is_itself_seen() {
+        assert_eq!(shapes::<Place>(), [PathShape::Names(&["address"])]);
+    }
+
+    #[test]
+    fn maps_and_lists_need_nothing() {
+        assert_eq!(shapes::<HashMap<String, String>>(), []);
+        assert_eq!(shapes::<Vec<(String, String)>>(), []);
+        assert_eq!(shapes::<()>(), []);
+    }
+}

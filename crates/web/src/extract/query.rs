@@ -1,0 +1,139 @@
+//! Values from the query.
+
+use super::FromRequestParts;
+use super::json::field_problem;
+use crate::problem::Problem;
+use crate::request::Parts;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+
+/// The query, as a struct or map. A key may be repeated for a `Vec`.
+///
+/// A query that is not a `T` is a problem with status 400 that names the field.
+/// `Option<Query<T>>` is `None` for a target without `?`.
+///
+/// ```
+/// use peregrine_web::extract::Query;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Page {
+///     #[serde(default)]
+///     page: u32,
+/// }
+///
+/// async fn list(Query(page): Query<Page>) -> String {
+///     format!("page {}", page.page)
+/// }
+/// # let _ = list;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Query<T>(pub T);
+
+/// The query as it was sent, without its question mark; `None` if there is none.
+///
+/// ```
+/// use peregrine_web::extract::RawQuery;
+///
+/// async fn show(RawQuery(query): RawQuery) -> String {
+///     query.unwrap_or_default()
+/// }
+/// # let _ = show;
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawQuery(pub Option<String>);
+
+impl<T: DeserializeOwned> FromRequestParts for Query<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parse(parts.head.query().unwrap_or_default()).map(Query)
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        parts.head.query().map(|query| parse(query).map(Query)).transpose()
+    }
+}
+
+impl FromRequestParts for RawQuery {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(Self(parts.head.query().map(str::to_owned)))
+    }
+}
+
+pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
+    form(query.as_bytes()).map_err(|problem| Problem {
+        status: StatusCode::BAD_REQUEST,
+        kind: "invalid-query".into(),
+        detail: format!("the query is not as expected: {}", problem.detail).into(),
+        ..problem
+    })
+}
+
+/// Reads urlencoded pairs. The problem is that of a body.
+pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
+    serde_html_form::from_bytes(pairs).map_err(|error| {
+        let pairs = serde_html_form::Deserializer::from_bytes(pairs);
+        match serde_path_to_error::deserialize::<_, T>(pairs) {
+            Err(error) => field_problem(error.path().to_string(), &error.inner().to_string()),
+            Ok(_) => field_problem(String::from("."), &error.to_string()),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{from_parts, get, now};
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::HashMap;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Search {
+        text: String,
+        #[serde(default)]
+        tag: Vec<String>,
+        page: Option<u32>,
+    }
+
+    fn search(target: &str) -> Result<Query<Search>, Problem> {
+        now(from_parts(&mut get(target).parts))
+    }
+
+    #[test]
+    fn a_query_is_decoded_into_a_struct_or_a_map() {
+        let Query(found) = search("/?text=a+b%26c&tag=x&tag=y&page=2").expect("a search");
+        let tag = vec!["x".into(), "y".into()];
+        assert_eq!(found, Search { text: "a b&c".into(), tag, page: Some(2) });
+        let map: Result<Query<HashMap<String, String>>, _> =
+            now(from_parts(&mut get("/?a=1&b=").parts));
+        assert_eq!(map.expect("pairs").0["a"], "1");
+    }
+
+    #[test]
+    fn a_wrong_query_names_the_field_and_the_reason() {
+        for (target, path, reason) in [
+            ("/?text=a&page=x", "page", "page: invalid digit found in string"),
+            ("/?page=1", "text", "text: missing field"),
+            ("/", "text", "text: missing field"),
+        ] {
+            let problem = search(target).expect_err("wrong");
+            assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-query"));
+            assert!(problem.detail.ends_with(reason), "{}", problem.detail);
+            assert_eq!(problem.members, [("path".into(), path.into())]);
+        }
+    }
+
+    #[test]
+    fn an_optional_query_may_be_absent_but_not_wrong() {
+        let optional = |target| now(from_parts::<Option<Query<Search>>>(&mut get(target).parts));
+        assert_eq!(optional("/"), Ok(None));
+        assert!(optional("/?text=a").expect("right").is_some());
+        assert_eq!(optional("/?x=a").expect_err("wrong").status, 400);
+    }
+
+    #[test]
+    fn the_raw_query_is_untouched() {
+        let raw =
+            |target| now(from_parts::<RawQuery>(&mut get(target).parts)).expect("never fails");
+        assert_eq!(raw("/?a=%20+"), RawQuery(Some("a=%20+".into())));
+        assert_eq!((raw("/?"), raw("/")), (RawQuery(Some(String::new())), RawQuery(None)));
+    }
+}

@@ -1,0 +1,90 @@
+//! What can be wrong with an application, told all at once when it is built.
+
+use std::fmt;
+
+/// Everything that is wrong with an application, found by [`App::build`](crate::App::build).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildError {
+    /// The faults; never empty.
+    pub faults: Vec<Fault>,
+}
+
+/// One thing that is wrong with an application. Its text names the routes, where they are added in
+/// the source, and how to put it right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A pattern that cannot be read.
+    Pattern {
+        /// The route: method, pattern, and place in the source.
+        route: String,
+        /// What is wrong with the pattern, and how to put it right.
+        reason: String,
+    },
+    /// Two routes match the same paths and answer the same methods.
+    Conflict {
+        /// The route that was added first.
+        first: String,
+        /// The route that was added later.
+        second: String,
+        /// The methods that both answer.
+        methods: String,
+    },
+    /// A handler or a middleware needs a state that was not given.
+    MissingState {
+        /// The route that needs it.
+        route: String,
+        /// The state's type.
+        state: &'static str,
+    },
+    /// A handler takes parameters from the path that its pattern does not have.
+    PathMismatch {
+        /// The route.
+        route: String,
+        /// What the handler takes.
+        takes: String,
+        /// What the pattern has.
+        has: String,
+    },
+    /// More than the router can tell apart.
+    TooMany {
+        /// What there is too much of, and how much is possible.
+        what: String,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern { route, reason } => write!(f, "{route}: {reason}"),
+            Self::Conflict { first, second, methods } => write!(
+                f,
+                "{first} and {second} match the same paths and both answer {methods}; remove one, \
+                 or give them different methods"
+            ),
+            Self::MissingState { route, state } => {
+                write!(f, "{route} needs State<{state}>; add .state(...) to the App")
+            }
+            Self::PathMismatch { route, takes, has } => write!(
+                f,
+                "{route} takes {takes} from the path, but its pattern has {has}; make the Path \
+                 argument and the pattern agree"
+            ),
+            Self::TooMany { what } => f.write_str(what),
+        }
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.faults.len();
+        let noun = if count == 1 { "fault" } else { "faults" };
+        write!(f, "the application has {count} {noun}:")?;
+        for fault in &self.faults {
+            write!(f, "\n  {fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for BuildError {}

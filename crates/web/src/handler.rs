@@ -1,0 +1,267 @@
+//! Handlers: functions that answer requests.
+//!
+//! A handler is a function or closure, `async` or not, of up to twelve extractors. All arguments but
+//! the last implement [`FromRequestParts`]; the last may also be one that reads the body, a
+//! [`FromRequest`]. What it returns is an [`IntoResponse`]. Every [`Service`] is a handler too.
+//!
+//! ```
+//! use peregrine_web::{App, HandlerExt, Request};
+//! use std::time::Duration;
+//!
+//! fn health() -> &'static str {
+//!     "well"
+//! }
+//!
+//! async fn echo(request: Request) -> String {
+//!     format!("{} {}", request.method(), request.path())
+//! }
+//!
+//! let greeting = String::from("hello");
+//! let app = App::new()
+//!     .get("/health", health)
+//!     .any("/echo", echo.timeout(Duration::from_secs(5)))
+//!     .get("/greeting", move || {
+//!         let greeting = greeting.clone();
+//!         async move { greeting }
+//!     });
+//! assert_eq!(app.test().get("/greeting").send_now().text(), "hello");
+//! ```
+
+use crate::extract::{FromRequest, FromRequestParts};
+use crate::request::Request;
+use crate::requirements::Requirements;
+use crate::respond::IntoResponse;
+use crate::response::Response;
+use crate::service::Service;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+/// A function that answers requests. `Args` keeps functions of different arguments apart; it is
+/// always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler",
+    label = "not a handler",
+    note = "a handler is a function or closure, `async` or not, of at most 12 extractors that returns \
+            an `IntoResponse`",
+    note = "usual reasons: an argument is no extractor; an argument that reads the body (`Json`, \
+            `Form`, `Bytes`, `String`, `Request`) is not the last; the return type, or the error in \
+            its `Result`, is no `IntoResponse`; the closure changes what it captures (it must be \
+            `Fn`); there are more than 12 arguments"
+)]
+pub trait Handler<Args> {
+    /// Answers one request.
+    fn call(&self, request: Request) -> impl Future<Output = Response>;
+
+    /// Says what the arguments need from the application. It is checked when that is built.
+    fn require(&self, requirements: &mut Requirements);
+
+    /// Sets what this handler asks of the server.
+    fn configure(&self, _options: &mut RouteOptions) {}
+}
+
+/// What becomes of a running handler when its peer leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnDisconnect {
+    /// Its future is dropped at once: nobody waits for the answer.
+    #[default]
+    Cancel,
+    /// It runs to its end and the answer is thrown away, for work that must not stop half-way.
+    RunToEnd,
+}
+
+/// What a handler asks of the server. Where a field is `None`, the server's own setting counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteOptions {
+    /// What happens when the peer leaves. The default is [`OnDisconnect::Cancel`].
+    pub on_disconnect: OnDisconnect,
+    /// The largest request body, in bytes.
+    pub body_bytes_max: Option<u64>,
+    /// How long the handler may take until its response begins. The server answers with status 503
+    /// in its place after that.
+    pub timeout: Option<Duration>,
+}
+
+/// Marks handlers that are `async`.
+#[derive(Debug)]
+pub enum ViaFuture {}
+
+/// Marks handlers that return their answer at once.
+#[derive(Debug)]
+pub enum ViaValue {}
+
+/// Marks services used as handlers.
+#[derive(Debug)]
+pub enum ViaService {}
+
+/// Marks handlers with options around a handler of `Args`.
+#[derive(Debug)]
+pub struct ViaOptions<Args>(PhantomData<Args>);
+
+/// Options for one handler, given where it is added to a route:
+/// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
+pub trait HandlerExt<Args>: Handler<Args> + Sized {
+    /// Lets the handler run to its end when the peer leaves.
+    fn run_to_end(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::RunToEnd) }
+    }
+
+    /// Drops the handler's future when the peer leaves. This is the default.
+    fn cancel_on_disconnect(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
+    }
+
+    /// Lowers or raises the limit of the request's body, in bytes.
+    fn body_limit(self, bytes_max: u64) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
+    }
+
+    /// Limits the time until the response begins.
+    fn timeout(self, limit: Duration) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::Timeout(limit) }
+    }
+}
+
+impl<Args, H: Handler<Args>> HandlerExt<Args> for H {}
+
+/// A handler with one more option. Made by [`HandlerExt`].
+#[derive(Clone, Copy, Debug)]
+pub struct Configured<H> {
+    handler: H,
+    setting: Setting,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Setting {
+    OnDisconnect(OnDisconnect),
+    BodyBytesMax(u64),
+    Timeout(Duration),
+}
+
+impl<Args, H: Handler<Args>> Handler<ViaOptions<Args>> for Configured<H> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.handler.call(request)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.handler.require(requirements);
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.handler.configure(options);
+        match self.setting {
+            Setting::OnDisconnect(what) => options.on_disconnect = what,
+            Setting::BodyBytesMax(bytes_max) => options.body_bytes_max = Some(bytes_max),
+            Setting::Timeout(limit) => options.timeout = Some(limit),
+        }
+    }
+}
+
+impl<S: Service> Handler<ViaService> for S {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        Service::call(self, request)
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+/// A handler as a [`Service`], its arguments' types forgotten.
+pub(crate) struct HandlerService<H, Args> {
+    handler: H,
+    args: PhantomData<fn() -> Args>,
+}
+
+impl<H, Args> HandlerService<H, Args> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self { handler, args: PhantomData }
+    }
+}
+
+impl<Args, H: Handler<Args>> Service for HandlerService<H, Args> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.handler.call(request)
+    }
+}
+
+impl<F, R> Handler<(ViaFuture,)> for F
+where
+    F: AsyncFn() -> R,
+    R: IntoResponse,
+{
+    async fn call(&self, _: Request) -> Response {
+        self().await.into_response()
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+impl<F, R> Handler<(ViaValue,)> for F
+where
+    F: Fn() -> R,
+    R: IntoResponse,
+{
+    async fn call(&self, _: Request) -> Response {
+        self().into_response()
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+/// Implements [`Handler`] for one number of arguments and one way to return: `$Fn` is the function
+/// trait, `$finish` makes the response of what the call gives.
+macro_rules! handler {
+    ($Marker:ident, $Fn:ident, [$($await:tt)*], $($First:ident)*, $Last:ident) => {
+        impl<F, R, Via, $($First,)* $Last> Handler<($Marker, Via, $($First,)* $Last)> for F
+        where
+            F: $Fn($($First,)* $Last) -> R,
+            R: IntoResponse,
+            $($First: FromRequestParts,)*
+            $Last: FromRequest<Via>,
+        {
+            #[allow(unused_mut, reason = "a single argument takes the request whole")]
+            #[allow(non_snake_case, reason = "each value is named as its type")]
+            async fn call(&self, mut request: Request) -> Response {
+                $(
+                    let $First = match $First::from_request_parts(&mut request.parts).await {
+                        Ok(value) => value,
+                        Err(problem) => return problem.into_response(),
+                    };
+                )*
+                let $Last = match $Last::from_request(request).await {
+                    Ok(value) => value,
+                    Err(problem) => return problem.into_response(),
+                };
+                self($($First,)* $Last)$($await)*.into_response()
+            }
+
+            fn require(&self, requirements: &mut Requirements) {
+                $($First::require(requirements);)*
+                $Last::require(requirements);
+            }
+        }
+    };
+}
+
+/// Implements [`Handler`] for all numbers of arguments from one up.
+macro_rules! handlers {
+    ($(($($First:ident)*, $Last:ident))*) => {
+        $(
+            handler!(ViaFuture, AsyncFn, [.await], $($First)*, $Last);
+            handler!(ViaValue, Fn, [], $($First)*, $Last);
+        )*
+    };
+}
+
+handlers! {
+    (, A)
+    (A, B)
+    (A B, C)
+    (A B C, D)
+    (A B C D, E)
+    (A B C D E, G)
+    (A B C D E G, H)
+    (A B C D E G H, I)
+    (A B C D E G H I, J)
+    (A B C D E G H I J, K)
+    (A B C D E G H I J K, L)
+    (A B C D E G H I J K L, M)
+}

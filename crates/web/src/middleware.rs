@@ -1,0 +1,296 @@
+//! Middleware: what runs around handlers.
+//!
+//! A middleware is given the request and what comes next. It may answer itself, change the request
+//! or the response, or do something before and after. There are two forms.
+//!
+//! A **function** is the short one:
+//!
+//! ```
+//! use peregrine_web::middleware::Next;
+//! use peregrine_web::{App, Request, Response};
+//!
+//! async fn log(request: Request, next: Next<'_>) -> Response {
+//!     let line = format!("{} {}", request.method(), request.path());
+//!     let response = next.run(request).await;
+//!     println!("{line} {}", response.status);
+//!     response
+//! }
+//!
+//! let app = App::new().with(log).get("/", || "hello");
+//! assert_eq!(app.test().get("/").send_now().text(), "hello");
+//! ```
+//!
+//! [`from_fn`] gives such a function extractors too. [`Next`] hides the type of what comes next
+//! behind one indirect call; its future lives in a slot of the thread's stock, so nothing is
+//! allocated.
+//!
+//! A **type** that implements [`Middleware`] is the form for those that have settings or are meant
+//! for others. It is composed with the handler at compile time and costs nothing by itself:
+//!
+//! ```
+//! use http::{HeaderName, HeaderValue};
+//! use peregrine_web::middleware::Middleware;
+//! use peregrine_web::{App, Request, Response, Service};
+//!
+//! struct Stamp(HeaderName, HeaderValue);
+//!
+//! impl Middleware for Stamp {
+//!     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+//!         let response = next.call(request).await;
+//!         response.with_field(self.0.clone(), self.1.clone())
+//!     }
+//! }
+//!
+//! let stamp = Stamp(HeaderName::from_static("x-stamp"), HeaderValue::from_static("1"));
+//! let app = App::new().with(stamp).get("/", || "hello");
+//! assert_eq!(app.test().get("/").send_now().field("x-stamp"), Some("1"));
+//! ```
+
+use crate::extract::FromRequestParts;
+use crate::request::Request;
+use crate::requirements::Requirements;
+use crate::respond::IntoResponse;
+use crate::response::Response;
+use crate::service::{Endpoint, Service, place_in_stock};
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+/// Runs around services. One middleware value may run around many routes at once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a middleware",
+    label = "not a middleware",
+    note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
+            that returns an `IntoResponse`; one with extractors before these two is given as \
+            `from_fn(function)`"
+)]
+pub trait Middleware {
+    /// Answers one request, usually by calling `next`.
+    fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
+
+    /// Says what this middleware needs from the application. It is checked when that is built.
+    fn require(&self, _requirements: &mut Requirements) {}
+}
+
+/// Either a middleware or nothing. Made by [`optional`].
+#[derive(Clone, Copy, Debug)]
+pub struct Optional<M>(Option<M>);
+
+/// A middleware that a setting turns on: `None` runs nothing.
+#[must_use]
+pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
+    Optional(middleware)
+}
+
+impl<M: Middleware> Middleware for Optional<M> {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        match &self.0 {
+            Some(middleware) => middleware.run(request, next).await,
+            None => next.call(request).await,
+        }
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        if let Some(middleware) = &self.0 {
+            middleware.require(requirements);
+        }
+    }
+}
+
+/// What comes after a middleware function: the next middleware, or the handler.
+#[derive(Clone, Copy)]
+pub struct Next<'n>(&'n dyn Endpoint);
+
+impl<'n> Next<'n> {
+    fn new<S: Service>(service: &'n S) -> Self {
+        Self(service)
+    }
+
+    /// Goes on with `request`.
+    pub async fn run(self, request: Request) -> Response {
+        place_in_stock(self.0, request).await
+    }
+}
+
+impl fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Next")
+    }
+}
+
+impl<F, R> Middleware for F
+where
+    F: AsyncFn(Request, Next<'_>) -> R,
+    R: IntoResponse,
+{
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        self(request, Next::new(next)).await.into_response()
+    }
+}
+
+/// A middleware of an async function of at most six extractors, the request, and [`Next`].
+///
+/// The extractors must leave the body alone; a request that one of them refuses is answered with
+/// its problem.
+///
+/// ```
+/// use http::Method;
+/// use peregrine_web::middleware::{Next, from_fn};
+/// use peregrine_web::{App, Problem, Request, Response};
+/// # use http::StatusCode;
+/// # use peregrine_web::{Parts, extract::FromRequestParts};
+/// # struct Key(String);
+/// # impl FromRequestParts for Key {
+/// #     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+/// #         parts.head.field_text("x-key").map(|key| Key(key.to_owned())).ok_or_else(|| {
+/// #             Problem::new(StatusCode::UNAUTHORIZED, "no-key", "Send a key in X-Key.")
+/// #         })
+/// #     }
+/// # }
+///
+/// async fn with_key(Key(key): Key, request: Request, next: Next<'_>) -> Result<Response, Problem> {
+///     if key == "open sesame" {
+///         return Ok(next.run(request).await);
+///     }
+///     Err(Problem::new(StatusCode::FORBIDDEN, "wrong-key", "This key opens nothing."))
+/// }
+///
+/// let app = App::new().with(from_fn(with_key)).get("/", || "gold");
+/// let client = app.test();
+/// assert_eq!(client.get("/").header("x-key", "open sesame").send_now().text(), "gold");
+/// assert_eq!(client.get("/").header("x-key", "open rye").send_now().status(), 403);
+/// assert_eq!(client.get("/").send_now().status(), 401);
+/// ```
+#[must_use]
+pub fn from_fn<F, Args>(function: F) -> FromFn<F, Args>
+where
+    FromFn<F, Args>: Middleware,
+{
+    FromFn { function, args: PhantomData }
+}
+
+/// A function as a middleware. Made by [`from_fn`].
+pub struct FromFn<F, Args> {
+    function: F,
+    args: PhantomData<fn() -> Args>,
+}
+
+impl<F, Args> fmt::Debug for FromFn<F, Args> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn")
+    }
+}
+
+macro_rules! from_fn {
+    ($(($($Extractor:ident)*))*) => {
+        $(
+            impl<F, R, $($Extractor,)*> Middleware for FromFn<F, ($($Extractor,)*)>
+            where
+                F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,
+                R: IntoResponse,
+                $($Extractor: FromRequestParts,)*
+            {
+                #[allow(unused_mut, reason = "without extractors nothing is taken before the call")]
+                #[allow(non_snake_case, reason = "each value is named as its type")]
+                async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
+                    $(
+                        let $Extractor = $Extractor::from_request_parts(&mut request.parts);
+                        let $Extractor = match $Extractor.await {
+                            Ok(value) => value,
+                            Err(problem) => return problem.into_response(),
+                        };
+                    )*
+                    let next = Next::new(next);
+                    (self.function)($($Extractor,)* request, next).await.into_response()
+                }
+
+                #[allow(unused_variables, reason = "without extractors nothing is needed")]
+                fn require(&self, requirements: &mut Requirements) {
+                    $($Extractor::require(requirements);)*
+                }
+            }
+        )*
+    };
+}
+
+from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
+
+/// Puts middleware around services: what a scope remembers of its `with` calls until its routes
+/// arrive. Implemented by [`Bare`] and [`Inside`] only.
+pub trait Wrap: Clone + 'static + sealed::Sealed {
+    /// Is there no middleware?
+    const IS_BARE: bool = false;
+
+    /// `service` inside all middleware.
+    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static;
+
+    /// What the middleware need from the application.
+    fn require(&self, requirements: &mut Requirements);
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Bare {}
+    impl<W, M> Sealed for super::Inside<W, M> {}
+}
+
+/// No middleware.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bare;
+
+impl Wrap for Bare {
+    const IS_BARE: bool = true;
+
+    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
+        service
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+}
+
+/// `M` inside the middleware of `W`.
+pub struct Inside<W, M> {
+    outer: W,
+    middleware: Rc<M>,
+}
+
+impl<W, M> Inside<W, M> {
+    pub(crate) fn new(outer: W, middleware: M) -> Self {
+        Self { outer, middleware: Rc::new(middleware) }
+    }
+}
+
+impl<W: Clone, M> Clone for Inside<W, M> {
+    fn clone(&self) -> Self {
+        Self { outer: self.outer.clone(), middleware: Rc::clone(&self.middleware) }
+    }
+}
+
+impl<W: Wrap, M: Middleware + 'static> Wrap for Inside<W, M> {
+    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
+        self.outer.wrap(Nested { middleware: Rc::clone(&self.middleware), next: service })
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.outer.require(requirements);
+        self.middleware.require(requirements);
+    }
+}
+
+impl<W, M> fmt::Debug for Inside<W, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inside")
+    }
+}
+
+/// A service inside one middleware.
+struct Nested<M, S> {
+    middleware: Rc<M>,
+    next: S,
+}
+
+impl<M: Middleware, S: Service> Service for Nested<M, S> {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.middleware.run(request, &self.next)
+    }
+}

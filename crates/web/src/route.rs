@@ -1,0 +1,255 @@
+//! Which methods a route answers, and the table that routes are found in.
+
+use crate::handler::Handler;
+use crate::head::Head;
+use crate::middleware::Wrap;
+use crate::scope::Scope;
+use http::Method;
+use peregrine_proto::Method as Known;
+use peregrine_router::Router;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+
+/// QUERY, which the `http` crate has no constant for.
+#[must_use]
+pub(crate) fn query_method() -> Method {
+    Method::from_bytes(b"QUERY").expect("the name is a token")
+}
+
+/// The methods that one call adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Methods {
+    One(Method),
+    /// Every method that has no handler of its own for the same paths.
+    Any,
+}
+
+impl fmt::Display for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(method) => method.fmt(f),
+            Self::Any => f.write_str("any method"),
+        }
+    }
+}
+
+/// The index of every method that the protocol does not know and no route names.
+const OTHER: u8 = Known::Extension as u8;
+
+/// The first index given to extension methods that routes name.
+const EXTENSIONS_FROM: u8 = OTHER + 1;
+
+/// Extension methods that an application may name.
+pub(crate) const EXTENSIONS_MAX: usize = 32 - EXTENSIONS_FROM as usize;
+
+/// The numbers that the router knows methods by.
+#[derive(Debug, Default)]
+pub(crate) struct MethodIndex {
+    extensions: Vec<Method>,
+}
+
+impl MethodIndex {
+    /// The number of `method`, given now if it is new. `None` if there are too many.
+    pub(crate) fn add(&mut self, method: &Method) -> Option<u8> {
+        let known = Known::find(method.as_str().as_bytes());
+        if known != Known::Extension {
+            return Some(known as u8);
+        }
+        let place = self.extensions.iter().position(|extension| extension == method);
+        let place = place.unwrap_or_else(|| {
+            self.extensions.push(method.clone());
+            self.extensions.len() - 1
+        });
+        u8::try_from(place).ok().filter(|_| place < EXTENSIONS_MAX).map(|at| EXTENSIONS_FROM + at)
+    }
+
+    fn name(&self, index: u8) -> Option<&str> {
+        const NAMED: [Known; 10] = [
+            Known::Get,
+            Known::Head,
+            Known::Post,
+            Known::Put,
+            Known::Delete,
+            Known::Connect,
+            Known::Options,
+            Known::Trace,
+            Known::Patch,
+            Known::Query,
+        ];
+        if let Some(known) = NAMED.iter().find(|known| **known as u8 == index) {
+            return known.name();
+        }
+        let place = usize::from(index.checked_sub(EXTENSIONS_FROM)?);
+        self.extensions.get(place).map(Method::as_str)
+    }
+
+    /// The names of `methods`, with commas between: the value of `Allow`.
+    pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
+        let names: Vec<_> = methods.iter().filter_map(|index| self.name(index)).collect();
+        names.join(", ")
+    }
+}
+
+/// The routes of a built application.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) router: std::rc::Rc<Router>,
+    pub(crate) methods: MethodIndex,
+}
+
+impl Table {
+    /// The router's number of the request's method.
+    #[inline]
+    pub(crate) fn method(&self, head: &Head) -> u8 {
+        let known = head.index().method;
+        if known == Known::Extension { self.extension(head) } else { known as u8 }
+    }
+
+    #[cold]
+    fn extension(&self, head: &Head) -> u8 {
+        let name = head.method_name();
+        let extensions = (EXTENSIONS_FROM..).zip(&self.methods.extensions);
+        let mut same = extensions.filter(|(_, extension)| extension.as_str() == name);
+        same.next().map_or(OTHER, |(index, _)| index)
+    }
+
+    /// The names of `methods`, with commas between.
+    pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
+        self.methods.names(methods)
+    }
+}
+
+/// The methods that every path answers which has a route at all.
+pub(crate) const AUTOMATIC: peregrine_router::Methods =
+    peregrine_router::Methods::of(Known::Options as u8);
+
+/// Handlers for several methods of one path, made by [`get`], [`post`] and the others:
+/// `.route("/users", get(list).post(create))`.
+#[derive(Debug)]
+#[must_use = "it does nothing until it is given to `route`"]
+pub struct MethodRouter<T>(T);
+
+/// The handlers of a [`MethodRouter`].
+pub trait Routes: sealed::Sealed {
+    #[doc(hidden)]
+    fn add_to<W: Wrap>(self, to: &mut Scope<W>, pattern: &str, place: &'static Location<'static>);
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<H, Args, T> Sealed for (super::Single<H, Args>, T) {}
+}
+
+/// One handler with its methods.
+pub struct Single<H, Args> {
+    methods: Methods,
+    handler: H,
+    args: PhantomData<fn() -> Args>,
+}
+
+impl<H, Args> fmt::Debug for Single<H, Args> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Single").field(&self.methods).finish()
+    }
+}
+
+impl Routes for () {
+    fn add_to<W: Wrap>(self, _: &mut Scope<W>, _: &str, _: &'static Location<'static>) {}
+}
+
+impl<H, Args, T> Routes for (Single<H, Args>, T)
+where
+    H: Handler<Args> + 'static,
+    Args: 'static,
+    T: Routes,
+{
+    fn add_to<W: Wrap>(self, to: &mut Scope<W>, pattern: &str, place: &'static Location<'static>) {
+        let (single, earlier) = self;
+        earlier.add_to(to, pattern, place);
+        to.add_handler(single.methods, pattern, single.handler, place);
+    }
+}
+
+impl<T: Routes> MethodRouter<T> {
+    pub(crate) fn add_to<W: Wrap>(
+        self,
+        to: &mut Scope<W>,
+        pattern: &str,
+        place: &'static Location<'static>,
+    ) {
+        self.0.add_to(to, pattern, place);
+    }
+
+    fn and<Args, H: Handler<Args>>(
+        self,
+        methods: Methods,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args>, T)> {
+        MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
+    }
+
+    /// Adds a handler for `method`, which may be one of your own.
+    pub fn on<Args, H: Handler<Args>>(
+        self,
+        method: Method,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args>, T)> {
+        self.and(Methods::One(method), handler)
+    }
+
+    /// Adds a handler for every method that has none of its own.
+    pub fn any<Args, H: Handler<Args>>(self, handler: H) -> MethodRouter<(Single<H, Args>, T)> {
+        self.and(Methods::Any, handler)
+    }
+}
+
+/// A handler for every method that has none of its own.
+pub fn any<Args, H: Handler<Args>>(handler: H) -> MethodRouter<(Single<H, Args>, ())> {
+    MethodRouter(()).any(handler)
+}
+
+/// A handler for `method`, which may be one of your own.
+pub fn on<Args, H: Handler<Args>>(
+    method: Method,
+    handler: H,
+) -> MethodRouter<(Single<H, Args>, ())> {
+    MethodRouter(()).on(method, handler)
+}
+
+macro_rules! methods {
+    ($($name:ident $text:literal $method:expr;)*) => {
+        impl<T: Routes> MethodRouter<T> {
+            $(
+                #[doc = concat!("Adds a handler for ", $text, ".")]
+                pub fn $name<Args, H: Handler<Args>>(
+                    self,
+                    handler: H,
+                ) -> MethodRouter<(Single<H, Args>, T)> {
+                    self.on($method, handler)
+                }
+            )*
+        }
+
+        $(
+            #[doc = concat!("A handler for ", $text, ".")]
+            pub fn $name<Args, H: Handler<Args>>(
+                handler: H,
+            ) -> MethodRouter<(Single<H, Args>, ())> {
+                MethodRouter(()).$name(handler)
+            }
+        )*
+    };
+}
+
+methods! {
+    get "GET, and for HEAD unless that has its own" Method::GET;
+    post "POST" Method::POST;
+    put "PUT" Method::PUT;
+    delete "DELETE" Method::DELETE;
+    patch "PATCH" Method::PATCH;
+    head "HEAD" Method::HEAD;
+    options "OPTIONS" Method::OPTIONS;
+    query "QUERY" query_method();
+}

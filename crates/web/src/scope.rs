@@ -1,0 +1,439 @@
+//! Scopes: routes under one prefix, inside the same middleware.
+
+use crate::app::App;
+use crate::fault::Fault;
+use crate::handler::{Handler, HandlerService, RouteOptions};
+use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::requirements::Requirements;
+use crate::route::{MethodRouter, Methods, Routes};
+use crate::service::{Endpoint, Erased};
+use crate::state::States;
+use crate::unrouted::{Rendered, Shared, Unrouted};
+use http::Method;
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// Routes under one prefix, inside the same middleware. [`App::scope`](crate::App::scope) makes one.
+///
+/// Patterns count from the prefix: in the scope `/users`, the pattern `/{id}` is `/users/{id}`, and
+/// both `/` and the empty pattern are `/users` itself. Middleware given to [`Scope::with`] applies
+/// to the routes that follow it in this scope, inside the middleware of the scopes around it.
+///
+/// A function may fill a scope, so that a module keeps its routes to itself:
+///
+/// ```
+/// use peregrine_web::middleware::Wrap;
+/// use peregrine_web::{App, Scope};
+///
+/// fn users<W: Wrap>(scope: Scope<W>) -> Scope<W> {
+///     scope.get("/", || "everybody").get("/{id}", || "somebody")
+/// }
+///
+/// let app = App::new().scope("/users", users);
+/// assert_eq!(app.test().get("/users").send_now().text(), "everybody");
+/// ```
+pub struct Scope<W = Bare> {
+    pub(crate) plan: Plan,
+    prefix: String,
+    wrap: W,
+    /// Answers requests for the patterns that follow, in methods that they lack. Made when the
+    /// first of them comes.
+    unrouted: Option<Rc<dyn Endpoint>>,
+    fallback: Option<Rc<dyn Endpoint>>,
+}
+
+/// All routes of an application while it grows. It is handed from scope to scope.
+pub(crate) struct Plan {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) fallbacks: Vec<ScopeFallback>,
+    pub(crate) faults: Vec<Fault>,
+    /// What fallbacks need, with the name that errors give each.
+    pub(crate) needs: Vec<(String, Requirements)>,
+    pub(crate) states: States,
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Plan {
+    fn new(shared: Rc<Shared>) -> Self {
+        let (entries, fallbacks, faults, needs) = <_>::default();
+        Self { entries, fallbacks, faults, needs, states: States::default(), shared }
+    }
+}
+
+/// A route while the application grows.
+pub(crate) struct Entry {
+    pub(crate) pattern: String,
+    pub(crate) methods: Methods,
+    pub(crate) endpoint: Rc<dyn Endpoint>,
+    pub(crate) unrouted: Rc<dyn Endpoint>,
+    pub(crate) options: RouteOptions,
+    pub(crate) requirements: Requirements,
+    pub(crate) place: &'static Location<'static>,
+}
+
+/// What answers requests below a prefix that have no route.
+pub(crate) struct ScopeFallback {
+    pub(crate) prefix: String,
+    pub(crate) endpoint: Rc<dyn Endpoint>,
+}
+
+impl Scope<Bare> {
+    pub(crate) fn root(shared: Rc<Shared>) -> Self {
+        let plan = Plan::new(shared);
+        Self { plan, prefix: String::new(), wrap: Bare, unrouted: None, fallback: None }
+    }
+}
+
+impl<W: Wrap> Scope<W> {
+    pub(crate) fn add_with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
+        Scope {
+            plan: self.plan,
+            prefix: self.prefix,
+            wrap: Inside::new(self.wrap, middleware),
+            unrouted: None,
+            fallback: self.fallback,
+        }
+    }
+
+    pub(crate) fn add_handler<Args, H>(
+        &mut self,
+        methods: Methods,
+        pattern: &str,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
+        let mut options = RouteOptions::default();
+        handler.configure(&mut options);
+        let mut requirements = Requirements::default();
+        self.wrap.require(&mut requirements);
+        handler.require(&mut requirements);
+        let service = self.rendered(HandlerService::new(handler));
+        let endpoint: Rc<dyn Endpoint> = Rc::new(self.rendered(self.wrap.wrap(service)));
+        let unrouted = self.unrouted();
+        let pattern = self.join(pattern, place);
+        self.plan.entries.push(Entry {
+            pattern,
+            methods,
+            endpoint,
+            unrouted,
+            options,
+            requirements,
+            place,
+        });
+    }
+
+    pub(crate) fn add_scope<V: Wrap>(
+        &mut self,
+        prefix: &str,
+        build: impl FnOnce(Scope<W>) -> Scope<V>,
+        place: &'static Location<'static>,
+    ) {
+        let prefix = self.join(prefix.trim_end_matches('/'), place);
+        let shared = Rc::clone(&self.plan.shared);
+        let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
+        let wrap = self.wrap.clone();
+        let mut inner = build(Scope { plan, prefix, wrap, unrouted: None, fallback: None });
+        if let Some(fallback) = inner.fallback.take() {
+            let endpoint: Rc<dyn Endpoint> =
+                Rc::new(inner.rendered(inner.wrap.wrap(Erased(fallback))));
+            let prefix = std::mem::take(&mut inner.prefix);
+            inner.plan.fallbacks.push(ScopeFallback { prefix, endpoint });
+        }
+        self.plan = inner.plan;
+    }
+
+    /// Takes the routes of `other`, wrapped once more in what is around them here.
+    pub(crate) fn add_app<V: Wrap>(
+        &mut self,
+        mut other: Scope<V>,
+        place: &'static Location<'static>,
+    ) {
+        if let Some(fallback) = other.fallback.take()
+            && self.fallback.is_none()
+        {
+            self.fallback = Some(Rc::new(other.wrap.wrap(Erased(fallback))));
+        }
+        let other = other.plan;
+        self.plan.shared.lead(other.shared);
+        for mut entry in other.entries {
+            entry.pattern = self.join(&entry.pattern, place);
+            self.wrap.require(&mut entry.requirements);
+            entry.endpoint = self.around(entry.endpoint);
+            entry.unrouted = self.around(entry.unrouted);
+            self.plan.entries.push(entry);
+        }
+        for fallback in other.fallbacks {
+            let prefix = self.join(&fallback.prefix, place);
+            let endpoint = self.around(fallback.endpoint);
+            self.plan.fallbacks.push(ScopeFallback { prefix, endpoint });
+        }
+        self.plan.faults.extend(other.faults);
+        self.plan.needs.extend(other.needs);
+        self.plan.states.extend(other.states);
+    }
+
+    pub(crate) fn set_fallback<Args, H>(&mut self, handler: H, place: &'static Location<'static>)
+    where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
+        let mut requirements = Requirements::default();
+        handler.require(&mut requirements);
+        let name = format!("the fallback of `{}/` ({place})", self.prefix);
+        self.plan.needs.push((name, requirements));
+        self.fallback = Some(Rc::new(HandlerService::new(handler)));
+    }
+
+    /// Takes the root scope apart: all routes, and what answers where there is none.
+    pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>) {
+        let inner = Unrouted::new(&self.plan.shared, self.fallback.take());
+        let endpoint = self.rendered(self.wrap.wrap(self.rendered(inner)));
+        (self.plan, Rc::new(endpoint))
+    }
+
+    /// `service` with its problems rendered as the application says. It stands inside the middleware,
+    /// so that these see the response as it will be, and outside, for problems of their own.
+    fn rendered<S>(&self, service: S) -> Rendered<S> {
+        Rendered::new(&self.plan.shared, service)
+    }
+
+    fn around(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
+        if W::IS_BARE {
+            return endpoint;
+        }
+        Rc::new(self.rendered(self.wrap.wrap(Erased(endpoint))))
+    }
+
+    fn unrouted(&mut self) -> Rc<dyn Endpoint> {
+        if let Some(endpoint) = &self.unrouted {
+            return Rc::clone(endpoint);
+        }
+        let inner = self.rendered(Unrouted::new(&self.plan.shared, None));
+        let endpoint: Rc<dyn Endpoint> = Rc::new(self.rendered(self.wrap.wrap(inner)));
+        self.unrouted = Some(Rc::clone(&endpoint));
+        endpoint
+    }
+
+    /// The whole pattern. Within a prefix, `/` is the prefix itself.
+    fn join(&mut self, pattern: &str, place: &'static Location<'static>) -> String {
+        if self.prefix.is_empty() {
+            return pattern.to_owned();
+        }
+        if !pattern.is_empty() && !pattern.starts_with('/') {
+            // Put together it could pass for a valid pattern that nobody meant.
+            self.plan.faults.push(Fault::Pattern {
+                route: format!("`{pattern}` in the scope `{}` at {place}", self.prefix),
+                reason: "a pattern begins with `/`: put one in front".to_owned(),
+            });
+        }
+        let pattern = if pattern == "/" { "" } else { pattern };
+        format!("{}{pattern}", self.prefix)
+    }
+}
+
+/// The methods that applications and scopes share. `$field` leads from `self` to the scope.
+macro_rules! routing {
+    ($($field:tt)*) => {
+        /// Answers GET requests for `pattern`, and HEAD requests too unless they have a handler of
+        /// their own: it then sees the method HEAD, and the server leaves the body out.
+        ///
+        /// What a pattern may hold is told at [`peregrine_router::Builder::insert`].
+        #[track_caller]
+        #[must_use]
+        pub fn get<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::GET, pattern, handler)
+        }
+
+        /// Answers POST requests for `pattern`.
+        #[track_caller]
+        #[must_use]
+        pub fn post<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::POST, pattern, handler)
+        }
+
+        /// Answers PUT requests for `pattern`.
+        #[track_caller]
+        #[must_use]
+        pub fn put<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::PUT, pattern, handler)
+        }
+
+        /// Answers DELETE requests for `pattern`.
+        #[track_caller]
+        #[must_use]
+        pub fn delete<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::DELETE, pattern, handler)
+        }
+
+        /// Answers PATCH requests for `pattern`.
+        #[track_caller]
+        #[must_use]
+        pub fn patch<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::PATCH, pattern, handler)
+        }
+
+        /// Answers HEAD requests for `pattern`, in place of the handler for GET.
+        #[track_caller]
+        #[must_use]
+        pub fn head<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::HEAD, pattern, handler)
+        }
+
+        /// Answers OPTIONS requests for `pattern`, in place of the automatic answer.
+        #[track_caller]
+        #[must_use]
+        pub fn options<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on(Method::OPTIONS, pattern, handler)
+        }
+
+        /// Answers QUERY requests for `pattern`: safe requests with content.
+        #[track_caller]
+        #[must_use]
+        pub fn query<Args, H>(self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            self.on($crate::route::query_method(), pattern, handler)
+        }
+
+        /// Answers requests for `pattern` in every method that has no handler of its own there.
+        #[track_caller]
+        #[must_use]
+        pub fn any<Args, H>(mut self, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            let place = Location::caller();
+            self $($field)*.add_handler(Methods::Any, pattern, handler, place);
+            self
+        }
+
+        /// Answers requests for `pattern` in `method`, which may be one of your own:
+        /// `Method::from_bytes(b"PURGE")`.
+        #[track_caller]
+        #[must_use]
+        pub fn on<Args, H>(mut self, method: Method, pattern: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            let place = Location::caller();
+            self $($field)*.add_handler(Methods::One(method), pattern, handler, place);
+            self
+        }
+
+        /// Answers requests for `pattern` in several methods:
+        /// `.route("/users", route::get(list).post(create))`.
+        #[track_caller]
+        #[must_use]
+        pub fn route<T: Routes>(mut self, pattern: &str, methods: MethodRouter<T>) -> Self {
+            let place = Location::caller();
+            methods.add_to(&mut self $($field)*, pattern, place);
+            self
+        }
+
+        /// Shares `value` with all handlers of the application, which get it as `State<T>`; `T` is
+        /// its type. A later value of the same type takes the place of an earlier one.
+        ///
+        /// Every worker builds its own application, so a value that workers are to share among
+        /// each other is an `Arc`.
+        #[must_use]
+        pub fn state<T: 'static>(mut self, value: T) -> Self {
+            self $($field)*.plan.states.insert(value);
+            self
+        }
+
+        /// Adds all routes of `other` here: under the prefix of this scope, each inside its own
+        /// middleware, and those inside the middleware given here before. Around middleware given
+        /// here, a merged route costs one more indirect call.
+        ///
+        /// The states of both are shared by all; where both have one of a type, this one stays. A
+        /// fallback of `other` comes along if there is none here. If `other` renders problems by a
+        /// function of its own, it does so still for its routes.
+        #[track_caller]
+        #[must_use]
+        pub fn merge<V: Wrap>(mut self, other: App<V>) -> Self {
+            let place = Location::caller();
+            self $($field)*.add_app(other.into_scope(), place);
+            self
+        }
+
+        /// Adds the routes that `build` gives the scope it gets, under `prefix` and inside the
+        /// middleware so far.
+        #[track_caller]
+        #[must_use]
+        pub fn scope<V: Wrap>(
+            mut self,
+            prefix: &str,
+            build: impl FnOnce(Scope<W>) -> Scope<V>,
+        ) -> Self {
+            let place = Location::caller();
+            self $($field)*.add_scope(prefix, build, place);
+            self
+        }
+    };
+}
+pub(crate) use routing;
+
+impl<W: Wrap> Scope<W> {
+    routing!();
+
+    /// Runs `middleware` around the routes that follow in this scope, inside those given before.
+    #[must_use]
+    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
+        self.add_with(middleware)
+    }
+
+    /// Answers requests below the scope's prefix that have no route. All of the scope's middleware
+    /// runs around it, that given later too. The innermost scope with a fallback counts.
+    #[track_caller]
+    #[must_use]
+    pub fn fallback<Args, H>(mut self, handler: H) -> Self
+    where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
+        self.set_fallback(handler, Location::caller());
+        self
+    }
+}
+
+impl<W> fmt::Debug for Scope<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}

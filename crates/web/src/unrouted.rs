@@ -1,0 +1,173 @@
+//! Answers to requests that have no route, and the form of all problems.
+
+use crate::head::Head;
+use crate::problem::Problem;
+use crate::request::Request;
+use crate::respond::IntoResponse;
+use crate::response::Response;
+use crate::route::{AUTOMATIC, Table};
+use crate::service::{Endpoint, Service, place_in_stock};
+use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION};
+use http::{HeaderValue, StatusCode};
+use peregrine_proto::TargetForm;
+use peregrine_router::{Match, Parameters};
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+
+/// A function that gives problems their form.
+pub(crate) type ProblemHook = Rc<dyn Fn(Problem, &Head) -> Response>;
+
+/// What endpoints need that is only known when the application is built.
+#[derive(Default)]
+pub(crate) struct Shared {
+    hook: OnceCell<ProblemHook>,
+    table: OnceCell<Rc<Table>>,
+    /// Those of merged applications.
+    followers: RefCell<Vec<Rc<Self>>>,
+}
+
+impl Shared {
+    /// Makes `other` get what this one gets, unless it has its own.
+    pub(crate) fn lead(&self, other: Rc<Self>) {
+        self.followers.borrow_mut().push(other);
+    }
+
+    /// The first function given stays.
+    pub(crate) fn set_hook(&self, hook: &ProblemHook) {
+        self.hook.get_or_init(|| Rc::clone(hook));
+        for follower in &*self.followers.borrow() {
+            follower.set_hook(hook);
+        }
+    }
+
+    pub(crate) fn set_table(&self, table: &Rc<Table>) {
+        self.table.get_or_init(|| Rc::clone(table));
+        for follower in &*self.followers.borrow() {
+            follower.set_table(table);
+        }
+    }
+}
+
+/// A service whose problems get their form from the application's function, if it has one.
+pub(crate) struct Rendered<S> {
+    shared: Rc<Shared>,
+    service: S,
+}
+
+impl<S> Rendered<S> {
+    pub(crate) fn new(shared: &Rc<Shared>, service: S) -> Self {
+        Self { shared: Rc::clone(shared), service }
+    }
+}
+
+impl<S: Service> Service for Rendered<S> {
+    async fn call(&self, request: Request) -> Response {
+        let hook = self.shared.hook.get().map(|hook| (hook, request.parts.head.share()));
+        let response = self.service.call(request).await;
+        match hook {
+            Some((hook, head)) => render(&**hook, &head, response),
+            None => response,
+        }
+    }
+}
+
+fn render(hook: &dyn Fn(Problem, &Head) -> Response, head: &Head, mut raw: Response) -> Response {
+    if raw.extensions().is_none_or(|extensions| extensions.get::<Problem>().is_none()) {
+        return raw;
+    }
+    let Some(problem) = raw.extensions_mut().remove::<Problem>() else { return raw };
+    let mut response = hook(problem, head);
+    // A function that went by way of `Problem::into_response` is not to be asked once more.
+    if response.extensions().is_some() {
+        response.extensions_mut().remove::<Problem>();
+    }
+    // What describes the body is the function's business; the rest (`Allow`, cookies, what
+    // middleware added) stays unless the function replaced it.
+    let replaced = |name| response.fields.get(name).is_some();
+    let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
+    let kept = raw.fields.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
+    let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+    response.fields.extend(kept);
+    response
+}
+
+/// Answers requests that have no route: 404, 405, redirects, and OPTIONS.
+pub(crate) struct Unrouted {
+    shared: Rc<Shared>,
+    /// Answers where no route has the path, in place of the 404.
+    fallback: Option<Rc<dyn Endpoint>>,
+}
+
+impl Unrouted {
+    pub(crate) fn new(shared: &Rc<Shared>, fallback: Option<Rc<dyn Endpoint>>) -> Self {
+        Self { shared: Rc::clone(shared), fallback }
+    }
+}
+
+impl Service for Unrouted {
+    async fn call(&self, request: Request) -> Response {
+        let table = self.shared.table.get().expect("the table is there once the app is built");
+        let head = &request.parts.head;
+        // RFC 9110 §9.3.7: "OPTIONS *" asks about the server in general, not about a resource.
+        if head.index().form == TargetForm::Asterisk {
+            return Response::new(StatusCode::NO_CONTENT);
+        }
+        // The lookup is repeated here rather than carried through the middleware: it is cheap, and
+        // this is the rare path.
+        let (method, path) = (table.method(head), head.path());
+        let found = table.router.find(path.as_bytes(), method, &mut Parameters::default());
+        match found {
+            Match::MethodMissing { allow } => {
+                method_missing(head, &table.names(allow.union(AUTOMATIC)))
+            }
+            Match::Redirect { add_slash } => redirect(head, add_slash),
+            // A middleware may have changed the path after the route was looked for, so even a
+            // route that can be found by now is too late.
+            Match::Found { .. } | Match::Missing => match &self.fallback {
+                Some(fallback) => place_in_stock(&**fallback, request).await,
+                None => unknown_route(head).into_response(),
+            },
+        }
+    }
+}
+
+fn unknown_route(head: &Head) -> Problem {
+    let detail = format!(
+        "There is nothing at {path}, so {method} cannot be answered. Check the path's spelling; \
+         upper and lower case differ, and so do paths with and without a slash at the end.",
+        path = head.path(),
+        method = head.method_name(),
+    );
+    Problem::new(StatusCode::NOT_FOUND, "unknown-route", detail)
+}
+
+fn method_missing(head: &Head, names: &str) -> Response {
+    // The names are tokens, so this cannot fail.
+    let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
+    if head.index().method == peregrine_proto::Method::Options {
+        return Response::new(StatusCode::NO_CONTENT).with_field(ALLOW, allow);
+    }
+    let (method, path) = (head.method_name(), head.path());
+    let detail = format!("{path} does not answer {method}. It answers {names}.");
+    let allowed: Vec<_> = names.split(", ").collect();
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
+        .with("allow", allowed);
+    // RFC 9110 §15.5.6: a 405 response must have an Allow field.
+    problem.into_response().with_field(ALLOW, allow)
+}
+
+fn redirect(head: &Head, add_slash: bool) -> Response {
+    let path = head.path();
+    let path = if add_slash { path } else { path.strip_suffix('/').unwrap_or(path) };
+    let slash = if add_slash { "/" } else { "" };
+    let location = match head.query() {
+        Some(query) => format!("{path}{slash}?{query}"),
+        None => format!("{path}{slash}"),
+    };
+    // RFC 9110 §15.4.9: with 308 the client repeats the request as it was, body and all.
+    let response = Response::new(StatusCode::PERMANENT_REDIRECT);
+    match HeaderValue::from_str(&location) {
+        Ok(location) => response.with_field(LOCATION, location),
+        Err(_) => unknown_route(head).into_response(),
+    }
+}
