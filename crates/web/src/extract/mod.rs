@@ -5,6 +5,7 @@
 //! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
 //! `Option<T>` accepts that the thing is absent, and `Result<T, Problem>` hands over any failure.
 
+mod check;
 mod connection;
 mod content;
 mod form;
@@ -56,7 +57,8 @@ use crate::requirements::Requirements;
     message = "`{Self}` cannot be a handler's argument here",
     label = "not an extractor of the request's head",
     note = "arguments before the last must leave the body alone: `Path`, `Query`, `State`, `HeaderMap`, ...",
-    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last"
+    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequestParts: Sized {
     /// Takes the value from `parts`.
@@ -112,7 +114,8 @@ pub enum ViaParts {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's last argument",
     label = "not an extractor",
-    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ..."
+    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ...",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.
