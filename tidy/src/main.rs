@@ -1,1 +1,73 @@
-fn main() {}
+//! `cargo tidy`: the project's checks, the same here and in CI.
+//!
+//! Each check is a function from the tree to a list of complaints; a complaint names the file, what
+//! is wrong and how to mend it. `cargo tidy` runs them all, `cargo tidy layers` only that one.
+#![forbid(unsafe_code)]
+
+mod conformance;
+mod layers;
+mod source;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+type Check = (&'static str, fn(&Path) -> Vec<String>);
+
+const CHECKS: &[Check] = &[
+    ("layers", layers::check),
+    ("reasons", layers::check_reasons),
+    ("unsafe", source::check_unsafe),
+    ("sizes", source::check_sizes),
+    ("names", source::check_names),
+    ("conformance", conformance::check),
+    ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
+    ("clippy", |root| {
+        // All targets: examples, benches, tests and fuzz targets are built by this too.
+        cargo(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    }),
+    ("docs", |root| {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["doc", "--quiet", "--workspace", "--no-deps"]).current_dir(root);
+        run(command.env("RUSTDOCFLAGS", "-D warnings"))
+    }),
+];
+
+fn main() -> ExitCode {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = root.parent().expect("tidy/ lies in the workspace").to_path_buf();
+    let wanted: Vec<String> = env::args().skip(1).collect();
+    if wanted.first().is_some_and(|word| word == "write-conformance") {
+        conformance::write(&root);
+        return ExitCode::SUCCESS;
+    }
+    if let Some(unknown) = wanted.iter().find(|name| CHECKS.iter().all(|(check, _)| check != name)) {
+        let names: Vec<_> = CHECKS.iter().map(|(name, _)| *name).collect();
+        eprintln!("tidy: there is no check `{unknown}`; there are: {}", names.join(", "));
+        return ExitCode::from(2);
+    }
+    let mut failed = 0;
+    for (name, check) in CHECKS {
+        if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
+            continue;
+        }
+        let complaints = check(&root);
+        println!("{name:<12} {}", if complaints.is_empty() { "ok" } else { "FAILED" });
+        complaints.iter().for_each(|complaint| println!("    {complaint}"));
+        failed += usize::from(!complaints.is_empty());
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Vec<String> {
+    run(Command::new(env!("CARGO")).args(arguments).current_dir(root))
+}
+
+/// Runs a command whose output goes to the terminal; complains if it fails.
+fn run(command: &mut Command) -> Vec<String> {
+    match command.status() {
+        Ok(status) if status.success() => Vec::new(),
+        Ok(status) => vec![format!("{command:?}: {status}")],
+        Err(error) => vec![format!("{command:?} did not start: {error}")],
+    }
+}

@@ -226,7 +226,7 @@ impl<W: Wrap> Scope<W> {
         if !pattern.is_empty() && !pattern.starts_with('/') {
             // Put together it could pass for a valid pattern that nobody meant.
             self.plan.faults.push(Fault::Pattern {
-                route: format!("`{pattern}` in the scope `{}` at {place}", self.prefix),
+                route: format!("`{pattern}` in the scope `{}` ({place})", self.prefix),
                 reason: "a pattern begins with `/`: put one in front".to_owned(),
             });
         }

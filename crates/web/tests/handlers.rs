@@ -1,0 +1,243 @@
+//! Every form a handler may have, and what is done with its arguments.
+
+use http::StatusCode;
+use peregrine_web::extract::{FromRequest, FromRequestParts};
+use peregrine_web::handler::OnDisconnect;
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{App, Body, Handler, HandlerExt, Parts, Problem, Request, Response, Service};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The path's length plus `N`, so that arguments can be told apart.
+struct Number<const N: usize>(usize);
+
+impl<const N: usize> FromRequestParts for Number<N> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        if parts.head.field("x-refuse").is_some_and(|at| at == N.to_string().as_bytes()) {
+            return Err(Problem::new(StatusCode::IM_A_TEAPOT, "refused", format!("by {N}")));
+        }
+        Ok(Self(parts.head.path().len() + N))
+    }
+
+    fn require(requirements: &mut Requirements) {
+        requirements.state::<[u8; N]>();
+    }
+}
+
+/// The body as text.
+struct Text(String);
+
+impl FromRequest for Text {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let limit = request.body.limit().unwrap_or(1000);
+        let bytes = request.body.collect(limit).await;
+        let refuse = |_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "large", "Send less.");
+        Ok(Self(String::from_utf8(bytes.map_err(refuse)?).expect("the test sends text")))
+    }
+}
+
+fn sync_text() -> &'static str {
+    "sync"
+}
+
+async fn async_text() -> &'static str {
+    "async"
+}
+
+fn sync_with_parts(Number(n): Number<1>) -> String {
+    format!("{n}")
+}
+
+async fn async_with_parts(Number(n): Number<1>, Number(m): Number<2>) -> String {
+    format!("{n} {m}")
+}
+
+async fn async_with_body(Number(n): Number<1>, Text(text): Text) -> String {
+    format!("{n} {text}")
+}
+
+fn sync_with_body(Text(text): Text) -> String {
+    text
+}
+
+async fn fallible(request: Request) -> Result<&'static str, Problem> {
+    match request.method().as_str() {
+        "POST" => Ok("fine"),
+        _ => Err(Problem::new(StatusCode::CONFLICT, "conflict", "Use POST.")),
+    }
+}
+
+fn impl_trait() -> impl peregrine_web::IntoResponse {
+    StatusCode::ACCEPTED
+}
+
+struct Echo;
+
+impl Service for Echo {
+    async fn call(&self, request: Request) -> Response {
+        Response::new(StatusCode::OK).with_body(request.body)
+    }
+}
+
+fn answer<Args: 'static>(handler: impl Handler<Args> + 'static) -> (u16, String) {
+    // States of the right types, because `Number` asks for them.
+    let app = App::new().state([0u8; 1]).state([0u8; 2]).any("/abc", handler);
+    let response = app.test().post("/abc").body("body").send_now();
+    (response.status().as_u16(), response.text())
+}
+
+#[test]
+fn functions_and_closures_sync_and_async_are_handlers() {
+    let captured = String::from("captured");
+    let again = captured.clone();
+    let lent = captured.clone();
+    let rows = [
+        ("a function", answer(sync_text), "sync"),
+        ("an async function", answer(async_text), "async"),
+        ("a function of parts", answer(sync_with_parts), "5"),
+        ("an async function of parts", answer(async_with_parts), "5 6"),
+        ("an async function of parts and body", answer(async_with_body), "5 body"),
+        ("a function of the body", answer(sync_with_body), "body"),
+        ("an async function with a result", answer(fallible), "fine"),
+        ("a closure", answer(|| "closure"), "closure"),
+        ("a closure of an async block", answer(|| async { "block" }), "block"),
+        ("an async closure", answer(async || "async closure"), "async closure"),
+        ("a closure that captures", answer(move || captured.clone()), "captured"),
+        (
+            "a closure of an async block that captures",
+            answer(move || {
+                let text = again.clone();
+                async move { text }
+            }),
+            "captured",
+        ),
+        ("an async closure that lends", answer(async move || format!("{lent}")), "captured"),
+        ("a closure with an argument", answer(|Number::<2>(n)| format!("{n}")), "6"),
+        ("a closure of parts and body", answer(|_: Number<1>, Text(text)| async { text }), "body"),
+        ("a service", answer(Echo), "body"),
+        ("a function pointer", answer(sync_text as fn() -> &'static str), "sync"),
+    ];
+    for (form, (status, text), expected) in rows {
+        assert_eq!((status, text.as_str()), (200, expected), "{form}");
+    }
+    assert_eq!(answer(impl_trait), (202, String::new()));
+}
+
+#[test]
+fn twelve_arguments_are_taken_from_the_left_and_the_first_refusal_is_the_answer() {
+    #[expect(clippy::too_many_arguments, reason = "the most that a handler may have")]
+    async fn twelve(
+        Number(a): Number<1>,
+        Number(b): Number<2>,
+        Number(c): Number<3>,
+        Number(d): Number<4>,
+        Number(e): Number<5>,
+        Number(f): Number<6>,
+        Number(g): Number<7>,
+        Number(h): Number<8>,
+        Number(i): Number<9>,
+        Number(j): Number<10>,
+        Number(k): Number<11>,
+        Text(text): Text,
+    ) -> String {
+        format!("{:?} {text}", [a, b, c, d, e, f, g, h, i, j, k])
+    }
+    let app = App::new()
+        .state(([0u8; 1], 0))
+        .state([0u8; 1])
+        .state([0u8; 2])
+        .state([0u8; 3])
+        .state([0u8; 4])
+        .state([0u8; 5])
+        .state([0u8; 6])
+        .state([0u8; 7])
+        .state([0u8; 8])
+        .state([0u8; 9])
+        .state([0u8; 10])
+        .state([0u8; 11])
+        .post("/", twelve);
+    let client = app.test();
+    let response = client.post("/").body("last").send_now();
+    assert_eq!(response.text(), "[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] last");
+    let response = client.post("/").header("x-refuse", "7").send_now();
+    assert_eq!(response.status(), 418);
+    assert!(response.text().contains("by 7"));
+}
+
+#[test]
+fn a_problem_of_a_handler_becomes_the_response() {
+    let app = App::new().get("/", fallible).post("/", fallible);
+    let client = app.test();
+    assert_eq!(client.get("/").send_now().status(), 409);
+    assert_eq!(client.post("/").send_now().status(), 200);
+}
+
+#[test]
+fn options_come_with_the_handler_and_the_outer_one_wins() {
+    let second = Duration::from_secs(1);
+    let app = App::new()
+        .get("/plain", sync_text)
+        .post("/all", async_with_body.run_to_end().body_limit(3).timeout(second).body_limit(4))
+        .get("/closure", (|| async { "x" }).run_to_end().cancel_on_disconnect())
+        .state([0u8; 1]);
+    let app = app.build().expect("nothing is wrong");
+    let options: Vec<_> = app.routes().map(|route| route.options.clone()).collect();
+    assert_eq!(options[0], Default::default());
+    assert_eq!(options[1].on_disconnect, OnDisconnect::RunToEnd);
+    assert_eq!(options[1].body_bytes_max, Some(4));
+    assert_eq!(options[1].timeout, Some(second));
+    assert_eq!(options[2].on_disconnect, OnDisconnect::Cancel);
+}
+
+#[test]
+fn a_body_limit_holds_for_whole_and_streamed_bodies() {
+    let app = App::new().post("/", sync_with_body.body_limit(4));
+    let client = app.test();
+    assert_eq!(client.post("/").body("four").send_now().text(), "four");
+    assert_eq!(client.post("/").body("five!").send_now().status(), 413);
+    assert_eq!(client.post("/").pieces(["fo", "ur"]).send_now().text(), "four");
+    assert_eq!(client.post("/").pieces(["fi", "ve!"]).send_now().status(), 413);
+}
+
+#[test]
+fn a_handler_that_is_waiting_is_dropped_with_its_future() {
+    struct Noted(Rc<Cell<bool>>);
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    let dropped = Rc::new(Cell::new(false));
+    let noted = Rc::clone(&dropped);
+    let app = App::new().get("/", move || {
+        let noted = Noted(Rc::clone(&noted));
+        async move {
+            std::future::pending::<()>().await;
+            drop(noted);
+        }
+    });
+    let client = app.test();
+    let mut future = Box::pin(client.get("/").send());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    assert!(!dropped.get());
+    drop(future);
+    assert!(dropped.get());
+}
+
+#[test]
+fn a_body_may_be_streamed_both_ways_at_once() {
+    async fn echo(mut request: Request) -> Response {
+        // The first piece is waited for here, the others while the response is read.
+        let first = request.body.next().await.expect("a piece").expect("no error");
+        assert_eq!(first, "a");
+        Response::new(StatusCode::OK).with_body(Body::new(request.body))
+    }
+    let app = App::new().post("/", echo);
+    let mut response = app.test().post("/").pieces(["a", "b", "c"]).send_now();
+    let next = peregrine_web::test::block_on(response.chunk());
+    assert_eq!(next.expect("a piece").expect("no error"), "b");
+    assert_eq!(response.text(), "c");
+    assert_eq!(response.text(), "c", "reading twice gives the same");
+}
