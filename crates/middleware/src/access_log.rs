@@ -1,9 +1,10 @@
 //! An event for each request.
 
 use crate::request_id::{self, RequestIdValue};
+use crate::seen::Seen;
 use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::{Head, Middleware, Request, Response, Service};
+use peregrine_web::{Middleware, Request, Response, Service};
 use std::rc::Rc;
 use std::time::Instant;
 use tracing::Level;
@@ -36,15 +37,14 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// assert_eq!(app.test().get("/").send_now().text(), "hello");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AccessLog {
-    _private: (),
-}
+#[non_exhaustive]
+pub struct AccessLog;
 
 impl AccessLog {
     /// Logs every request.
     #[must_use]
     pub const fn new() -> Self {
-        Self { _private: () }
+        Self
     }
 }
 
@@ -65,8 +65,7 @@ impl Middleware for AccessLog {
 /// trace as well.
 struct Entry {
     begun: Instant,
-    head: Head,
-    route: Option<String>,
+    seen: Seen,
     connection: Rc<ConnectionInfo>,
     request_id: Option<RequestIdValue>,
     /// The status and the body's length.
@@ -78,8 +77,7 @@ impl Entry {
         let parts = &request.parts;
         Self {
             begun: Instant::now(),
-            head: parts.head.share(),
-            route: parts.pattern().map(str::to_owned),
+            seen: Seen::new(parts),
             connection: Rc::clone(parts.connection()),
             request_id: request_id::of(parts),
             answered: None,
@@ -97,9 +95,9 @@ impl Drop for Entry {
                 tracing::event!(
                     target: ACCESS_LOG_TARGET,
                     $level,
-                    method = self.head.method_name(),
-                    route = self.route.as_deref(),
-                    path = self.head.path(),
+                    method = self.seen.head.method_name(),
+                    route = self.seen.route(),
+                    path = self.seen.head.path(),
                     status,
                     duration_us,
                     bytes = self.answered.and_then(|(_, bytes)| bytes),

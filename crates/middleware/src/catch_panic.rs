@@ -1,5 +1,6 @@
 //! Answers for handlers that panic.
 
+use crate::seen::Seen;
 use http::StatusCode;
 use peregrine_web::{Head, IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::any::Any;
@@ -87,8 +88,7 @@ impl CatchPanic {
 
 impl Middleware for CatchPanic {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let head = request.parts.head.share();
-        let route = request.parts.pattern().map(str::to_owned);
+        let seen = Seen::new(&request.parts);
         // The call stands inside of the future, so that a panic in it is caught as well.
         let mut answer = pin!(async { next.call(request).await });
         // After a panic the future is not polled again, only dropped.
@@ -102,8 +102,8 @@ impl Middleware for CatchPanic {
             Ok(response) => response,
             Err(payload) => self.answer(&Panicked {
                 message: message(&*payload),
-                route: route.as_deref(),
-                head: &head,
+                route: seen.route(),
+                head: &seen.head,
             }),
         }
     }

@@ -19,6 +19,7 @@ pub mod body_limit;
 pub mod catch_panic;
 pub mod request_id;
 pub mod response_headers;
+mod seen;
 #[cfg(test)]
 mod testing;
 pub mod timeout;
