@@ -1,0 +1,9 @@
+//! HTTP/1 through the public types: table cases, cuts, an oracle, and responses that are read back.
+
+mod cases;
+mod cut;
+mod oracle;
+mod play;
+mod reread;
+mod responses;
+mod script;
