@@ -50,5 +50,6 @@ pub use service::Service;
 pub mod prelude {
     pub use crate::extract::*;
     pub use crate::handler::HandlerExt;
-    pub use crate::{App, Body, IntoResponse, Next, Problem, Request, Response, Scope, Service};
+    pub use crate::middleware::{Middleware, Next, from_fn};
+    pub use crate::{App, Body, IntoResponse, Problem, Request, Response, Scope, Service};
 }
