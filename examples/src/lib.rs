@@ -1,1 +1,2 @@
-//! Examples, one idea each.
+//! Examples, one idea each: see `src/bin`.
+#![forbid(unsafe_code)]

@@ -1,1 +1,93 @@
 //! Suites that run on every driver.
+//!
+//! [`contract!`] makes one module with a test per rule of `peregrine-driver`, for the driver that a
+//! [`Harness`] stands for: [`Kernel`] for drivers that use the machine's sockets, [`Simulated`] for
+//! the network in memory, where each test repeats under many seeds. A new driver is one line in
+//! `tests/driver_contract.rs`; a new rule is one function in `cases/` and its name in the list below.
+//!
+//! Start with `harness.rs`, then any file of `cases/`.
+#![forbid(unsafe_code)]
+
+pub mod cases;
+mod harness;
+mod kernel;
+mod poll;
+mod simulated;
+
+pub use harness::{Harness, Peer};
+pub use kernel::{Kernel, ThreadPeer};
+pub use poll::{both, first_of, polled_once};
+pub use simulated::Simulated;
+
+/// Tests a driver against the contract: `contract!(name, harness)` makes the module `name`.
+#[macro_export]
+macro_rules! contract {
+    ($name:ident, $harness:expr) => {
+        $crate::contract!(
+            @tests $name, $harness;
+            receiving::bytes_come_back_as_they_were_sent,
+            receiving::many_connections_do_not_mix,
+            receiving::the_end_is_an_empty_chunk_again_and_again,
+            receiving::a_dropped_receive_loses_nothing,
+            receiving::a_receiver_that_waits_holds_its_peer_back,
+            receiving::a_broken_connection_does_not_look_like_an_orderly_end,
+            receiving::a_chunk_outlives_its_stream,
+            receiving::both_directions_move_at_the_same_time,
+            sending::a_sent_vector_comes_back_empty,
+            sending::a_dropped_send_goes_on_in_the_background,
+            sending::a_send_after_a_dropped_one_keeps_the_order,
+            sending::finishing_waits_for_a_dropped_send,
+            sending::a_slow_reader_holds_the_sender_back,
+            sending::a_send_to_a_closed_peer_fails_in_the_end,
+            sending::a_dropped_stream_closes_the_connection,
+            sending::a_send_fails_after_the_end_was_sent,
+            accepting::a_dropped_accept_loses_no_connection,
+            accepting::a_dropped_listener_closes_what_waits,
+            accepting::accepting_goes_on_after_a_peer_gave_up,
+            accepting::a_stream_outlives_its_listener,
+            accepting::both_ends_have_an_address,
+            running::timers_ring_in_order_and_never_early,
+            running::a_dropped_timer_does_no_harm,
+            running::a_panic_ends_one_task_only,
+            running::tasks_are_dropped_when_main_ends,
+            running::the_worker_ends_with_everything_in_flight,
+            running::a_tokio_runtime_is_entered,
+            running::wakers_work_from_other_tasks,
+            running::the_clocks_move_forward,
+        );
+    };
+    (@tests $name:ident, $harness:expr; $($file:ident :: $case:ident,)*) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a harness may need no names")]
+            use super::*;
+
+            $(
+                #[test]
+                fn $case() {
+                    $crate::cases::$file::$case(&$harness);
+                }
+            )*
+        }
+    };
+}
+
+/// Tests a driver that uses the machine's sockets: `contract_kernel!(name, Driver)` makes the
+/// module `name`, with the contract over TCP and over Unix sockets, and what needs a real kernel.
+#[macro_export]
+macro_rules! contract_kernel {
+    ($name:ident, $driver:ty) => {
+        mod $name {
+            use super::*;
+
+            $crate::contract!(tcp, $crate::Kernel::<$driver>::tcp());
+            #[cfg(unix)]
+            $crate::contract!(unix, $crate::Kernel::<$driver>::unix());
+            $crate::contract!(
+                @tests kernel, $crate::Kernel::<$driver>::tcp();
+                kernel::a_handler_may_use_tokio_sockets,
+                kernel::a_waker_works_from_another_thread,
+                kernel::a_worker_that_only_waits_for_the_driver_needs_no_hold,
+            );
+        }
+    };
+}

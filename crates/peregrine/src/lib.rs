@@ -1,1 +1,51 @@
 //! An HTTP server framework: io_uring or epoll, one worker per core.
+//!
+//! ```no_run
+//! use peregrine::prelude::*;
+//!
+//! async fn hello(Path(name): Path<String>) -> String {
+//!     format!("Hello, {name}!")
+//! }
+//!
+//! fn main() -> peregrine::Result<()> {
+//!     Server::bind("127.0.0.1:8080").serve(|| App::new().get("/hello/{name}", hello))
+//! }
+//! ```
+//!
+//! This crate adds names, not behaviour: [`Server`] starts workers on the best driver the kernel
+//! allows; [`App`] and everything handlers see come from `peregrine_web`. Start with the
+//! [`prelude`].
+#![forbid(unsafe_code)]
+
+mod choice;
+mod error;
+mod listen;
+mod running;
+mod server;
+pub mod test;
+
+pub use bytes;
+pub use choice::DriverChoice;
+pub use error::Error;
+pub use http;
+pub use listen::Place;
+pub use peregrine_driver::Options as DriverOptions;
+pub use peregrine_middleware as middleware;
+pub use peregrine_server::{Cut, Limits, Snapshot};
+pub use peregrine_tls as tls;
+pub use peregrine_web as web;
+pub use peregrine_web::app::App;
+pub use running::{Handle, Running, Stopped};
+pub use server::{IntoApplication, Server, serve};
+
+/// What [`Server::serve`] and its kin give.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that most applications name.
+pub mod prelude {
+    pub use crate::Server;
+    pub use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+    pub use peregrine_middleware::*;
+    pub use peregrine_tls::Tls;
+    pub use peregrine_web::prelude::*;
+}

@@ -1,1 +1,44 @@
-//! TLS as a stage between bytes and bytes.
+//! TLS as a stage between bytes and bytes: ciphertext in, plaintext and bytes to send out.
+//!
+//! It is the server side of TLS 1.2 and 1.3, on rustls with aws-lc-rs. It is not a socket, a task
+//! or a stream: it does no I/O and has no wakers, so that every driver, and a test, can use it. The
+//! only clock and the only randomness are those that rustls needs for itself.
+//!
+//! ```
+//! use peregrine_tls::{Received, Tls};
+//!
+//! let made = Tls::self_signed(&["localhost"])?;
+//! let mut session = made.tls.session(); // one for each connection
+//! let (mut plain, mut out) = (Vec::new(), Vec::new());
+//!
+//! // Whatever happens, what was appended to `out` is to be sent to the peer.
+//! let received = session.receive(b"GET / HTTP/1.1\r\n", &mut plain, &mut out);
+//! assert!(received.is_err(), "that was no TLS");
+//! assert!(out.starts_with(b"HTTP/1.1 400 "));
+//! # Ok::<(), peregrine_tls::TlsError>(())
+//! ```
+//!
+//! Start reading in `session.rs`; `config.rs` is what a user meets, `reject.rs` what a peer can do
+//! wrong, `limits.rs` how much of it is borne.
+#![forbid(unsafe_code)]
+
+mod certificate;
+mod config;
+mod error;
+mod fuzz;
+mod limits;
+mod opening;
+mod reject;
+mod scratch;
+mod server_name;
+mod session;
+mod validity;
+
+pub use config::{SelfSigned, Tls};
+pub use error::{Origin, TlsError, Warning};
+#[doc(hidden)]
+pub use fuzz::fuzz_one;
+pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
+pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
+pub use rustls;
+pub use session::{Facts, Received, Session, Version};

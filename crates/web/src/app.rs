@@ -107,8 +107,9 @@ impl<W: Wrap> App<W> {
     /// Gives every problem its form: those of extractors, of handlers and middleware, 404 and 405.
     /// The default is `application/problem+json`.
     ///
-    /// `render` sees the problem and the head of the request, say for its `Accept`. Header fields
-    /// that others put on the response stay, unless `render` sets them too.
+    /// `render` sees the problem and the head of the request, say for its `Accept`. It is called
+    /// outside all middleware, which see the problem in its default form; header fields that they put
+    /// on the response stay, unless `render` sets them too or they describe the default body.
     ///
     /// ```
     /// use peregrine_web::{App, Head, Problem, Response};

@@ -45,3 +45,11 @@ pub use respond::IntoResponse;
 pub use response::{Fields, Response};
 pub use scope::Scope;
 pub use service::Service;
+
+/// Everything that most applications name.
+pub mod prelude {
+    pub use crate::extract::*;
+    pub use crate::handler::HandlerExt;
+    pub use crate::middleware::{Middleware, Next, from_fn};
+    pub use crate::{App, Body, IntoResponse, Problem, Request, Response, Scope, Service};
+}

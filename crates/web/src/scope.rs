@@ -6,7 +6,7 @@ use crate::handler::{Handler, HandlerService, RouteOptions};
 use crate::middleware::{Bare, Inside, Middleware, Wrap};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
-use crate::service::{Endpoint, Erased};
+use crate::service::{Endpoint, Erased, Service};
 use crate::state::States;
 use crate::unrouted::{Rendered, Shared, Unrouted};
 use http::Method;
@@ -111,8 +111,7 @@ impl<W: Wrap> Scope<W> {
         let mut requirements = Requirements::default();
         self.wrap.require(&mut requirements);
         handler.require(&mut requirements);
-        let service = self.rendered(HandlerService::new(handler));
-        let endpoint: Rc<dyn Endpoint> = Rc::new(self.rendered(self.wrap.wrap(service)));
+        let endpoint = self.endpoint(HandlerService::new(handler));
         let unrouted = self.unrouted();
         let pattern = self.join(pattern, place);
         self.plan.entries.push(Entry {
@@ -138,8 +137,7 @@ impl<W: Wrap> Scope<W> {
         let wrap = self.wrap.clone();
         let mut inner = build(Scope { plan, prefix, wrap, unrouted: None, fallback: None });
         if let Some(fallback) = inner.fallback.take() {
-            let endpoint: Rc<dyn Endpoint> =
-                Rc::new(inner.rendered(inner.wrap.wrap(Erased(fallback))));
+            let endpoint = inner.endpoint(Erased(fallback));
             let prefix = std::mem::take(&mut inner.prefix);
             inner.plan.fallbacks.push(ScopeFallback { prefix, endpoint });
         }
@@ -190,30 +188,29 @@ impl<W: Wrap> Scope<W> {
 
     /// Takes the root scope apart: all routes, and what answers where there is none.
     pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>) {
-        let inner = Unrouted::new(&self.plan.shared, self.fallback.take());
-        let endpoint = self.rendered(self.wrap.wrap(self.rendered(inner)));
-        (self.plan, Rc::new(endpoint))
+        let unrouted = Unrouted::new(&self.plan.shared, self.fallback.take());
+        let endpoint = self.endpoint(unrouted);
+        (self.plan, endpoint)
     }
 
-    /// `service` with its problems rendered as the application says. It stands inside the middleware,
-    /// so that these see the response as it will be, and outside, for problems of their own.
-    fn rendered<S>(&self, service: S) -> Rendered<S> {
-        Rendered::new(&self.plan.shared, service)
+    /// `service` inside the middleware, its type forgotten and its problems in the form that the
+    /// application says.
+    fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
+        Rc::new(Rendered::new(&self.plan.shared, self.wrap.wrap(service)))
     }
 
     fn around(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
         if W::IS_BARE {
             return endpoint;
         }
-        Rc::new(self.rendered(self.wrap.wrap(Erased(endpoint))))
+        self.endpoint(Erased(endpoint))
     }
 
     fn unrouted(&mut self) -> Rc<dyn Endpoint> {
         if let Some(endpoint) = &self.unrouted {
             return Rc::clone(endpoint);
         }
-        let inner = self.rendered(Unrouted::new(&self.plan.shared, None));
-        let endpoint: Rc<dyn Endpoint> = Rc::new(self.rendered(self.wrap.wrap(inner)));
+        let endpoint = self.endpoint(Unrouted::new(&self.plan.shared, None));
         self.unrouted = Some(Rc::clone(&endpoint));
         endpoint
     }

@@ -257,3 +257,33 @@ fn without_a_form_of_its_own_an_application_answers_with_problem_json() {
     assert_eq!(json["allow"], serde_json::json!(["GET", "HEAD", "OPTIONS"]));
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
 }
+
+#[test]
+fn a_merged_application_keeps_its_own_form_of_problems_and_takes_the_other_s_if_it_has_none() {
+    let form = |text: &'static str| move |problem: Problem, _: &Head| (problem.status, text);
+    let with_form = App::new().on_problem(form("theirs")).get("/x", say);
+    let without = App::new().get("/x", say);
+    let app = App::new()
+        .scope("/own", |scope| scope.merge(with_form))
+        .scope("/none", |scope| scope.merge(without))
+        .on_problem(form("ours"));
+    let client = app.test();
+    assert_eq!(client.post("/own/x").send_now().text(), "theirs");
+    assert_eq!(client.post("/none/x").send_now().text(), "ours");
+    assert_eq!(client.get("/none/y").send_now().text(), "ours");
+}
+
+#[test]
+fn a_built_application_is_a_handler_with_routes_and_states_of_its_own() {
+    use peregrine_web::extract::State;
+    async fn show(State(n): State<u8>, Path(name): Path<String>) -> String {
+        format!("{n} {name}")
+    }
+    let inner = App::new().state(1u8).get("/in/{name}", show).build().expect("nothing is wrong");
+    let app = App::new().state(2u8).get("/out/{name}", show).any("/in/{*rest}", inner);
+    let client = app.test();
+    assert_eq!(client.get("/out/a").send_now().text(), "2 a");
+    assert_eq!(client.get("/in/b").send_now().text(), "1 b");
+    assert_eq!(client.get("/in/b/c").send_now().status(), 404);
+    assert_eq!(client.post("/in/b").send_now().status(), 405);
+}

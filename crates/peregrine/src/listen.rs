@@ -1,0 +1,186 @@
+//! Places to listen, and one socket there for each worker.
+
+use crate::error::Error;
+use peregrine_driver::Socket;
+use socket2::{Domain, Protocol, SockAddr, Type};
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+/// Connections that may wait in the kernel before they are accepted; the kernel may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix domain socket at this path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The sockets of one place, one for each worker.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) place: Place,
+    pub(crate) sockets: Vec<Socket>,
+    /// Removes the file of a Unix socket when the server has ended.
+    pub(crate) file: Option<SocketFile>,
+}
+
+/// The file of a Unix socket, removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Listens at `address` with a socket for each of `workers`.
+pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
+    let bind = |cause| Error::Bind { address: address.to_owned(), cause };
+    if let Some(path) = address.strip_prefix("unix:") {
+        return bind_unix(Path::new(path), workers).map_err(bind);
+    }
+    let all = address
+        .to_socket_addrs()
+        .map_err(|cause| Error::Address { address: address.to_owned(), cause })?;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in all {
+        match bind_tcp(candidate, workers) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => last = error,
+        }
+    }
+    Err(bind(last))
+}
+
+fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
+    // A socket with SO_REUSEPORT also binds where another process of ours listens, and takes half of
+    // its connections without a word. So the first one asks without, which fails if anybody is
+    // there, and makes room for the others by going away.
+    let first = listener(address, false)?;
+    let address = first.local_addr()?;
+    if workers == 1 {
+        let sockets = vec![Socket::Tcp(first)];
+        return Ok(Bound { place: Place::Tcp(address), sockets, file: None });
+    }
+    drop(first);
+    let sockets = (0..workers)
+        .map(|_| listener(address, true).map(Socket::Tcp))
+        .collect::<io::Result<_>>()?;
+    Ok(Bound { place: Place::Tcp(address), sockets, file: None })
+}
+
+fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
+    let kind = Type::STREAM;
+    let socket = socket2::Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    #[cfg(unix)]
+    if is_shared {
+        socket.set_reuse_port(true)?;
+    }
+    if address.is_ipv6() {
+        // `[::]` then means IPv4 too, as users of every other server expect.
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// One socket, shared by all workers: Unix sockets have no SO_REUSEPORT.
+#[cfg(unix)]
+fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    // A file that nobody listens on is what a killed server left behind.
+    if path.exists() {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            _ => return Err(io::ErrorKind::AddrInUse.into()),
+        }
+    }
+    let first = UnixListener::bind(path)?;
+    let file = Some(SocketFile(path.to_path_buf()));
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 1..workers {
+        sockets.push(Socket::Unix(first.try_clone()?));
+    }
+    sockets.push(Socket::Unix(first));
+    Ok(Bound { place: Place::Unix(path.to_path_buf()), sockets, file })
+}
+
+#[cfg(not(unix))]
+fn bind_unix(_: &Path, _: usize) -> io::Result<Bound> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets"))
+}
+
+/// The sockets for a listener that somebody else bound.
+pub(crate) fn adopt(listener: TcpListener, workers: usize) -> Result<Bound, Error> {
+    let place = listener.local_addr();
+    let adopt = || {
+        let place = Place::Tcp(place?);
+        let mut sockets = Vec::with_capacity(workers);
+        for _ in 1..workers {
+            sockets.push(Socket::Tcp(listener.try_clone()?));
+        }
+        sockets.push(Socket::Tcp(listener));
+        Ok(Bound { place, sockets, file: None })
+    };
+    adopt().map_err(|cause| Error::Bind { address: "(a given listener)".to_owned(), cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_another_socket_has_is_refused_though_ports_are_shared() {
+        let taken = bind("127.0.0.1:0", 2).expect("any free port");
+        let error = bind(&taken.place.to_string(), 2).expect_err("the port is taken");
+        let text = error.to_string();
+        assert!(text.contains("another process listens there"), "{text}");
+    }
+
+    #[test]
+    fn all_workers_listen_on_the_port_that_the_first_was_given() {
+        let bound = bind("127.0.0.1:0", 3).expect("any free port");
+        for socket in &bound.sockets {
+            let Socket::Tcp(listener) = socket else { panic!("a TCP socket") };
+            assert_eq!(Place::Tcp(listener.local_addr().expect("bound")), bound.place);
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_none_says_how_to_write_one() {
+        let text = bind("no port", 1).expect_err("not an address").to_string();
+        assert!(text.contains("`no port`") && text.contains("127.0.0.1:8080"), "{text}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = format!("unix:{}", folder.path().join("s").display());
+        let live = bind(&address, 1).expect("free");
+        assert!(bind(&address, 1).is_err());
+        let stale = Bound { file: None, ..live };
+        drop(stale.sockets);
+        bind(&address, 1).expect("nobody listens any more");
+    }
+}

@@ -1,0 +1,282 @@
+//! The server as an application's `main` sees it: where to listen, with what, and until when.
+
+use crate::choice::{Chosen, DriverChoice};
+use crate::error::Error;
+use crate::listen::{self, Bound, Place, SocketFile};
+use crate::running::{Running, Worker};
+use peregrine_driver::{Options, Socket};
+use peregrine_server::{Door, Limits};
+use peregrine_tls::Tls;
+use peregrine_web::{App, BuildError};
+use peregrine_web::application::Application;
+use peregrine_web::middleware::Wrap;
+use std::net::TcpListener;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+/// Configures a server, then runs it.
+///
+/// ```no_run
+/// use peregrine::prelude::*;
+///
+/// fn main() -> peregrine::Result<()> {
+///     Server::bind("127.0.0.1:8080").serve(|| App::new().get("/", || async { "Hello, World!" }))
+/// }
+/// ```
+///
+/// Everything has a default: one worker per core that this process may use (CPU affinity and the
+/// cgroup's quota count), io_uring where the kernel allows it and tokio elsewhere, and all of
+/// [`Limits`].
+#[derive(Debug)]
+#[must_use = "a server does nothing until `serve` or `start`"]
+pub struct Server {
+    doors: Vec<(Entrance, Option<Tls>)>,
+    limits: Limits,
+    workers: Option<NonZeroUsize>,
+    choice: DriverChoice,
+    options: Options,
+    pin: bool,
+    quiet: bool,
+}
+
+#[derive(Debug)]
+enum Entrance {
+    Address(String),
+    Listener(TcpListener),
+}
+
+/// What [`Server::serve`] can serve: an [`App`], or one that was built already.
+pub trait IntoApplication {
+    /// Checks and builds it.
+    ///
+    /// # Errors
+    /// The application contradicts itself.
+    fn into_application(self) -> Result<Application, BuildError>;
+}
+
+impl<W: Wrap> IntoApplication for App<W> {
+    fn into_application(self) -> Result<Application, BuildError> {
+        self.build()
+    }
+}
+
+impl IntoApplication for Application {
+    fn into_application(self) -> Result<Application, BuildError> {
+        Ok(self)
+    }
+}
+
+impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
+    fn into_application(self) -> Result<Application, BuildError> {
+        self?.into_application()
+    }
+}
+
+impl Server {
+    /// A server that speaks HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
+    /// `unix:/run/app.sock`. Port 0 takes any free port.
+    pub fn bind(address: impl Into<String>) -> Self {
+        Self::new().listen(address)
+    }
+
+    /// A server that listens nowhere yet.
+    #[expect(clippy::new_without_default, reason = "a server that listens nowhere is no default")]
+    pub fn new() -> Self {
+        Self {
+            doors: Vec::new(),
+            limits: Limits::default(),
+            workers: None,
+            choice: DriverChoice::default(),
+            options: Options::default(),
+            pin: false,
+            quiet: false,
+        }
+    }
+
+    /// Speaks HTTP at `address` too.
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.doors.push((Entrance::Address(address.into()), None));
+        self
+    }
+
+    /// Speaks HTTPS at `address` too.
+    pub fn tls(mut self, address: impl Into<String>, tls: Tls) -> Self {
+        self.doors.push((Entrance::Address(address.into()), Some(tls)));
+        self
+    }
+
+    /// Speaks HTTP on a Unix domain socket at `path` too. Its file is removed at the end.
+    pub fn unix(self, path: impl AsRef<Path>) -> Self {
+        let address = format!("unix:{}", path.as_ref().display());
+        self.listen(address)
+    }
+
+    /// Speaks HTTP on a listener that somebody else bound, such as a service manager. All workers
+    /// share it.
+    pub fn listener(mut self, listener: TcpListener) -> Self {
+        self.doors.push((Entrance::Listener(listener), None));
+        self
+    }
+
+    /// Speaks HTTPS on a listener that somebody else bound.
+    pub fn tls_listener(mut self, listener: TcpListener, tls: Tls) -> Self {
+        self.doors.push((Entrance::Listener(listener), Some(tls)));
+        self
+    }
+
+    /// Replaces all limits and timeouts.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How many workers, each with a thread of its own. Default: as many as this process may use
+    /// cores.
+    pub fn workers(mut self, workers: NonZeroUsize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Which driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`) counts
+    /// more than this.
+    pub fn driver(mut self, choice: DriverChoice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Receive buffers, spinning, and the like; see [`Options`].
+    pub fn driver_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Keeps each worker's thread on a core of its own. Default: the kernel decides.
+    pub fn pin_workers(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Prints neither the line at the start nor the report at the end; both still go to `tracing`.
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// Serves until SIGTERM or Ctrl-C, then shuts down in order: no new connections, idle ones
+    /// closed at once, the rest told to close after their response, and cut when
+    /// [`Limits::shutdown_timeout`] is over. A second signal cuts at once.
+    ///
+    /// `make` is called once on each worker's thread; what workers are to share is made before and
+    /// cloned in it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn serve<A, M>(self, make: M) -> Result<(), Error>
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        let quiet = self.quiet;
+        let stopped = self.start(make)?.wait_for_signal()?;
+        tracing::info!(target: "peregrine", "{stopped}");
+        if !quiet {
+            eprintln!("{stopped}");
+        }
+        Ok(())
+    }
+
+    /// Starts serving and returns at once. All sockets are bound and all workers are ready then.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn start<A, M>(self, make: M) -> Result<Running, Error>
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        if self.doors.is_empty() {
+            let cause = "the server listens nowhere: call `Server::bind(address)`";
+            return Err(Error::Config(cause.to_owned()));
+        }
+        let chosen = self.choice.choose()?;
+        let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
+        let mut plans: Vec<Vec<Door<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
+        let (mut places, mut files) = (Vec::new(), Vec::new());
+        for (entrance, tls) in self.doors {
+            let bound = match entrance {
+                Entrance::Address(address) => listen::bind(&address, workers)?,
+                Entrance::Listener(listener) => listen::adopt(listener, workers)?,
+            };
+            let Bound { place, sockets, file } = bound;
+            for (plan, socket) in plans.iter_mut().zip(sockets) {
+                plan.push(Door { socket, tls: tls.clone() });
+            }
+            places.push((place, tls.is_some()));
+            files.extend(file);
+        }
+        let starts = plans.into_iter().enumerate().map(|(number, doors)| Worker {
+            number,
+            doors,
+            limits: self.limits.clone(),
+            options: Options {
+                cpu: if self.pin { Some(number) } else { self.options.cpu },
+                ..self.options.clone()
+            },
+            choice: chosen.choice,
+        });
+        let running = Running::start(starts.collect(), make, places, files, &self.limits)?;
+        let line = first_line(&running, &chosen, workers);
+        tracing::info!(target: "peregrine", "{line}");
+        if !self.quiet {
+            eprintln!("{line}");
+        }
+        Ok(running)
+    }
+}
+
+/// Cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// One line that says what runs.
+fn first_line(running: &Running, chosen: &Chosen, workers: usize) -> String {
+    let urls: Vec<_> = running.urls().collect();
+    let plural = if workers == 1 { "" } else { "s" };
+    let tls = if running.urls().any(|url| url.starts_with("https")) {
+        "; TLS 1.3 and 1.2"
+    } else {
+        ""
+    };
+    format!(
+        "peregrine {}: {}; {workers} worker{plural}; driver {}{tls}",
+        env!("CARGO_PKG_VERSION"),
+        urls.join(", "),
+        chosen.reason,
+    )
+}
+
+/// The files of Unix sockets, for as long as the server runs.
+pub(crate) type SocketFiles = Vec<SocketFile>;
+
+/// A place and whether TLS is spoken there, as a URL.
+pub(crate) fn url(place: &Place, is_tls: bool) -> String {
+    let scheme = if is_tls { "https" } else { "http" };
+    match place {
+        Place::Tcp(address) => format!("{scheme}://{address}"),
+        Place::Unix(path) => format!("{scheme}+unix:{}", path.display()),
+    }
+}
+
+/// Serves an application until SIGTERM or Ctrl-C: the short form of [`Server::bind`] and
+/// [`Server::serve`].
+///
+/// # Errors
+/// See [`Error`].
+pub fn serve<A, M>(address: impl Into<String>, make: M) -> Result<(), Error>
+where
+    A: IntoApplication + 'static,
+    M: Fn() -> A + Clone + Send + 'static,
+{
+    Server::bind(address).serve(make)
+}

@@ -1,0 +1,80 @@
+//! A server on a free port of the loopback interface, for tests that want real sockets.
+//!
+//! Most tests do not: `App::test` calls the application in process, which is quicker.
+
+use crate::error::Error;
+use crate::running::Running;
+use crate::server::{IntoApplication, Server};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+
+/// A server for the length of a test; dropping it cuts all its connections.
+///
+/// ```no_run
+/// use peregrine::prelude::*;
+/// use peregrine::test::TestServer;
+///
+/// let server = TestServer::start(|| App::new().get("/", || async { "Hello" })).unwrap();
+/// // Any client: server.url() is http://127.0.0.1:PORT
+/// ```
+#[derive(Debug)]
+pub struct TestServer {
+    running: Running,
+    address: SocketAddr,
+}
+
+impl TestServer {
+    /// Starts `make`'s application with one worker on the driver that [`Server`] would choose.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn start<A, M>(make: M) -> Result<Self, Error>
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        Self::start_with(|server| server, make)
+    }
+
+    /// The same with a server that `configure` has changed.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn start_with<A, M>(
+        configure: impl FnOnce(Server) -> Server,
+        make: M,
+    ) -> Result<Self, Error>
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
+        let running = configure(server).start(make)?;
+        let address = running.http_address().expect("the server was bound to a TCP address");
+        Ok(Self { running, address })
+    }
+
+    /// `http://127.0.0.1:PORT`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The address to connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The server itself.
+    #[must_use]
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Gives the server away, to shut it down in order.
+    #[must_use]
+    pub fn into_running(self) -> Running {
+        self.running
+    }
+}

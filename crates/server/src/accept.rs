@@ -1,0 +1,73 @@
+//! Taking connections from a listener, as many as the limits allow.
+
+use crate::connection;
+use crate::worker::{Order, Until, Worker, first_of};
+use peregrine_driver::{Driver, Listener, Stream};
+use peregrine_tls::Tls;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The first pause after the process ran out of something, doubled each time up to the last.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Accepts until the worker drains.
+pub(crate) async fn run<D: Driver>(
+    worker: Rc<Worker<D>>,
+    listener: impl Listener<Stream = D::Stream>,
+    tls: Option<Tls>,
+) {
+    let alarm = worker.wheel.alarm();
+    let mut pause = PAUSE_MIN;
+    loop {
+        // A connection that would be one too many stays in the kernel's backlog.
+        let room = Arc::clone(&worker.connections).acquire_owned();
+        let Ok(room) = worker.within(&alarm, Until::Never, Order::Drain, room).await else { return };
+        let room = room.expect("the semaphore is never closed");
+        let accepted = worker.within(&alarm, Until::Never, Order::Drain, listener.accept()).await;
+        match accepted {
+            Err(_) => return,
+            Ok(Ok(stream)) => {
+                pause = PAUSE_MIN;
+                let session = tls.as_ref().map(Tls::session);
+                let peer = stream.peer();
+                let worker_of_task = Rc::clone(&worker);
+                let opened = worker.observed.opened();
+                worker.driver.spawn(async move {
+                    let ended = connection::serve(&worker_of_task, stream, session).await;
+                    tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
+                    opened.ended(&ended);
+                    drop(room);
+                });
+            }
+            Ok(Err(error)) if is_exhausted(&error) => {
+                // The connection waits in the backlog until something is freed. Trying again at
+                // once would spin; never trying again would be the end of the server.
+                tracing::warn!(target: "peregrine", %error, ?pause,
+                    "cannot accept: out of descriptors or memory; raise the limit (ulimit -n) or \
+                     lower connections_max");
+                worker.observed.refused();
+                let over = worker.driver.sleep_until(worker.driver.now() + pause);
+                let drained = async {
+                    let forever = poll_fn::<(), _>(|_| std::task::Poll::Pending);
+                    let _ = worker.within(&alarm, Until::Never, Order::Drain, forever).await;
+                };
+                first_of(over, drained).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            // The peer was gone before it was accepted.
+            Ok(Err(error)) => tracing::debug!(target: "peregrine", %error, "accept failed"),
+        }
+    }
+}
+
+/// Is the process or the system out of descriptors or memory?
+fn is_exhausted(error: &io::Error) -> bool {
+    // EMFILE, ENFILE, ENOMEM, ENOBUFS; the numbers of the first three are those of every Unix.
+    matches!(error.raw_os_error(), Some(24 | 23 | 12))
+        || error.raw_os_error() == Some(if cfg!(target_os = "linux") { 105 } else { 55 })
+        || error.kind() == io::ErrorKind::OutOfMemory
+}

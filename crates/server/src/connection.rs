@@ -1,0 +1,392 @@
+//! One HTTP/1 connection, from its first byte to its last, as straight-line code.
+//!
+//! Waiting for a request, a connection is the future of [`serve`] and holds no buffers. When bytes
+//! come it leases a desk and works on them in [`converse`], whose future lives on the desk too, until
+//! everything is answered and sent; then it gives the desk back.
+
+use crate::deadline::Alarm;
+use crate::ended::Ended;
+use crate::exchange::{self, Turn};
+use crate::inbox::Inbox;
+use crate::link::{Filled, Link};
+use crate::respond;
+use crate::stage::Stage;
+use crate::worker::{Cut, Interrupt, Order, Until, Worker};
+use peregrine_driver::{Address, Driver, Stream};
+use peregrine_proto::h1::{self, Event, Next, Waiting};
+use peregrine_proto::{HeadIndex, Reject};
+use peregrine_slot::FutureSlot;
+use peregrine_tls::Session;
+use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::head::Head;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Buffers that grew beyond this while they were on a desk are freed when it is given back.
+const DESK_BYTES_MAX: usize = 64 * 1024;
+
+/// What a connection works with, leased from its worker.
+pub(crate) struct Desk<C> {
+    inbox: Inbox<C>,
+    outbox: Vec<u8>,
+    wire: Vec<u8>,
+    /// The handler's future.
+    handler: FutureSlot,
+    /// For the calls of the protocol core that meet no head.
+    spare: HeadIndex,
+}
+
+impl<C: Deref<Target = [u8]>> Default for Desk<C> {
+    fn default() -> Self {
+        Self {
+            inbox: Inbox::new(),
+            outbox: Vec::new(),
+            wire: Vec::new(),
+            handler: FutureSlot::new(),
+            spare: HeadIndex::default(),
+        }
+    }
+}
+
+impl<C: Deref<Target = [u8]>> Desk<C> {
+    pub(crate) fn reset(&mut self) {
+        self.inbox.reset(DESK_BYTES_MAX);
+        for buffer in [&mut self.outbox, &mut self.wire] {
+            buffer.clear();
+            if buffer.capacity() > DESK_BYTES_MAX {
+                *buffer = Vec::new();
+            }
+        }
+    }
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve<D: Driver>(
+    worker: &Worker<D>,
+    stream: D::Stream,
+    session: Option<Session>,
+) -> Ended {
+    let alarm = worker.wheel.alarm();
+    let born = worker.driver.now();
+    let mut stage = Stage::new(session);
+    let mut info = Rc::new(ConnectionInfo {
+        peer: peer(stream.peer()),
+        local: peer(stream.local()),
+        tls: None,
+    });
+    let mut protocol = h1::Connection::new(&worker.protocol);
+    loop {
+        let first = match wait(worker, &alarm, &stream, &stage, &protocol, born).await {
+            Ok(chunk) => chunk,
+            Err(ended) => return close_idle(worker, &alarm, &stream, &mut stage, ended).await,
+        };
+        let mut lease = worker.lease();
+        let desk = &mut *lease.desk;
+        let link = Link {
+            worker,
+            stream: &stream,
+            stage: &mut stage,
+            alarm: &alarm,
+            inbox: &mut desk.inbox,
+            outbox: &mut desk.outbox,
+            wire: &mut desk.wire,
+            is_ended: false,
+        };
+        let talk = Talk {
+            link,
+            protocol: &mut protocol,
+            spare: &mut desk.spare,
+            info: &mut info,
+            born,
+            is_last: false,
+            request: None,
+        };
+        let result = lease.place.place(converse(talk, &mut desk.handler, first)).await;
+        worker.give_back(lease);
+        if let Err(ended) = result {
+            return ended;
+        }
+    }
+}
+
+/// Waits for the first bytes of a request, holding nothing.
+async fn wait<D: Driver>(
+    worker: &Worker<D>,
+    alarm: &Alarm,
+    stream: &D::Stream,
+    stage: &Stage,
+    protocol: &h1::Connection,
+    born: Duration,
+) -> Result<<D::Stream as Stream>::Chunk, Ended> {
+    let limits = &worker.limits;
+    let is_first = protocol.waiting() == Waiting::FirstByte;
+    let patience = match (stage.is_handshaking(), is_first) {
+        (true, _) => limits.handshake_timeout,
+        (false, true) => limits.first_byte_timeout,
+        (false, false) => limits.idle_timeout,
+    };
+    let end_of_life = limits.lifetime_max.map(|lifetime| born + lifetime);
+    let until = match end_of_life {
+        None => Until::In(patience),
+        Some(end) => Until::At(end.min(worker.driver.now() + patience)),
+    };
+    match worker.within(alarm, until, Order::Drain, stream.recv()).await {
+        Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
+        Ok(Ok(chunk)) => Ok(chunk),
+        Ok(Err(error)) => Err(Ended::Broken(error.kind())),
+        Err(Interrupt::Order) => Err(Ended::Drained),
+        Err(Interrupt::Deadline) => Err(if end_of_life.is_some_and(|end| end <= worker.driver.now()) {
+            Ended::Lifetime
+        } else if stage.is_handshaking() {
+            Ended::HandshakeLate
+        } else if is_first {
+            Ended::FirstByteLate
+        } else {
+            Ended::Idle
+        }),
+    }
+}
+
+/// Ends a connection on which nothing is in progress.
+async fn close_idle<D: Driver>(
+    worker: &Worker<D>,
+    alarm: &Alarm,
+    stream: &D::Stream,
+    stage: &mut Stage,
+    ended: Ended,
+) -> Ended {
+    if matches!(ended, Ended::Broken(_)) {
+        return ended;
+    }
+    let mut out = Vec::new();
+    if let Stage::Tls(tls) = stage {
+        tls.session.close(&mut out);
+    }
+    let farewell = async {
+        if !out.is_empty() {
+            let _ = stream.send(out).await;
+        }
+        let _ = stream.finish().await;
+    };
+    let until = Until::In(worker.limits.linger_timeout);
+    let _ = worker.within(alarm, until, Order::Cut, farewell).await;
+    ended
+}
+
+/// A connection that has something to do.
+pub(crate) struct Talk<'c, D: Driver> {
+    pub(crate) link: Link<'c, D>,
+    pub(crate) protocol: &'c mut h1::Connection,
+    pub(crate) spare: &'c mut HeadIndex,
+    pub(crate) info: &'c mut Rc<ConnectionInfo>,
+    born: Duration,
+    /// The peer said that it sends no further request.
+    pub(crate) is_last: bool,
+    /// Method and path of the request in progress, kept only while its handler is waiting.
+    pub(crate) request: Option<String>,
+}
+
+/// Answers requests until none is left unanswered. `Ok`: the connection is idle.
+async fn converse<D: Driver>(
+    mut talk: Talk<'_, D>,
+    handler: &mut FutureSlot,
+    first: <D::Stream as Stream>::Chunk,
+) -> Result<(), Ended> {
+    let result = talk.run(handler, first).await;
+    if matches!(result, Err(Ended::Cut)) {
+        let worker = talk.link.worker;
+        worker.cut.borrow_mut().push(Cut {
+            peer: talk.info.peer.to_string(),
+            request: talk.request.take(),
+            age: worker.driver.now() - talk.born,
+        });
+    }
+    result
+}
+
+impl<D: Driver> Talk<'_, D> {
+    async fn run(
+        &mut self,
+        handler: &mut FutureSlot,
+        first: <D::Stream as Stream>::Chunk,
+    ) -> Result<(), Ended> {
+        let worker = self.link.worker;
+        if self.link.stage.is_handshaking() {
+            self.shake_hands(first).await?;
+        } else {
+            self.link.take(first).await?;
+        }
+        let mut head = Head::take();
+        let mut head_deadline = None;
+        loop {
+            let unread = self.link.inbox.unread();
+            let (used, event) = self.protocol.receive(&worker.protocol, unread, head.index_mut());
+            match event {
+                Event::Head => {
+                    let skip = usize::from(head.index().skip);
+                    head.set_bytes(&self.link.inbox.unread()[skip..used]);
+                    self.link.inbox.consume(used);
+                    head_deadline = None;
+                    worker.observed.request();
+                    let turn = exchange::run(self, handler, head).await?;
+                    self.after(turn).await?;
+                    head = Head::take();
+                }
+                Event::NeedInput => {
+                    self.link.inbox.consume(used);
+                    self.link.flush().await?;
+                    if self.link.inbox.is_empty() && is_between(self.protocol.waiting()) {
+                        return self.rest().await;
+                    }
+                    let now = worker.driver.now();
+                    let at = *head_deadline.get_or_insert(now + worker.limits.head_timeout);
+                    self.fill_head(at).await?;
+                }
+                Event::Reject(reject) => return Err(self.reject(reject).await),
+                Event::Closed => return Err(self.close(Ended::Agreed).await),
+                Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
+                    unreachable!("an exchange leaves the protocol before the next head")
+                }
+            }
+        }
+    }
+
+    /// The handshake of TLS, up to the first plaintext or the wait for it.
+    async fn shake_hands(&mut self, first: <D::Stream as Stream>::Chunk) -> Result<(), Ended> {
+        let worker = self.link.worker;
+        let until = Until::At(self.born + worker.limits.handshake_timeout);
+        let permit = worker.handshakes.acquire();
+        let permit = worker.within(self.link.alarm, until, Order::Cut, permit).await;
+        let Ok(_permit) = permit else { return Err(Ended::HandshakeLate) };
+        self.link.take(first).await?;
+        while self.link.stage.is_handshaking() {
+            // A record that completes the handshake and holds no plaintext leaves `fill` waiting
+            // for more, so the stage is driven by hand here.
+            let recv = self.link.stream.recv();
+            match worker.within(self.link.alarm, until, Order::Cut, recv).await {
+                Ok(Ok(chunk)) if chunk.is_empty() => return Err(Ended::PeerLeft),
+                Ok(Ok(chunk)) => self.link.take(chunk).await?,
+                Ok(Err(error)) => return Err(Ended::Broken(error.kind())),
+                Err(Interrupt::Deadline) => return Err(Ended::HandshakeLate),
+                Err(Interrupt::Order) => return Err(Ended::Cut),
+            };
+        }
+        let tls = self.link.stage.info();
+        *self.info = Rc::new(ConnectionInfo { tls, ..(**self.info).clone() });
+        Ok(())
+    }
+
+    /// Everything is answered and sent. May the connection wait for another request?
+    async fn rest(&mut self) -> Result<(), Ended> {
+        if self.link.is_ended || self.link.stage.is_closed() {
+            return Err(self.close(Ended::PeerClosed).await);
+        }
+        Ok(())
+    }
+
+    async fn fill_head(&mut self, at: Duration) -> Result<(), Ended> {
+        match self.link.fill(Until::At(at)).await? {
+            Filled::Bytes => Ok(()),
+            Filled::End => match self.protocol.close_receive() {
+                Event::Reject(reject) => Err(self.reject(reject).await),
+                _ => Err(self.close(Ended::PeerClosed).await),
+            },
+            Filled::Late => {
+                respond::head_late(self);
+                Err(self.close_unread(Ended::HeadLate).await)
+            }
+        }
+    }
+
+    /// After a response: the next request, the rest of this one's body, or the end.
+    async fn after(&mut self, turn: Turn) -> Result<(), Ended> {
+        if let Turn::Upgrade(upgrade) = turn {
+            return Err(crate::upgrade::run(self, upgrade).await);
+        }
+        loop {
+            match self.protocol.next() {
+                Next::Request if self.link.is_full() => return self.link.flush().await,
+                Next::Request => return Ok(()),
+                Next::FinishBody => self.throw_away_body().await?,
+                Next::Close | Next::Respond | Next::Upgraded => {
+                    let is_whole = self.is_last && self.link.inbox.is_empty();
+                    let ended = match turn {
+                        Turn::Answered if is_whole => return Err(self.close(Ended::Agreed).await),
+                        Turn::Panicked => Ended::HandlerPanicked,
+                        Turn::Rejected(reject) => Ended::Rejected(reject),
+                        _ if self.link.worker.order() >= Order::Drain => Ended::Drained,
+                        _ => Ended::Agreed,
+                    };
+                    return Err(self.close_unread(ended).await);
+                }
+            }
+        }
+    }
+
+    /// Reads what the handler left of its request's body, so that the next request can be found.
+    async fn throw_away_body(&mut self) -> Result<(), Ended> {
+        // The answer first: a peer that waits for it may never send the rest.
+        self.link.flush().await?;
+        let worker = self.link.worker;
+        let until = Until::At(worker.driver.now() + worker.limits.body_grace);
+        while self.protocol.next() == Next::FinishBody {
+            let unread = self.link.inbox.unread();
+            let (used, event) = self.protocol.receive(&worker.protocol, unread, self.spare);
+            self.link.inbox.consume(used);
+            match event {
+                Event::NeedInput => match self.link.fill(until).await? {
+                    Filled::Bytes => {}
+                    Filled::End => return Err(self.close(Ended::PeerLeft).await),
+                    Filled::Late => return Err(self.close_unread(Ended::BodySlow).await),
+                },
+                Event::Reject(reject) => {
+                    return Err(self.close_unread(Ended::Rejected(reject)).await);
+                }
+                Event::Closed => return Err(self.close_unread(Ended::Agreed).await),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a broken rule and closes.
+    pub(crate) async fn reject(&mut self, reject: Reject) -> Ended {
+        respond::rejected(self, reject);
+        self.close_unread(Ended::Rejected(reject)).await
+    }
+
+    async fn close(&mut self, ended: Ended) -> Ended {
+        self.link.close(false).await.err().unwrap_or(ended)
+    }
+
+    /// Closes while the peer may still be sending.
+    pub(crate) async fn close_unread(&mut self, ended: Ended) -> Ended {
+        let unread = !self.link.is_ended;
+        self.link.close(unread).await.err().unwrap_or(ended)
+    }
+
+    /// No request is to follow the present one, because the worker drains or the connection is old.
+    pub(crate) fn drain_if_due(&mut self) {
+        let worker = self.link.worker;
+        let is_old = worker
+            .limits
+            .lifetime_max
+            .is_some_and(|lifetime| worker.driver.now() >= self.born + lifetime);
+        if is_old || worker.order() >= Order::Drain {
+            self.protocol.drain();
+        }
+    }
+}
+
+fn is_between(waiting: Waiting) -> bool {
+    matches!(waiting, Waiting::FirstByte | Waiting::Idle)
+}
+
+fn peer(address: Address) -> Peer {
+    match address {
+        Address::Tcp(address) => Peer::Tcp(address),
+        Address::Unix(path) => Peer::Unix(path),
+        Address::Unknown => Peer::None,
+    }
+}

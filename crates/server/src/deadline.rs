@@ -1,0 +1,303 @@
+//! When to stop waiting: one alarm per connection on a coarse wheel.
+//!
+//! Nearly all alarms are moved before they ring (each request moves its connection's), so moving one
+//! writes a number and nothing else; the wheel looks at it again when the old time has come.
+
+use slab::Slab;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// The wheel's resolution: an alarm rings at most this much late, and never early.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// Ticks that the wheel reaches ahead. Later alarms are looked at once a round.
+const SLOTS: usize = 1024;
+
+const NEVER: u64 = u64::MAX;
+
+/// The alarms of one worker.
+pub(crate) struct Wheel(RefCell<Inner>);
+
+struct Inner {
+    alarms: Slab<Entry>,
+    /// Numbers of alarms to look at in each tick.
+    slots: Vec<Vec<u32>>,
+    /// The tick up to which all slots were looked at.
+    passed: u64,
+    /// Numbers in all slots together.
+    queued: usize,
+    /// What the wheel's task waits for, and how to wake it.
+    sleeping_to: u64,
+    sleeper: Option<Waker>,
+}
+
+struct Entry {
+    /// The tick at which it rings.
+    at: u64,
+    /// The tick in whose slot its number is.
+    queued_for: u64,
+    waker: Option<Waker>,
+}
+
+impl Wheel {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self(RefCell::new(Inner {
+            alarms: Slab::new(),
+            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
+            passed: 0,
+            queued: 0,
+            sleeping_to: NEVER,
+            sleeper: None,
+        })))
+    }
+
+    /// A new alarm that never rings until it is set.
+    pub(crate) fn alarm(self: &Rc<Self>) -> Alarm {
+        let entry = Entry { at: NEVER, queued_for: NEVER, waker: None };
+        let number = self.0.borrow_mut().alarms.insert(entry);
+        let number = u32::try_from(number).expect("fewer connections than 2^32");
+        Alarm { wheel: Rc::clone(self), number }
+    }
+
+    /// Wakes everyone who waits with an alarm, because something else has changed.
+    pub(crate) fn wake_all(&self) {
+        let mut inner = self.0.borrow_mut();
+        let wakers: Vec<_> =
+            inner.alarms.iter_mut().filter_map(|(_, entry)| entry.waker.take()).collect();
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// When the wheel wants to be turned next.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        let mut inner = self.0.borrow_mut();
+        inner.sleeping_to = inner.next_tick();
+        (inner.sleeping_to != NEVER).then(|| time_of(inner.sleeping_to))
+    }
+
+    /// Ready when an alarm was set to ring before the time that [`Wheel::next`] told last.
+    pub(crate) fn poll_sooner(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.0.borrow_mut();
+        if inner.next_tick() < inner.sleeping_to {
+            return Poll::Ready(());
+        }
+        inner.sleeper = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Rings what is due.
+    pub(crate) fn turn(&self, now: Duration) {
+        let mut inner = self.0.borrow_mut();
+        let now = (now.as_nanos() / TICK.as_nanos()) as u64;
+        let mut due = Vec::new();
+        // After a long sleep each slot need only be looked at once.
+        let from = inner.passed.max(now.saturating_sub(SLOTS as u64));
+        for tick in from + 1..=now {
+            let slot = std::mem::take(&mut inner.slots[tick as usize % SLOTS]);
+            inner.queued -= slot.len();
+            inner.passed = tick;
+            for number in slot {
+                inner.look_at(number, tick, &mut due);
+            }
+        }
+        inner.passed = inner.passed.max(now);
+        drop(inner);
+        due.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Inner {
+    fn next_tick(&self) -> u64 {
+        if self.queued == 0 {
+            return NEVER;
+        }
+        let ticks = self.passed + 1..=self.passed + SLOTS as u64;
+        ticks.into_iter().find(|tick| !self.slots[*tick as usize % SLOTS].is_empty()).unwrap_or(NEVER)
+    }
+
+    fn queue(&mut self, number: u32) {
+        let entry = &mut self.alarms[number as usize];
+        let tick = entry.at.clamp(self.passed + 1, self.passed + SLOTS as u64);
+        entry.queued_for = tick;
+        self.slots[tick as usize % SLOTS].push(number);
+        self.queued += 1;
+        if tick < self.sleeping_to
+            && let Some(waker) = self.sleeper.take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn look_at(&mut self, number: u32, tick: u64, due: &mut Vec<Waker>) {
+        // The alarm may be gone, or a new one may have its number and stand in another slot.
+        let Some(entry) = self.alarms.get_mut(number as usize) else { return };
+        if entry.queued_for != tick {
+            return;
+        }
+        entry.queued_for = NEVER;
+        if entry.at <= tick {
+            due.extend(entry.waker.take());
+        } else if entry.at != NEVER {
+            self.queue(number);
+        }
+    }
+}
+
+/// The time at the end of `tick`, when everything due in it is due for certain.
+fn time_of(tick: u64) -> Duration {
+    TICK.saturating_mul(u32::try_from(tick).unwrap_or(u32::MAX))
+}
+
+/// One connection's alarm.
+pub(crate) struct Alarm {
+    wheel: Rc<Wheel>,
+    number: u32,
+}
+
+impl Alarm {
+    /// Lets it ring at `at`, on the driver's clock, instead of when it was set for before.
+    pub(crate) fn set(&self, at: Duration) {
+        let tick = at.as_nanos().div_ceil(TICK.as_nanos()) as u64;
+        let mut inner = self.wheel.0.borrow_mut();
+        let entry = &mut inner.alarms[self.number as usize];
+        entry.at = tick;
+        if entry.queued_for > tick {
+            inner.queue(self.number);
+        }
+    }
+
+    /// Lets it not ring.
+    pub(crate) fn clear(&self) {
+        self.wheel.0.borrow_mut().alarms[self.number as usize].at = NEVER;
+    }
+
+    /// Ready when it rings. Registers the caller for that and for [`Wheel::wake_all`].
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.wheel.0.borrow_mut();
+        let passed = inner.passed;
+        let entry = &mut inner.alarms[self.number as usize];
+        if entry.at <= passed {
+            return Poll::Ready(());
+        }
+        match &entry.waker {
+            Some(waker) if waker.will_wake(context.waker()) => {}
+            _ => entry.waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Ends when it rings.
+    pub(crate) async fn rings(&self) {
+        poll_fn(|context| self.poll(context)).await;
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // Its number in a slot is passed over when that slot's time comes.
+        self.wheel.0.borrow_mut().alarms.remove(self.number as usize);
+    }
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm").field("number", &self.number).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn rang(alarm: &Alarm) -> bool {
+        alarm.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn an_alarm_rings_when_its_time_has_come_and_not_before() {
+        let wheel = Wheel::new();
+        let alarm = wheel.alarm();
+        alarm.set(SECOND);
+        wheel.turn(SECOND - TICK);
+        assert!(!rang(&alarm));
+        wheel.turn(SECOND);
+        assert!(rang(&alarm));
+    }
+
+    #[test]
+    fn a_moved_alarm_rings_at_its_new_time_only() {
+        let wheel = Wheel::new();
+        let alarm = wheel.alarm();
+        alarm.set(SECOND);
+        alarm.set(SECOND * 3);
+        assert_eq!(wheel.next(), Some(SECOND));
+        wheel.turn(SECOND * 2);
+        assert!(!rang(&alarm));
+        assert_eq!(wheel.next(), Some(SECOND * 3));
+        alarm.set(SECOND * 2 + TICK);
+        assert_eq!(wheel.next(), Some(SECOND * 2 + TICK));
+        wheel.turn(SECOND * 2 + TICK);
+        assert!(rang(&alarm));
+    }
+
+    #[test]
+    fn an_alarm_beyond_the_wheels_reach_rings_at_its_time() {
+        let wheel = Wheel::new();
+        let alarm = wheel.alarm();
+        let far = TICK * (3 * SLOTS as u32 + 7);
+        alarm.set(far);
+        let mut turns = 0;
+        while let Some(next) = wheel.next() {
+            assert!(!rang(&alarm));
+            wheel.turn(next);
+            turns += 1;
+        }
+        assert!(rang(&alarm));
+        assert_eq!(turns, 4);
+    }
+
+    #[test]
+    fn a_long_sleep_of_the_worker_loses_no_alarm() {
+        let wheel = Wheel::new();
+        let alarms: Vec<_> = (0..50).map(|_| wheel.alarm()).collect();
+        for (number, alarm) in alarms.iter().enumerate() {
+            alarm.set(SECOND * number as u32);
+        }
+        wheel.turn(TICK * (10 * SLOTS as u32));
+        assert!(alarms.iter().all(rang));
+        assert_eq!(wheel.next(), None);
+    }
+
+    #[test]
+    fn a_dropped_alarm_leaves_nothing_behind_for_its_successor() {
+        let wheel = Wheel::new();
+        let first = wheel.alarm();
+        first.set(SECOND);
+        drop(first);
+        let second = wheel.alarm();
+        second.set(SECOND * 2);
+        wheel.turn(SECOND);
+        assert!(!rang(&second));
+        wheel.turn(SECOND * 2);
+        assert!(rang(&second));
+    }
+
+    #[test]
+    fn clearing_silences_and_setting_again_works() {
+        let wheel = Wheel::new();
+        let alarm = wheel.alarm();
+        alarm.set(SECOND);
+        alarm.clear();
+        wheel.turn(SECOND * 2);
+        assert!(!rang(&alarm));
+        alarm.set(SECOND * 3);
+        wheel.turn(SECOND * 3);
+        assert!(rang(&alarm));
+    }
+}

@@ -1,0 +1,88 @@
+//! How a connection ended.
+
+use peregrine_proto::Reject;
+use std::fmt;
+use std::io;
+
+/// Why a connection is over. It is a value, so that tests and metrics can count it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The peer closed it between two requests.
+    PeerClosed,
+    /// The peer left while a request was being received or answered.
+    PeerLeft,
+    /// The response said `Connection: close`, or the peer asked for it.
+    Agreed,
+    /// Nothing came within the time for the first byte.
+    FirstByteLate,
+    /// No request came within the idle time.
+    Idle,
+    /// A head was not complete in time.
+    HeadLate,
+    /// A body came too slowly.
+    BodySlow,
+    /// The peer did not take what was sent in time.
+    WriteStalled,
+    /// It reached the age at which connections close.
+    Lifetime,
+    /// The peer broke a rule of the protocol.
+    Rejected(Reject),
+    /// The TLS handshake, or a record after it, failed. The text says why.
+    TlsFailed(String),
+    /// The TLS handshake was not complete in time.
+    HandshakeLate,
+    /// Plain HTTP was sent to the TLS port.
+    PlainOnTls,
+    /// A handler panicked. The peer got a 500.
+    HandlerPanicked,
+    /// The body of a response failed before its end, so the connection had to be cut.
+    ResponseFailed,
+    /// Another protocol took it over, and has finished.
+    Upgraded,
+    /// It was idle, or had answered its last request, when the server shut down.
+    Drained,
+    /// It was still busy when the time to shut down was over.
+    Cut,
+    /// The network failed.
+    Broken(io::ErrorKind),
+}
+
+impl Ended {
+    /// A short name for each kind, for counting.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PeerClosed => "peer-closed",
+            Self::PeerLeft => "peer-left",
+            Self::Agreed => "agreed",
+            Self::FirstByteLate => "first-byte-late",
+            Self::Idle => "idle",
+            Self::HeadLate => "head-late",
+            Self::BodySlow => "body-slow",
+            Self::WriteStalled => "write-stalled",
+            Self::Lifetime => "lifetime",
+            Self::Rejected(_) => "rejected",
+            Self::TlsFailed(_) => "tls-failed",
+            Self::HandshakeLate => "handshake-late",
+            Self::PlainOnTls => "plain-on-tls",
+            Self::HandlerPanicked => "handler-panicked",
+            Self::ResponseFailed => "response-failed",
+            Self::Upgraded => "upgraded",
+            Self::Drained => "drained",
+            Self::Cut => "cut",
+            Self::Broken(_) => "broken",
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejected(reject) => write!(f, "rejected: {reject}"),
+            Self::TlsFailed(cause) => write!(f, "tls-failed: {cause}"),
+            Self::Broken(kind) => write!(f, "broken: {kind}"),
+            _ => f.write_str(self.name()),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Bytes that arrived and were not parsed yet.
+
+use std::ops::Deref;
+
+/// Unread bytes of one connection, contiguous.
+///
+/// A chunk is read where the driver put it. Its rest is copied only when more bytes must follow it,
+/// or when the connection is about to wait and the driver wants its buffer back.
+#[derive(Debug)]
+pub(crate) struct Inbox<C> {
+    chunk: Option<C>,
+    /// Used only while there is no chunk.
+    owned: Vec<u8>,
+    /// Bytes of the chunk, or of `owned`, that were read.
+    read: usize,
+}
+
+impl<C: Deref<Target = [u8]>> Inbox<C> {
+    pub(crate) fn new() -> Self {
+        Self { chunk: None, owned: Vec::new(), read: 0 }
+    }
+
+    /// What was not read yet.
+    pub(crate) fn unread(&self) -> &[u8] {
+        match &self.chunk {
+            Some(chunk) => &chunk[self.read..],
+            None => &self.owned[self.read..],
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unread().is_empty()
+    }
+
+    /// The first `bytes` of the unread ones are read.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.unread().len());
+        self.read += bytes;
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Adds what the driver received.
+    pub(crate) fn push(&mut self, chunk: C) {
+        if self.is_empty() {
+            self.clear();
+            self.chunk = Some(chunk);
+        } else {
+            self.settle();
+            self.owned.extend_from_slice(&chunk);
+        }
+    }
+
+    /// Lets `fill` append bytes of its own making, such as decrypted ones.
+    pub(crate) fn extend_by<T>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        self.settle();
+        fill(&mut self.owned)
+    }
+
+    /// Gives the driver's buffer back, keeping a copy of what is unread in it.
+    pub(crate) fn settle(&mut self) {
+        if let Some(chunk) = self.chunk.take() {
+            self.owned.clear();
+            self.owned.extend_from_slice(&chunk[self.read..]);
+            self.read = 0;
+        }
+    }
+
+    /// Forgets everything, and keeps only a small buffer for the next connection.
+    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+        self.clear();
+        if self.owned.capacity() > keep_bytes_max {
+            self.owned = Vec::new();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.chunk = None;
+        self.owned.clear();
+        self.read = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    struct Lent(Rc<()>, &'static [u8]);
+    impl Deref for Lent {
+        type Target = [u8];
+        fn deref(&self) -> &[u8] {
+            self.1
+        }
+    }
+
+    #[test]
+    fn the_unread_bytes_are_contiguous_whatever_the_cuts() {
+        let lent = Rc::new(());
+        let mut inbox = Inbox::new();
+        inbox.push(Lent(Rc::clone(&lent), b"hello "));
+        inbox.consume(2);
+        inbox.push(Lent(Rc::clone(&lent), b"world"));
+        assert_eq!(inbox.unread(), b"llo world");
+        inbox.consume(4);
+        assert_eq!(inbox.unread(), b"world");
+        inbox.extend_by(|bytes| bytes.extend_from_slice(b"!"));
+        assert_eq!(inbox.unread(), b"world!");
+        inbox.consume(6);
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn a_chunk_goes_back_as_soon_as_it_is_read_or_settled() {
+        let lent = Rc::new(());
+        let mut inbox = Inbox::new();
+        inbox.push(Lent(Rc::clone(&lent), b"ab"));
+        assert_eq!(Rc::strong_count(&lent), 2);
+        inbox.consume(2);
+        assert_eq!(Rc::strong_count(&lent), 1);
+        inbox.push(Lent(Rc::clone(&lent), b"cd"));
+        inbox.consume(1);
+        inbox.settle();
+        assert_eq!((Rc::strong_count(&lent), inbox.unread()), (1, &b"d"[..]));
+    }
+}

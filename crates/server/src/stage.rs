@@ -1,0 +1,65 @@
+//! What stands between the network's bytes and the protocol's: nothing, or TLS.
+
+use peregrine_tls::{Received, Reject, Session, Version};
+use peregrine_web::connection::TlsInfo;
+
+/// A connection's stage.
+pub(crate) enum Stage {
+    Plain,
+    Tls(Box<Encrypted>),
+}
+
+/// A TLS session and how far it has come.
+pub(crate) struct Encrypted {
+    pub(crate) session: Session,
+    pub(crate) received: Received,
+}
+
+impl Stage {
+    pub(crate) fn new(session: Option<Session>) -> Self {
+        match session {
+            None => Self::Plain,
+            Some(session) => {
+                Self::Tls(Box::new(Encrypted { session, received: Received::Handshaking }))
+            }
+        }
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.received == Received::Handshaking)
+    }
+
+    /// Did the peer say that it sends no more, on the TLS level?
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.received == Received::Closed)
+    }
+
+    /// What the handshake agreed on.
+    pub(crate) fn info(&self) -> Option<TlsInfo> {
+        let Self::Tls(tls) = self else { return None };
+        let facts = tls.session.facts()?;
+        Some(TlsInfo {
+            version: match facts.version {
+                Version::Tls12 => "TLSv1.2",
+                Version::Tls13 => "TLSv1.3",
+            },
+            cipher_suite: facts.cipher_suite,
+            server_name: facts.server_name.map(str::to_owned),
+            protocol: facts.alpn.map(<[u8]>::to_vec),
+            resumed: facts.resumed,
+        })
+    }
+}
+
+impl Encrypted {
+    /// Takes what the peer sent; see [`Session::receive`].
+    pub(crate) fn receive(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Reject> {
+        self.received = self.session.receive(input, plain, out)?;
+        Ok(())
+    }
+}

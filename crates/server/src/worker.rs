@@ -1,0 +1,255 @@
+//! One worker: a thread's listeners, connections and clock, from its first accept to its last byte.
+
+use crate::accept;
+use crate::connection::Desk;
+use crate::deadline::{Alarm, Wheel};
+use crate::limits::Limits;
+use crate::observe::{Observed, Snapshot};
+use peregrine_driver::{Driver, Stream};
+use peregrine_proto::Date;
+use peregrine_slot::FutureSlot;
+use peregrine_tls::Tls;
+use peregrine_web::application::Application;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+/// Desks kept for the next request; more are freed.
+const DESKS_MAX: usize = 128;
+
+/// What a worker listens on.
+#[derive(Debug)]
+pub struct Door<S> {
+    /// The bound socket.
+    pub socket: S,
+    /// Speak TLS on it.
+    pub tls: Option<Tls>,
+}
+
+/// An order to all workers. Orders only go forward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Order {
+    /// Serve.
+    #[default]
+    Serve,
+    /// Stop accepting, close what is idle, let the rest finish until the shutdown timeout.
+    Drain,
+    /// End everything at once.
+    Cut,
+}
+
+/// What a worker did, told when it has ended.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Its figures.
+    pub snapshot: Snapshot,
+    /// Connections that were still busy when the time to shut down was over.
+    pub cut: Vec<Cut>,
+}
+
+/// A connection that was ended in the middle of its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Who was at the other end.
+    pub peer: String,
+    /// Method and path of the request in progress; `None` if none was.
+    pub request: Option<String>,
+    /// How long the connection had existed.
+    pub age: Duration,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let request = self.request.as_deref().unwrap_or("(no whole request)");
+        write!(f, "{} during {request}, connected for {:.1?}", self.peer, self.age)
+    }
+}
+
+/// What all connections of a worker share.
+pub(crate) struct Worker<D: Driver> {
+    pub(crate) driver: D,
+    pub(crate) limits: Limits,
+    pub(crate) protocol: peregrine_proto::Limits,
+    pub(crate) application: Application,
+    pub(crate) wheel: Rc<Wheel>,
+    pub(crate) observed: Rc<Observed>,
+    pub(crate) connections: Arc<Semaphore>,
+    pub(crate) handshakes: Semaphore,
+    pub(crate) cut: RefCell<Vec<Cut>>,
+    order: Cell<Order>,
+    date: Cell<(u64, Date)>,
+    desks: RefCell<Vec<Lease<D>>>,
+}
+
+/// What a connection needs while it works on requests, and gives back while it waits for one.
+pub(crate) struct Lease<D: Driver> {
+    pub(crate) desk: Box<Desk<<D::Stream as Stream>::Chunk>>,
+    /// Where the future that does the work lives, so that a waiting connection does not keep room
+    /// for it.
+    pub(crate) place: FutureSlot,
+}
+
+/// Runs a worker until an order ends it.
+///
+/// # Errors
+/// The driver cannot listen on one of the sockets.
+pub async fn run<D: Driver>(
+    driver: D,
+    doors: Vec<Door<D::Socket>>,
+    application: Application,
+    limits: Limits,
+    observed: Rc<Observed>,
+    mut orders: watch::Receiver<Order>,
+) -> std::io::Result<Report> {
+    let worker = Rc::new(Worker {
+        protocol: limits.protocol(),
+        wheel: Wheel::new(),
+        observed,
+        connections: Arc::new(Semaphore::new(limits.connections_max)),
+        handshakes: Semaphore::new(limits.handshakes_max),
+        cut: RefCell::default(),
+        order: Cell::new(Order::Serve),
+        date: Cell::new((0, Date::from_unix_seconds(0))),
+        desks: RefCell::default(),
+        application,
+        driver,
+        limits,
+    });
+    for door in doors {
+        let listener = worker.driver.listen(door.socket)?;
+        worker.driver.spawn(accept::run(Rc::clone(&worker), listener, door.tls));
+    }
+    worker.driver.spawn(turn_wheel(Rc::clone(&worker)));
+    let first = next_order(&mut orders, Order::Serve).await;
+    worker.give(first);
+    if first == Order::Drain {
+        let deadline = worker.driver.now() + worker.limits.shutdown_timeout;
+        let over = worker.driver.sleep_until(deadline);
+        let cut = async {
+            next_order(&mut orders, Order::Drain).await;
+        };
+        first_of(worker.observed.empty(), first_of(over, cut)).await;
+        worker.give(Order::Cut);
+    }
+    worker.observed.empty().await;
+    let snapshot = worker.observed.snapshot();
+    Ok(Report { snapshot, cut: worker.cut.take() })
+}
+
+/// The next order that goes beyond `present`. When nobody can give orders any more, none comes.
+async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
+    match orders.wait_for(|order| *order > present).await {
+        Ok(order) => *order,
+        Err(_) => pending().await,
+    }
+}
+
+/// Ends with whichever of the two ends first.
+pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|context| {
+        if a.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { b.as_mut().poll(context) }
+    })
+    .await;
+}
+
+async fn turn_wheel<D: Driver>(worker: Rc<Worker<D>>) {
+    loop {
+        let sooner = poll_fn(|context| worker.wheel.poll_sooner(context));
+        match worker.wheel.next() {
+            Some(at) => first_of(worker.driver.sleep_until(at), sooner).await,
+            None => sooner.await,
+        }
+        worker.wheel.turn(worker.driver.now());
+    }
+}
+
+/// How long to wait for something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    Never,
+    /// A time on the driver's clock.
+    At(Duration),
+    /// So long from the moment at which waiting begins.
+    In(Duration),
+}
+
+/// Why a wait ended before what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    Deadline,
+    Order,
+}
+
+impl<D: Driver> Worker<D> {
+    pub(crate) fn order(&self) -> Order {
+        self.order.get()
+    }
+
+    fn give(&self, order: Order) {
+        self.order.set(order);
+        self.wheel.wake_all();
+    }
+
+    /// Waits for `future`, but not beyond `until`, nor beyond an order of at least `order`.
+    pub(crate) async fn within<F: Future>(
+        &self,
+        alarm: &Alarm,
+        until: Until,
+        order: Order,
+        future: F,
+    ) -> Result<F::Output, Interrupt> {
+        let mut future = pin!(future);
+        let mut is_set = false;
+        poll_fn(|context| {
+            if let Poll::Ready(value) = future.as_mut().poll(context) {
+                return Poll::Ready(Ok(value));
+            }
+            if self.order.get() >= order {
+                return Poll::Ready(Err(Interrupt::Order));
+            }
+            if !is_set {
+                is_set = true;
+                match until {
+                    Until::Never => alarm.clear(),
+                    Until::At(at) => alarm.set(at),
+                    Until::In(time) => alarm.set(self.driver.now() + time),
+                }
+            }
+            alarm.poll(context).map(|()| Err(Interrupt::Deadline))
+        })
+        .await
+    }
+
+    /// The value of the `Date` field for a response of now.
+    pub(crate) fn date(&self) -> Date {
+        let now = self.driver.unix_time().as_secs();
+        let (second, date) = self.date.get();
+        if second == now {
+            return date;
+        }
+        let date = Date::from_unix_seconds(now);
+        self.date.set((now, date));
+        date
+    }
+
+    /// What a connection needs to work on requests.
+    pub(crate) fn lease(&self) -> Lease<D> {
+        let kept = self.desks.borrow_mut().pop();
+        kept.unwrap_or_else(|| Lease { desk: Box::default(), place: FutureSlot::new() })
+    }
+
+    pub(crate) fn give_back(&self, mut lease: Lease<D>) {
+        lease.desk.reset();
+        let mut desks = self.desks.borrow_mut();
+        if desks.len() < DESKS_MAX {
+            desks.push(lease);
+        }
+    }
+}

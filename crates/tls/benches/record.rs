@@ -1,0 +1,112 @@
+//! What a request's records and a handshake cost, both ends of the line included for the handshake.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use peregrine_tls::rustls::client::Resumption;
+use peregrine_tls::rustls::crypto::aws_lc_rs;
+use peregrine_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, version};
+use peregrine_tls::{Session, Tls};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use std::hint::black_box;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const REQUEST_BYTES: usize = 205;
+const REPLY_BYTES: usize = 150;
+
+fn setup() -> (Tls, ClientConfig) {
+    let made = Tls::self_signed(&["localhost"]).expect("a valid name");
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(made.certificate_pem.as_bytes());
+    roots.add(certificate.expect("just made")).expect("just made");
+    let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&version::TLS13])
+        .expect("the provider has suites for it")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (made.tls, client)
+}
+
+/// A connection whose handshake is done, and how long the server's part of it took.
+fn connect(tls: &Tls, config: &Arc<ClientConfig>) -> (ClientConnection, Session, Duration) {
+    let name = ServerName::try_from("localhost").expect("a valid name");
+    let mut client = ClientConnection::new(config.clone(), name).expect("a client");
+    let mut session = tls.session();
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    let mut time = Duration::ZERO;
+    while session.facts().is_none() {
+        let mut flight = Vec::new();
+        client.write_tls(&mut flight).expect("a vector takes everything");
+        let start = Instant::now();
+        session.receive(&flight, &mut plain, &mut out).expect("an honest client");
+        time += start.elapsed();
+        client.read_tls(&mut out.as_slice()).expect("a slice to read");
+        client.process_new_packets().expect("an honest server");
+        out.clear();
+    }
+    (client, session, time)
+}
+
+/// Decrypts requests and encrypts replies.
+fn records(criterion: &mut Criterion) {
+    let (tls, client) = setup();
+    let (mut client, mut session, _) = connect(&tls, &Arc::new(client));
+    client.set_buffer_limit(None);
+    let (mut plain, mut out) = (Vec::new(), Vec::new());
+    criterion.bench_function("decrypt 205 B, encrypt 150 B", |bencher| {
+        bencher.iter_custom(|rounds| {
+            let mut time = Duration::ZERO;
+            let mut left = rounds;
+            while left > 0 {
+                let batch = left.min(1_000);
+                left -= batch;
+                let requests: Vec<Vec<u8>> = (0..batch).map(|_| request(&mut client)).collect();
+                let start = Instant::now();
+                for request in &requests {
+                    session.receive(request, &mut plain, &mut out).expect("an honest client");
+                    session.send(&[b'a'; REPLY_BYTES], &mut out).expect("an open session");
+                    black_box((&plain, &out));
+                    plain.clear();
+                    out.clear();
+                }
+                time += start.elapsed();
+            }
+            time
+        });
+    });
+}
+
+fn request(client: &mut ClientConnection) -> Vec<u8> {
+    client.writer().write_all(&[b'q'; REQUEST_BYTES]).expect("it has no limit");
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).expect("a vector takes everything");
+    bytes
+}
+
+/// The server's part of handshakes.
+fn handshakes(criterion: &mut Criterion) {
+    let (tls, client) = setup();
+    let mut forgetful = client.clone();
+    forgetful.resumption = Resumption::disabled();
+    for (name, client, resumed) in [
+        ("full handshake, server's part", Arc::new(forgetful), false),
+        ("resumed handshake, server's part", Arc::new(client), true),
+    ] {
+        connect(&tls, &client);
+        criterion.bench_function(name, |bencher| {
+            bencher.iter_custom(|rounds| {
+                (0..rounds)
+                    .map(|_| {
+                        let (_client, session, time) = connect(&tls, &client);
+                        assert_eq!(session.facts().map(|facts| facts.resumed), Some(resumed));
+                        time
+                    })
+                    .sum()
+            });
+        });
+    }
+}
+
+criterion_group!(benches, records, handshakes);
+criterion_main!(benches);

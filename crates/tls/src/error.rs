@@ -1,0 +1,227 @@
+//! What can be wrong with the certificates and settings a user gives, and how to put it right.
+
+use rustls_pki_types::pem;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Where PEM text came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A file.
+    File(PathBuf),
+    /// Bytes that the program handed over.
+    Memory,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Memory => f.write_str("the given PEM text"),
+        }
+    }
+}
+
+/// Why TLS could not be set up. It is found at start, it is never a peer's fault, and its text
+/// names the file, the cause and the remedy.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file could not be read.
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A file is larger than [`PEM_BYTES_MAX`](crate::PEM_BYTES_MAX).
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The text is not well-formed PEM.
+    BrokenPem {
+        /// Where it came from.
+        origin: Origin,
+        /// What is wrong with it.
+        error: pem::Error,
+    },
+    /// There is no certificate.
+    NoCertificate {
+        /// Where one was expected.
+        origin: Origin,
+        /// There is a private key instead.
+        holds_key: bool,
+    },
+    /// There is no private key.
+    NoKey {
+        /// Where one was expected.
+        origin: Origin,
+        /// There is a certificate instead.
+        holds_certificate: bool,
+    },
+    /// The private key is protected by a passphrase, and nobody is there to type it.
+    EncryptedKey {
+        /// Where it came from.
+        origin: Origin,
+    },
+    /// The private key is of a kind or size that is not supported.
+    UnsupportedKey {
+        /// Where it came from.
+        origin: Origin,
+        /// What the cryptography library said.
+        error: rustls::Error,
+    },
+    /// The first certificate cannot be used.
+    BadCertificate {
+        /// Where it came from.
+        origin: Origin,
+        /// What is wrong with it.
+        error: rustls::Error,
+    },
+    /// The key belongs to another certificate.
+    KeyMismatch {
+        /// Where the certificate came from.
+        certificate: Origin,
+        /// Where the key came from.
+        key: Origin,
+    },
+    /// A self-signed certificate could not be made, as a rule because of a name.
+    NotMade {
+        /// The names it was to be for.
+        names: Vec<String>,
+        /// What is wrong.
+        error: rcgen::Error,
+    },
+    /// Certificates cannot be added to a configuration made elsewhere, which chooses by its own
+    /// rules.
+    ForeignConfig,
+    /// The configuration accepts early data, which an attacker can send again.
+    EarlyData,
+    /// The configuration cannot work, or the system gave no randomness for ticket keys.
+    BadConfig(rustls::Error),
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { path, error } => {
+                write!(f, "cannot read {}: {error}; check the path and that ", path.display())?;
+                f.write_str("the user the server runs as may read it")
+            }
+            Self::TooLarge { path } => {
+                write!(f, "{} is larger than 1 MiB; give a PEM file ", path.display())?;
+                f.write_str("that holds only the certificate chain or the key")
+            }
+            Self::BrokenPem { origin, error } => {
+                write!(f, "{origin} is not well-formed PEM ({error}); it must hold whole blocks ")?;
+                f.write_str("from \"-----BEGIN ...-----\" to \"-----END ...-----\"")
+            }
+            Self::NoCertificate { origin, holds_key: true } => {
+                write!(f, "{origin} holds a private key where the certificate belongs; ")?;
+                f.write_str("swap the two")
+            }
+            Self::NoCertificate { origin, holds_key: false } => {
+                write!(f, "{origin} holds no certificate; it must hold a PEM block ")?;
+                f.write_str("\"BEGIN CERTIFICATE\" (convert DER with: openssl x509 -inform der)")
+            }
+            Self::NoKey { origin, holds_certificate: true } => {
+                write!(f, "{origin} holds a certificate but no private key; give the file with ")?;
+                f.write_str("the block \"BEGIN PRIVATE KEY\" that was made with it")
+            }
+            Self::NoKey { origin, holds_certificate: false } => {
+                write!(f, "{origin} holds no private key; it must hold a PEM block ")?;
+                f.write_str("\"BEGIN PRIVATE KEY\" (convert DER with: openssl pkey -inform der)")
+            }
+            Self::EncryptedKey { origin } => {
+                write!(f, "the private key in {origin} is protected by a passphrase, which is ")?;
+                f.write_str("not supported; remove it with: openssl pkey -in KEY -out PLAIN")
+            }
+            Self::UnsupportedKey { origin, error } => {
+                write!(f, "the private key in {origin} is not supported ({error}); use ECDSA ")?;
+                f.write_str("(P-256, P-384, P-521), Ed25519, or RSA of 2048 to 8192 bits")
+            }
+            Self::BadCertificate { origin, error } => {
+                write!(f, "the first certificate in {origin} cannot be used ({error}); it must ")?;
+                f.write_str("be the server's own X.509 version 3 certificate, its issuers after it")
+            }
+            Self::KeyMismatch { certificate, key } => {
+                write!(f, "the private key in {key} does not belong to the first certificate in ")?;
+                write!(f, "{certificate}; give the key it was made with, and put the server's ")?;
+                f.write_str("own certificate before its issuers")
+            }
+            Self::NotMade { names, error } => {
+                write!(f, "cannot make a certificate for {names:?}: {error}; give DNS names ")?;
+                f.write_str("or IP addresses")
+            }
+            Self::ForeignConfig => f.write_str(
+                "certificates cannot be added to a rustls configuration made elsewhere; \
+                 give it a certificate resolver that knows them all",
+            ),
+            Self::EarlyData => f.write_str(
+                "the rustls configuration accepts early data, which can be replayed; \
+                 set max_early_data_size to 0",
+            ),
+            Self::BadConfig(error) => write!(f, "rustls refuses its configuration: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreadable { error, .. } => Some(error),
+            Self::BrokenPem { error, .. } => Some(error),
+            Self::UnsupportedKey { error, .. }
+            | Self::BadCertificate { error, .. }
+            | Self::BadConfig(error) => Some(error),
+            Self::NotMade { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Something that does not keep the server from starting but that its owner wants to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The certificate's time is over; clients will refuse it.
+    Expired {
+        /// Where it came from.
+        origin: Origin,
+        /// For how many whole days.
+        days: u64,
+    },
+    /// The certificate's time has not begun; clients will refuse it.
+    NotYetValid {
+        /// Where it came from.
+        origin: Origin,
+        /// In how many whole days it begins.
+        days: u64,
+    },
+    /// A further certificate can never be chosen: an earlier one has each of its names, or it has
+    /// none.
+    NeverChosen {
+        /// Where it came from.
+        origin: Origin,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired { origin, days } => {
+                write!(f, "the certificate in {origin} expired {days} days ago; renew it")
+            }
+            Self::NotYetValid { origin, days } => {
+                write!(f, "the certificate in {origin} becomes valid in {days} days; ")?;
+                f.write_str("check the clock of this machine")
+            }
+            Self::NeverChosen { origin } => {
+                write!(f, "the certificate in {origin} will never be used: it names no host ")?;
+                f.write_str("(subjectAltName) that an earlier certificate lacks")
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a peer can do wrong, and what it is told.
+
+use rustls::{
+    AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved,
+};
+use std::fmt;
+
+/// The answer to a clear-text HTTP request on a port that speaks TLS.
+///
+/// [`Session::receive`](crate::Session::receive) appends it to its output together with
+/// [`Reject::PlainHttp`].
+// RFC 9110 §15.5.1: 400 says that the server will not process the request because of something that
+// is perceived to be a client error.
+pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 69\r\n\
+    Connection: close\r\n\
+    \r\n\
+    This port speaks HTTPS. Use a URL that begins with https:// instead.\n";
+
+/// Which rule the peer broke. The session is over: send what was appended to the output, close.
+///
+/// The output holds the alert that the peer is to see, encrypted where it must be. There is none
+/// where the peer itself ended the connection, and for a few offences for which rustls makes none.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Reject {
+    /// It sent HTTP in clear text. The output holds [`PLAIN_HTTP_REPLY`].
+    PlainHttp,
+    /// Its first bytes are neither TLS nor HTTP.
+    // RFC 8446 §5: an unexpected record type MUST be answered with "unexpected_message".
+    NotTls,
+    /// It sent more than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX) and its handshake, or
+    /// a handshake message, was still not complete. It gets no alert.
+    HandshakeTooLong,
+    /// It ended the connection with a fatal alert, such as `unknown_ca` for a certificate that it
+    /// does not trust. It gets no alert.
+    // RFC 8446 §6.2: upon a fatal alert both parties MUST immediately close the connection.
+    Alert(AlertDescription),
+    /// It and this server have no version, cipher suite, group or signature scheme in common.
+    // RFC 8446 §4.1.1: the server MUST abort with "handshake_failure" or "insufficient_security".
+    Incompatible(PeerIncompatible),
+    /// It offered application protocols, and none of them is served.
+    // RFC 7301 §3.2: the server SHALL send a fatal "no_application_protocol" alert.
+    NoApplicationProtocol,
+    /// It sent something that cannot be parsed.
+    // RFC 8446 §6: a message which cannot be parsed MUST be answered with "decode_error".
+    Invalid(InvalidMessage),
+    /// It sent a message that has no place at this point.
+    // RFC 8446 §6.2: a message received at the wrong time is answered with "unexpected_message".
+    Unexpected,
+    /// It did something that the protocol forbids.
+    Misbehaved(PeerMisbehaved),
+    /// A record was altered on the way, or made with a wrong key.
+    // RFC 8446 §5.2: if the decryption fails, the receiver MUST send "bad_record_mac".
+    BadRecord,
+    /// A record holds more than [`RECORD_PLAIN_BYTES_MAX`](crate::RECORD_PLAIN_BYTES_MAX).
+    // RFC 8446 §5.2: an endpoint that receives one MUST send "record_overflow".
+    RecordTooLarge,
+    /// A certificate was asked of it by a configuration made elsewhere, and it sent none.
+    NoClientCertificate,
+    /// The certificate it sent was refused by a configuration made elsewhere.
+    ClientCertificate(CertificateError),
+    /// The engine failed, not the peer: no randomness, no time, or a signing key that does not
+    /// sign.
+    Engine(Error),
+}
+
+impl Reject {
+    /// A short name for logs and metrics, the same for every value of a variant.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::PlainHttp => "plain_http",
+            Self::NotTls => "not_tls",
+            Self::HandshakeTooLong => "handshake_too_long",
+            Self::Alert(_) => "alert",
+            Self::Incompatible(_) => "incompatible",
+            Self::NoApplicationProtocol => "no_application_protocol",
+            Self::Invalid(_) => "invalid",
+            Self::Unexpected => "unexpected",
+            Self::Misbehaved(_) => "misbehaved",
+            Self::BadRecord => "bad_record",
+            Self::RecordTooLarge => "record_too_large",
+            Self::NoClientCertificate => "no_client_certificate",
+            Self::ClientCertificate(_) => "client_certificate",
+            Self::Engine(_) => "engine",
+        }
+    }
+}
+
+impl From<Error> for Reject {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::AlertReceived(alert) => Self::Alert(alert),
+            Error::PeerIncompatible(why) => Self::Incompatible(why),
+            Error::NoApplicationProtocol => Self::NoApplicationProtocol,
+            Error::InvalidMessage(why) => Self::Invalid(why),
+            Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
+                Self::Unexpected
+            }
+            Error::PeerMisbehaved(why) => Self::Misbehaved(why),
+            Error::DecryptError => Self::BadRecord,
+            Error::PeerSentOversizedRecord => Self::RecordTooLarge,
+            Error::NoCertificatesPresented => Self::NoClientCertificate,
+            Error::InvalidCertificate(why) => Self::ClientCertificate(why),
+            other => Self::Engine(other),
+        }
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PlainHttp => f.write_str("the peer sent HTTP in clear text to a TLS port"),
+            Self::NotTls => f.write_str("the peer's first bytes are neither TLS nor HTTP"),
+            Self::HandshakeTooLong => f.write_str("the peer's handshake exceeds 64 KiB"),
+            Self::Alert(alert) => write!(f, "the peer ended the connection with alert {alert:?}"),
+            Self::Incompatible(why) => write!(f, "nothing in common with the peer: {why:?}"),
+            Self::NoApplicationProtocol => {
+                f.write_str("the peer offered only application protocols that are not served")
+            }
+            Self::Invalid(why) => write!(f, "the peer sent a malformed message: {why:?}"),
+            Self::Unexpected => f.write_str("the peer sent a message at the wrong time"),
+            Self::Misbehaved(why) => write!(f, "the peer broke the protocol: {why:?}"),
+            Self::BadRecord => f.write_str("a record failed authentication"),
+            Self::RecordTooLarge => f.write_str("a record exceeds 16 KiB"),
+            Self::NoClientCertificate => f.write_str("the peer sent no certificate"),
+            Self::ClientCertificate(why) => write!(f, "the peer's certificate is refused: {why:?}"),
+            Self::Engine(error) => write!(f, "the TLS engine failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Reject {}
+
+/// Why nothing can be sent. It says that the caller asked at the wrong time, except for
+/// [`SendError::KeysExhausted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The handshake is not complete.
+    Handshaking,
+    /// The session was closed on this side, or its peer was rejected.
+    Closed,
+    /// The keys of a TLS 1.2 connection protected as much as they safely can. The output holds a
+    /// `close_notify`; the peer has to connect again.
+    KeysExhausted,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Handshaking => "the TLS handshake is not complete",
+            Self::Closed => "the TLS session is closed",
+            Self::KeysExhausted => "the TLS connection's keys are used up",
+        })
+    }
+}
+
+impl std::error::Error for SendError {}
+
+#[cfg(test)]
+mod tests {
+    use super::PLAIN_HTTP_REPLY;
+
+    #[test]
+    fn the_reply_to_clear_text_announces_its_length() {
+        let text = std::str::from_utf8(PLAIN_HTTP_REPLY).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");
+        assert!(body.contains("https://"));
+    }
+}

@@ -1,0 +1,492 @@
+//! One connection's TLS.
+
+use crate::limits::{
+    HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
+};
+use crate::opening::{self, Opening};
+use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
+use crate::{scratch, server_name};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
+};
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
+use std::fmt;
+use std::sync::Arc;
+
+/// One connection's TLS state; made by [`Tls::session`](crate::Tls::session).
+///
+/// Its two directions are independent. The server gives what the peer sent to [`Session::receive`],
+/// and what it wants to say to [`Session::send`] and [`Session::close`]. All three append to
+/// buffers of the caller, and what is in `out` is to be sent in the order in which it came,
+/// whatever the result says.
+///
+/// Receiving moves through these stages and never back:
+///
+/// | stage | `receive` may lead to |
+/// |---|---|
+/// | opening: too few bytes to tell the protocol | handshaking, open, rejected |
+/// | handshaking | open, closed, rejected |
+/// | open | closed, rejected |
+/// | closed: the peer sent `close_notify` | - |
+/// | rejected: the peer broke a rule | - |
+///
+/// A session between requests owns no buffers: only an incomplete record is held, and only while it
+/// is.
+pub struct Session {
+    stage: Stage,
+    sending: Sending,
+    /// Bytes received before the handshake was complete.
+    handshake_bytes: usize,
+    /// Received bytes that were not used yet: the beginning of a record or, decrypted already, of a
+    /// handshake message that takes several records. Empty, and without memory, most of the time.
+    unread: Vec<u8>,
+}
+
+/// What is known about the receiving side.
+enum Stage {
+    /// Too few bytes came to tell the protocol; there are fewer than 25 of them.
+    Opening(Arc<ServerConfig>),
+    /// The peer speaks TLS, and got as far as this.
+    Live(Received, Box<Connection>),
+    /// The peer broke a rule.
+    Rejected(Box<Reject>),
+}
+
+/// Whether this side may still send.
+#[derive(Clone, Copy, PartialEq)]
+enum Sending {
+    Open,
+    Closed,
+}
+
+struct Connection {
+    engine: UnbufferedServerConnection,
+    server_name: Option<Box<str>>,
+}
+
+/// Where the receiving side of a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// The handshake is not complete; nothing can be sent.
+    Handshaking,
+    /// The handshake is complete.
+    ///
+    /// If the peer's bytes end here, without a `close_notify`, somebody may have cut them off: what
+    /// was received is authentic, but it may not be all.
+    Open,
+    /// The peer said that it has sent everything. Sending is still possible.
+    Closed,
+}
+
+/// The version of the protocol that both sides agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// TLS 1.2, RFC 5246.
+    Tls12,
+    /// TLS 1.3, RFC 8446.
+    Tls13,
+}
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts<'a> {
+    /// The version of the protocol.
+    pub version: Version,
+    /// The cipher suite by its registered name, such as `TLS13_AES_128_GCM_SHA256`.
+    pub cipher_suite: &'static str,
+    /// The name that the client asked for, if it did, in lower case.
+    pub server_name: Option<&'a str>,
+    /// The application protocol, if one was negotiated.
+    pub alpn: Option<&'a [u8]>,
+    /// The client came back with a ticket and was spared the certificate.
+    pub resumed: bool,
+}
+
+impl Session {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
+        Self {
+            stage: Stage::Opening(config),
+            sending: Sending::Open,
+            handshake_bytes: 0,
+            unread: Vec::new(),
+        }
+    }
+
+    /// Takes all of `input`, appends the plaintext in it to `plain` and what is to be sent to
+    /// `out`.
+    ///
+    /// Any cut of the same bytes gives the same plaintext. What `plain` grows by is never longer
+    /// than the bytes received and not yet used, so that the caller bounds it by what it gives.
+    ///
+    /// # Errors
+    ///
+    /// A [`Reject`] ends the session: `out` is to be sent and the connection to be closed.
+    /// Plaintext that arrived before the offence is in `plain`. Further calls give the same error.
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Received, Reject> {
+        match &self.stage {
+            Stage::Opening(_) => self.open(input, plain, out),
+            // RFC 8446 §6.1: data received after a closure alert MUST be ignored.
+            Stage::Live(Received::Closed, _) => Ok(Received::Closed),
+            Stage::Live(..) => self.take(input, plain, out),
+            Stage::Rejected(reject) => Err(reject.as_ref().clone()),
+        }
+    }
+
+    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Every call begins
+    /// a new record, so that small pieces are better gathered by the caller.
+    ///
+    /// # Errors
+    ///
+    /// A [`SendError`] if the session cannot send.
+    pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SendError> {
+        let sent = self.with_traffic(out, |traffic, out| match encrypt(traffic, plain, out) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // The engine has made a close_notify, which this call fetches.
+                close_notify(traffic, out);
+                Err(error)
+            }
+        });
+        if sent == Err(SendError::KeysExhausted) {
+            self.sending = Sending::Closed;
+        }
+        sent
+    }
+
+    /// Tells the peer that nothing more will be sent, by a `close_notify` appended to `out`.
+    /// Receiving is still possible. Without a complete handshake, after an error, and the second
+    /// time it appends nothing.
+    // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
+    // has already sent some error alert.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        // The error says that there is nobody to tell, which is how a close may end.
+        let _ = self.with_traffic(out, |traffic, out| {
+            close_notify(traffic, out);
+            Ok(())
+        });
+        self.sending = Sending::Closed;
+    }
+
+    /// What was agreed on; `None` before the handshake is complete and after a [`Reject`].
+    pub fn facts(&self) -> Option<Facts<'_>> {
+        let Stage::Live(Received::Open | Received::Closed, connection) = &self.stage else {
+            return None;
+        };
+        let engine = &connection.engine;
+        let version = match engine.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => Version::Tls13,
+            _ => Version::Tls12,
+        };
+        Some(Facts {
+            version,
+            cipher_suite: engine.negotiated_cipher_suite()?.suite().as_str()?,
+            server_name: connection.server_name.as_deref(),
+            alpn: engine.alpn_protocol(),
+            resumed: engine.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+
+    /// Tells the protocol by the first bytes, and takes those of a TLS connection.
+    fn open(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Received, Reject> {
+        let Stage::Opening(config) = &self.stage else {
+            unreachable!("only an opening session is opened");
+        };
+        let judgement = if self.unread.is_empty() {
+            opening::judge(input)
+        } else {
+            self.unread.extend_from_slice(input);
+            opening::judge(&self.unread)
+        };
+        match judgement {
+            Opening::Unsure => {
+                if self.unread.is_empty() {
+                    self.unread.extend_from_slice(input);
+                }
+                Ok(Received::Handshaking)
+            }
+            Opening::Tls => {
+                let engine = UnbufferedServerConnection::new(config.clone())
+                    .expect("the configuration made a connection before");
+                let connection = Connection { engine, server_name: None };
+                self.stage = Stage::Live(Received::Handshaking, Box::new(connection));
+                // The first byte alone says that it is TLS, so nothing was put aside before.
+                self.take(input, plain, out)
+            }
+            Opening::PlainHttp => {
+                out.extend_from_slice(PLAIN_HTTP_REPLY);
+                Err(self.reject(Reject::PlainHttp))
+            }
+            Opening::Unknown => {
+                out.extend_from_slice(UNEXPECTED_MESSAGE_ALERT);
+                Err(self.reject(Reject::NotTls))
+            }
+        }
+    }
+
+    /// Takes bytes of a TLS connection: puts them where they may be changed, and keeps what is
+    /// left.
+    fn take(
+        &mut self,
+        input: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Received, Reject> {
+        let is_open = matches!(self.stage, Stage::Live(Received::Open, _));
+        if !is_open {
+            self.handshake_bytes += input.len();
+        }
+        if self.unread.is_empty() {
+            if is_open && is_incomplete_record(input) {
+                self.unread = input.to_vec();
+                return Ok(Received::Open);
+            }
+            let mut bytes = scratch::take();
+            bytes.extend_from_slice(input);
+            let result = self.process(&mut bytes, plain, out);
+            if let Ok((used, Received::Handshaking | Received::Open)) = result {
+                self.unread = bytes[used..].to_vec();
+            }
+            scratch::give_back(bytes);
+            self.check_limits(result)
+        } else {
+            self.unread.extend_from_slice(input);
+            if is_open && is_incomplete_record(&self.unread) {
+                return Ok(Received::Open);
+            }
+            let mut bytes = std::mem::take(&mut self.unread);
+            let result = self.process(&mut bytes, plain, out);
+            match result {
+                Ok((0, _)) => self.unread = bytes,
+                // A copy of what is left gives back the memory of what is not.
+                Ok((used, Received::Handshaking | Received::Open)) => {
+                    self.unread = bytes[used..].to_vec();
+                }
+                Ok((_, Received::Closed)) | Err(_) => {}
+            }
+            self.check_limits(result)
+        }
+    }
+
+    /// Rejects a peer whose handshake, or unfinished handshake message, is too long.
+    fn check_limits(
+        &mut self,
+        result: Result<(usize, Received), Reject>,
+    ) -> Result<Received, Reject> {
+        let (_, received) = result?;
+        let handshake_bytes = match received {
+            Received::Handshaking => self.handshake_bytes,
+            Received::Open => self.unread.len(),
+            Received::Closed => 0,
+        };
+        if handshake_bytes > HANDSHAKE_BYTES_MAX {
+            return Err(self.reject(Reject::HandshakeTooLong));
+        }
+        Ok(received)
+    }
+
+    /// Lets rustls work on `bytes` until it needs more. Returns how many of them are done with.
+    fn process(
+        &mut self,
+        bytes: &mut [u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Received), Reject> {
+        let Stage::Live(received, connection) = &mut self.stage else {
+            unreachable!("only a live session is given bytes");
+        };
+        let mut used = 0;
+        let mut is_closed = false;
+        let failure = loop {
+            let mut is_data = false;
+            let status = connection.engine.process_tls_records(&mut bytes[used..]);
+            let mut discard = status.discard;
+            match status.state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    is_data = true;
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        plain.extend_from_slice(record.payload);
+                        discard += record.discard;
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(ConnectionState::PeerClosed) => is_closed = true,
+                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
+                    used += discard;
+                    break None;
+                }
+                // What is left is `Closed`, as early data is never accepted.
+                Ok(_) => break None,
+                Err(error) => break Some(error),
+            }
+            used += discard;
+            // Data changes no state, so that rustls need not be asked again after the last of it.
+            if is_data && used == bytes.len() && !connection.engine.wants_write() {
+                break None;
+            }
+        };
+        if *received == Received::Handshaking {
+            // It is taken after a failure too, so that it is not mistaken for another session's.
+            connection.server_name = server_name::take().or(connection.server_name.take());
+        }
+        if let Some(error) = failure {
+            fetch_alerts(&mut connection.engine, out);
+            return Err(self.reject(Reject::from(error)));
+        }
+        *received = if is_closed {
+            Received::Closed
+        } else if connection.engine.is_handshaking() {
+            Received::Handshaking
+        } else {
+            Received::Open
+        };
+        Ok((used, *received))
+    }
+
+    /// Ends the session and frees what it holds.
+    fn reject(&mut self, reject: Reject) -> Reject {
+        self.unread = Vec::new();
+        self.sending = Sending::Closed;
+        self.stage = Stage::Rejected(Box::new(reject.clone()));
+        reject
+    }
+
+    /// Calls `act` with what can encrypt, once everything made before is in `out`.
+    fn with_traffic(
+        &mut self,
+        out: &mut Vec<u8>,
+        act: impl FnOnce(&mut Traffic<'_>, &mut Vec<u8>) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
+        if self.sending == Sending::Closed {
+            return Err(SendError::Closed);
+        }
+        let connection = match &mut self.stage {
+            Stage::Opening(_) | Stage::Live(Received::Handshaking, _) => {
+                return Err(SendError::Handshaking);
+            }
+            Stage::Live(Received::Open | Received::Closed, connection) => connection,
+            Stage::Rejected(_) => return Err(SendError::Closed),
+        };
+        loop {
+            // rustls remembers positions in the bytes that are not used yet, so it must see them
+            // here. It finds nothing in them that it did not find before.
+            match connection.engine.process_tls_records(&mut self.unread).state {
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => return act(&mut traffic, out),
+                Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
+                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+                Ok(_) => return Err(SendError::Closed),
+                // The bytes that wait were looked at when they came, so that this does not happen;
+                // if it did, going on would make rustls judge the same bytes twice.
+                Err(error) => {
+                    fetch_alerts(&mut connection.engine, out);
+                    self.reject(Reject::from(error));
+                    return Err(SendError::Closed);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage: &dyn fmt::Debug = match &self.stage {
+            Stage::Opening(_) => &"Opening",
+            Stage::Live(received, _) => received,
+            Stage::Rejected(reject) => reject,
+        };
+        f.debug_struct("Session")
+            .field("stage", stage)
+            .field("unread_bytes", &self.unread.len())
+            .finish_non_exhaustive()
+    }
+}
+
+type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
+
+/// The content type of application data.
+const APPLICATION_DATA: u8 = 23;
+
+/// A fatal alert in clear text.
+const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
+
+/// Whether these are the first bytes of a record of application data, with which rustls could do
+/// nothing but wait. It lets them wait uncopied; anything unusual is left to rustls.
+fn is_incomplete_record(bytes: &[u8]) -> bool {
+    match *bytes {
+        [] | [APPLICATION_DATA] => true,
+        [APPLICATION_DATA, 3] | [APPLICATION_DATA, 3, _] | [APPLICATION_DATA, 3, _, _] => true,
+        [APPLICATION_DATA, 3, _, high, low, ref payload @ ..] => {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            length <= RECORD_CIPHER_BYTES_MAX && payload.len() < length
+        }
+        _ => false,
+    }
+}
+
+/// Appends a record that rustls has ready.
+fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
+    let start = out.len();
+    // The first call has no room, and says how much is needed.
+    let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =
+        data.encode(&mut [])
+    else {
+        return;
+    };
+    out.resize(start + required_size, 0);
+    let written = data.encode(&mut out[start..]).expect("the room is what was asked for");
+    out.truncate(start + written);
+}
+
+/// Appends the records of `plain`.
+fn encrypt(traffic: &mut Traffic<'_>, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SendError> {
+    let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
+    let room = plain.len() + records * RECORD_OVERHEAD_BYTES;
+    append(out, room, |room| traffic.encrypt(plain, room))
+}
+
+/// Appends a `close_notify`, and what rustls has ready before it.
+fn close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
+    let alert = RECORD_OVERHEAD_BYTES + 2;
+    append(out, alert, |room| traffic.queue_close_notify(room))
+        .expect("alerts are encrypted beyond all limits of keys");
+}
+
+/// Makes room in `out` for `write`, again if it says that it needs more, and keeps what it wrote.
+fn append(
+    out: &mut Vec<u8>,
+    room: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
+) -> Result<(), SendError> {
+    let start = out.len();
+    out.resize(start + room, 0);
+    let mut written = write(&mut out[start..]);
+    if let Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) = written {
+        out.resize(start + required_size, 0);
+        written = write(&mut out[start..]);
+    }
+    out.truncate(start + *written.as_ref().unwrap_or(&0));
+    written.map(|_| ()).map_err(|_| SendError::KeysExhausted)
+}
+
+/// Appends the alerts that rustls has made for a peer it refused.
+fn fetch_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
+    // After an error rustls must not be given the offending bytes again. It looks for bytes to
+    // receive only when it has none to send.
+    while engine.wants_write() {
+        match engine.process_tls_records(&mut []).state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
+            _ => break,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Drops a future at one of its awaits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::network::Network;
+
+/// Polls a future until it is done or chance drops it. Made by [`Network::drop_at`].
+pub struct DropAt<F> {
+    network: Network,
+    per_mille: u32,
+    state: Life<F>,
+}
+
+enum Life<F> {
+    New(Pin<Box<F>>),
+    Begun(Pin<Box<F>>),
+    Over,
+}
+
+impl<F> DropAt<F> {
+    pub(crate) fn new(network: Network, per_mille: u32, future: F) -> Self {
+        Self { network, per_mille, state: Life::New(Box::pin(future)) }
+    }
+}
+
+impl<F: Future> Future for DropAt<F> {
+    /// Nothing if the future was dropped.
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let chance = self.per_mille;
+        let drops = |network: &Network| network.with(|state| state.random.chance(chance));
+        let mut future = match std::mem::replace(&mut self.state, Life::Over) {
+            Life::New(_) if drops(&self.network) => return Poll::Ready(None),
+            Life::New(future) | Life::Begun(future) => future,
+            Life::Over => panic!("a future that is done was polled again"),
+        };
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if drops(&self.network) => Poll::Ready(None),
+            Poll::Pending => {
+                self.state = Life::Begun(future);
+                Poll::Pending
+            }
+        }
+    }
+}

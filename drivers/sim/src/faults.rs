@@ -1,0 +1,90 @@
+//! What goes wrong, and how often.
+
+/// The faults of a network. Chances are per mille: 0 is never, 1,000 is always.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// A piece of data ends at a random byte, on its way or when it is received. What arrives
+    /// together may still be received together. Default 0.
+    pub cut_per_mille: u32,
+    /// A piece of data takes time, up to `delay_ms_max`. Default 0.
+    pub delay_per_mille: u32,
+    /// The longest delay of one piece, in milliseconds. Default 20.
+    pub delay_ms_max: u64,
+    /// After a piece of data its direction stops, up to `stall_ms_max`. Default 0.
+    pub stall_per_mille: u32,
+    /// The longest stop of one direction, in milliseconds. Default 60,000.
+    pub stall_ms_max: u64,
+    /// A piece of data is lost, and with it the connection: both ends see a reset. Default 0.
+    pub reset_per_mille: u32,
+    /// A client ends its sending side after a send, whether it has more to say or not. Default 0.
+    pub half_close_per_mille: u32,
+    /// A send pauses after a piece, as if the kernel's buffer had been full. Default 0.
+    pub short_send_per_mille: u32,
+    /// An attempt to accept a waiting connection fails as if the process were out of descriptors,
+    /// which leaves the connection where it is. Default 0.
+    pub accept_error_per_mille: u32,
+    /// After a task was polled, some task is polled without any reason. Below 1,000. Default 0.
+    pub spurious_wake_per_mille: u32,
+    /// A timer of the driver rings up to this many milliseconds late. Default 0.
+    pub timer_late_ms_max: u64,
+    /// Bytes that one direction holds before its sender must wait, at least 1. If `pipe_varies`,
+    /// the most that it holds. Default 65,536.
+    pub pipe_bytes_max: usize,
+    /// Each direction draws its own capacity, often a very small one. Default false.
+    pub pipe_varies: bool,
+}
+
+impl Faults {
+    /// A network in which nothing goes wrong and nothing takes time.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            cut_per_mille: 0,
+            delay_per_mille: 0,
+            delay_ms_max: 20,
+            stall_per_mille: 0,
+            stall_ms_max: 60_000,
+            reset_per_mille: 0,
+            half_close_per_mille: 0,
+            short_send_per_mille: 0,
+            accept_error_per_mille: 0,
+            spurious_wake_per_mille: 0,
+            timer_late_ms_max: 0,
+            pipe_bytes_max: 65_536,
+            pipe_varies: false,
+        }
+    }
+
+    /// Everything that a correct peer and network may do to data that arrives in the end: cuts,
+    /// delays, small pipes, spurious wake-ups and failed accepts, but no stall and no reset.
+    #[must_use]
+    pub fn harmless() -> Self {
+        Self {
+            cut_per_mille: 300,
+            delay_per_mille: 300,
+            short_send_per_mille: 200,
+            accept_error_per_mille: 100,
+            spurious_wake_per_mille: 200,
+            timer_late_ms_max: 3,
+            pipe_varies: true,
+            ..Self::none()
+        }
+    }
+
+    /// All faults at once: connections may stall and break at any time.
+    #[must_use]
+    pub fn hostile() -> Self {
+        Self {
+            stall_per_mille: 10,
+            reset_per_mille: 10,
+            half_close_per_mille: 20,
+            ..Self::harmless()
+        }
+    }
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self::none()
+    }
+}

@@ -1,0 +1,144 @@
+//! One end of a connection, as both the server's stream and the client use it.
+
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::network::Network;
+use crate::pipe::{Source, Target};
+use crate::state::{Connection, End, State};
+
+/// One end of a connection, closed when dropped.
+pub(crate) struct Link {
+    pub(crate) network: Network,
+    pub(crate) id: u64,
+    end: End,
+}
+
+impl Link {
+    pub(crate) fn new(network: Network, id: u64, end: End) -> Self {
+        Self { network, id, end }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State, u64, End) -> T) -> T {
+        self.network.with(|state| work(state, self.id, self.end))
+    }
+
+    /// The next bytes, at most `bytes_max`; empty at the end.
+    pub(crate) fn poll_recv(
+        &self,
+        context: &mut Context<'_>,
+        bytes_max: usize,
+    ) -> Poll<io::Result<Vec<u8>>> {
+        self.with(|state, id, end| {
+            let cut = state.faults.cut_per_mille;
+            let random = &mut state.random;
+            let pipe = connection(&mut state.connections, id).pipe(end.other());
+            if !pipe.arrived.is_empty() {
+                let most = pipe.arrived.len().min(bytes_max);
+                let size = if random.chance(cut) { 1 + random.index(most) } else { most };
+                let bytes: Vec<u8> = pipe.arrived.drain(..size).collect();
+                state.record("receive", [id, u64::try_from(size).unwrap_or(u64::MAX), 0]);
+                state.pump(id, end.other());
+                return Poll::Ready(Ok(bytes));
+            }
+            match pipe.target {
+                Target::Open => {
+                    pipe.receiver = Some(context.waker().clone());
+                    Poll::Pending
+                }
+                Target::Ended => Poll::Ready(Ok(Vec::new())),
+                Target::Broken | Target::Closed => {
+                    Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+                }
+            }
+        })
+    }
+
+    /// Whether [`Link::poll_recv`] would return at once, without asking for a wake-up.
+    pub(crate) fn has_input(&self) -> bool {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end.other());
+            !pipe.arrived.is_empty()
+        })
+    }
+
+    /// Hands over bytes. They are on their way when the result is reached, see `poll_sent`.
+    pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            match pipe.source {
+                Source::Open => {}
+                Source::Broken => return Err(io::ErrorKind::ConnectionReset),
+                Source::Ending | Source::Ended => return Err(io::ErrorKind::BrokenPipe),
+            }
+            pipe.outgoing.extend(bytes);
+            pipe.queued += u64::try_from(bytes.len()).expect("a length has at most 64 bits");
+            let target = pipe.queued;
+            state.pump(id, end);
+            Ok(target)
+        })
+    }
+
+    /// Ends when the pipe has taken everything up to `target`.
+    pub(crate) fn poll_sent(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            if pipe.taken >= target {
+                return Poll::Ready(Ok(()));
+            }
+            if pipe.source == Source::Broken {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            pipe.wait_to_send(context.waker());
+            Poll::Pending
+        })
+    }
+
+    /// Ends the sending side. The end leaves when everything before it has left.
+    pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            if pipe.source == Source::Open {
+                pipe.source = Source::Ending;
+                state.pump(id, end);
+            }
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            match pipe.source {
+                Source::Open | Source::Ending => {
+                    pipe.wait_to_send(context.waker());
+                    Poll::Pending
+                }
+                Source::Ended => Poll::Ready(Ok(())),
+                Source::Broken => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            }
+        })
+    }
+
+    /// Breaks the connection off.
+    pub(crate) fn reset(&self) {
+        self.with(State::break_off);
+    }
+
+    /// Lets nothing that is sent from here on arrive before `duration` has passed.
+    pub(crate) fn stall(&self, duration: Duration) {
+        self.with(|state, id, end| {
+            let until = state.now + duration;
+            connection(&mut state.connections, id).pipe(end).stall(until);
+        });
+    }
+}
+
+/// A connection is there as long as one end is held.
+fn connection(
+    connections: &mut std::collections::BTreeMap<u64, Connection>,
+    id: u64,
+) -> &mut Connection {
+    connections.get_mut(&id).expect("a held connection exists")
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.with(State::close);
+    }
+}

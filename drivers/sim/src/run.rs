@@ -1,0 +1,316 @@
+//! The loop: picks who runs, and moves the time when nobody can.
+
+use std::collections::BTreeMap;
+use std::future::{Future, pending};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use peregrine_driver::{Counters, Driver, Options};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::network::{Network, Port};
+use crate::state::End;
+use crate::stream::{Listener, Stream};
+use crate::tasks::{Flag, Ready, Task};
+
+/// The number under which `main` is scheduled; tasks count from 1.
+const MAIN: u64 = 0;
+/// Polls of tasks before tokio's own tasks get a turn.
+const TURN_POLLS_MAX: usize = 64;
+/// How long tokio's own timers may keep a run alive in which nothing else happens.
+const QUIET_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// What the simulated calendar says at the start: 14 November 2023, 22:13:20 UTC.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+
+/// The simulated driver. It runs on the thread's current [`Network`].
+#[derive(Clone)]
+pub struct Sim {
+    network: Network,
+}
+
+/// Nothing: the simulator always knows whether tokio has something to do.
+#[derive(Debug)]
+pub struct Hold(());
+
+impl Sim {
+    /// The network it runs on.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+}
+
+impl Driver for Sim {
+    type Socket = Port;
+    type Listener = Listener;
+    type Stream = Stream;
+    type Hold = Hold;
+
+    fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
+    where
+        M: FnOnce(Self) -> F,
+        F: Future,
+    {
+        let network = Network::current().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "this thread has no simulated network")
+        })?;
+        network.with(|state| {
+            state.loans.chunks_max = options.receive_buffers.clamp(16, 32_768).next_power_of_two();
+            state.loans.chunk_bytes_max = options.receive_buffer_bytes.clamp(512, 65_536);
+        });
+        // Without I/O there is no kernel object to make, and a thousand runs take little time.
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build_local(LocalOptions::default())?;
+        // The loop polls all tasks from one root: they must not share one task's budget.
+        let output = runtime.block_on(tokio::task::unconstrained(async {
+            let main = Box::pin(main(Self { network: network.clone() }));
+            Loop::new(network, main).await
+        }));
+        drop(runtime);
+        Ok(output)
+    }
+
+    fn listen(&self, socket: Port) -> io::Result<Listener> {
+        Listener::new(self.network.clone(), &socket)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let number = self.network.with(|state| {
+            state.figures.tasks += 1;
+            state.figures.tasks - 1
+        });
+        self.network.add_task(Box::pin(task), Some(number));
+    }
+
+    fn now(&self) -> Duration {
+        self.network.now()
+    }
+
+    fn unix_time(&self) -> Duration {
+        EPOCH + self.network.now()
+    }
+
+    async fn sleep_until(&self, at: Duration) {
+        let late = self.network.with(|state| {
+            let most = state.faults.timer_late_ms_max;
+            Duration::from_millis(if most == 0 { 0 } else { state.random.below(most + 1) })
+        });
+        if at.checked_add(late).is_none_or(|at| at > Duration::from_secs(u64::from(u32::MAX))) {
+            pending::<()>().await;
+        }
+        self.network.sleep_until(at, late).await;
+    }
+
+    fn hold(&self) -> Hold {
+        Hold(())
+    }
+
+    /// `enters` counts the times that the loop had nothing to do; `in_flight` counts connections
+    /// whose server has bytes that no pipe took yet.
+    fn counters(&self) -> Counters {
+        self.network.with(|state| {
+            let unsent = |end| {
+                let held = state.connections.values();
+                held.filter(|connection| !connection.pipe_of(end).outgoing.is_empty()).count()
+            };
+            Counters {
+                enters: state.figures.turns,
+                accepted: state.figures.accepted,
+                buffers_exhausted: state.figures.exhausted,
+                in_flight: u64::try_from(unsent(End::Server)).expect("a count fits 64 bits"),
+            }
+        })
+    }
+}
+
+/// The root future of the runtime.
+struct Loop<F: Future> {
+    network: Network,
+    ready: Arc<Ready>,
+    main: Pin<Box<F>>,
+    main_flag: Arc<Flag>,
+    tasks: BTreeMap<u64, Task>,
+    last_task: u64,
+    /// The virtual time of the network when tokio's clock stood at `start`.
+    base: Duration,
+    start: Instant,
+    /// The network's next event, or the end of patience, as a timer of tokio.
+    alarm: Pin<Box<Sleep>>,
+    /// Until when nothing may happen before this is a deadlock.
+    quiet_until: Option<Instant>,
+}
+
+impl<F: Future> Loop<F> {
+    fn new(network: Network, main: Pin<Box<F>>) -> Self {
+        let ready = Arc::clone(network.ready());
+        ready.clear();
+        let start = Instant::now();
+        Self {
+            main,
+            main_flag: Flag::new(MAIN, &ready),
+            tasks: BTreeMap::new(),
+            last_task: MAIN,
+            base: network.now(),
+            start,
+            alarm: Box::pin(sleep_until(start)),
+            quiet_until: None,
+            network,
+            ready,
+        }
+    }
+
+    /// Takes over tasks that were spawned.
+    fn adopt(&mut self) {
+        for spawned in self.network.take_spawned() {
+            self.last_task += 1;
+            let id = self.last_task;
+            let doomed = |number| self.network.with(|state| state.doomed.remove(&number));
+            let polls_left = spawned.number.and_then(doomed);
+            let flag = Flag::new(id, &self.ready);
+            self.tasks.insert(id, Task { future: spawned.task, flag, polls_left });
+        }
+    }
+
+    /// A random one of the tasks that can run.
+    fn pick(&self) -> Option<u64> {
+        let count = self.ready.count();
+        if count == 0 {
+            return None;
+        }
+        let id = self.ready.take(self.network.with(|state| state.random.index(count)));
+        self.network.with(|state| state.record("poll", [id, 0, 0]));
+        Some(id)
+    }
+
+    /// Wakes a random task for no reason, with the chance that the faults tell.
+    fn disturb(&self) {
+        let count = self.tasks.len() + 1;
+        let victim = self.network.with(|state| {
+            // A chance of one would never let the loop rest.
+            let chance = state.faults.spurious_wake_per_mille.min(900);
+            state.random.chance(chance).then(|| state.random.index(count))
+        });
+        match victim {
+            None => {}
+            Some(0) => std::task::Wake::wake_by_ref(&self.main_flag),
+            Some(index) => {
+                let (_, task) = self.tasks.iter().nth(index - 1).expect("it is below the count");
+                std::task::Wake::wake_by_ref(&task.flag);
+            }
+        }
+    }
+
+    fn poll_task(&mut self, id: u64) {
+        // A task may have ended since it was woken.
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        task.flag.lower();
+        let waker = Waker::from(Arc::clone(&task.flag));
+        let context = &mut Context::from_waker(&waker);
+        let future = AssertUnwindSafe(|| task.future.as_mut().poll(context));
+        match catch_unwind(future) {
+            Ok(Poll::Pending) => {
+                let polls_left = task.polls_left.map(|polls| polls - 1);
+                task.polls_left = polls_left;
+                if polls_left == Some(0) {
+                    self.network.with(|state| state.record("drop", [id, 0, 0]));
+                    self.tasks.remove(&id);
+                }
+            }
+            Ok(Poll::Ready(())) => drop(self.tasks.remove(&id)),
+            Err(_) => {
+                self.network.with(|state| state.figures.panics += 1);
+                self.tasks.remove(&id);
+            }
+        }
+    }
+
+    /// Nobody can run. Pending until the next event; tokio's own tasks may run in between.
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let next = self.network.with(|state| {
+            state.figures.turns += 1;
+            state.next_event()
+        });
+        let at = match (next, self.quiet_until) {
+            (Some(next), _) => {
+                self.quiet_until = None;
+                self.start + (next - self.base)
+            }
+            (None, Some(until)) if Instant::now() >= until => self.fail("deadlock"),
+            (None, Some(until)) => until,
+            (None, None) => *self.quiet_until.insert(Instant::now() + QUIET_MAX),
+        };
+        self.alarm.as_mut().reset(at);
+        self.alarm.as_mut().poll(context)
+    }
+
+    /// Ends the run with what there is to know about it.
+    fn fail(&self, what: &str) -> ! {
+        let tasks = self.tasks.len();
+        let text = self.network.with(|state| {
+            let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
+            format!("seed {seed}: main and {tasks} tasks wait for {waiting}; last:\n{recent}")
+        });
+        panic!("{what}, {text}");
+    }
+}
+
+impl<F: Future> Future for Loop<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        this.ready.set_loop(context.waker());
+        for _ in 0..TURN_POLLS_MAX {
+            let now = this.base + this.start.elapsed();
+            let over = this.network.with(|state| {
+                state.advance(now);
+                now > state.time_max
+            });
+            if over {
+                this.fail("time is over");
+            }
+            this.adopt();
+            match this.pick() {
+                Some(MAIN) => {
+                    this.main_flag.lower();
+                    let waker = Waker::from(Arc::clone(&this.main_flag));
+                    let polled = this.main.as_mut().poll(&mut Context::from_waker(&waker));
+                    if polled.is_ready() {
+                        return polled;
+                    }
+                }
+                Some(id) => this.poll_task(id),
+                None => match this.poll_idle(context) {
+                    Poll::Ready(()) => continue,
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+            this.quiet_until = None;
+            this.disturb();
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<F: Future> Drop for Loop<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("simulated network: seed {}", self.network.seed());
+        }
+        // A task that is dropped may spawn another.
+        self.adopt();
+        while !self.tasks.is_empty() {
+            self.tasks.clear();
+            self.adopt();
+        }
+        self.ready.clear();
+    }
+}

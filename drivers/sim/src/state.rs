@@ -1,0 +1,366 @@
+//! Everything the network knows: ports, connections, and what happens when.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::faults::Faults;
+use crate::pipe::{Pipe, Source, Target};
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// The network's state. Wakers are collected and woken by [`crate::Network`] after it let go of
+/// the state, because a waker may run anybody's code.
+pub(crate) struct State {
+    pub(crate) seed: u64,
+    pub(crate) random: Random,
+    pub(crate) faults: Faults,
+    pub(crate) trace: Trace,
+    pub(crate) now: Duration,
+    /// When a run that is not over yet fails.
+    pub(crate) time_max: Duration,
+    pub(crate) ports: BTreeMap<u64, PortState>,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    pub(crate) loans: Loans,
+    pub(crate) figures: Figures,
+    /// Tasks to be dropped, by their number.
+    pub(crate) doomed: BTreeMap<u64, Doom>,
+    pub(crate) wakes: Vec<Waker>,
+    agenda: BTreeMap<(Duration, u64), Event>,
+    last_id: u64,
+}
+
+/// A bound port.
+#[derive(Default)]
+pub(crate) struct PortState {
+    pub(crate) closed: bool,
+    /// Connections that nobody accepted yet.
+    pub(crate) backlog: VecDeque<u64>,
+    pub(crate) acceptor: Option<Waker>,
+}
+
+/// Two ends and two directions.
+pub(crate) struct Connection {
+    /// By the end that sends.
+    pipes: [Pipe; 2],
+    /// By end: whether someone still holds it.
+    held: [bool; 2],
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+impl End {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Client => 0,
+            Self::Server => 1,
+        }
+    }
+}
+
+impl Connection {
+    /// The direction in which `end` sends.
+    pub(crate) fn pipe(&mut self, end: End) -> &mut Pipe {
+        &mut self.pipes[end.index()]
+    }
+
+    pub(crate) fn pipe_of(&self, end: End) -> &Pipe {
+        &self.pipes[end.index()]
+    }
+}
+
+/// Receive buffers that the server may hold at a time.
+#[derive(Default)]
+pub(crate) struct Loans {
+    pub(crate) chunks_max: u32,
+    pub(crate) chunk_bytes_max: usize,
+    pub(crate) chunks: u32,
+    pub(crate) starving: Vec<Waker>,
+}
+
+/// Counts since the network was made.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub(crate) turns: u64,
+    pub(crate) accepted: u64,
+    pub(crate) exhausted: u64,
+    pub(crate) panics: u64,
+    pub(crate) tasks: u64,
+}
+
+/// When a task is dropped: after this many polls.
+pub(crate) type Doom = u64;
+
+/// What the agenda holds.
+enum Event {
+    Wake(Waker),
+    /// Something lands that this end sent.
+    Land(u64, End),
+    /// This end's pipe may take more.
+    Pump(u64, End),
+}
+
+impl State {
+    pub(crate) fn new(seed: u64, faults: Faults) -> Self {
+        Self {
+            seed,
+            random: Random::new(seed),
+            faults,
+            trace: Trace::default(),
+            now: Duration::ZERO,
+            time_max: Duration::MAX,
+            ports: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            loans: Loans::default(),
+            figures: Figures::default(),
+            doomed: BTreeMap::new(),
+            wakes: Vec::new(),
+            agenda: BTreeMap::new(),
+            last_id: 0,
+        }
+    }
+
+    /// A number that was not given out before.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn record(&mut self, what: &'static str, figures: [u64; 3]) {
+        self.trace.record(self.now, what, figures);
+    }
+
+    /// When the next thing happens.
+    pub(crate) fn next_event(&self) -> Option<Duration> {
+        self.agenda.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Moves the time to `now` and lets everything happen that is due.
+    pub(crate) fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        while self.next_event().is_some_and(|at| at <= self.now) {
+            match self.agenda.pop_first().expect("there is a first one").1 {
+                Event::Wake(waker) => self.wakes.push(waker),
+                Event::Land(id, end) => self.land(id, end),
+                Event::Pump(id, end) => self.pump(id, end),
+            }
+        }
+    }
+
+    fn schedule(&mut self, at: Duration, event: Event) -> (Duration, u64) {
+        let key = (at, self.next_id());
+        self.agenda.insert(key, event);
+        key
+    }
+
+    /// Wakes `waker` at `at`. The key is for [`State::cancel`].
+    pub(crate) fn wake_at(&mut self, at: Duration, waker: Waker) -> (Duration, u64) {
+        self.schedule(at, Event::Wake(waker))
+    }
+
+    /// Takes a wake-up off the agenda, so that time does not move because of it. The caller drops
+    /// the waker when it let go of the state.
+    pub(crate) fn cancel(&mut self, key: (Duration, u64)) -> Option<Waker> {
+        match self.agenda.remove(&key)? {
+            Event::Wake(waker) => Some(waker),
+            Event::Land(..) | Event::Pump(..) => None,
+        }
+    }
+
+    /// Opens a connection and puts it into the backlog of `port`.
+    pub(crate) fn connect(&mut self, port: u64) -> u64 {
+        let id = self.next_id();
+        let faults = self.faults.clone();
+        let pipes = [Pipe::new(&faults, &mut self.random), Pipe::new(&faults, &mut self.random)];
+        self.connections.insert(id, Connection { pipes, held: [true, true] });
+        self.record("connect", [port, id, 0]);
+        match self.ports.get_mut(&port) {
+            Some(port) if !port.closed => {
+                port.backlog.push_back(id);
+                self.wakes.extend(port.acceptor.take());
+            }
+            _ => self.abort(id, End::Server),
+        }
+        id
+    }
+
+    /// How long the next piece travels.
+    fn delay(&mut self) -> Duration {
+        if self.random.chance(self.faults.delay_per_mille) {
+            Duration::from_micros(self.random.below(self.faults.delay_ms_max * 1000 + 1))
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Moves what `end` handed over into its pipe, as far as there is room.
+    pub(crate) fn pump(&mut self, id: u64, end: End) {
+        loop {
+            let faults = &self.faults;
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            let pipe = connection.pipe(end);
+            if pipe.outgoing.is_empty() {
+                break;
+            }
+            let cut = self.random.chance(faults.cut_per_mille);
+            let Some(piece) = pipe.take_piece(cut, &mut self.random) else { break };
+            let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
+            self.wakes.append(&mut pipe.senders);
+            if self.random.chance(faults.reset_per_mille) {
+                self.record("lose", [id, bytes, 0]);
+                self.tear(id);
+                return;
+            }
+            let stall = self.random.chance(faults.stall_per_mille).then_some(faults.stall_ms_max);
+            let short = self.random.chance(faults.short_send_per_mille);
+            self.fly(id, end, piece, stall);
+            if short {
+                let pause = self.now + self.delay();
+                self.schedule(pause, Event::Pump(id, end));
+                return;
+            }
+        }
+        let now = self.now;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let pipe = connection.pipe(end);
+        if pipe.source == Source::Ending && pipe.outgoing.is_empty() {
+            let at = pipe.fly_end(now);
+            self.wakes.append(&mut pipe.senders);
+            self.schedule(at, Event::Land(id, end));
+        }
+    }
+
+    /// Sends one piece on its way, and stops the direction after it for up to `stall` ms.
+    fn fly(&mut self, id: u64, end: End, piece: Vec<u8>, stall: Option<u64>) {
+        let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
+        let at = self.now + self.delay();
+        let stall = stall.map(|most| Duration::from_millis(self.random.below(most + 1)));
+        let connection = self.connections.get_mut(&id).expect("the caller pumps this connection");
+        let pipe = connection.pipe(end);
+        let at = pipe.fly(piece, at);
+        if let Some(stall) = stall {
+            pipe.stall(at + stall);
+        }
+        pipe.check();
+        self.record("fly", [id, bytes, u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)]);
+        self.schedule(at, Event::Land(id, end));
+    }
+
+    /// Lands what `end` sent.
+    fn land(&mut self, id: u64, end: End) {
+        let now = self.now;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let pipe = connection.pipe(end);
+        let landed = pipe.land(now);
+        pipe.check();
+        self.wakes.extend(pipe.receiver.take());
+        let back = connection.pipe(end.other());
+        if landed.reset {
+            back.break_source();
+            self.wakes.append(&mut back.senders);
+        }
+        self.record("land", [id, landed.bytes, u64::from(landed.reset)]);
+        if landed.refused {
+            self.fly_reset(id, end.other());
+        }
+    }
+
+    /// Sends a reset from `end` to the other.
+    fn fly_reset(&mut self, id: u64, end: End) {
+        let at = self.now + self.delay();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let at = connection.pipe(end).fly_reset(at);
+        self.schedule(at, Event::Land(id, end));
+    }
+
+    /// Breaks a connection in the middle: both ends will see a reset.
+    fn tear(&mut self, id: u64) {
+        self.fly_reset(id, End::Client);
+        self.fly_reset(id, End::Server);
+    }
+
+    /// `end` resets the connection and holds it no longer.
+    pub(crate) fn abort(&mut self, id: u64, end: End) {
+        self.break_off(id, end);
+        self.let_go(id, end);
+    }
+
+    /// `end` resets the connection; its own calls fail from here on.
+    pub(crate) fn break_off(&mut self, id: u64, end: End) {
+        self.record("reset", [id, 0, 0]);
+        self.fly_reset(id, end);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let input = connection.pipe(end.other());
+        input.arrived.clear();
+        if input.target == Target::Open {
+            input.target = Target::Broken;
+        }
+        self.wakes.extend(input.receiver.take());
+        let output = connection.pipe(end);
+        output.break_source();
+        self.wakes.append(&mut output.senders);
+    }
+
+    /// `end` closes the connection. As with a kernel, data that nobody read turns the orderly end
+    /// into a reset.
+    pub(crate) fn close(&mut self, id: u64, end: End) {
+        self.record("close", [id, 0, 0]);
+        let now = self.now;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let unread = connection.pipe(end.other()).close_target();
+        let output = connection.pipe(end);
+        output.outgoing.clear();
+        if unread {
+            self.fly_reset(id, end);
+        } else if matches!(output.source, Source::Open | Source::Ending) {
+            let at = output.fly_end(now);
+            self.schedule(at, Event::Land(id, end));
+        }
+        self.let_go(id, end);
+    }
+
+    fn let_go(&mut self, id: u64, end: End) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.held[end.index()] = false;
+            if connection.held == [false, false] {
+                self.connections.remove(&id);
+            }
+        }
+    }
+
+    /// Who waits for what, for the message of a deadlock.
+    pub(crate) fn waiting(&self) -> String {
+        let mut waiting = Vec::new();
+        for (id, port) in &self.ports {
+            if port.acceptor.is_some() {
+                waiting.push(format!("port {id}: accept"));
+            }
+        }
+        for (id, connection) in &self.connections {
+            for (end, name) in [(End::Client, "client"), (End::Server, "server")] {
+                if connection.pipe_of(end.other()).receiver.is_some() {
+                    waiting.push(format!("connection {id}: {name} receives"));
+                }
+                if !connection.pipe_of(end).senders.is_empty() {
+                    waiting.push(format!("connection {id}: {name} sends"));
+                }
+            }
+        }
+        if !self.loans.starving.is_empty() {
+            waiting.push(format!("{} for a receive buffer", self.loans.starving.len()));
+        }
+        if waiting.is_empty() { "nothing the network knows".into() } else { waiting.join(", ") }
+    }
+}

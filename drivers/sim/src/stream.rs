@@ -1,0 +1,174 @@
+//! The driver's side of connections.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+use std::task::{Context, Poll};
+
+use peregrine_driver::Address;
+
+use crate::link::Link;
+use crate::network::{Network, Port};
+use crate::state::End;
+
+/// What accept faults look like: the process, or the system, is out of descriptors. The numbers
+/// are the same on all Unix systems.
+const ACCEPT_ERRORS: [i32; 2] = [24, 23];
+
+/// Accepts the connections of one [`Port`].
+pub struct Listener {
+    network: Network,
+    port: u64,
+}
+
+impl Listener {
+    pub(crate) fn new(network: Network, port: &Port) -> io::Result<Self> {
+        let known = network.with(|state| state.ports.contains_key(&port.id));
+        if known {
+            Ok(Self { network, port: port.id })
+        } else {
+            Err(io::Error::new(io::ErrorKind::NotFound, "the port is of another network"))
+        }
+    }
+
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        self.network.with(|state| {
+            let port = state.ports.get_mut(&self.port).expect("ports stay for ever");
+            if port.backlog.is_empty() {
+                port.acceptor = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            if state.random.chance(state.faults.accept_error_per_mille) {
+                let error = ACCEPT_ERRORS[state.random.index(ACCEPT_ERRORS.len())];
+                state.record("refuse", [self.port, 0, 0]);
+                return Poll::Ready(Err(io::Error::from_raw_os_error(error)));
+            }
+            let id = port.backlog.pop_front().expect("the backlog is not empty");
+            state.figures.accepted += 1;
+            state.record("accept", [self.port, id, 0]);
+            Poll::Ready(Ok(id))
+        })
+    }
+}
+
+impl peregrine_driver::Listener for Listener {
+    type Stream = Stream;
+
+    async fn accept(&self) -> io::Result<Stream> {
+        let id = poll_fn(|context| self.poll_accept(context)).await?;
+        let link = Link::new(self.network.clone(), id, End::Server);
+        Ok(Stream { link, port: self.port })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.network.with(|state| {
+            let port = state.ports.get_mut(&self.port).expect("ports stay for ever");
+            port.closed = true;
+            for id in std::mem::take(&mut port.backlog) {
+                state.abort(id, End::Server);
+            }
+        });
+    }
+}
+
+/// The server's end of a connection.
+pub struct Stream {
+    link: Link,
+    port: u64,
+}
+
+impl Stream {
+    fn poll_chunk(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        let network = &self.link.network;
+        let hungry = self.link.has_input();
+        let bytes_max = network.with(|state| {
+            let loans = &mut state.loans;
+            if hungry && loans.chunks >= loans.chunks_max {
+                loans.starving.push(context.waker().clone());
+                state.figures.exhausted += 1;
+                return None;
+            }
+            Some(loans.chunk_bytes_max)
+        });
+        let Some(bytes_max) = bytes_max else { return Poll::Pending };
+        self.link.poll_recv(context, bytes_max).map_ok(|bytes| {
+            if bytes.is_empty() {
+                return Chunk { bytes, network: None };
+            }
+            network.with(|state| state.loans.chunks += 1);
+            Chunk { bytes, network: Some(network.clone()) }
+        })
+    }
+
+    /// Hands `out` over at once, so that dropping the future changes nothing for the bytes.
+    async fn sent(&self, queued: Result<u64, io::ErrorKind>) -> io::Result<()> {
+        let target = queued?;
+        poll_fn(|context| self.link.poll_sent(context, target)).await
+    }
+}
+
+impl peregrine_driver::Stream for Stream {
+    type Chunk = Chunk;
+
+    async fn recv(&self) -> io::Result<Chunk> {
+        poll_fn(|context| self.poll_chunk(context)).await
+    }
+
+    fn send(&self, mut out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {
+        let queued = self.link.queue(&out);
+        out.clear();
+        async move { (self.sent(queued).await, out) }
+    }
+
+    async fn finish(&self) -> io::Result<()> {
+        poll_fn(|context| self.link.poll_finish(context)).await
+    }
+
+    /// An address for documentation (RFC 5737) that follows from the connection.
+    fn peer(&self) -> Address {
+        let host = u8::try_from(1 + self.link.id % 254).expect("it is at most 254");
+        let port = u16::try_from(1024 + self.link.id % 60_000).expect("it is at most 61,023");
+        Address::Tcp(SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port)))
+    }
+
+    /// An address for documentation (RFC 5737) with the port's number.
+    fn local(&self) -> Address {
+        let port = u16::try_from(self.port % 65_536).expect("it is below 65,536");
+        Address::Tcp(SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), port)))
+    }
+}
+
+/// Received bytes. They count as a receive buffer until dropped.
+pub struct Chunk {
+    bytes: Vec<u8>,
+    /// None in the chunk that marks the end.
+    network: Option<Network>,
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Chunk").field(&self.bytes).finish()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(network) = &self.network {
+            network.with(|state| {
+                state.loans.chunks -= 1;
+                state.wakes.append(&mut state.loans.starving);
+            });
+        }
+    }
+}

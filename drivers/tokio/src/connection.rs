@@ -1,0 +1,86 @@
+//! One accepted socket of either family, behind one set of polls.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use peregrine_driver::Address;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::{UnixStream, unix};
+
+/// An accepted socket, registered with the runtime.
+pub(crate) enum Connection {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Reads once, or arranges a wake-up. `AsyncRead` is used, not `try_read`, because it alone
+    /// takes a read that leaves room in the buffer as proof that the socket is empty, which saves
+    /// a second read per message that would only say so.
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        let read = match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+        };
+        ready!(read)?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Waits until a read is worth trying.
+    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.poll_read_ready(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.poll_read_ready(context),
+        }
+    }
+
+    /// Writes once, or arranges a wake-up.
+    pub(crate) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+        }
+    }
+
+    /// Ends the sending side. It never waits.
+    pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+
+    /// Our end, asked from the kernel.
+    pub(crate) fn local(&self) -> Address {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().map_or(Address::Unknown, Address::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => {
+                socket.local_addr().map_or(Address::Unknown, |a| unix_address(&a))
+            }
+        }
+    }
+}
+
+/// A Unix address in the contract's words.
+#[cfg(unix)]
+pub(crate) fn unix_address(address: &unix::SocketAddr) -> Address {
+    Address::Unix(address.as_pathname().map(Into::into))
+}

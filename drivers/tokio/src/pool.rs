@@ -1,0 +1,181 @@
+//! Receive buffers, shared by all connections of a worker.
+
+use std::cell::{Cell, RefCell};
+use std::mem::take;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use peregrine_driver::Options;
+use tokio::sync::Notify;
+
+use crate::worker::increment;
+
+/// The least and the most buffers of a pool.
+const BUFFERS: (u32, u32) = (16, 32_768);
+/// The least and the most bytes of a buffer.
+const BUFFER_BYTES: (usize, usize) = (512, 65_536);
+
+/// Buffers of equal size. They are made when first needed, never more than `buffers_max`, and kept
+/// for the life of the worker: `free <= made <= buffers_max`.
+pub(crate) struct Pool {
+    free: RefCell<Vec<Vec<u8>>>,
+    made: Cell<usize>,
+    buffers_max: usize,
+    buffer_bytes: usize,
+    exhausted: Cell<u64>,
+    waiting: Cell<usize>,
+    freed: Notify,
+}
+
+impl Pool {
+    pub(crate) fn new(options: &Options) -> Self {
+        let buffers = options.receive_buffers.clamp(BUFFERS.0, BUFFERS.1).next_power_of_two();
+        Self {
+            free: RefCell::default(),
+            made: Cell::new(0),
+            buffers_max: usize::try_from(buffers).expect("32,768 fits every usize of 32 bits"),
+            buffer_bytes: options.receive_buffer_bytes.clamp(BUFFER_BYTES.0, BUFFER_BYTES.1),
+            exhausted: Cell::new(0),
+            waiting: Cell::new(0),
+            freed: Notify::new(),
+        }
+    }
+
+    /// A buffer of full length, if one is free. The last one given back is the first to go out
+    /// again, because it is likely still in the CPU's cache.
+    pub(crate) fn lease(&self) -> Option<Vec<u8>> {
+        if let Some(buffer) = self.free.borrow_mut().pop() {
+            return Some(buffer);
+        }
+        let made = self.made.get();
+        if made == self.buffers_max {
+            return None;
+        }
+        self.made.set(made + 1);
+        Some(vec![0; self.buffer_bytes])
+    }
+
+    /// Takes back a leased buffer.
+    pub(crate) fn give_back(&self, buffer: Vec<u8>) {
+        debug_assert_eq!(buffer.len(), self.buffer_bytes, "only leased buffers come back");
+        self.free.borrow_mut().push(buffer);
+        if self.waiting.get() > 0 {
+            // One buffer, one waiter. A waiter that is dropped after this call hands the news on,
+            // and one that finds no data returns the buffer, so that nobody is forgotten.
+            self.freed.notify_one();
+        }
+    }
+
+    /// Ends when a buffer was given back; another task may have leased it again since.
+    pub(crate) async fn freed(&self) {
+        increment(&self.exhausted);
+        let _waiting = Waiting::new(&self.waiting);
+        self.freed.notified().await;
+    }
+
+    /// Times a receive had to wait for a buffer.
+    pub(crate) fn exhausted(&self) -> u64 {
+        self.exhausted.get()
+    }
+}
+
+/// Counts one waiter for as long as it lives.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Received bytes in a buffer of the worker's pool, to which it returns when dropped.
+pub struct Chunk {
+    /// Empty, without memory, in the chunk that marks the end.
+    buffer: Vec<u8>,
+    filled: usize,
+    pool: Option<Rc<Pool>>,
+}
+
+impl Chunk {
+    /// The first `filled` bytes of `buffer`, which goes back to `pool`.
+    pub(crate) fn new(buffer: Vec<u8>, filled: usize, pool: Rc<Pool>) -> Self {
+        debug_assert!(filled <= buffer.len(), "a read fills at most the buffer");
+        Self { buffer, filled, pool: Some(pool) }
+    }
+
+    /// The end of the peer's sending side.
+    pub(crate) fn end() -> Self {
+        Self { buffer: Vec::new(), filled: 0, pool: None }
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.filled]
+    }
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Chunk").field(&&**self).finish()
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.give_back(take(&mut self.buffer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn smallest() -> Rc<Pool> {
+        let options = Options { receive_buffers: 1, receive_buffer_bytes: 1, ..Options::default() };
+        Rc::new(Pool::new(&options))
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_reuses_what_comes_back() {
+        let pool = smallest();
+        let mut leased: Vec<_> = (0..16).map(|_| pool.lease().expect("a buffer")).collect();
+        assert!(leased.iter().all(|buffer| buffer.len() == 512));
+        assert!(pool.lease().is_none());
+        let back = leased.pop().expect("a buffer");
+        let address = back.as_ptr();
+        drop(Chunk::new(back, 3, Rc::clone(&pool)));
+        let again = pool.lease().expect("the buffer again");
+        assert_eq!(again.as_ptr(), address);
+    }
+
+    #[test]
+    fn a_waiter_that_goes_away_hands_the_buffer_on() {
+        use std::future::Future;
+        use std::pin::pin;
+        use std::task::{Context, Poll, Waker};
+
+        let pool = smallest();
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut leased: Vec<_> = (0..16).map(|_| pool.lease().expect("a buffer")).collect();
+        let mut first = Box::pin(pool.freed());
+        let mut second = pin!(pool.freed());
+        assert_eq!(first.as_mut().poll(context), Poll::Pending);
+        assert_eq!(second.as_mut().poll(context), Poll::Pending);
+        pool.give_back(leased.pop().expect("a buffer"));
+        drop(first);
+        assert_eq!(second.as_mut().poll(context), Poll::Ready(()));
+        assert_eq!(pool.exhausted(), 2);
+    }
+}

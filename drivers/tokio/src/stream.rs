@@ -1,0 +1,142 @@
+//! One connection: what both directions share, and the receiving side.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use peregrine_driver::Address;
+
+use crate::connection::Connection;
+use crate::output::{Output, Sending};
+use crate::pool::Chunk;
+use crate::worker::{Worker, increment};
+
+/// One connection. While it waits it holds no buffer.
+pub struct Stream {
+    shared: Rc<Shared>,
+}
+
+/// A connection's state, in a place that a send in the background can reach.
+pub(crate) struct Shared {
+    pub(crate) connection: RefCell<Connection>,
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) output: Output,
+    /// How the connection broke, in either direction. The kernel tells only once.
+    pub(crate) broken: Cell<Option<io::ErrorKind>>,
+    /// The peer's end was received.
+    ended: Cell<bool>,
+    peer: Address,
+}
+
+/// What one attempt to receive led to.
+enum Receive {
+    Chunk(Chunk),
+    /// The socket is readable, but the pool is empty.
+    NoBuffer,
+}
+
+impl Stream {
+    pub(crate) fn new(connection: Connection, peer: Address, worker: Rc<Worker>) -> Self {
+        let shared = Shared {
+            connection: RefCell::new(connection),
+            worker,
+            output: Output::default(),
+            broken: Cell::new(None),
+            ended: Cell::new(false),
+            peer,
+        };
+        Self { shared: Rc::new(shared) }
+    }
+}
+
+impl peregrine_driver::Stream for Stream {
+    type Chunk = Chunk;
+
+    async fn recv(&self) -> io::Result<Chunk> {
+        loop {
+            match poll_fn(|context| self.shared.poll_receive(context)).await? {
+                Receive::Chunk(chunk) => return Ok(chunk),
+                Receive::NoBuffer => self.shared.worker.pool.freed().await,
+            }
+        }
+    }
+
+    fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {
+        Sending::new(&self.shared, out)
+    }
+
+    async fn finish(&self) -> io::Result<()> {
+        poll_fn(|context| self.shared.poll_finish(context)).await
+    }
+
+    fn peer(&self) -> Address {
+        self.shared.peer.clone()
+    }
+
+    fn local(&self) -> Address {
+        self.shared.connection.borrow().local()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // The background task's wake-up goes away with the socket: it must be ended by hand.
+        self.shared.output.abandon();
+    }
+}
+
+impl Shared {
+    /// Receives once, or arranges a wake-up. The buffer is leased for the length of this call
+    /// only, unless bytes arrive in it.
+    fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Receive>> {
+        if self.ended.get() {
+            return Poll::Ready(Ok(Receive::Chunk(Chunk::end())));
+        }
+        let mut connection = self.connection.borrow_mut();
+        let pool = &self.worker.pool;
+        let Some(mut buffer) = pool.lease() else {
+            ready!(connection.poll_readable(context))?;
+            return Poll::Ready(Ok(Receive::NoBuffer));
+        };
+        let read = loop {
+            match connection.poll_read(context, &mut buffer) {
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Poll::Ready(read) => break read,
+                Poll::Pending => {
+                    pool.give_back(buffer);
+                    return Poll::Pending;
+                }
+            }
+        };
+        increment(&self.worker.figures.calls);
+        match read {
+            Ok(0) | Err(_) => pool.give_back(buffer),
+            Ok(filled) => {
+                let chunk = Chunk::new(buffer, filled, Rc::clone(pool));
+                return Poll::Ready(Ok(Receive::Chunk(chunk)));
+            }
+        }
+        Poll::Ready(self.end(read.err()).map(Receive::Chunk))
+    }
+
+    /// Nothing more will be received. After a break the kernel, which tells an error only once,
+    /// reports an orderly end: that must not pass for one.
+    fn end(&self, error: Option<io::Error>) -> io::Result<Chunk> {
+        match (error, self.broken.get()) {
+            (Some(error), _) => Err(self.break_off(error)),
+            (None, Some(kind)) => Err(kind.into()),
+            (None, None) => {
+                self.ended.set(true);
+                Ok(Chunk::end())
+            }
+        }
+    }
+
+    /// Remembers that the connection broke.
+    pub(crate) fn break_off(&self, error: io::Error) -> io::Error {
+        self.broken.set(Some(error.kind()));
+        error
+    }
+}

@@ -1,0 +1,118 @@
+//! What the portable driver does beyond the common suite.
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::time::Duration;
+
+use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
+use peregrine_driver_tokio::Tokio;
+
+fn bind() -> (Socket, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let address = listener.local_addr().expect("it is bound");
+    (Socket::Tcp(listener), address)
+}
+
+#[test]
+fn a_receive_that_finds_no_free_buffer_goes_on_when_one_returns() {
+    let (socket, address) = bind();
+    let clients: Vec<_> = (0..17)
+        .map(|_| {
+            let mut client = TcpStream::connect(address).expect("the server listens");
+            client.write_all(b"x").expect("the connection stands");
+            client
+        })
+        .collect();
+    let options = Options { receive_buffers: 16, ..Options::default() };
+    let counters = Tokio::run(&options, async |driver: Tokio| {
+        let listener = driver.listen(socket).expect("the socket listens");
+        let mut streams = Vec::new();
+        for _ in &clients {
+            streams.push(listener.accept().await.expect("a client waits"));
+        }
+        let last = streams.pop().expect("there are 17");
+        let mut chunks = Vec::new();
+        for stream in &streams {
+            chunks.push(stream.recv().await.expect("a byte waits"));
+        }
+        let freed = Rc::new(Cell::new(false));
+        let later = Rc::clone(&freed);
+        let timer = driver.clone();
+        driver.spawn(async move {
+            timer.sleep_until(timer.now() + Duration::from_millis(5)).await;
+            later.set(true);
+            drop(chunks);
+        });
+        assert_eq!(&*last.recv().await.expect("a byte waits"), b"x");
+        assert!(freed.get(), "no buffer was free before");
+        driver.counters()
+    })
+    .expect("the runtime starts");
+    assert!(counters.buffers_exhausted >= 1);
+    assert_eq!(counters.accepted, 17);
+    assert!(counters.enters >= 34, "17 accepts and 17 reads");
+}
+
+#[test]
+fn a_send_that_is_dropped_is_counted_until_its_last_byte_is_written() {
+    let (socket, address) = bind();
+    let mut client = TcpStream::connect(address).expect("the server listens");
+    Tokio::run(&Options::default(), async |driver: Tokio| {
+        let listener = driver.listen(socket).expect("the socket listens");
+        let stream = listener.accept().await.expect("a client waits");
+        assert_eq!(stream.local(), Address::Tcp(address));
+        assert_eq!(stream.peer(), Address::Tcp(client.local_addr().expect("it is connected")));
+        let bytes = 32 << 20;
+        drop(stream.send(vec![b'a'; bytes]));
+        assert_eq!(driver.counters().in_flight, 1);
+        let reader = std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            client.read_to_end(&mut rest).expect("an orderly end");
+            rest.len()
+        });
+        stream.finish().await.expect("everything is written");
+        assert_eq!(driver.counters().in_flight, 0);
+        assert_eq!(reader.join().expect("the reader is well"), bytes);
+    })
+    .expect("the runtime starts");
+}
+
+#[test]
+fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
+    let (socket, address) = bind();
+    let client = TcpStream::connect(address).expect("the server listens");
+    let kept = Tokio::run(&Options::default(), async |driver: Tokio| {
+        let listener = driver.listen(socket).expect("the socket listens");
+        let stream = Rc::new(listener.accept().await.expect("a client waits"));
+        let sender = Rc::clone(&stream);
+        driver.spawn(async move {
+            sender.send(vec![0; 32 << 20]).await.0.expect("nobody reads it");
+        });
+        tokio::task::yield_now().await;
+        stream
+    })
+    .expect("the runtime starts");
+    drop(kept);
+    drop(client);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_can_be_pinned_and_a_missing_cpu_is_an_error() {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("the kernel tells");
+    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let options = Options { cpu, ..Options::default() };
+    let pinned = std::thread::spawn(move || {
+        Tokio::run(&options, async |_| rustix::thread::sched_getaffinity(None))
+            .expect("the runtime starts")
+            .expect("the kernel tells")
+            .count()
+    });
+    assert_eq!(pinned.join().expect("the worker is well"), 1);
+    for cpu in [usize::MAX, 1023] {
+        let options = Options { cpu: Some(cpu), ..Options::default() };
+        assert!(Tokio::run(&options, async |_| ()).is_err());
+    }
+}

@@ -1,0 +1,199 @@
+//! The ring of receive buffers that all connections of a worker share.
+//!
+//! The kernel picks a buffer when bytes arrive. From that completion on the buffer is ours, until
+//! [`Buffers::give_back`]. Buffers that wait for a reader are linked through a side table, so that
+//! a connection's queue of unread chunks needs no memory of its own.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::Cell;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+use peregrine_driver::Options;
+
+use crate::ring::Ring;
+
+/// The one buffer group of a ring.
+pub(crate) const GROUP: u16 = 0;
+
+const PAGE: usize = 4096;
+const NONE: u16 = u16::MAX;
+/// The ends of what `Options` documents.
+const COUNT: std::ops::RangeInclusive<u32> = 16..=32_768;
+const BYTES: std::ops::RangeInclusive<usize> = 512..=65_536;
+
+/// All receive buffers of one worker.
+///
+/// Each buffer is in one of three places: the kernel's ring, a connection's [`Unread`] or a chunk
+/// in a user's hand. `lent` counts the last two.
+pub(crate) struct Buffers {
+    entries: Block,
+    memory: Block,
+    bytes: usize,
+    mask: u16,
+    tail: Cell<u16>,
+    lent: Cell<u32>,
+    links: Box<[Cell<Link>]>,
+}
+
+/// What the side table knows of a buffer that holds unread bytes.
+#[derive(Clone, Copy)]
+struct Link {
+    length: u32,
+    next: u16,
+}
+
+impl Buffers {
+    /// Allocates the buffers and gives all of them to the kernel.
+    ///
+    /// # Errors
+    /// The kernel refused the registration.
+    pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
+        let count = options.receive_buffers.clamp(*COUNT.start(), *COUNT.end()).next_power_of_two();
+        let bytes = options.receive_buffer_bytes.clamp(*BYTES.start(), *BYTES.end());
+        let entries = Block::allocate(count as usize * size_of::<BufRingEntry>());
+        let memory = Block::allocate(count as usize * bytes);
+        let submitter = ring.queues()?.submitter();
+        let address = entries.start.as_ptr() as u64;
+        // SAFETY: the block is page-aligned, holds `count` entries, and `Shared` frees it only
+        // after the ring was closed.
+        unsafe { submitter.register_buf_ring_with_flags(address, count as u16, GROUP, 0) }?;
+        let buffers = Self {
+            entries,
+            memory,
+            bytes,
+            mask: (count - 1) as u16,
+            tail: Cell::new(0),
+            lent: Cell::new(count),
+            links: vec![Cell::new(Link { length: 0, next: NONE }); count as usize].into(),
+        };
+        for id in 0..count {
+            buffers.give_back(id as u16);
+        }
+        Ok(buffers)
+    }
+
+    /// Bytes of one buffer.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Buffers the kernel can use now.
+    pub(crate) fn free(&self) -> u32 {
+        u32::from(self.mask) + 1 - self.lent.get()
+    }
+
+    /// Notes that a completion brought buffer `id`.
+    pub(crate) fn take(&self, id: u16) {
+        assert!(id <= self.mask, "the kernel picks from the buffers it was given");
+        self.lent.set(self.lent.get() + 1);
+    }
+
+    /// The first `length` bytes of a buffer that is ours.
+    ///
+    /// # Safety
+    /// Buffer `id` must have come with a completion and must not be given back while the slice is
+    /// in use.
+    pub(crate) unsafe fn read(&self, id: u16, length: u32) -> &[u8] {
+        let start = self.address(id);
+        let length = (length as usize).min(self.bytes);
+        // SAFETY: `address` lies `bytes` before the end of the block at least; the caller promises
+        // that the kernel does not write to this buffer now. The memory was zeroed at the start.
+        unsafe { std::slice::from_raw_parts(start, length) }
+    }
+
+    /// Gives buffer `id` to the kernel.
+    pub(crate) fn give_back(&self, id: u16) {
+        let tail = self.tail.get();
+        let base: *mut BufRingEntry = self.entries.start.as_ptr().cast();
+        // SAFETY: the masked index is smaller than the number of entries in the block.
+        let slot = unsafe { base.add(usize::from(tail & self.mask)) };
+        // SAFETY: the block is zeroed, which is a valid entry, and aligned. The kernel reads an
+        // entry only after the tail has passed it, so nobody else uses this one now.
+        let entry = unsafe { &mut *slot };
+        entry.set_addr(self.address(id) as u64);
+        entry.set_len(self.bytes as u32);
+        entry.set_bid(id);
+        self.tail.set(tail.wrapping_add(1));
+        // SAFETY: `base` is the first entry of a registered, page-aligned ring.
+        let shared_tail = unsafe { BufRingEntry::tail(base) }.cast_mut();
+        // SAFETY: the tail lies in the block, is aligned, and both sides use it atomically only.
+        let shared_tail = unsafe { AtomicU16::from_ptr(shared_tail) };
+        shared_tail.store(self.tail.get(), Ordering::Release);
+        self.lent.set(self.lent.get() - 1);
+    }
+
+    fn address(&self, id: u16) -> *mut u8 {
+        assert!(id <= self.mask, "a buffer id is smaller than the number of buffers");
+        // SAFETY: `id` is in range, so the offset stays inside the block of `count * bytes`.
+        unsafe { self.memory.start.as_ptr().add(usize::from(id) * self.bytes) }
+    }
+}
+
+/// A connection's chunks that nobody has read yet, first in first out.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    head: u16,
+    tail: u16,
+    count: u16,
+}
+
+impl Unread {
+    pub(crate) const EMPTY: Self = Self { head: NONE, tail: NONE, count: 0 };
+
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// Adds buffer `id`, which holds `length` bytes.
+    pub(crate) fn push(&mut self, buffers: &Buffers, id: u16, length: u32) {
+        buffers.links[usize::from(id)].set(Link { length, next: NONE });
+        if self.count == 0 {
+            self.head = id;
+        } else {
+            let last = &buffers.links[usize::from(self.tail)];
+            last.set(Link { next: id, ..last.get() });
+        }
+        self.tail = id;
+        self.count += 1;
+    }
+
+    /// Takes the oldest buffer and the number of bytes in it.
+    pub(crate) fn pop(&mut self, buffers: &Buffers) -> Option<(u16, u32)> {
+        if self.count == 0 {
+            return None;
+        }
+        let id = self.head;
+        let link = buffers.links[usize::from(id)].get();
+        self.head = link.next;
+        self.count -= 1;
+        Some((id, link.length))
+    }
+}
+
+/// Zeroed, page-aligned memory.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Block {
+    fn allocate(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, PAGE).expect("a page is a power of two");
+        assert!(bytes > 0, "no block is empty");
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, layout }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the block came from `alloc_zeroed` with this layout, and `Shared` drops it only
+        // after the ring was closed, so the kernel has no use for it.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}

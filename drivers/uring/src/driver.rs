@@ -1,0 +1,140 @@
+//! The handle that the server is generic over, and the life of a worker from start to end.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use peregrine_driver::{Counters, Driver, Options, Socket};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+
+use crate::listener::UringListener;
+use crate::park::Root;
+use crate::stream::UringStream;
+use crate::timer::Sleep;
+use crate::worker::Shared;
+
+/// One worker's io_uring driver.
+///
+/// Tasks that wait for tokio's timers or sockets directly must hold the driver (see
+/// [`Driver::hold`]); tasks spawned on tokio are noticed without.
+///
+/// ```
+/// use peregrine_driver::{Driver, Options};
+/// use peregrine_driver_uring::Uring;
+///
+/// let answer = Uring::run(&Options::default(), |driver| async move {
+///     driver.sleep_until(driver.now()).await;
+///     42
+/// });
+/// assert!(answer.is_err() || answer.is_ok_and(|answer| answer == 42));
+/// ```
+#[derive(Clone)]
+pub struct Uring {
+    shared: Rc<Shared>,
+}
+
+/// Keeps the thread from sleeping where tokio is not heard. See [`Driver::hold`].
+pub struct Hold {
+    shared: Rc<Shared>,
+}
+
+impl Driver for Uring {
+    type Socket = Socket;
+    type Listener = UringListener;
+    type Stream = UringStream;
+    type Hold = Hold;
+
+    fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
+    where
+        M: FnOnce(Self) -> F,
+        F: Future,
+    {
+        if let Some(cpu) = options.cpu {
+            pin_to(cpu)?;
+        }
+        let runtime =
+            Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        let running = Running { shared: Shared::start(options)?, runtime: Some(runtime) };
+        running.shared.tasks.enter();
+        let spin = Duration::from_micros(u64::from(options.spin_us));
+        let root = async {
+            let main = main(Self { shared: Rc::clone(&running.shared) });
+            let mut root = Root::new(Rc::clone(&running.shared), main, spin);
+            poll_fn(|context| root.poll(context)).await
+        };
+        let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");
+        // The tasks polled inside share one budget of tokio's otherwise, and starve each other.
+        runtime.block_on(tokio::task::unconstrained(root))
+    }
+
+    fn listen(&self, socket: Socket) -> io::Result<UringListener> {
+        UringListener::open(&self.shared, socket)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.shared.tasks.spawn(task);
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.clock.now()
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.shared.clock.unix_time()
+    }
+
+    fn sleep_until(&self, at: Duration) -> impl Future<Output = ()> {
+        Sleep::new(Rc::clone(&self.shared), at)
+    }
+
+    fn hold(&self) -> Hold {
+        self.shared.holds.set(self.shared.holds.get() + 1);
+        Hold { shared: Rc::clone(&self.shared) }
+    }
+
+    /// Figures so far. The driver's own watch for wakes from other threads is not in `in_flight`.
+    fn counters(&self) -> Counters {
+        self.shared.counters()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.holds.set(self.shared.holds.get() - 1);
+    }
+}
+
+/// A worker between start and end. However `run` is left, the drop ends things in the one order
+/// that is sound: tasks, then tokio's tasks, then the kernel's operations, then memory.
+struct Running {
+    shared: Rc<Shared>,
+    runtime: Option<LocalRuntime>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            let entered = runtime.enter();
+            self.shared.tasks.close();
+            drop(entered);
+            // Work on tokio's blocking threads is not waited for.
+            runtime.shutdown_background();
+        }
+        self.shared.shut_down();
+        self.shared.tasks.leave();
+    }
+}
+
+fn pin_to(cpu: usize) -> io::Result<()> {
+    // SAFETY: a set of CPUs is an array of bits; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the number was checked against the size of the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the pointer and size describe the set, which outlives the call.
+    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

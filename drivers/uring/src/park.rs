@@ -1,0 +1,226 @@
+//! The loop: turns of the ring inside a tokio runtime, and two ways to sleep.
+//!
+//! When only the ring can bring news, the thread sleeps in the ring: submitting, waiting and
+//! reaping are one system call. When tokio has something alive, or somebody holds the driver
+//! awake, the thread sleeps in tokio, which learns of completions through an event descriptor
+//! registered with the ring. While the ring is busy, tokio gets its turn every few turns.
+
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::RuntimeMetrics;
+use tokio::time::{Instant, Sleep};
+
+use crate::ring::Wait;
+use crate::task::Sleeping;
+use crate::worker::{Shared, new_event};
+
+/// Turns of the ring before tokio gets one, when tokio has something alive.
+const TURNS_PER_YIELD: u32 = 8;
+
+/// Runs `main` and the worker's tasks; the future that the thread blocks on.
+pub(crate) struct Root<F> {
+    shared: Rc<Shared>,
+    main: Pin<Box<F>>,
+    metrics: RuntimeMetrics,
+    spin: Duration,
+    parking: Option<Parking>,
+    /// A yield to tokio that is under way.
+    yielding: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+/// What sleeping in tokio needs. Made when it is needed first.
+struct Parking {
+    event: AsyncFd<File>,
+    timer: Pin<Box<Sleep>>,
+    /// The time of the driver's clock at which `timer` fires, as long as it is running.
+    timer_at: Option<Duration>,
+}
+
+/// What a turn leaves to do.
+enum Next {
+    Turn,
+    Yield,
+    Park,
+}
+
+impl<F: Future> Root<F> {
+    /// To be called within the runtime.
+    pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> Self {
+        let metrics = tokio::runtime::Handle::current().metrics();
+        Self { shared, main: Box::pin(main), metrics, spin, parking: None, yielding: None }
+    }
+
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<F::Output>> {
+        self.awake();
+        let mut turns = 0;
+        loop {
+            self.shared.clock.turn(true);
+            self.shared.dispatch();
+            self.shared.between_batches()?;
+            if let Some(output) = self.shared.tasks.run_ready(self.main.as_mut()) {
+                return Poll::Ready(Ok(output));
+            }
+            turns += 1;
+            let next = match self.enter(turns) {
+                Ok(next) => next,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            match next {
+                Next::Turn => {}
+                Next::Yield => {
+                    self.shared.clock.turn(false);
+                    let mut pause: Pin<Box<dyn Future<Output = ()>>> =
+                        Box::pin(tokio::task::yield_now());
+                    if pause.as_mut().poll(context).is_pending() {
+                        self.yielding = Some(pause);
+                        return Poll::Pending;
+                    }
+                }
+                Next::Park => {
+                    if self.park(context)? {
+                        self.shared.clock.turn(false);
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the turn's submissions to the kernel, and sleeps in the ring if that is right.
+    fn enter(&mut self, turns: u32) -> io::Result<Next> {
+        let shared = &self.shared;
+        shared.feed_starved();
+        let tokio_alive = shared.holds.get() > 0 || self.metrics.num_alive_tasks() > 0;
+        if shared.tasks.any_ready() {
+            shared.ring.borrow_mut().enter(Wait::No)?;
+            return Ok(if tokio_alive && turns >= TURNS_PER_YIELD {
+                Next::Yield
+            } else {
+                Next::Turn
+            });
+        }
+        shared.relieve_starved();
+        if tokio_alive {
+            let mut ring = shared.ring.borrow_mut();
+            ring.enter(Wait::No)?;
+            if !ring.has_work() {
+                return Ok(Next::Park);
+            }
+            return Ok(if turns >= TURNS_PER_YIELD { Next::Yield } else { Next::Turn });
+        }
+        if !self.spin.is_zero() && self.spin()? {
+            return Ok(Next::Turn);
+        }
+        if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
+            let timeout = self.until_next_timer();
+            shared.ring.borrow_mut().enter(Wait::Completion(timeout))?;
+            shared.tasks.remote().awake();
+        }
+        Ok(Next::Turn)
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let deadline = self.shared.wheel.borrow().next_deadline()?;
+        // The tasks of this turn may have taken long.
+        self.shared.clock.turn(true);
+        Some(deadline.saturating_sub(self.shared.clock.now()))
+    }
+
+    /// Looks for work for a while without sleeping. True when there is some.
+    fn spin(&self) -> io::Result<bool> {
+        self.shared.ring.borrow_mut().enter(Wait::No)?;
+        let start = std::time::Instant::now();
+        let timeout = self.until_next_timer().unwrap_or(self.spin).min(self.spin);
+        loop {
+            if self.shared.ring.borrow_mut().has_work() {
+                // Deferred work becomes completions at the next enter only.
+                self.shared.ring.borrow_mut().enter(Wait::No)?;
+                return Ok(true);
+            }
+            if self.shared.tasks.remote().any_injected() {
+                return Ok(true);
+            }
+            if start.elapsed() >= timeout {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Arranges to be woken by tokio. False when there is something to do first.
+    fn park(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let parking = match &mut self.parking {
+            Some(parking) => parking,
+            empty => empty.insert(Parking::new(&self.shared)?),
+        };
+        let shared = &self.shared;
+        shared.ring.borrow_mut().notify(true);
+        let asleep = shared.tasks.remote().fall_asleep(Sleeping::InTokio(context.waker()))
+            && !shared.ring.borrow_mut().has_work()
+            && parking.wait(shared, context)?;
+        if asleep {
+            shared.tasks.park();
+        } else {
+            self.awake();
+            // Deferred work becomes completions at the next enter only.
+            self.shared.ring.borrow_mut().enter(Wait::No)?;
+        }
+        Ok(asleep)
+    }
+
+    fn awake(&mut self) {
+        self.yielding = None;
+        self.shared.tasks.unpark();
+        self.shared.tasks.remote().awake();
+        if self.parking.is_some() {
+            self.shared.ring.borrow_mut().notify(false);
+        }
+    }
+}
+
+impl Parking {
+    fn new(shared: &Shared) -> io::Result<Self> {
+        let event = File::from(new_event()?);
+        // SAFETY: a `File` gives the same descriptor at each call and closes it when it is dropped,
+        // which `AsyncFd` does after it has left tokio's poller.
+        let event = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }?;
+        shared.ring.borrow_mut().register_event(&event)?;
+        Ok(Self { event, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), timer_at: None })
+    }
+
+    /// Registers with the event and the timer. False when one of them has come already.
+    fn wait(&mut self, shared: &Shared, context: &mut Context<'_>) -> io::Result<bool> {
+        // Tokio reports each new signal of an event whether or not it was read, so that it never
+        // is. A signal from before may be left over; one more round settles it.
+        while let Poll::Ready(guard) = self.event.poll_read_ready(context) {
+            guard?.clear_ready();
+            if shared.ring.borrow_mut().has_work() {
+                return Ok(false);
+            }
+        }
+        let Some(deadline) = shared.wheel.borrow().next_deadline() else { return Ok(true) };
+        // A timer that fires too early wakes once for nothing, which is cheaper than to move it
+        // at each turn.
+        if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
+            shared.clock.turn(true);
+            let rest = deadline.saturating_sub(shared.clock.now());
+            self.timer.as_mut().reset(Instant::now() + rest);
+            self.timer_at = Some(deadline);
+        }
+        Ok(self.poll_timer(context).is_pending())
+    }
+
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        ready!(self.timer.as_mut().poll(context));
+        self.timer_at = None;
+        Poll::Ready(())
+    }
+}

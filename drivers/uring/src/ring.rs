@@ -1,0 +1,220 @@
+//! The two queues shared with the kernel: set-up, submission, completions.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, squeue};
+
+/// Submissions that wait for one enter. When the queue is full, it is submitted early.
+const SUBMISSIONS: u32 = 512;
+/// Completions that fit without the kernel's overflow list. Multishot operations produce many.
+const COMPLETIONS: u32 = 8192;
+/// Enters that a full queue is given to make room for one more submission.
+const SUBMIT_TRIES: u32 = 8;
+
+/// A set-up flag that the ring is better with and works without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flag {
+    DeferTaskrun,
+    SingleIssuer,
+    ShowTaskrun,
+    SubmitAll,
+}
+
+impl Flag {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::DeferTaskrun => "DEFER_TASKRUN",
+            Self::SingleIssuer => "SINGLE_ISSUER",
+            Self::ShowTaskrun => "TASKRUN_FLAG",
+            Self::SubmitAll => "SUBMIT_ALL",
+        }
+    }
+}
+
+/// The optional flags from the newest to the oldest: the order in which they are dropped.
+pub(crate) const FLAGS: [Flag; 4] =
+    [Flag::DeferTaskrun, Flag::SingleIssuer, Flag::ShowTaskrun, Flag::SubmitAll];
+
+/// How long [`Ring::enter`] may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Submit, run what the kernel deferred, return.
+    No,
+    /// Until something completes, or for the given time.
+    Completion(Option<Duration>),
+}
+
+/// One worker's ring. Once closed it takes no submission and has no completion.
+pub(crate) struct Ring {
+    queues: Option<IoUring>,
+    enters: u64,
+    dropped: Vec<Flag>,
+}
+
+impl Ring {
+    /// Creates a ring for the calling thread, without the flags this kernel does not know.
+    pub(crate) fn create() -> io::Result<Self> {
+        for skipped in 0..=FLAGS.len() {
+            let kept = &FLAGS[skipped..];
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
+            for flag in kept {
+                match flag {
+                    Flag::DeferTaskrun => builder.setup_defer_taskrun(),
+                    Flag::SingleIssuer => builder.setup_single_issuer(),
+                    Flag::ShowTaskrun => builder.setup_taskrun_flag(),
+                    Flag::SubmitAll => builder.setup_submit_all(),
+                };
+            }
+            if kept.contains(&Flag::ShowTaskrun) && !kept.contains(&Flag::DeferTaskrun) {
+                builder.setup_coop_taskrun();
+            }
+            match builder.build(SUBMISSIONS) {
+                Ok(queues) => {
+                    let dropped = FLAGS[..skipped].to_vec();
+                    return Ok(Self { queues: Some(queues), enters: 0, dropped });
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    /// The optional flags this kernel does not know.
+    pub(crate) fn dropped(&self) -> &[Flag] {
+        &self.dropped
+    }
+
+    /// Times the thread entered the kernel through this ring.
+    pub(crate) fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    /// The queues, for registrations.
+    ///
+    /// # Errors
+    /// The ring is closed.
+    pub(crate) fn queues(&self) -> io::Result<&IoUring> {
+        self.queues.as_ref().ok_or_else(closed)
+    }
+
+    /// Ends the ring. The kernel takes nothing from memory that was lent to it after this, if no
+    /// operation is in flight.
+    pub(crate) fn close(&mut self) {
+        self.queues = None;
+    }
+
+    /// Queues one operation for the next enter.
+    ///
+    /// # Safety
+    /// All memory that `entry` names must stay valid, and if the kernel writes to it unused by
+    /// others, until the operation's final completion.
+    ///
+    /// # Errors
+    /// The ring is closed, or full and the kernel does not take what is in it.
+    pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        let queues = self.queues.as_mut().ok_or_else(closed)?;
+        for _ in 0..SUBMIT_TRIES {
+            // SAFETY: the caller promises that the memory outlives the operation.
+            if unsafe { queues.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            self.enters += 1;
+            if let Err(error) = queues.submit()
+                && !is_passing(&error)
+            {
+                return Err(error);
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// Submits what is queued and waits as told, with at most one enter.
+    ///
+    /// # Errors
+    /// Those that concern the ring. Being interrupted, running out of time and having too many
+    /// completions are no errors: the caller looks at the completions in any case.
+    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let queues = self.queues.as_mut().ok_or_else(closed)?;
+        let entered = match wait {
+            Wait::No => {
+                let submission = queues.submission();
+                let nothing =
+                    submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
+                drop(submission);
+                if nothing {
+                    return Ok(());
+                }
+                queues.submit()
+            }
+            Wait::Completion(None) => queues.submit_and_wait(1),
+            Wait::Completion(Some(timeout)) => {
+                let timespec = Timespec::from(timeout);
+                let arguments = SubmitArgs::new().timespec(&timespec);
+                queues.submitter().submit_with_args(1, &arguments)
+            }
+        };
+        self.enters += 1;
+        match entered {
+            Ok(_submitted) => Ok(()),
+            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves all completions to `batch`.
+    pub(crate) fn take_completions(&mut self, batch: &mut Vec<cqueue::Entry>) {
+        if let Some(queues) = self.queues.as_mut() {
+            batch.extend(queues.completion());
+        }
+    }
+
+    /// Whether looking at the ring is worth it: there are completions, or an enter would make some.
+    pub(crate) fn has_work(&mut self) -> bool {
+        let Some(queues) = self.queues.as_mut() else { return false };
+        if !queues.completion().is_empty() {
+            return true;
+        }
+        let submission = queues.submission();
+        submission.taskrun() || submission.cq_overflow()
+    }
+
+    /// Makes the kernel signal `event` at completions, but not yet: see [`Ring::notify`].
+    ///
+    /// # Errors
+    /// The ring is closed or the kernel refused.
+    pub(crate) fn register_event(&mut self, event: &impl AsRawFd) -> io::Result<()> {
+        let descriptor: RawFd = event.as_raw_fd();
+        self.notify(false);
+        self.queues()?.submitter().register_eventfd(descriptor)
+    }
+
+    /// Turns the registered event on or off. After turning it on, call [`Ring::has_work`]: what
+    /// came before gives no signal.
+    pub(crate) fn notify(&mut self, on: bool) {
+        let Some(queues) = self.queues.as_mut() else { return };
+        let completion = queues.completion();
+        if on {
+            completion.enable_eventfd();
+            // The kernel queues its work, then reads the flag; this side writes the flag, then
+            // looks for work. Without a full barrier both could miss each other.
+            fence(Ordering::SeqCst);
+        } else {
+            completion.disable_eventfd();
+        }
+    }
+}
+
+/// Interrupted, out of time, too many completions, short of memory: the next enter may do better.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the worker of this ring has ended")
+}

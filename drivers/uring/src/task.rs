@@ -1,0 +1,447 @@
+//! The worker's tasks: a slab of futures, a queue of those that can go on, and wakers that other
+//! threads may hold.
+//!
+//! There are three ways to wake a task. A driver's own operation knows the task's number (see
+//! [`Waiter`]) and pushes it to the queue. A waker used on the worker's thread finds the queue
+//! through a thread-local. A waker used elsewhere puts the number into a locked list and, when the
+//! worker sleeps, wakes it: through an event descriptor that the ring watches, or through tokio.
+//!
+//! A worker that sleeps in tokio is not woken through the ring. That would be one event descriptor
+//! waking another, which kernels postpone by milliseconds and, as observed on 6.18, lose.
+//!
+//! A number may be reused by a later task while an old waker is still around. That wakes the later
+//! task for nothing, which every future must bear.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::future::Future;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, RawWakerVTable, Wake, Waker};
+
+use slab::Slab;
+
+/// The number of the future that `run` was called with.
+const MAIN: u32 = u32::MAX;
+/// The number that no task has.
+const NOBODY: u32 = u32::MAX - 1;
+/// Tasks polled in one turn before the kernel gets its share.
+const POLLS_PER_TURN: usize = 1024;
+
+thread_local! {
+    /// The tasks of the worker that runs on this thread.
+    static CURRENT: RefCell<Option<Rc<Tasks>>> = const { RefCell::new(None) };
+}
+
+type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
+
+/// All tasks of one worker.
+pub(crate) struct Tasks {
+    remote: Arc<Remote>,
+    slots: RefCell<Slab<Slot>>,
+    ready: RefCell<VecDeque<u32>>,
+    main_waker: Waker,
+    main_queued: Cell<bool>,
+    /// The task that is being polled, and what its waker points to.
+    current: Cell<u32>,
+    current_data: Cell<*const ()>,
+    vtable: &'static RawWakerVTable,
+    /// The thread is, or will be, in tokio and not in the future that drives all this.
+    parked: Cell<bool>,
+    closed: Cell<bool>,
+}
+
+struct Slot {
+    /// Absent while it is being polled.
+    task: Option<(BoxedTask, Waker)>,
+    queued: bool,
+}
+
+/// What other threads know of a worker.
+pub(crate) struct Remote {
+    event: File,
+    inbox: Mutex<Inbox>,
+    any_injected: AtomicBool,
+    /// One of the constants below.
+    sleeping: AtomicU8,
+}
+
+const AWAKE: u8 = 0;
+const IN_RING: u8 = 1;
+const IN_TOKIO: u8 = 2;
+
+/// Where a worker goes to sleep.
+pub(crate) enum Sleeping<'waker> {
+    InRing,
+    /// With the waker of the future that the thread blocks on.
+    InTokio(&'waker Waker),
+}
+
+struct Inbox {
+    /// Absent once the worker has ended: a header leads back here, and nobody would take it.
+    injected: Option<Vec<Arc<Header>>>,
+    root: Option<Waker>,
+}
+
+/// What a waker points to.
+struct Header {
+    remote: Arc<Remote>,
+    index: u32,
+    injected: AtomicBool,
+}
+
+impl Tasks {
+    /// `event` is the descriptor that a sleeping worker is woken through.
+    pub(crate) fn new(event: File) -> Rc<Self> {
+        let remote = Arc::new(Remote {
+            event,
+            inbox: Mutex::new(Inbox { injected: Some(Vec::new()), root: None }),
+            any_injected: AtomicBool::new(false),
+            sleeping: AtomicU8::new(AWAKE),
+        });
+        let main_waker = Header::waker(&remote, MAIN);
+        Rc::new(Self {
+            vtable: main_waker.vtable(),
+            remote,
+            slots: RefCell::new(Slab::new()),
+            ready: RefCell::new(VecDeque::from([MAIN])),
+            main_waker,
+            main_queued: Cell::new(true),
+            current: Cell::new(NOBODY),
+            current_data: Cell::new(std::ptr::null()),
+            parked: Cell::new(false),
+            closed: Cell::new(false),
+        })
+    }
+
+    /// Makes these the tasks of this thread, until [`Tasks::leave`].
+    pub(crate) fn enter(self: &Rc<Self>) {
+        CURRENT.with(|current| current.replace(Some(Rc::clone(self))));
+    }
+
+    pub(crate) fn leave(&self) {
+        let left = CURRENT.with(|current| current.replace(None));
+        drop(left);
+    }
+
+    pub(crate) fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        if self.closed.get() {
+            return;
+        }
+        let boxed: BoxedTask = Box::pin(task);
+        let index = {
+            let mut slots = self.slots.borrow_mut();
+            let entry = slots.vacant_entry();
+            let index = u32::try_from(entry.key()).expect("fewer than 2^32 tasks");
+            let waker = Header::waker(&self.remote, index);
+            entry.insert(Slot { task: Some((boxed, waker)), queued: true });
+            index
+        };
+        self.ready.borrow_mut().push_back(index);
+        self.disturb();
+    }
+
+    /// Puts a task into the queue, unless it is there or gone.
+    pub(crate) fn wake(&self, index: u32) {
+        if index == MAIN {
+            if self.main_queued.replace(true) {
+                return;
+            }
+        } else {
+            let mut slots = self.slots.borrow_mut();
+            match slots.get_mut(index as usize) {
+                Some(slot) if !slot.queued => slot.queued = true,
+                _ => return,
+            }
+        }
+        self.ready.borrow_mut().push_back(index);
+        self.disturb();
+    }
+
+    pub(crate) fn any_ready(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
+    /// Queues what other threads woke.
+    pub(crate) fn take_injected(&self) {
+        if !self.remote.any_injected.load(Ordering::Acquire) {
+            return;
+        }
+        let woken = {
+            let mut inbox = self.remote.lock();
+            self.remote.any_injected.store(false, Ordering::Relaxed);
+            inbox.injected.as_mut().map(std::mem::take).unwrap_or_default()
+        };
+        for header in woken {
+            // Whoever wakes from here on is not heard by the poll that follows, so it must inject
+            // again; what it wrote before the swap is seen by that poll.
+            header.injected.swap(false, Ordering::AcqRel);
+            self.wake(header.index);
+        }
+    }
+
+    /// Polls what is ready, and what becomes ready by that, within limits.
+    pub(crate) fn run_ready<F: Future>(&self, mut main: Pin<&mut F>) -> Option<F::Output> {
+        for _ in 0..POLLS_PER_TURN {
+            let index = self.ready.borrow_mut().pop_front()?;
+            if index != MAIN {
+                self.poll_task(index);
+                continue;
+            }
+            self.main_queued.set(false);
+            let polled = {
+                let _polling = Polling::start(self, MAIN, &self.main_waker);
+                main.as_mut().poll(&mut Context::from_waker(&self.main_waker))
+            };
+            if let Poll::Ready(output) = polled {
+                return Some(output);
+            }
+        }
+        None
+    }
+
+    fn poll_task(&self, index: u32) {
+        let (mut task, waker) = {
+            let mut slots = self.slots.borrow_mut();
+            let Some(slot) = slots.get_mut(index as usize) else { return };
+            slot.queued = false;
+            let Some(task) = slot.task.take() else { return };
+            task
+        };
+        let polled = {
+            let _polling = Polling::start(self, index, &waker);
+            let mut context = Context::from_waker(&waker);
+            // A panic ends this task alone. The task is not looked at again, only dropped.
+            catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context)))
+        };
+        if matches!(polled, Ok(Poll::Pending)) && !self.closed.get() {
+            self.slots.borrow_mut()[index as usize].task = Some((task, waker));
+            return;
+        }
+        self.slots.borrow_mut().remove(index as usize);
+        drop_quietly((task, waker));
+        drop_quietly(polled);
+    }
+
+    /// Drops all tasks. From now on, what is spawned is dropped at once.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        let tasks: Vec<_> = self.slots.borrow_mut().drain().filter_map(|slot| slot.task).collect();
+        tasks.into_iter().for_each(drop_quietly);
+        self.ready.borrow_mut().clear();
+        // These may be the last wakers of other runtimes' tasks.
+        let injected = self.remote.lock().injected.take();
+        drop(injected);
+        let root = self.remote.lock().root.take();
+        drop(root);
+    }
+
+    /// Notes that the thread will wait inside tokio.
+    pub(crate) fn park(&self) {
+        self.parked.set(true);
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.parked.set(false);
+    }
+
+    /// To be called after anything that the worker's loop has to see: while the thread is parked
+    /// in tokio, other code of the thread runs and may use the driver.
+    pub(crate) fn disturb(&self) {
+        if self.parked.replace(false) {
+            self.remote.wake_root();
+        }
+    }
+}
+
+/// Destructors are user code: what panics there must not take the worker along.
+fn drop_quietly<T>(value: T) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
+    // What was thrown has a destructor too. Only what that throws is given up.
+    if let Err(payload) = dropped
+        && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        let _never_dropped = std::mem::ManuallyDrop::new(second);
+    }
+}
+
+/// Tells which task is being polled, for as long as it lives.
+struct Polling<'tasks>(&'tasks Tasks);
+
+impl<'tasks> Polling<'tasks> {
+    fn start(tasks: &'tasks Tasks, index: u32, waker: &Waker) -> Self {
+        tasks.current.set(index);
+        tasks.current_data.set(waker.data());
+        Self(tasks)
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.current.set(NOBODY);
+        self.0.current_data.set(std::ptr::null());
+    }
+}
+
+impl Remote {
+    pub(crate) fn event(&self) -> &File {
+        &self.event
+    }
+
+    /// Announces that the thread is going to sleep. False when there is something to do first.
+    ///
+    /// Pairs with `inject`: one side writes `sleeping` and then reads `any_injected`, the other
+    /// the reverse, all sequentially consistent, so that at least one sees the other.
+    pub(crate) fn fall_asleep(&self, place: Sleeping<'_>) -> bool {
+        let place = match place {
+            Sleeping::InRing => IN_RING,
+            Sleeping::InTokio(root) => {
+                self.keep_root(root);
+                IN_TOKIO
+            }
+        };
+        self.sleeping.store(place, Ordering::SeqCst);
+        if self.any_injected.load(Ordering::SeqCst) {
+            self.awake();
+            return false;
+        }
+        true
+    }
+
+    fn keep_root(&self, root: &Waker) {
+        let mut inbox = self.lock();
+        let old = match &inbox.root {
+            Some(kept) if kept.will_wake(root) => None,
+            _ => inbox.root.replace(root.clone()),
+        };
+        drop(inbox);
+        drop(old);
+    }
+
+    fn wake_root(&self) {
+        let root = self.lock().root.clone();
+        if let Some(root) = root {
+            root.wake();
+        }
+    }
+
+    pub(crate) fn any_injected(&self) -> bool {
+        self.any_injected.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(AWAKE, Ordering::SeqCst);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inbox> {
+        // Nothing panics while the lock is held, and a list of headers is never half-made.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inject(&self, header: Arc<Header>) {
+        if header.injected.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        match self.lock().injected.as_mut() {
+            Some(injected) => injected.push(header),
+            None => return,
+        }
+        self.any_injected.store(true, Ordering::SeqCst);
+        match self.sleeping.swap(AWAKE, Ordering::SeqCst) {
+            IN_RING => {
+                // The counter takes 2^64 - 2 of these; a full one has woken the worker already.
+                let _ = (&self.event).write(&1u64.to_ne_bytes());
+            }
+            IN_TOKIO => self.wake_root(),
+            _ => {}
+        }
+    }
+}
+
+impl Header {
+    fn waker(remote: &Arc<Remote>, index: u32) -> Waker {
+        let remote = Arc::clone(remote);
+        Waker::from(Arc::new(Self { remote, index, injected: AtomicBool::new(false) }))
+    }
+}
+
+impl Wake for Header {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let here = CURRENT.try_with(|current| match &*current.borrow() {
+            Some(tasks) if Arc::ptr_eq(&tasks.remote, &self.remote) => {
+                tasks.wake(self.index);
+                true
+            }
+            _ => false,
+        });
+        // A thread that is ending has no current worker any more.
+        if !here.unwrap_or(false) {
+            self.remote.inject(Arc::clone(self));
+        }
+    }
+}
+
+/// Who waits for an operation.
+///
+/// A task of this worker is kept as its number: no count to raise, no indirect call to wake.
+/// Combinators and tasks of other executors come with wakers of their own.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A task's number; `NOBODY`, rather than a variant, when nobody waits: two variants fit into
+    /// the two words of a waker.
+    Task(u32),
+    Other(Waker),
+}
+
+impl Default for Waiter {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Waiter {
+    pub(crate) const NONE: Self = Self::Task(NOBODY);
+
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, Self::Task(NOBODY))
+    }
+
+    /// Notes who polls. Returns who was noted before, to be dropped when nothing is borrowed: the
+    /// end of a foreign waker may run any code.
+    pub(crate) fn register(&mut self, context: &Context<'_>, tasks: &Tasks) -> Self {
+        let waker = context.waker();
+        let new = if std::ptr::eq(waker.data(), tasks.current_data.get())
+            && std::ptr::eq(waker.vtable(), tasks.vtable)
+        {
+            Self::Task(tasks.current.get())
+        } else {
+            match self {
+                Self::Other(kept) if kept.will_wake(waker) => return Self::NONE,
+                _ => Self::Other(waker.clone()),
+            }
+        };
+        std::mem::replace(self, new)
+    }
+
+    /// Wakes whoever waits. Not to be called while anything is borrowed.
+    pub(crate) fn wake(self, tasks: &Tasks) {
+        match self {
+            Self::Task(NOBODY) => {}
+            Self::Task(index) => tasks.wake(index),
+            Self::Other(waker) => waker.wake(),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! One worker: everything that its handles share, and the way from a completion to its owner.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use io_uring::{cqueue, opcode, squeue, types};
+use peregrine_driver::{Counters, Options};
+use slab::Slab;
+
+use crate::buffers::Buffers;
+use crate::listener::Listening;
+use crate::operation::{GENERATION_MASK, Kind, Token};
+use crate::ring::{Ring, Wait};
+use crate::stream::Connection;
+use crate::task::Tasks;
+use crate::timer::{Clock, Wheel};
+
+/// How long an ending worker waits for the kernel to let go of its memory. Everything is
+/// cancelled by then, so that this is only reached when the kernel is stuck.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+
+/// A worker's state. Handles hold it by `Rc`; it never leaves its thread.
+///
+/// No borrow of a cell here is held while foreign code runs (a waker, a destructor of a task).
+pub(crate) struct Shared {
+    pub(crate) ring: RefCell<Ring>,
+    /// Freed after the ring: `ring` is closed explicitly, and before.
+    pub(crate) buffers: Buffers,
+    pub(crate) receive_ahead_max: usize,
+    pub(crate) streams: RefCell<Slab<Connection>>,
+    pub(crate) listeners: RefCell<Slab<Listening>>,
+    pub(crate) wheel: RefCell<Wheel>,
+    pub(crate) clock: Clock,
+    pub(crate) tasks: Rc<Tasks>,
+    pub(crate) holds: Cell<usize>,
+    pub(crate) accepted: Cell<u64>,
+    pub(crate) buffers_exhausted: Cell<u64>,
+    /// Connections whose receiving ended for want of a buffer: slot and generation, in turn.
+    pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
+    pub(crate) ending: Cell<bool>,
+    in_flight: Cell<u64>,
+    wake_armed: Cell<bool>,
+    generation: Cell<u32>,
+    batch: RefCell<Vec<cqueue::Entry>>,
+}
+
+impl Shared {
+    /// Creates the ring and what belongs to it, for this thread.
+    pub(crate) fn start(options: &Options) -> io::Result<Rc<Self>> {
+        let ring = Ring::create()?;
+        let buffers = Buffers::register(&ring, options)?;
+        let tasks = Tasks::new(File::from(new_event()?));
+        let shared = Rc::new(Self {
+            ring: RefCell::new(ring),
+            buffers,
+            receive_ahead_max: options.receive_ahead_max.max(1),
+            streams: RefCell::default(),
+            listeners: RefCell::default(),
+            wheel: RefCell::new(Wheel::new()),
+            clock: Clock::start(),
+            tasks,
+            holds: Cell::new(0),
+            accepted: Cell::new(0),
+            buffers_exhausted: Cell::new(0),
+            starved: RefCell::default(),
+            ending: Cell::new(false),
+            in_flight: Cell::new(0),
+            wake_armed: Cell::new(false),
+            generation: Cell::new(0),
+            batch: RefCell::default(),
+        });
+        shared.watch_wakes()?;
+        Ok(shared)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            enters: self.ring.borrow().enters(),
+            accepted: self.accepted.get(),
+            buffers_exhausted: self.buffers_exhausted.get(),
+            in_flight: self.in_flight.get(),
+        }
+    }
+
+    /// A generation for a slot's next user.
+    pub(crate) fn next_generation(&self) -> u32 {
+        let generation = self.generation.get().wrapping_add(1) & GENERATION_MASK;
+        self.generation.set(generation);
+        generation
+    }
+
+    /// Queues an operation. On success, exactly one completion without `F_MORE` follows, and
+    /// `dispatch` counts the operation out with it.
+    ///
+    /// # Safety
+    /// All memory that `entry` names must stay valid and untouched until that completion.
+    ///
+    /// # Errors
+    /// The worker has ended, or the kernel takes no more.
+    pub(crate) unsafe fn submit(&self, entry: squeue::Entry, token: Token) -> io::Result<()> {
+        let entry = entry.user_data(token.to_user_data());
+        // SAFETY: the caller's promise is the one that `push` asks for.
+        unsafe { self.ring.borrow_mut().push(&entry) }?;
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.tasks.disturb();
+        Ok(())
+    }
+
+    /// Queues the end of the operation `target`. Both it and the cancelling complete, in any order.
+    pub(crate) fn cancel(&self, target: Token, kind: Kind) -> io::Result<()> {
+        let entry = opcode::AsyncCancel::new(target.to_user_data()).build();
+        // SAFETY: cancelling names no memory.
+        unsafe { self.submit(entry, Token { kind, ..target }) }
+    }
+
+    /// Hands all completions to their owners. True when there were any.
+    pub(crate) fn dispatch(self: &Rc<Self>) -> bool {
+        let mut batch = self.batch.take();
+        self.ring.borrow_mut().take_completions(&mut batch);
+        let any = !batch.is_empty();
+        for entry in batch.drain(..) {
+            self.complete(&entry);
+        }
+        self.batch.replace(batch);
+        any
+    }
+
+    fn complete(self: &Rc<Self>, entry: &cqueue::Entry) {
+        let (result, flags) = (entry.result(), entry.flags());
+        let Some(token) = Token::from_user_data(entry.user_data()) else {
+            debug_assert!(false, "every operation has a token");
+            return;
+        };
+        let ended = !cqueue::more(flags);
+        if ended && token.kind != Kind::Wake {
+            self.in_flight.set(self.in_flight.get() - 1);
+        }
+        match token.kind {
+            Kind::Wake => self.wake_armed.set(!ended),
+            Kind::Accept => self.on_accept(token, result, ended),
+            Kind::CancelAccept => self.on_accept_cancelled(token),
+            Kind::Receive => self.on_receive(token, result, flags),
+            Kind::Send => self.on_send(token, result),
+            Kind::CancelStream => self.on_stream_cancelled(token),
+            Kind::CancelAll => {}
+        }
+    }
+
+    /// What is due between two batches of completions: timers, wakes from other threads, and
+    /// receiving that waited for buffers.
+    pub(crate) fn between_batches(&self) -> io::Result<()> {
+        self.expire_timers();
+        self.tasks.take_injected();
+        self.feed_starved();
+        if self.wake_armed.get() { Ok(()) } else { self.watch_wakes() }
+    }
+
+    fn expire_timers(&self) {
+        let now = self.clock.now();
+        loop {
+            let due = self.wheel.borrow_mut().expire(now);
+            match due {
+                Some(waiter) => waiter.wake(&self.tasks),
+                None => return,
+            }
+        }
+    }
+
+    /// Lets the ring complete something whenever another thread wakes a task.
+    ///
+    /// A poll reports each write to the descriptor, so that the counter is never read back.
+    fn watch_wakes(&self) -> io::Result<()> {
+        if self.ending.get() {
+            return Ok(());
+        }
+        let event = types::Fd(self.tasks.remote().event().as_raw_fd());
+        let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build();
+        let entry = entry.user_data(Token::new(Kind::Wake, 0, 0).to_user_data());
+        // SAFETY: a poll names no memory.
+        unsafe { self.ring.borrow_mut().push(&entry) }?;
+        self.wake_armed.set(true);
+        Ok(())
+    }
+
+    /// Ends all operations, waits until the kernel is done with them, and closes the ring.
+    /// Handles may outlive this; their calls fail.
+    pub(crate) fn shut_down(self: &Rc<Self>) {
+        self.ending.set(true);
+        let end = Instant::now() + SHUTDOWN_MAX;
+        while self.in_flight.get() > 0 || self.wake_armed.get() {
+            if Instant::now() > end || self.cancel_all().is_err() {
+                break;
+            }
+            let mut ring = self.ring.borrow_mut();
+            if ring.enter(Wait::Completion(Some(Duration::from_millis(20)))).is_err() {
+                break;
+            }
+            drop(ring);
+            self.dispatch();
+        }
+        self.ring.borrow_mut().close();
+        if self.in_flight.get() > 0 {
+            // The kernel may still write to buffers or read what is being sent. Memory that is
+            // never freed is the smaller harm.
+            let _never_freed = std::mem::ManuallyDrop::new(Rc::clone(self));
+        }
+    }
+
+    fn cancel_all(&self) -> io::Result<()> {
+        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build();
+        // SAFETY: cancelling names no memory.
+        unsafe { self.submit(entry, Token::new(Kind::CancelAll, 0, 0)) }
+    }
+}
+
+pub(crate) fn new_event() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no pointers.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}

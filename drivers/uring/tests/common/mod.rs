@@ -1,0 +1,104 @@
+//! What the tests of this driver share.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "these are parts of tests")]
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
+use peregrine_driver_uring::{Uring, UringListener, UringStream};
+
+/// How long a test waits before it calls something lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) fn tcp() -> (Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    // Bursts of connections that the worker has no time for stay here, and do not cost a second.
+    socket.listen(1024).unwrap();
+    let listener: TcpListener = socket.into();
+    let address = listener.local_addr().unwrap();
+    (Socket::Tcp(listener), address)
+}
+
+/// Runs `main` as a worker on a thread of its own.
+pub(crate) fn worker<M, F>(options: Options, main: M) -> JoinHandle<F::Output>
+where
+    M: FnOnce(Uring) -> F + Send + 'static,
+    F: Future,
+    F::Output: Send + 'static,
+{
+    thread::spawn(move || Uring::run(&options, main).unwrap())
+}
+
+/// Joins, and fails instead of hanging.
+pub(crate) fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
+    let (done, finished) = mpsc::channel();
+    thread::spawn(move || done.send(handle.join()));
+    match finished.recv_timeout(PATIENCE) {
+        Ok(Ok(output)) => output,
+        Ok(Err(payload)) => std::panic::resume_unwind(payload),
+        Err(_) => panic!("the thread did not end"),
+    }
+}
+
+/// Sends back what comes, until the end of input.
+pub(crate) async fn echo(stream: impl Stream) {
+    let mut out = Vec::new();
+    loop {
+        let Ok(chunk) = stream.recv().await else { return };
+        if chunk.is_empty() {
+            let _ = stream.finish().await;
+            return;
+        }
+        out.extend_from_slice(&chunk);
+        drop(chunk);
+        let (result, empty) = stream.send(out).await;
+        if result.is_err() {
+            return;
+        }
+        out = empty;
+    }
+}
+
+/// Accepts and echoes `count` connections.
+pub(crate) async fn echo_all(driver: &Uring, listener: &UringListener, count: usize) {
+    for _ in 0..count {
+        let stream = listener.accept().await.unwrap();
+        driver.spawn(echo(stream));
+    }
+}
+
+/// Reads until `count` bytes have come.
+pub(crate) async fn read(stream: &UringStream, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < count {
+        let chunk = stream.recv().await.unwrap();
+        assert!(!chunk.is_empty(), "the input ended after {} of {count} bytes", bytes.len());
+        bytes.extend_from_slice(&chunk);
+    }
+    bytes
+}
+
+/// Gives the loop some turns.
+pub(crate) async fn pause(driver: &Uring, ms: u64) {
+    driver.sleep_until(driver.now() + Duration::from_millis(ms)).await;
+}
+
+/// Waits until `true`, or fails.
+pub(crate) async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = driver.now() + PATIENCE;
+    while !holds() {
+        assert!(driver.now() < end, "{what}: did not come true");
+        pause(driver, 2).await;
+    }
+}
+
+/// Bytes that tell their position.
+pub(crate) fn pattern(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at % 251) as u8 ^ (at >> 8) as u8).collect()
+}

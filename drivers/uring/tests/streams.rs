@@ -1,0 +1,248 @@
+//! Connections: bytes get through, whole and in order, whatever happens to futures and peers.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use common::{echo, echo_all, join, pattern, pause, read, tcp, until, worker};
+use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
+
+#[test]
+fn bytes_come_back_over_tcp() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        let stream = listener.accept().await.unwrap();
+        assert_eq!(stream.local(), Address::Tcp(address));
+        let peer = stream.peer();
+        echo(stream).await;
+        peer
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    for round in 0..100 {
+        let text = format!("round {round}");
+        client.write_all(text.as_bytes()).unwrap();
+        let mut back = vec![0; text.len()];
+        client.read_exact(&mut back).unwrap();
+        assert_eq!(back, text.as_bytes());
+    }
+    let local = client.local_addr().unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(join(worker), Address::Tcp(local));
+}
+
+#[test]
+fn bytes_come_back_over_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let expected = Address::Unix(Some(path.clone()));
+    let worker = worker(Options::default(), move |driver| async move {
+        let listener = driver.listen(Socket::Unix(listener)).unwrap();
+        let stream = listener.accept().await.unwrap();
+        assert_eq!(stream.local(), expected);
+        assert_eq!(stream.peer(), Address::Unix(None));
+        echo(stream).await;
+    });
+    let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    let sent = pattern(300_000);
+    let writer = thread::spawn({
+        let (sent, mut client) = (sent.clone(), client.try_clone().unwrap());
+        move || {
+            client.write_all(&sent).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+        }
+    });
+    let mut back = Vec::new();
+    client.read_to_end(&mut back).unwrap();
+    assert!(back == sent, "what came back differs");
+    join(writer);
+    join(worker);
+}
+
+#[test]
+fn a_thousand_connections_are_served() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let listener = driver.listen(socket).unwrap();
+        echo_all(&driver, &listener, 1_000).await;
+        until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
+        driver.counters().accepted
+    });
+    let mut clients: Vec<_> = (0..1_000).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for round in 0..3u8 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.write_all(&[round, number as u8, (number >> 8) as u8]).unwrap();
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let mut back = [0; 3];
+            client.read_exact(&mut back).unwrap();
+            assert_eq!(back, [round, number as u8, (number >> 8) as u8]);
+        }
+    }
+    drop(clients);
+    assert_eq!(join(worker), 1_000);
+}
+
+#[test]
+fn a_partial_send_is_continued() {
+    let (socket, address) = tcp();
+    let sent = pattern(24 << 20);
+    let expected = sent.clone();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        let (result, empty) = stream.send(sent).await;
+        result.unwrap();
+        assert!(empty.is_empty());
+        assert!(empty.capacity() >= 24 << 20, "the same memory comes back");
+        stream.finish().await.unwrap();
+        assert!(stream.recv().await.unwrap().is_empty());
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let mut back = Vec::new();
+    client.read_to_end(&mut back).unwrap();
+    assert!(back == expected, "what came differs");
+    drop(client);
+    join(worker);
+}
+
+#[test]
+fn a_half_closed_peer_still_gets_its_replies() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        let got = read(&stream, 5).await;
+        assert!(stream.recv().await.unwrap().is_empty(), "the end of input");
+        assert!(stream.recv().await.unwrap().is_empty(), "and again");
+        for _ in 0..3 {
+            stream.send(got.clone()).await.0.unwrap();
+        }
+        stream.send(pattern(4 << 20)).await.0.unwrap();
+        stream.finish().await.unwrap();
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"hello").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut back = Vec::new();
+    client.read_to_end(&mut back).unwrap();
+    assert_eq!(&back[..15], b"hellohellohello");
+    assert!(back[15..] == pattern(4 << 20), "what came differs");
+    join(worker);
+}
+
+#[test]
+fn dropping_a_receive_loses_nothing() {
+    let (socket, address) = tcp();
+    let sent = pattern(3_000_000);
+    let expected = sent.clone();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        let mut got = Vec::new();
+        let mut dropped = 0;
+        while got.len() < expected.len() {
+            let deadline = driver.sleep_until(driver.now() + Duration::from_micros(50));
+            tokio::select! {
+                biased;
+                () = deadline => dropped += 1,
+                chunk = stream.recv() => got.extend_from_slice(&chunk.unwrap()),
+            }
+            // Polled once and dropped.
+            if got.len() % 3 == 0 && got.len() < expected.len() {
+                tokio::select! {
+                    biased;
+                    chunk = stream.recv() => got.extend_from_slice(&chunk.unwrap()),
+                    () = std::future::ready(()) => dropped += 1,
+                }
+            }
+        }
+        assert!(got == expected, "what came differs");
+        assert!(dropped > 0, "nothing was dropped");
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    for part in sent.chunks(10_001) {
+        client.write_all(part).unwrap();
+        thread::yield_now();
+    }
+    join(worker);
+}
+
+#[test]
+fn a_dropped_send_goes_on_and_keeps_its_place() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        // Never polled; polled once; and more behind it.
+        drop(stream.send(pattern(8 << 20)));
+        tokio::select! {
+            biased;
+            _ = stream.send(vec![1; 100_000]) => panic!("the first send cannot be over"),
+            () = std::future::ready(()) => {}
+        }
+        drop(stream.send(vec![2; 10]));
+        let (result, empty) = stream.send(vec![3; 10]).await;
+        result.unwrap();
+        assert!(empty.is_empty());
+        stream.finish().await.unwrap();
+        assert!(stream.recv().await.unwrap().is_empty());
+        pause(&driver, 1).await;
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    let mut back = Vec::new();
+    client.read_to_end(&mut back).unwrap();
+    let mut expected = pattern(8 << 20);
+    expected.extend([1; 100_000]);
+    expected.extend([2; 10]);
+    expected.extend([3; 10]);
+    assert!(back == expected, "what came differs");
+    drop(client);
+    join(worker);
+}
+
+#[test]
+fn an_early_finish_waits_for_abandoned_sends() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        drop(stream.send(pattern(8 << 20)));
+        drop(stream.finish());
+        assert!(stream.recv().await.unwrap().is_empty());
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    let mut back = Vec::new();
+    client.read_to_end(&mut back).unwrap();
+    assert!(back == pattern(8 << 20), "what came differs");
+    drop(client);
+    join(worker);
+}
+
+#[test]
+fn a_broken_connection_is_told_after_its_bytes() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = driver.listen(socket).unwrap().accept().await.unwrap();
+        assert_eq!(&read(&stream, 5).await, b"hello");
+        // Unread bytes at the client make its close a reset.
+        stream.send(vec![0; 1000]).await.0.unwrap();
+        let broken = stream.recv().await.err().expect("the peer resets");
+        assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(stream.recv().await.is_err(), "and again");
+        let (result, out) = stream.send(vec![0; 10]).await;
+        assert!(result.is_err());
+        assert!(out.is_empty());
+        assert!(stream.send(vec![0; 10]).await.0.is_err());
+        assert!(stream.finish().await.is_err());
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"hello").unwrap();
+    let mut one = [0];
+    client.read_exact(&mut one).unwrap();
+    drop(client);
+    join(worker);
+}

@@ -1,0 +1,30 @@
+//! A first server: HTTP on one port, HTTPS on another, with a certificate made at start.
+//!
+//! Run it, then: `curl http://127.0.0.1:8080/hello/you` and `curl -k https://127.0.0.1:8443/json`.
+#![forbid(unsafe_code)]
+
+use peregrine::prelude::*;
+use peregrine::tls::Tls;
+use serde::Serialize;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Serialize)]
+struct Message {
+    message: &'static str,
+}
+
+async fn hello(Path(name): Path<String>) -> String {
+    format!("Hello, {name}!\n")
+}
+
+fn main() -> peregrine::Result<()> {
+    let certificate = Tls::self_signed(&["localhost", "127.0.0.1"]).expect("names of this machine");
+    Server::bind("127.0.0.1:8080").tls("127.0.0.1:8443", certificate.tls).serve(|| {
+        App::new()
+            .get("/", || async { "Hello, World!" })
+            .get("/hello/{name}", hello)
+            .get("/json", || async { Json(Message { message: "Hello, World!" }) })
+    })
+}

@@ -1,0 +1,123 @@
+//! Accepting.
+
+use peregrine_driver::{Address, Driver, Listener, Stream};
+
+use super::{A_WHILE, echo, pause};
+use crate::harness::{Harness, Peer, accept};
+use crate::poll::{both, first_of, polled_once};
+
+/// Connections wait for the next call when a future that would have taken them is dropped.
+pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
+    const CONNECTIONS: usize = 10;
+    harness.check(async |driver| {
+        let (listener, place) = harness.listen(&driver);
+        let mut peers = Vec::new();
+        let mut streams = Vec::new();
+        for number in 0..CONNECTIONS {
+            // The ways are: dropped before the connection comes, after, and while it may.
+            streams.extend(polled_once(listener.accept()).await.and_then(Result::ok));
+            drop(listener.accept());
+            peers.push(harness.connect(&driver, &place));
+            if number % 2 == 0 {
+                pause(&driver, A_WHILE / 20).await;
+            }
+            let timer = pause(&driver, A_WHILE / 20);
+            streams.extend(first_of(listener.accept(), timer).await.and_then(Result::ok));
+        }
+        while streams.len() < CONNECTIONS {
+            streams.push(accept(&listener).await);
+        }
+        for stream in streams {
+            driver.spawn(echo(stream));
+        }
+        for peer in &peers {
+            let (sent, back) = both(peer.send(b"here".to_vec()), peer.recv_exact(4)).await;
+            sent.expect("the connection stands");
+            assert_eq!(back.expect("the connection stands"), b"here");
+        }
+        for peer in &peers {
+            peer.half_close().await.expect("the connection stands");
+            assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        }
+    });
+}
+
+/// A peer in the backlog of a dropped listener learns that nobody will come.
+pub fn a_dropped_listener_closes_what_waits(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (listener, place) = harness.listen(&driver);
+        let before = harness.connect(&driver, &place);
+        // The driver may have taken this one from the kernel already, for a future that is gone.
+        drop(polled_once(listener.accept()).await);
+        let peers: Vec<_> = (0..5).map(|_| harness.connect(&driver, &place)).collect();
+        pause(&driver, A_WHILE).await;
+        drop(listener);
+        for peer in peers.into_iter().chain([before]) {
+            // The end or a reset: systems differ.
+            if let Ok(all) = peer.recv_all().await {
+                assert!(all.is_empty());
+            }
+        }
+    });
+}
+
+/// Peers that vanish before they are accepted do not disturb those that stay.
+pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (listener, place) = harness.listen(&driver);
+        for _ in 0..3 {
+            drop(harness.connect(&driver, &place));
+            harness.connect(&driver, &place).reset().await;
+        }
+        let server = driver.clone();
+        driver.spawn(async move {
+            loop {
+                let stream = accept(&listener).await;
+                server.spawn(async move {
+                    // Those who left end or break; only one has something to say.
+                    while let Ok(chunk) = stream.recv().await {
+                        if chunk.is_empty() || stream.send(chunk.to_vec()).await.0.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        let peer = harness.connect(&driver, &place);
+        let (sent, back) = both(peer.send(b"hello".to_vec()), peer.recv_exact(5)).await;
+        sent.expect("the connection stands");
+        assert_eq!(back.expect("the connection stands"), b"hello");
+    });
+}
+
+/// An accepted connection does not depend on its listener.
+pub fn a_stream_outlives_its_listener(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (listener, place) = harness.listen(&driver);
+        let peer = harness.connect(&driver, &place);
+        let stream = accept(&listener).await;
+        assert!(polled_once(listener.accept()).await.is_none(), "nobody else connected");
+        drop(listener);
+        pause(&driver, A_WHILE).await;
+        driver.spawn(echo(stream));
+        let (sent, back) = both(peer.send(b"still".to_vec()), peer.recv_exact(5)).await;
+        sent.expect("the connection stands");
+        assert_eq!(back.expect("the connection stands"), b"still");
+        peer.half_close().await.expect("the connection stands");
+        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+    });
+}
+
+/// Both ends of an accepted connection are known, and stay known when the peer is gone.
+pub fn both_ends_have_an_address(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let (there, here) = (stream.peer(), stream.local());
+        assert_ne!(there, Address::Unknown);
+        assert_ne!(here, Address::Unknown);
+        assert_ne!(there.to_string(), here.to_string());
+        drop(peer);
+        pause(&driver, A_WHILE).await;
+        assert_eq!(stream.peer(), there);
+    });
+}

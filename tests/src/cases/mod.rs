@@ -1,0 +1,60 @@
+//! The rules of the contract, a function each. A function's name is its claim.
+
+pub mod accepting;
+pub mod kernel;
+pub mod receiving;
+pub mod running;
+pub mod sending;
+
+use std::future::Future;
+use std::time::Duration;
+
+use peregrine_driver::{Driver, Stream};
+
+/// Long enough that a peer's bytes arrive, and short for a test. Nothing may fail because it was
+/// too short, only succeed without having tried.
+const A_WHILE: Duration = Duration::from_millis(20);
+
+/// Bytes that differ at each place and for each `salt`.
+fn pattern(salt: u32, count: usize) -> Vec<u8> {
+    let mut state = salt.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Waits for `duration` on the driver's clock.
+fn pause<D: Driver>(driver: &D, duration: Duration) -> impl Future<Output = ()> {
+    driver.sleep_until(driver.now() + duration)
+}
+
+/// Sends everything back until the peer's end, then ends as well.
+async fn echo<S: Stream>(stream: S) {
+    let mut out = Vec::new();
+    loop {
+        let chunk = stream.recv().await.expect("nothing breaks the connection");
+        if chunk.is_empty() {
+            break;
+        }
+        out.extend_from_slice(&chunk);
+        drop(chunk);
+        let (sent, back) = stream.send(out).await;
+        sent.expect("nothing breaks the connection");
+        out = back;
+    }
+    stream.finish().await.expect("nothing breaks the connection");
+}
+
+/// Everything until the peer's end.
+async fn receive_all<S: Stream>(stream: &S) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let chunk = stream.recv().await.expect("nothing breaks the connection");
+        if chunk.is_empty() {
+            return all;
+        }
+        all.extend_from_slice(&chunk);
+    }
+}

@@ -1,0 +1,199 @@
+//! Receiving.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use peregrine_driver::{Driver, Stream};
+
+use super::{A_WHILE, echo, pattern, pause, receive_all};
+use crate::harness::{Harness, Peer, accept};
+use crate::poll::{both, first_of, polled_once};
+
+/// Messages of several sizes come back whole and in order.
+pub fn bytes_come_back_as_they_were_sent(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        driver.spawn(echo(stream));
+        for (salt, count) in [(1, 1), (2, 511), (3, 4096), (4, 100_000)] {
+            let count = count.min(harness.large());
+            let message = pattern(salt, count);
+            let (sent, back) = both(peer.send(message.clone()), peer.recv_exact(count)).await;
+            sent.expect("the connection stands");
+            assert!(back.expect("the connection stands") == message, "{count} bytes differ");
+        }
+        peer.half_close().await.expect("the connection stands");
+        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+    });
+}
+
+/// Each of many connections gets its own bytes.
+pub fn many_connections_do_not_mix(harness: &impl Harness) {
+    const CONNECTIONS: u32 = 40;
+    let count = harness.large().min(100_000) / 20;
+    harness.check(async |driver| {
+        let (listener, place) = harness.listen(&driver);
+        let server = driver.clone();
+        driver.spawn(async move {
+            for _ in 0..CONNECTIONS {
+                server.spawn(echo(accept(&listener).await));
+            }
+        });
+        let done = Rc::new(Cell::new(0));
+        for salt in 0..CONNECTIONS {
+            let peer = harness.connect(&driver, &place);
+            let done = Rc::clone(&done);
+            driver.spawn(async move {
+                let message = pattern(salt, count);
+                let talk = both(peer.send(message.clone()), peer.recv_exact(count)).await;
+                assert!(talk.1.expect("the connection stands") == message, "bytes differ");
+                peer.half_close().await.expect("the connection stands");
+                assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+                done.set(done.get() + 1);
+            });
+        }
+        while done.get() < CONNECTIONS {
+            pause(&driver, A_WHILE).await;
+        }
+        assert_eq!(driver.counters().accepted, u64::from(CONNECTIONS));
+    });
+}
+
+/// A peer that ends its side still gets its answer, and the end can be received repeatedly.
+pub fn the_end_is_an_empty_chunk_again_and_again(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let ask = async {
+            peer.send(b"question".to_vec()).await.expect("the connection stands");
+            peer.half_close().await.expect("the connection stands");
+        };
+        assert_eq!(both(ask, receive_all(&stream)).await.1, b"question");
+        for _ in 0..3 {
+            assert!(stream.recv().await.expect("the end is no error").is_empty());
+        }
+        let answer = async {
+            stream.send(b"answer".to_vec()).await.0.expect("the peer still receives");
+            assert!(stream.recv().await.expect("the end is no error").is_empty());
+            stream.finish().await.expect("the peer still receives");
+        };
+        let answered = both(answer, peer.recv_all()).await.1;
+        assert_eq!(answered.expect("an orderly end"), b"answer");
+    });
+}
+
+/// Futures that are dropped before, while and after bytes arrive take none with them.
+pub fn a_dropped_receive_loses_nothing(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let message = pattern(5, harness.large().min(50_000));
+        let sent = message.clone();
+        driver.spawn(async move {
+            for part in sent.chunks(1777) {
+                peer.send(part.to_vec()).await.expect("the connection stands");
+            }
+            peer.half_close().await.expect("the connection stands");
+        });
+        let mut all = Vec::new();
+        for attempt in 0.. {
+            drop(stream.recv());
+            let received = match attempt % 3 {
+                0 => polled_once(stream.recv()).await,
+                1 => first_of(stream.recv(), pause(&driver, A_WHILE / 20)).await,
+                _ => Some(stream.recv().await),
+            };
+            match received.transpose().expect("nothing breaks the connection") {
+                None => {}
+                Some(chunk) if chunk.is_empty() => break,
+                Some(chunk) => all.extend_from_slice(&chunk),
+            }
+        }
+        assert!(all == message, "{} of {} bytes came", all.len(), message.len());
+    });
+}
+
+/// A peer cannot fill memory: when nobody receives, its sends stop.
+pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
+    const FAR_TOO_MUCH: usize = 64 << 20;
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let whole = Rc::new(Cell::new(false));
+        let sent = Rc::clone(&whole);
+        driver.spawn(async move {
+            // Pieces, so that the simulator need not hold all of it at once.
+            for _ in 0..FAR_TOO_MUCH >> 16 {
+                if peer.send(vec![7; 1 << 16]).await.is_err() {
+                    return;
+                }
+            }
+            sent.set(true);
+        });
+        let first = stream.recv().await.expect("nothing breaks the connection");
+        assert!(first.iter().all(|byte| *byte == 7));
+        drop(first);
+        for _ in 0..10 {
+            pause(&driver, A_WHILE).await;
+        }
+        assert!(!whole.get(), "64 MiB went to a server that does not receive");
+        let more = stream.recv().await.expect("what was held back comes later");
+        assert!(!more.is_empty());
+    });
+}
+
+/// A reset is an error, after the bytes that came before it, and stays one.
+pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let four = async {
+            let mut some = Vec::new();
+            while some.len() < 4 {
+                some.extend_from_slice(&stream.recv().await.expect("the bytes come first"));
+            }
+            some
+        };
+        let (sent, some) = both(peer.send(b"some".to_vec()), four).await;
+        sent.expect("the connection stands");
+        assert_eq!(some, b"some");
+        if peer.reset().await {
+            for _ in 0..3 {
+                assert!(stream.recv().await.is_err());
+            }
+            assert!(stream.send(b"more".to_vec()).await.0.is_err());
+        } else {
+            assert!(stream.recv().await.expect("a close is an orderly end").is_empty());
+        }
+    });
+}
+
+/// A chunk may be read after its stream, and its peer, are gone.
+pub fn a_chunk_outlives_its_stream(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        peer.send(b"x".to_vec()).await.expect("the connection stands");
+        let chunk = stream.recv().await.expect("the connection stands");
+        drop(stream);
+        drop(peer);
+        pause(&driver, A_WHILE).await;
+        assert_eq!(&*chunk, b"x");
+    });
+}
+
+/// A send that waits for the peer does not keep a receive from going on, nor the reverse.
+pub fn both_directions_move_at_the_same_time(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let count = harness.large().min(4 << 20);
+        let (down, up) = (pattern(8, count), pattern(9, count));
+        let (expected_down, expected_up) = (down.clone(), up.clone());
+        driver.spawn(async move {
+            let server = both(stream.send(down), receive_all(&stream)).await;
+            server.0.0.expect("the connection stands");
+            assert!(server.1 == expected_up, "bytes differ on the way up");
+            stream.finish().await.expect("the connection stands");
+        });
+        let upload = async {
+            peer.send(up).await.expect("the connection stands");
+            peer.half_close().await.expect("the connection stands");
+        };
+        let all = both(upload, peer.recv_all()).await.1.expect("an orderly end");
+        assert!(all == expected_down, "bytes differ on the way down");
+    });
+}

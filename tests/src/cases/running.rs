@@ -1,0 +1,196 @@
+//! Tasks, time, and the end of a worker.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, pending, poll_fn};
+use std::panic::resume_unwind;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use peregrine_driver::{Driver, Listener, Stream};
+
+use super::{A_WHILE, pause};
+use crate::harness::{Harness, Peer};
+use crate::poll::{first_of, polled_once};
+
+/// The order of deadlines is the order of wake-ups, whatever the order of the calls.
+pub fn timers_ring_in_order_and_never_early(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let rung = Rc::new(RefCell::new(Vec::new()));
+        let start = driver.now();
+        for place in [3, 0, 4, 1, 2] {
+            let (timer, rung) = (driver.clone(), Rc::clone(&rung));
+            driver.spawn(async move {
+                let at = start + A_WHILE * (place + 1);
+                timer.sleep_until(at).await;
+                assert!(timer.now() >= at, "{:?} is before {at:?}", timer.now());
+                rung.borrow_mut().push(place);
+            });
+        }
+        driver.sleep_until(start + A_WHILE * 7).await;
+        while rung.borrow().len() < 5 {
+            pause(&driver, A_WHILE).await;
+        }
+        assert_eq!(*rung.borrow(), [0, 1, 2, 3, 4]);
+        // A time that has passed is no reason to wait for long.
+        driver.sleep_until(Duration::ZERO).await;
+        driver.sleep_until(start).await;
+    });
+}
+
+/// Neither a timer that nobody waits for nor one that never rings keeps anything from ending.
+pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
+    harness.check(async |driver| {
+        for _ in 0..100 {
+            assert!(polled_once(driver.sleep_until(driver.now() + A_WHILE)).await.is_none());
+        }
+        let never = driver.sleep_until(Duration::MAX);
+        assert!(first_of(never, pause(&driver, A_WHILE)).await.is_none());
+    });
+}
+
+/// The other tasks, and the driver, go on.
+pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let dropped = Rc::new(Cell::new(0));
+        for _ in 0..3 {
+            let flag = SetWhenDropped(Rc::clone(&dropped));
+            let timer = driver.clone();
+            driver.spawn(async move {
+                let _flag = flag;
+                pause(&timer, A_WHILE / 20).await;
+                // Like a panic, without its message among the output of the tests.
+                resume_unwind(Box::new("on purpose"));
+            });
+        }
+        let (stream, peer) = harness.pair(&driver).await;
+        driver.spawn(super::echo(stream));
+        while dropped.get() < 3 {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        peer.send(b"fine".to_vec()).await.expect("the connection stands");
+        assert_eq!(peer.recv_exact(4).await.expect("the connection stands"), b"fine");
+        peer.half_close().await.expect("the connection stands");
+        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+    });
+}
+
+/// Counts how often it was dropped.
+struct SetWhenDropped(Rc<Cell<u32>>);
+
+impl Drop for SetWhenDropped {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// What a task holds is released before `run` returns. What was spawned last as well.
+pub fn tasks_are_dropped_when_main_ends(harness: &impl Harness) {
+    let dropped = Rc::new(Cell::new(0));
+    let runs = Cell::new(0);
+    harness.check(async |driver| {
+        runs.set(runs.get() + 1);
+        for _ in 0..2 {
+            let flag = SetWhenDropped(Rc::clone(&dropped));
+            driver.spawn(async move {
+                let _flag = flag;
+                pending::<()>().await;
+            });
+            pause(&driver, A_WHILE / 20).await;
+        }
+        let flag = SetWhenDropped(Rc::clone(&dropped));
+        driver.spawn(async move { drop(flag) });
+    });
+    assert_eq!(dropped.get(), runs.get() * 3);
+}
+
+/// Nothing hangs, and nothing is used after it is gone.
+pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (listener, place) = harness.listen(&driver);
+        let (receiving, quiet) = harness.pair(&driver).await;
+        let (sending, deaf) = harness.pair(&driver).await;
+        let (abandoned, other) = harness.pair(&driver).await;
+        assert!(polled_once(abandoned.send(vec![1; harness.large()])).await.is_none());
+        let timer = driver.clone();
+        driver.spawn(async move { drop(listener.accept().await) });
+        driver.spawn(async move { drop(receiving.recv().await) });
+        let large = vec![2; harness.large()];
+        driver.spawn(async move { drop(sending.send(large).await) });
+        driver.spawn(async move { timer.sleep_until(Duration::MAX).await });
+        pause(&driver, A_WHILE).await;
+        let late = harness.connect(&driver, &place);
+        driver.spawn(async move {
+            let _kept = (abandoned, quiet, deaf, other, late);
+            pending::<()>().await;
+        });
+        pause(&driver, A_WHILE / 20).await;
+    });
+}
+
+/// Code that expects tokio finds its tasks and its timers.
+pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let done = Rc::new(Cell::new(false));
+        let (set, guard) = (Rc::clone(&done), driver.hold());
+        driver.spawn(async move {
+            let task = tokio::spawn(async {
+                let start = tokio::time::Instant::now();
+                tokio::time::sleep(A_WHILE).await;
+                start.elapsed()
+            });
+            assert!(task.await.expect("the task ends well") >= A_WHILE);
+            let late = tokio::time::timeout(A_WHILE, pending::<()>()).await;
+            assert!(late.is_err());
+            tokio::task::yield_now().await;
+            drop(guard);
+            set.set(true);
+        });
+        while !done.get() {
+            pause(&driver, A_WHILE).await;
+        }
+        assert!(tokio::spawn(async { 7 }).await.is_ok_and(|seven| seven == 7));
+    });
+}
+
+/// Tasks may wake one another by any waker they were polled with.
+pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let slot = Rc::new(RefCell::new((0, None::<Waker>)));
+        let turns = |own: i32| {
+            let slot = Rc::clone(&slot);
+            poll_fn(move |context| {
+                let mut slot = slot.borrow_mut();
+                if slot.0 == 100 {
+                    slot.1.take().into_iter().for_each(Waker::wake);
+                    return Poll::Ready(());
+                }
+                if slot.0 % 2 == own {
+                    slot.0 += 1;
+                    slot.1.take().into_iter().for_each(Waker::wake);
+                }
+                slot.1 = Some(context.waker().clone());
+                Poll::Pending
+            })
+        };
+        driver.spawn(ignore(turns(0)));
+        turns(1).await;
+        assert_eq!(slot.borrow().0, 100);
+    });
+}
+
+async fn ignore(future: impl Future<Output = ()>) {
+    future.await;
+}
+
+/// Time goes forward on both clocks, and a date is a date.
+pub fn the_clocks_move_forward(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (now, date) = (driver.now(), driver.unix_time());
+        pause(&driver, A_WHILE).await;
+        assert!(driver.now() >= now + A_WHILE);
+        // The machine's calendar may be set back at any time, but not to before this was written.
+        assert!(driver.unix_time() > Duration::from_secs(1_600_000_000));
+        assert!(date > Duration::from_secs(1_600_000_000));
+    });
+}

@@ -1,0 +1,158 @@
+//! Sending.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use peregrine_driver::{Driver, Stream};
+
+use super::{A_WHILE, pattern, pause, receive_all};
+use crate::harness::{Harness, Peer};
+use crate::poll::{both, first_of, polled_once};
+
+/// The same memory comes back, whatever was in it.
+pub fn a_sent_vector_comes_back_empty(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let mut out = Vec::with_capacity(1000);
+        for count in [0, 1, 999, 0] {
+            out.extend(pattern(1, count));
+            let address = out.as_ptr();
+            let ((sent, back), received) = both(stream.send(out), peer.recv_exact(count)).await;
+            sent.expect("the connection stands");
+            assert!(back.is_empty());
+            assert_eq!(back.capacity(), 1000);
+            assert_eq!(back.as_ptr(), address);
+            out = back;
+            assert!(received.expect("the connection stands") == pattern(1, count));
+        }
+    });
+}
+
+/// Nothing but the living stream is needed for the bytes to arrive.
+pub fn a_dropped_send_goes_on_in_the_background(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let message = pattern(2, harness.large());
+        assert!(polled_once(stream.send(message.clone())).await.is_none(), "it cannot be done");
+        pause(&driver, A_WHILE).await;
+        let all = peer.recv_exact(message.len()).await.expect("the connection stands");
+        assert!(all == message, "bytes differ");
+        drop(stream);
+    });
+}
+
+/// The driver keeps the order of sends, whether their futures live or not.
+pub fn a_send_after_a_dropped_one_keeps_the_order(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let mut message = pattern(3, harness.large());
+        assert!(polled_once(stream.send(message.clone())).await.is_none(), "it cannot be done");
+        for salt in [4, 5] {
+            let more = pattern(salt, harness.large().min(30_000));
+            message.extend_from_slice(&more);
+            // The second one waits for its turn when it is dropped.
+            assert!(polled_once(stream.send(more)).await.is_none(), "the first is not done");
+        }
+        message.extend_from_slice(b"last");
+        driver.spawn(async move {
+            stream.send(b"last".to_vec()).await.0.expect("the connection stands");
+            stream.finish().await.expect("the connection stands");
+        });
+        let all = peer.recv_all().await.expect("an orderly end");
+        assert!(all == message, "{} of {} bytes, or others", all.len(), message.len());
+    });
+}
+
+/// The end comes after everything that was sent, even if nobody waits for it.
+pub fn finishing_waits_for_a_dropped_send(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let message = pattern(6, harness.large());
+        assert!(polled_once(stream.send(message.clone())).await.is_none(), "it cannot be done");
+        driver.spawn(async move { stream.finish().await.expect("the connection stands") });
+        let all = peer.recv_all().await.expect("an orderly end");
+        assert!(all == message, "{} of {} bytes, or others", all.len(), message.len());
+    });
+}
+
+/// A sender is stopped by a peer that does not read, and goes on when it does.
+pub fn a_slow_reader_holds_the_sender_back(harness: &impl Harness) {
+    const FAR_TOO_MUCH: usize = 64 << 20;
+    let piece = harness.large().min(1 << 16);
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let sent = Rc::new(Cell::new(0));
+        let enough = Rc::new(Cell::new(false));
+        let (counter, stop) = (Rc::clone(&sent), Rc::clone(&enough));
+        driver.spawn(async move {
+            while counter.get() < FAR_TOO_MUCH && !stop.get() {
+                stream.send(vec![9; piece]).await.0.expect("the connection stands");
+                counter.set(counter.get() + piece);
+            }
+            stream.finish().await.expect("the connection stands");
+        });
+        for _ in 0..10 {
+            pause(&driver, A_WHILE).await;
+        }
+        assert!(sent.get() < FAR_TOO_MUCH, "64 MiB went to a peer that does not read");
+        enough.set(true);
+        let all = peer.recv_all().await.expect("an orderly end");
+        assert_eq!(all.len(), sent.get());
+    });
+}
+
+/// A sender learns that its peer is gone.
+pub fn a_send_to_a_closed_peer_fails_in_the_end(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        drop(peer);
+        // The first sends may leave before the peer's refusal arrives.
+        loop {
+            let (sent, back) = stream.send(b"anyone there?".to_vec()).await;
+            assert!(back.is_empty());
+            if sent.is_err() {
+                break;
+            }
+            pause(&driver, A_WHILE / 20).await;
+        }
+        assert!(stream.send(b"still not?".to_vec()).await.0.is_err());
+        assert!(stream.send(Vec::with_capacity(1)).await.1.is_empty());
+    });
+}
+
+/// A peer sees the end when the stream is dropped, even with a receive and a send going on.
+pub fn a_dropped_stream_closes_the_connection(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        drop(stream);
+        assert!(peer.recv_all().await.is_ok_and(|all| all.is_empty()), "an orderly end");
+
+        let (stream, peer) = harness.pair(&driver).await;
+        assert!(polled_once(stream.recv()).await.is_none());
+        assert!(polled_once(stream.send(vec![1; harness.large()])).await.is_none());
+        drop(stream);
+        // The end or a reset: the bytes that were under way decide.
+        let _ = peer.recv_all().await;
+
+        let (stream, peer) = harness.pair(&driver).await;
+        let receiving = first_of(stream.recv(), pause(&driver, A_WHILE)).await;
+        assert!(receiving.is_none(), "nothing was sent");
+        drop(stream);
+        assert!(peer.recv_all().await.is_ok_and(|all| all.is_empty()), "an orderly end");
+    });
+}
+
+/// Sending ends with `finish`; receiving does not.
+pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        stream.finish().await.expect("the connection stands");
+        assert!(stream.send(b"too late".to_vec()).await.0.is_err());
+        assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        let reply = async {
+            peer.send(b"reply".to_vec()).await.expect("this direction is open");
+            peer.half_close().await.expect("this direction is open");
+        };
+        assert_eq!(both(reply, receive_all(&stream)).await.1, b"reply");
+    });
+}

@@ -1,0 +1,310 @@
+//! The machine's own sockets as a harness: peers are blocking sockets in threads.
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::marker::PhantomData;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+#[cfg(unix)]
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use peregrine_driver::{Driver, Options, Socket};
+use tempfile::TempDir;
+
+use crate::harness::{Harness, Peer};
+
+/// After this long a case hangs. It is far beyond what the slowest machine needs.
+const CASE_MAX: Duration = Duration::from_secs(120);
+/// The most bytes that one receive of a peer returns.
+const RECEIVE_BYTES_MAX: usize = 65_536;
+
+/// A driver that takes the machine's sockets.
+pub struct Kernel<D> {
+    /// Where Unix sockets are made; none for TCP.
+    folder: Option<TempDir>,
+    driver: PhantomData<D>,
+}
+
+/// The address of a listening socket.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix domain socket.
+    Unix(PathBuf),
+}
+
+impl<D> Kernel<D> {
+    /// Over TCP on the loopback device.
+    #[must_use]
+    pub fn tcp() -> Self {
+        Self { folder: None, driver: PhantomData }
+    }
+
+    /// Over Unix domain sockets.
+    ///
+    /// # Panics
+    /// There is no place for temporary files.
+    #[must_use]
+    pub fn unix() -> Self {
+        let folder = tempfile::tempdir().expect("there is a place for temporary files");
+        Self { folder: Some(folder), driver: PhantomData }
+    }
+
+    /// A place that anyone may listen at.
+    ///
+    /// # Panics
+    /// The machine has no free port.
+    #[must_use]
+    pub fn socket(&self) -> (Socket, Place) {
+        match &self.folder {
+            None => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+                let address = listener.local_addr().expect("a bound socket has an address");
+                (Socket::Tcp(listener), Place::Tcp(address))
+            }
+            #[cfg(unix)]
+            Some(folder) => {
+                let number = folder.path().read_dir().expect("the folder exists").count();
+                let path = folder.path().join(number.to_string());
+                let listener = UnixListener::bind(&path).expect("the name is new");
+                (Socket::Unix(listener), Place::Unix(path))
+            }
+            #[cfg(not(unix))]
+            Some(_) => panic!("this system has no Unix sockets"),
+        }
+    }
+}
+
+impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
+    type Driver = D;
+    type Place = Place;
+    type Peer = ThreadPeer;
+
+    fn check(&self, case: impl AsyncFn(D)) {
+        let (done, watched) = mpsc::channel::<()>();
+        let name = thread::current().name().unwrap_or("a case").to_owned();
+        let watchdog = thread::spawn(move || {
+            if watched.recv_timeout(CASE_MAX) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{name} hangs");
+                std::process::abort();
+            }
+        });
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            D::run(&Options::default(), async |driver: D| {
+                // Peers answer from their threads, of which the driver knows nothing.
+                let _hold = driver.hold();
+                case(driver.clone()).await;
+            })
+            .expect("the driver starts");
+        }));
+        drop(done);
+        watchdog.join().expect("the watchdog does not panic");
+        if let Err(panic) = checked {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// Linux lets both ends of a TCP connection buffer 10 MiB or so on its own account.
+    fn large(&self) -> usize {
+        32 << 20
+    }
+
+    fn bind(&self, _driver: &D) -> (Socket, Place) {
+        self.socket()
+    }
+
+    fn connect(&self, _driver: &D, place: &Place) -> ThreadPeer {
+        ThreadPeer::connect(place)
+    }
+}
+
+/// A connected blocking socket of either family.
+enum Blocking {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Blocking {
+    fn connect(place: &Place) -> io::Result<Self> {
+        match place {
+            Place::Tcp(address) => TcpStream::connect(address).map(Self::Tcp),
+            #[cfg(unix)]
+            Place::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            #[cfg(not(unix))]
+            Place::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.try_clone().map(Self::Unix),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.shutdown(how),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.shutdown(how),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.read(bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.read(bytes),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.write_all(bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.write_all(bytes),
+        }
+    }
+}
+
+type Order = Box<dyn FnOnce(&mut Blocking) + Send>;
+
+/// A blocking socket whose two directions are worked by two threads.
+pub struct ThreadPeer {
+    reader: Side,
+    writer: Side,
+    /// Ends what the threads are blocked in.
+    control: Blocking,
+}
+
+/// One direction's thread.
+struct Side {
+    orders: Option<mpsc::Sender<Order>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Side {
+    fn new(mut socket: Blocking) -> Self {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        let thread = thread::spawn(move || inbox.into_iter().for_each(|order| order(&mut socket)));
+        Self { orders: Some(orders), thread: Some(thread) }
+    }
+
+    /// The result of `work`, which the thread does after all that it was told before.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Blocking) -> T + Send + 'static,
+    ) -> Answer<T> {
+        let slot = Arc::new(Mutex::new((None, None::<Waker>)));
+        let answer = Answer { slot: Arc::clone(&slot) };
+        let order: Order = Box::new(move |socket| {
+            let result = work(socket);
+            let mut slot = slot.lock().expect("nobody panics with the slot");
+            slot.0 = Some(result);
+            if let Some(waker) = slot.1.take() {
+                waker.wake();
+            }
+        });
+        let orders = self.orders.as_ref().expect("the peer is alive");
+        orders.send(order).expect("the thread is alive");
+        answer
+    }
+
+    fn end(&mut self) {
+        drop(self.orders.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a peer's thread does not panic");
+        }
+    }
+}
+
+/// What a thread will say.
+struct Answer<T> {
+    slot: Arc<Mutex<(Option<T>, Option<Waker>)>>,
+}
+
+impl<T> Future for Answer<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut slot = self.slot.lock().expect("nobody panics with the slot");
+        match slot.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                slot.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl ThreadPeer {
+    /// Connects, waiting until the kernel has the connection in the backlog.
+    ///
+    /// # Panics
+    /// Nobody listens there.
+    #[must_use]
+    pub fn connect(place: &Place) -> Self {
+        let socket = Blocking::connect(place).expect("someone listens there");
+        let clone = || socket.try_clone().expect("there are free descriptors");
+        Self { reader: Side::new(clone()), writer: Side::new(clone()), control: socket }
+    }
+}
+
+impl Peer for ThreadPeer {
+    async fn send(&self, bytes: Vec<u8>) -> io::Result<()> {
+        self.writer.ask(move |socket| socket.write_all(&bytes)).await
+    }
+
+    async fn recv(&self) -> io::Result<Vec<u8>> {
+        let read = |socket: &mut Blocking| {
+            let mut bytes = vec![0; RECEIVE_BYTES_MAX];
+            let filled = socket.read(&mut bytes)?;
+            bytes.truncate(filled);
+            Ok(bytes)
+        };
+        self.reader.ask(read).await
+    }
+
+    async fn half_close(&self) -> io::Result<()> {
+        self.writer.ask(|socket| socket.shutdown(Shutdown::Write)).await
+    }
+
+    async fn reset(mut self) -> bool {
+        match &self.control {
+            Blocking::Tcp(socket) => {
+                // The last descriptor that is closed then sends RST instead of FIN. No thread may
+                // hold one, and none may be blocked: the case asked for nothing.
+                let linger = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
+                linger.expect("the option is known everywhere");
+                self.reader.end();
+                self.writer.end();
+                true
+            }
+            #[cfg(unix)]
+            Blocking::Unix(_) => false,
+        }
+    }
+}
+
+impl Drop for ThreadPeer {
+    fn drop(&mut self) {
+        // A thread may be blocked in a call: shutting down ends that. If none is, the kernel's
+        // plain close tells more, because it resets a connection with unread data.
+        if self.reader.thread.is_some() || self.writer.thread.is_some() {
+            // It fails if the peer is gone already.
+            let _ = self.control.shutdown(Shutdown::Both);
+        }
+        self.reader.end();
+        self.writer.end();
+    }
+}

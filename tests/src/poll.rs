@@ -1,0 +1,51 @@
+//! Small ways to poll futures.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+/// Both outputs, of two futures that run at the same time.
+pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut a_done, mut b_done) = (None, None);
+    poll_fn(|context| {
+        if a_done.is_none()
+            && let Poll::Ready(output) = a.as_mut().poll(context)
+        {
+            a_done = Some(output);
+        }
+        if b_done.is_none()
+            && let Poll::Ready(output) = b.as_mut().poll(context)
+        {
+            b_done = Some(output);
+        }
+        match (a_done.take(), b_done.take()) {
+            (Some(a), Some(b)) => Poll::Ready((a, b)),
+            (a, b) => {
+                (a_done, b_done) = (a, b);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// The output of `a`, unless `b` is done first.
+pub async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|context| match a.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => b.as_mut().poll(context).map(|_| None),
+    })
+    .await
+}
+
+/// The output of `future` if its first poll is the last one. Otherwise it is dropped.
+pub async fn polled_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    poll_fn(move |context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}

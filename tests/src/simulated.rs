@@ -1,0 +1,84 @@
+//! The simulated network as a harness.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use peregrine_driver::Options;
+use peregrine_driver_sim::{Client, Faults, Network, Port, Sim};
+
+use crate::harness::{Harness, Peer};
+
+/// The most that one direction holds. It is small, so that back-pressure is the rule.
+const PIPE_BYTES_MAX: usize = 4096;
+
+/// After this long, on the virtual clock, a case hangs: it waits for something step by step.
+const CASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs but
+/// loses nothing.
+pub struct Simulated {
+    seeds: Range<u64>,
+}
+
+impl Simulated {
+    /// A run per seed.
+    #[must_use]
+    pub fn seeds(seeds: Range<u64>) -> Self {
+        Self { seeds }
+    }
+}
+
+impl Harness for Simulated {
+    type Driver = Sim;
+    type Place = u64;
+    type Peer = Client;
+
+    fn check(&self, case: impl AsyncFn(Sim)) {
+        for seed in self.seeds.clone() {
+            // The first seed is the calm one: what fails there has nothing to do with faults.
+            let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
+            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, ..faults };
+            let network = Network::new(seed, faults);
+            network.set_time_max(CASE_MAX);
+            network
+                .run(&Options::default(), async |driver| case(driver).await)
+                .expect("a runtime without I/O starts");
+            assert_eq!(network.chunks_on_loan(), 0, "seed {seed}: a buffer is lost");
+            assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
+        }
+    }
+
+    fn large(&self) -> usize {
+        PIPE_BYTES_MAX + PIPE_BYTES_MAX / 2
+    }
+
+    fn bind(&self, driver: &Sim) -> (Port, u64) {
+        let port = driver.network().bind();
+        let id = port.id();
+        (port, id)
+    }
+
+    fn connect(&self, driver: &Sim, place: &u64) -> Client {
+        driver.network().connect_to(*place)
+    }
+}
+
+impl Peer for Client {
+    async fn send(&self, bytes: Vec<u8>) -> io::Result<()> {
+        Self::send(self, &bytes).await
+    }
+
+    async fn recv(&self) -> io::Result<Vec<u8>> {
+        Self::recv(self).await
+    }
+
+    async fn half_close(&self) -> io::Result<()> {
+        Self::half_close(self).await
+    }
+
+    async fn reset(self) -> bool {
+        Self::reset(&self);
+        true
+    }
+}
