@@ -277,16 +277,8 @@ impl Receive {
         loop {
             let room = section_max - usize::from(self.count);
             let window = &unread[at..unread.len().min(at + room)];
-            let bound = Bound {
-                line_max: limits.field_bytes_max,
-                too_long: Reject::FieldTooLong,
-                full: window.len() == room,
-            };
-            let line = if self.progress.still_without_end(window) {
-                Err(Stop::Input)
-            } else {
-                parse::field_line(window, 0)
-            };
+            let ended = !self.progress.still_without_end(window);
+            let line = if ended { parse::field_line(window, 0) } else { Err(Stop::Input) };
             let taken = match line {
                 Ok(Line::Empty(end)) => {
                     self.progress = Progress::default();
@@ -309,7 +301,17 @@ impl Receive {
                 }
                 Err(stop) => {
                     self.progress = Progress::new(0, window.len());
-                    return match bound.settle(window, 0, Reject::TrailersTooLong, stop) {
+                    let bound = Bound {
+                        line_max: limits.field_bytes_max,
+                        too_long: Reject::FieldTooLong,
+                        overfull: (window.len() == room).then_some(Reject::TrailersTooLong),
+                    };
+                    let stop = if ended {
+                        bound.settle(window, stop)
+                    } else {
+                        bound.unended(window.len())
+                    };
+                    return match stop {
                         Stop::Input => (at, Event::NeedInput),
                         Stop::Reject(reject) => (at, self.refuse(reject)),
                     };
