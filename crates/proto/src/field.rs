@@ -116,7 +116,6 @@ impl Known {
     }
 
     /// Whether the field can be sent as a trailer and mean anything there.
-    ///
     // RFC 9110 §6.5.1: a trailer must not be used for framing, routing, authentication, request
     // modifiers, response controls, or the content's format.
     #[must_use]
@@ -132,7 +131,6 @@ impl Known {
 }
 
 /// The elements of a comma-separated list of tokens, without the white space around them.
-///
 // RFC 9110 §5.6.1.2: a recipient must parse and ignore a reasonable number of empty list elements;
 // the limit on a field's length bounds them.
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -164,7 +162,6 @@ pub(crate) const fn is(byte: u8, class: u8) -> bool {
 }
 
 /// The first byte from `from` on that no field value has, and is not a tab; `bytes.len()` if none.
-///
 // RFC 9110 §5.5: a value is made of visible bytes, obs-text, spaces and tabs.
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {

@@ -251,6 +251,9 @@ impl Receive {
         } else if next.is_extension() {
             self.count =
                 if self.phase == Phase::SizeMore { 1 } else { self.count.saturating_add(1) };
+            // They count as content, or else many small chunks could carry them without end.
+            let rest = self.allowance.checked_sub(1);
+            self.allowance = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
             if self.count > limits.chunk_extension_bytes_max {
                 // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
                 return Err(Reject::ChunkExtensionsTooLong);
