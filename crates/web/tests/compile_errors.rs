@@ -64,7 +64,7 @@ impl Libraries {
     fn check(&self, case: &Path) -> Option<String> {
         let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         rustc.args(["--edition=2024", "--crate-type=lib", "--emit=metadata", "--color=never"]);
-        rustc.arg("-o").arg(env::temp_dir().join(format!("{}.rmeta", std::process::id())));
+        rustc.arg("-o").arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("case.rmeta"));
         rustc.arg("-L").arg(format!("dependency={}", self.folder.display()));
         for name in ["peregrine_web", "http", "serde"] {
             rustc.arg("--extern").arg(format!("{name}={}", self.named[name].display()));
