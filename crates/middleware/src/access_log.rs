@@ -4,7 +4,8 @@ use crate::request_id::{self, RequestIdValue};
 use crate::seen::Seen;
 use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::{Middleware, Request, Response, Service};
+use peregrine_web::{Middleware, Problem, Request, Response, Service};
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Instant;
 use tracing::Level;
@@ -22,6 +23,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `status` | the response's; missing if the peer left before |
 /// | `duration_us` | microseconds from here to the response's head; its body takes longer |
 /// | `bytes` | the length of the response's body; missing if it is not known |
+/// | `problem` | the kind of the problem that the response was made of, such as `invalid-json` |
 /// | `peer` | the address of the other end |
 /// | `request_id` | what [`crate::RequestId`] around this middleware gave |
 ///
@@ -55,7 +57,7 @@ impl Middleware for AccessLog {
         }
         let mut entry = Entry::new(&request);
         let response = next.call(request).await;
-        entry.answered = Some((response.status, response.body.length()));
+        entry.answered = Some(Answered::new(&response));
         drop(entry);
         response
     }
@@ -68,8 +70,25 @@ struct Entry {
     seen: Seen,
     connection: Rc<ConnectionInfo>,
     request_id: Option<RequestIdValue>,
-    /// The status and the body's length.
-    answered: Option<(StatusCode, Option<u64>)>,
+    answered: Option<Answered>,
+}
+
+/// What is logged of a response.
+struct Answered {
+    status: StatusCode,
+    bytes: Option<u64>,
+    problem: Option<Cow<'static, str>>,
+}
+
+impl Answered {
+    fn new(response: &Response) -> Self {
+        let problem = response.extensions().and_then(|extensions| extensions.get::<Problem>());
+        Self {
+            status: response.status,
+            bytes: response.body.length(),
+            problem: problem.map(|problem| problem.kind.clone()),
+        }
+    }
 }
 
 impl Entry {
@@ -88,7 +107,8 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         let duration_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let status = self.answered.map(|(status, _)| status.as_u16());
+        let answered = self.answered.as_ref();
+        let status = answered.map(|answered| answered.status.as_u16());
         // The level is part of an event's place in the code, so there is one place for each.
         macro_rules! write {
             ($level:expr, $text:literal) => {
@@ -100,7 +120,8 @@ impl Drop for Entry {
                     path = self.seen.head.path(),
                     status,
                     duration_us,
-                    bytes = self.answered.and_then(|(_, bytes)| bytes),
+                    bytes = answered.and_then(|answered| answered.bytes),
+                    problem = answered.and_then(|answered| answered.problem.as_deref()),
                     peer = %self.connection.peer,
                     request_id = self.request_id.as_ref().map(RequestIdValue::as_str),
                     $text
@@ -173,6 +194,13 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn the_kind_of_a_problem_is_logged() {
+        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
+        let events = events_of(|| drop(client.get("/x").send_now()));
+        assert_eq!(events[0].field("problem"), Some("invalid-path"));
     }
 
     #[test]

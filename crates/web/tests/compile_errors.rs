@@ -87,7 +87,7 @@ impl Libraries {
 /// The name and the file of a library that cargo tells of.
 fn library(message: &Value) -> Option<(String, PathBuf)> {
     let name = message.pointer("/target/name")?.as_str()?;
-    let files = message.get("filenames")?.as_array()?.iter().filter_map(Value::as_str);
-    let file = files.filter(|file| file.ends_with(".rlib")).next_back()?;
+    let mut files = message.get("filenames")?.as_array()?.iter().filter_map(Value::as_str);
+    let file = files.find(|file| file.ends_with(".rlib"))?;
     Some((name.to_owned(), file.into()))
 }

@@ -15,7 +15,7 @@ const WARMUP_CONNECTIONS: usize = 8;
 
 /// How many connections are opened and asked at a time. All at once would measure what the
 /// allocator keeps from the burst, too.
-const STEP_CONNECTIONS: usize = 4;
+const STEP_CONNECTIONS: usize = 16;
 
 /// How long a server may rest before each reading.
 const REST_TIME: Duration = Duration::from_millis(500);
@@ -23,6 +23,8 @@ const REST_TIME: Duration = Duration::from_millis(500);
 /// The memory of one contender.
 #[derive(Debug, Clone, Serialize)]
 pub struct Memory {
+    /// How many connections were to be open at the second reading.
+    pub wanted: usize,
     /// How many connections were open and idle at the second reading.
     pub connections: usize,
     /// Anonymous memory before the first counted connection, in bytes.
@@ -35,10 +37,11 @@ pub struct Memory {
 
 impl Memory {
     /// Bytes of anonymous user memory per idle connection. Negative if the server gave memory
-    /// back meanwhile; not a number if no connection is open.
+    /// back meanwhile; not a number if any connection is missing, because what the server kept of
+    /// it cannot be told from what the others need.
     #[must_use]
     pub fn bytes_per_connection(&self) -> f64 {
-        if self.connections == 0 {
+        if self.connections == 0 || self.connections < self.wanted {
             return f64::NAN;
         }
         (self.after_bytes as f64 - self.before_bytes as f64) / self.connections as f64
@@ -69,5 +72,24 @@ pub fn measure(client: &mut Client, runner: &Runner, connections: usize) -> io::
     client.idle(REST_TIME)?;
     let after_bytes = runner.process.anonymous_bytes()?;
     let open = groups.iter().map(|&group| client.open(group)).sum();
-    Ok(Memory { connections: open, before_bytes, after_bytes, faults })
+    Ok(Memory { wanted: connections, connections: open, before_bytes, after_bytes, faults })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_connections_void_the_figure() {
+        let memory = |connections| Memory {
+            wanted: 100,
+            connections,
+            before_bytes: 50_000,
+            after_bytes: 250_000,
+            faults: Faults::default(),
+        };
+        assert!((memory(100).bytes_per_connection() - 2000.0).abs() < 1e-9);
+        assert!(memory(99).bytes_per_connection().is_nan());
+        assert!(memory(0).bytes_per_connection().is_nan());
+    }
 }

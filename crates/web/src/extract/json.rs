@@ -1,7 +1,7 @@
 //! JSON from the body.
 
 use super::content::read;
-use super::{FromRequest, Json, media};
+use super::{FromRequest, Json, media, shortened};
 use crate::problem::Problem;
 use crate::request::Request;
 use http::StatusCode;
@@ -70,15 +70,17 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
     let text = error.to_string();
     // The position stands in members of its own, and says little beside the path.
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
-    field_problem(path, reason).with("line", line).with("column", column)
+    field_problem(&path, reason).with("line", line).with("column", column)
 }
 
 /// A value of the right grammar with a wrong content, at `path`.
-pub(super) fn field_problem(path: String, reason: &str) -> Problem {
-    let (path, reason) = match missing(reason) {
+pub(super) fn field_problem(path: &str, reason: &str) -> Problem {
+    // A key may be part of the path, and a value of the reason: both are the peer's.
+    let (path, reason) = (shortened(path), shortened(reason));
+    let (path, reason) = match missing(&reason) {
         Some(name) if path == "." => (name.to_owned(), "missing field"),
         Some(name) => (format!("{path}.{name}"), "missing field"),
-        None => (path, reason),
+        None => (path.into_owned(), &*reason),
     };
     let kind = "unexpected-value";
     let status = StatusCode::UNPROCESSABLE_ENTITY;
@@ -205,6 +207,15 @@ mod tests {
             assert_eq!(member(&problem, "path"), path);
             assert_eq!(member(&problem, "line"), 1);
         }
+    }
+
+    #[test]
+    fn a_long_value_is_not_sent_back_whole() {
+        let body = format!("[\"{}\"]", "\u{e9}".repeat(100_000));
+        let request = post("/", JSON, Body::from(body));
+        let problem = now(from_request::<Json<[u8; 1]>>(request)).expect_err("no number");
+        assert!(problem.detail.starts_with("[0]: invalid type: string \"\u{e9}\u{e9}"));
+        assert!(problem.detail.ends_with("...") && problem.detail.len() < 250);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod connection;
 mod content;
 mod form;
 mod header;
+mod inner;
 mod json;
 mod media;
 mod path;
@@ -33,6 +34,7 @@ pub use crate::respond::{Form, Json};
 use crate::problem::Problem;
 use crate::request::{Parts, Request};
 use crate::requirements::Requirements;
+use std::borrow::Cow;
 
 /// A value from a request's head. Any number of these may come before the last argument.
 ///
@@ -136,6 +138,15 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
 
     /// As [`FromRequestParts::require`].
     fn require(_requirements: &mut Requirements) {}
+}
+
+/// What a peer sent, short enough to be sent back to it in a problem.
+fn shortened(text: &str) -> Cow<'_, str> {
+    const BYTES_MAX: usize = 200;
+    if text.len() <= BYTES_MAX {
+        return text.into();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
 }
 
 fn absent_if_of_the_peer<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {

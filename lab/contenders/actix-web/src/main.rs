@@ -5,6 +5,7 @@ mod model;
 mod settings;
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -23,6 +24,8 @@ async fn main() -> std::io::Result<()> {
     let settings = Settings::from_environment();
     let mut server = HttpServer::new(|| App::new().service(json).service(hello).service(record))
         .workers(settings.workers)
+        // The default of 5 seconds would end idle connections while their memory is measured.
+        .keep_alive(Duration::from_secs(75))
         .bind((Ipv4Addr::LOCALHOST, settings.port))?;
     if let Some(tls) = settings.tls {
         let config = (*tls.config).clone();

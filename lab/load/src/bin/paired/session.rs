@@ -223,7 +223,8 @@ fn run_memory(
         let Started { runner, command } = host.start(&mut client, recipe, workload, 1)?;
         let memory = memory::measure(&mut client, &runner, connections)?;
         let each = memory.bytes_per_connection();
-        println!("| {} | {} | {each:.0} | {} |", recipe.name, memory.connections, memory.faults);
+        let told = if each.is_nan() { "void".to_owned() } else { format!("{each:.0}") };
+        println!("| {} | {} | {told} | {} |", recipe.name, memory.connections, memory.faults);
         rows.push(serde_json::json!({
             "name": recipe.name,
             "command": command,
