@@ -85,10 +85,11 @@ impl<W: Wrap> App<W> {
     routing!(.scope);
 
     /// Runs `middleware` around everything that follows, inside the middleware given before.
+    #[track_caller]
     #[must_use]
     pub fn with<M: Middleware + 'static>(self, middleware: M) -> App<Inside<W, M>> {
         let Self { scope, hook, slash_policy } = self;
-        App { scope: scope.add_with(middleware), hook, slash_policy }
+        App { scope: scope.add_with(middleware, Location::caller()), hook, slash_policy }
     }
 
     /// Answers requests for paths that have no route, in place of the 404. All of the application's

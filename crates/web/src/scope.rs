@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) entries: Vec<Entry>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
     pub(crate) faults: Vec<Fault>,
-    /// What fallbacks need, with the name that errors give each.
+    /// What fallbacks and middleware need, with the name that errors give each.
     pub(crate) needs: Vec<(String, Requirements)>,
     pub(crate) states: States,
     pub(crate) shared: Rc<Shared>,
@@ -86,9 +86,17 @@ impl Scope<Bare> {
 }
 
 impl<W: Wrap> Scope<W> {
-    pub(crate) fn add_with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
+    pub(crate) fn add_with<M: Middleware + 'static>(
+        self,
+        middleware: M,
+        place: &'static Location<'static>,
+    ) -> Scope<Inside<W, M>> {
+        let mut plan = self.plan;
+        let mut requirements = Requirements::default();
+        middleware.require(&mut requirements);
+        plan.needs.push((format!("the middleware ({place})"), requirements));
         Scope {
-            plan: self.plan,
+            plan,
             prefix: self.prefix,
             wrap: Inside::new(self.wrap, middleware),
             unrouted: None,
@@ -110,6 +118,9 @@ impl<W: Wrap> Scope<W> {
         handler.configure(&mut options);
         let mut requirements = Requirements::default();
         self.wrap.require(&mut requirements);
+        // What middleware need is checked once for each of them, but for the path, which is the
+        // route's.
+        requirements.forget_states();
         handler.require(&mut requirements);
         let endpoint = self.endpoint(HandlerService::new(handler));
         let unrouted = self.unrouted();
@@ -159,7 +170,6 @@ impl<W: Wrap> Scope<W> {
         self.plan.shared.lead(other.shared);
         for mut entry in other.entries {
             entry.pattern = self.join(&entry.pattern, place);
-            self.wrap.require(&mut entry.requirements);
             entry.endpoint = self.around(entry.endpoint);
             entry.unrouted = self.around(entry.unrouted);
             self.plan.entries.push(entry);
@@ -410,9 +420,10 @@ impl<W: Wrap> Scope<W> {
     routing!();
 
     /// Runs `middleware` around the routes that follow in this scope, inside those given before.
+    #[track_caller]
     #[must_use]
     pub fn with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
-        self.add_with(middleware)
+        self.add_with(middleware, Location::caller())
     }
 
     /// Answers requests below the scope's prefix that have no route. All of the scope's middleware
