@@ -13,7 +13,11 @@ fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
     if event != Event::Head {
         return Ok(false);
     }
-    let bytes = &bytes[usize::from(head.skip)..used];
+    let mut bytes = bytes[usize::from(head.skip)..used].to_vec();
+    // The oracle knows no higher minor version than 1, which counts as 1 here.
+    let minor = usize::from(head.target.end) + " HTTP/1.".len();
+    bytes[minor] = if head.version == Version::Http10 { b'0' } else { b'1' };
+    let bytes = bytes.as_slice();
     let mut fields = [httparse::EMPTY_HEADER; 40];
     let mut reference = httparse::Request::new(&mut fields);
     let status = reference.parse(bytes);
@@ -87,10 +91,6 @@ fn the_oracle_agrees_with_the_cases_that_are_accepted() {
     let mut accepted = 0;
     for (file, case) in requests() {
         let name = case.text("case").unwrap();
-        // The oracle does not know these versions, which count as HTTP/1.1.
-        if name.contains("counts as") {
-            continue;
-        }
         match compare(&case.bytes("send")) {
             Ok(was) => accepted += usize::from(was),
             Err(error) => panic!("{file}: {name}: {error}"),
