@@ -38,7 +38,7 @@ fn main() -> peregrine::Result<()> {
         App::new()
             .post("/accounts/{account}/payments", pay.run_to_end())
             .get("/report", report.timeout(Duration::from_millis(500)))
-            .on_problem(|problem: Problem, _: &Parts| {
+            .on_problem(|problem: Problem, _: &peregrine::web::Head| {
                 let status = problem.status;
                 (status, Json(json!({ "error": problem.kind, "message": problem.detail })))
             })
