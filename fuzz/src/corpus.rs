@@ -38,3 +38,42 @@ pub fn responses() -> Vec<Vec<u8>> {
 
 /// Longer cases are about limits and only slow the others down.
 const SEED_BYTES_MAX: usize = 1500;
+
+/// Route tables and paths: bytes from which the router's own target makes both.
+#[must_use]
+pub fn routes() -> Vec<Vec<u8>> {
+    let texts = [
+        "/",
+        "/users",
+        "/users/{id}",
+        "/users/{id}/posts/{post}",
+        "/files/{*rest}",
+        "/{name}.json",
+        "/v{version}/users",
+        "/a%2Fb",
+        "/caf%C3%A9",
+        "/users/new",
+        "//",
+        "/a/b/c/d/e/f/g/h",
+    ];
+    let mut seeds: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+    seeds.extend(
+        (0..=255u8)
+            .step_by(16)
+            .map(|first| (0..64u8).map(|at| first.wrapping_add(at.wrapping_mul(37))).collect()),
+    );
+    seeds
+}
+
+/// First flights of TLS, and what is none.
+#[must_use]
+pub fn records() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = [20u8, 21, 22, 23, 24, 128]
+        .iter()
+        .flat_map(|kind| {
+            [1u8, 3, 4].map(|minor| vec![*kind, 3, minor, 0, 5, 1, 0, 0, 1, 3, 22, 3, 3, 0, 0])
+        })
+        .collect();
+    seeds.extend([b"GET / HTTP/1.1\r\n".to_vec(), b"PRI * HTTP/2.0\r\n".to_vec(), vec![0; 32]]);
+    seeds
+}

@@ -21,6 +21,8 @@ mod response;
 mod script;
 
 pub use connection::{body, head};
+pub use peregrine_router::fuzz::fuzz_one as router;
+pub use peregrine_tls::fuzz_one as tls;
 pub use response::response;
 
 /// A target by name, with the function that makes the inputs it starts from.
@@ -38,6 +40,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "head", run: head, seeds: corpus::requests },
     Target { name: "body", run: body, seeds: corpus::connections },
     Target { name: "response", run: response, seeds: corpus::responses },
+    Target { name: "router", run: router, seeds: corpus::routes },
+    Target { name: "tls", run: tls, seeds: corpus::records },
 ];
 
 /// The entry point of a target's binary: libFuzzer's, or one that replays files.
