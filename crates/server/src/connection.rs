@@ -155,15 +155,17 @@ async fn wait<D: Driver>(
         Ok(Ok(chunk)) => Ok(chunk),
         Ok(Err(error)) => Err(Ended::Broken(error.kind())),
         Err(Interrupt::Order) => Err(Ended::Drained),
-        Err(Interrupt::Deadline) => Err(if end_of_life.is_some_and(|end| end <= worker.driver.now()) {
-            Ended::Lifetime
-        } else if stage.is_handshaking() {
-            Ended::HandshakeLate
-        } else if is_first {
-            Ended::FirstByteLate
-        } else {
-            Ended::Idle
-        }),
+        Err(Interrupt::Deadline) => {
+            Err(if end_of_life.is_some_and(|end| end <= worker.driver.now()) {
+                Ended::Lifetime
+            } else if stage.is_handshaking() {
+                Ended::HandshakeLate
+            } else if is_first {
+                Ended::FirstByteLate
+            } else {
+                Ended::Idle
+            })
+        }
     }
 }
 
