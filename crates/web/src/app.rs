@@ -56,6 +56,17 @@ pub use peregrine_router::SlashPolicy;
 ///   match has the methods of all of them.
 /// - 404 elsewhere, unless there is a [`App::fallback`].
 ///
+/// # For those who come from axum
+///
+/// | axum | here |
+/// |---|---|
+/// | `.route("/x", get(a).post(b))` | the same with [`route::get`](crate::route::get), or `.get("/x", a).post("/x", b)` |
+/// | `.nest("/api", router)` | [`App::scope`], or `scope("/api", \|scope\| scope.merge(app))` |
+/// | `.layer(..)` around what is above it | [`App::with`] around what is below it |
+/// | one state type, `.with_state(..)` | any number of types, each by [`App::state`] |
+/// | a conflict or a missing state panics or does not compile | [`App::build`] returns all faults |
+/// | a POST-only `/users/new` hides `GET /users/{id}` from `/users/new` | it does not: both patterns are asked |
+///
 /// # Patterns
 ///
 /// `/users/{id}`, `/files/{*path}`, `/v{version}/{name}.json`: see
