@@ -102,6 +102,7 @@ impl Shared {
     ///
     /// # Errors
     /// The worker has ended, or the kernel takes no more.
+    #[inline]
     pub(crate) unsafe fn submit(&self, entry: squeue::Entry, token: Token) -> io::Result<()> {
         let entry = entry.user_data(token.to_user_data());
         // SAFETY: the caller's promise is the one that `push` asks for.
@@ -161,6 +162,9 @@ impl Shared {
     }
 
     fn expire_timers(&self) {
+        if self.wheel.borrow().is_empty() {
+            return;
+        }
         let now = self.clock.now();
         loop {
             let due = self.wheel.borrow_mut().expire(now);
@@ -197,7 +201,7 @@ impl Shared {
                 break;
             }
             let mut ring = self.ring.borrow_mut();
-            if ring.enter(Wait::Completion(Some(Duration::from_millis(20)))).is_err() {
+            if ring.enter(Wait::Completion(Duration::from_millis(20))).is_err() {
                 break;
             }
             drop(ring);

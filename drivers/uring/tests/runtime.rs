@@ -159,6 +159,21 @@ fn tokio_tasks_run_beside_the_ring() {
 }
 
 #[test]
+fn what_the_driver_was_not_told_of_is_late_and_not_lost() {
+    join(worker(Options::default(), |_: Uring| async move {
+        // Without a hold the worker sleeps in the ring.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let handle = tokio::runtime::Handle::current();
+        let (told, hears) = oneshot::channel();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            handle.spawn(async move { told.send(()).unwrap() });
+        });
+        hears.await.unwrap();
+    }));
+}
+
+#[test]
 fn driver_tasks_may_use_tokio_directly() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
