@@ -119,14 +119,12 @@ impl<F: Future> Root<F> {
             return Ok(Next::Turn);
         }
         if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
-            let timer = self.until_next_timer();
-            let timeout = timer.map_or(RING_SLEEP_MAX, |timer| timer.min(RING_SLEEP_MAX));
-            let mut ring = shared.ring.borrow_mut();
-            ring.enter(Wait::Completion(timeout))?;
+            let limit = shared.limit_sleep(RING_SLEEP_MAX)?;
+            shared.ring.borrow_mut().enter(Wait::Completion(limit))?;
             shared.tasks.remote().awake();
-            if timeout == RING_SLEEP_MAX && !ring.has_work() {
-                return Ok(Next::Yield);
-            }
+        }
+        if shared.take_sleep_ended() {
+            return Ok(Next::Yield);
         }
         Ok(Next::Turn)
     }

@@ -286,7 +286,7 @@ mod linux {
                     return Ok(self.seen.remove(at));
                 }
                 self.ring
-                    .enter(Wait::Completion(STEP_MAX))
+                    .enter(Wait::Completion(Some(STEP_MAX)))
                     .map_err(|error| failed("entering the kernel", error))?;
                 self.ring.take_completions(&mut self.seen);
             }

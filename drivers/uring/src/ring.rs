@@ -44,8 +44,8 @@ pub(crate) const FLAGS: [Flag; 4] =
 pub(crate) enum Wait {
     /// Submit, run what the kernel deferred, return.
     No,
-    /// Until something completes, at most for the given time.
-    Completion(Duration),
+    /// Until something completes, at most for the given time if there is one.
+    Completion(Option<Duration>),
 }
 
 /// One worker's ring. Once closed it takes no submission and has no completion.
@@ -169,7 +169,8 @@ impl Ring {
                 }
                 queues.submit()
             }
-            Wait::Completion(timeout) => {
+            Wait::Completion(None) => queues.submit_and_wait(1),
+            Wait::Completion(Some(timeout)) => {
                 let timespec = Timespec::from(timeout);
                 let arguments = SubmitArgs::new().timespec(&timespec);
                 queues.submitter().submit_with_args(1, &arguments)
