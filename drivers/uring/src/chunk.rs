@@ -21,9 +21,20 @@ pub(crate) enum Bytes {
 
 /// A buffer that is ours until the drop.
 pub(crate) struct Lent {
-    pub(crate) shared: Rc<Shared>,
-    pub(crate) buffer: u16,
-    pub(crate) length: u32,
+    shared: Rc<Shared>,
+    /// The buffer's number above 32 bits of length. Chunks are moved at once after they are made,
+    /// and a processor stalls when it loads as one what was stored in pieces.
+    place: u64,
+}
+
+impl Lent {
+    pub(crate) fn new(shared: Rc<Shared>, buffer: u16, length: u32) -> Self {
+        Self { shared, place: (u64::from(buffer) << 32) | u64::from(length) }
+    }
+
+    fn buffer(&self) -> u16 {
+        (self.place >> 32) as u16
+    }
 }
 
 /// Memory for one receive when all shared buffers are held by connections that nobody reads.
@@ -43,7 +54,9 @@ impl Deref for Chunk {
             Bytes::None => &[],
             // SAFETY: the buffer came with a completion and is given back by the drop of `Lent`
             // alone, which this borrow outrules.
-            Bytes::Lent(lent) => unsafe { lent.shared.buffers.read(lent.buffer, lent.length) },
+            Bytes::Lent(lent) => unsafe {
+                lent.shared.buffers.read(lent.buffer(), lent.place as u32)
+            },
             Bytes::Own(relief) => &relief.memory[..relief.length],
         }
     }
@@ -51,7 +64,7 @@ impl Deref for Chunk {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.shared.buffers.give_back(self.buffer);
+        self.shared.buffers.give_back(self.buffer());
         if !self.shared.starved.borrow().is_empty() {
             self.shared.tasks.disturb();
         }

@@ -16,8 +16,9 @@ use crate::worker::Shared;
 
 /// One worker's io_uring driver.
 ///
-/// Tasks that wait for tokio's timers or sockets directly must hold the driver (see
-/// [`Driver::hold`]); tasks spawned on tokio are noticed without.
+/// Tasks that wait for tokio's timers or sockets directly should hold the driver (see
+/// [`Driver::hold`]), or they may be woken up to 100 ms late; tasks spawned on tokio from this
+/// thread are noticed without.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};

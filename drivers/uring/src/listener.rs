@@ -17,7 +17,8 @@ use crate::task::Waiter;
 use crate::worker::Shared;
 
 /// Connections accepted and not yet taken. When there are as many, accepting ends until all are
-/// taken, and the rest stays in the kernel's backlog.
+/// taken. The kernel accepts all of its backlog at once, so that the backlog's length comes on top;
+/// the rest waits there.
 const ACCEPT_AHEAD_MAX: usize = 256;
 
 /// Connections that may be older than `TCP_NODELAY` on their listening socket, and so did not

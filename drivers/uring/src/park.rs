@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -24,6 +24,9 @@ use crate::worker::{Shared, new_event};
 
 /// Turns of the ring before tokio gets one, when tokio has something alive.
 const TURNS_PER_YIELD: u32 = 8;
+/// The longest sleep in the ring. Tokio gets a turn after it, so that what the driver was not told
+/// of (a timer without a hold, a task spawned on the runtime by another thread) is late, not lost.
+const RING_SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Runs `main` and the worker's tasks; the future that the thread blocks on.
 pub(crate) struct Root<F> {
@@ -32,8 +35,6 @@ pub(crate) struct Root<F> {
     metrics: RuntimeMetrics,
     spin: Duration,
     parking: Option<Parking>,
-    /// A yield to tokio that is under way.
-    yielding: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// What sleeping in tokio needs. Made when it is needed first.
@@ -55,7 +56,7 @@ impl<F: Future> Root<F> {
     /// To be called within the runtime.
     pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> Self {
         let metrics = tokio::runtime::Handle::current().metrics();
-        Self { shared, main: Box::pin(main), metrics, spin, parking: None, yielding: None }
+        Self { shared, main: Box::pin(main), metrics, spin, parking: None }
     }
 
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<F::Output>> {
@@ -77,10 +78,8 @@ impl<F: Future> Root<F> {
                 Next::Turn => {}
                 Next::Yield => {
                     self.shared.clock.turn(false);
-                    let mut pause: Pin<Box<dyn Future<Output = ()>>> =
-                        Box::pin(tokio::task::yield_now());
-                    if pause.as_mut().poll(context).is_pending() {
-                        self.yielding = Some(pause);
+                    // Polled once, it has asked tokio to wake us after the others' turn.
+                    if pin!(tokio::task::yield_now()).poll(context).is_pending() {
                         return Poll::Pending;
                     }
                 }
@@ -120,9 +119,12 @@ impl<F: Future> Root<F> {
             return Ok(Next::Turn);
         }
         if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
-            let timeout = self.until_next_timer();
-            shared.ring.borrow_mut().enter(Wait::Completion(timeout))?;
+            let limit = shared.limit_sleep(RING_SLEEP_MAX)?;
+            shared.ring.borrow_mut().enter(Wait::Completion(limit))?;
             shared.tasks.remote().awake();
+        }
+        if shared.take_sleep_ended() {
+            return Ok(Next::Yield);
         }
         Ok(Next::Turn)
     }
@@ -177,7 +179,6 @@ impl<F: Future> Root<F> {
     }
 
     fn awake(&mut self) {
-        self.yielding = None;
         self.shared.tasks.unpark();
         self.shared.tasks.remote().awake();
         if self.parking.is_some() {

@@ -213,7 +213,7 @@ impl Connection {
             return Some(Bytes::Own(relief));
         }
         let (buffer, length) = self.unread.pop(&shared.buffers)?;
-        Some(Bytes::Lent(Lent { shared: Rc::clone(shared), buffer, length }))
+        Some(Bytes::Lent(Lent::new(Rc::clone(shared), buffer, length)))
     }
 
     fn unread_chunks(&self) -> usize {

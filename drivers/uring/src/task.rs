@@ -38,7 +38,25 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Tasks>>> = const { RefCell::new(None) };
 }
 
-type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
+/// A future and the waker it is polled with, in one block: what moves between the slot and the
+/// poll is a pointer.
+struct Task<F: ?Sized> {
+    waker: Waker,
+    future: F,
+}
+
+type BoxedTask = Pin<Box<Task<dyn Future<Output = ()>>>>;
+
+impl<F: Future + ?Sized> Task<F> {
+    fn parts(self: Pin<&mut Self>) -> (&Waker, Pin<&mut F>) {
+        // SAFETY: nothing is moved out of the borrow: see the next step.
+        let task = unsafe { self.get_unchecked_mut() };
+        // SAFETY: the task is pinned, and nothing ever moves its future by itself, so that the
+        // future is pinned with it.
+        let future = unsafe { Pin::new_unchecked(&mut task.future) };
+        (&task.waker, future)
+    }
+}
 
 /// All tasks of one worker.
 pub(crate) struct Tasks {
@@ -58,7 +76,7 @@ pub(crate) struct Tasks {
 
 struct Slot {
     /// Absent while it is being polled.
-    task: Option<(BoxedTask, Waker)>,
+    task: Option<BoxedTask>,
     queued: bool,
 }
 
@@ -137,13 +155,12 @@ impl Tasks {
         if self.closed.get() {
             return;
         }
-        let boxed: BoxedTask = Box::pin(task);
         let index = {
             let mut slots = self.slots.borrow_mut();
             let entry = slots.vacant_entry();
             let index = u32::try_from(entry.key()).expect("fewer than 2^32 tasks");
             let waker = Header::waker(&self.remote, index);
-            entry.insert(Slot { task: Some((boxed, waker)), queued: true });
+            entry.insert(Slot { task: Some(Box::pin(Task { waker, future: task })), queued: true });
             index
         };
         self.ready.borrow_mut().push_back(index);
@@ -210,7 +227,7 @@ impl Tasks {
     }
 
     fn poll_task(&self, index: u32) {
-        let (mut task, waker) = {
+        let mut task = {
             let mut slots = self.slots.borrow_mut();
             let Some(slot) = slots.get_mut(index as usize) else { return };
             slot.queued = false;
@@ -218,17 +235,18 @@ impl Tasks {
             task
         };
         let polled = {
-            let _polling = Polling::start(self, index, &waker);
-            let mut context = Context::from_waker(&waker);
+            let (waker, future) = task.as_mut().parts();
+            let _polling = Polling::start(self, index, waker);
+            let mut context = Context::from_waker(waker);
             // A panic ends this task alone. The task is not looked at again, only dropped.
-            catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context)))
+            catch_unwind(AssertUnwindSafe(|| future.poll(&mut context)))
         };
         if matches!(polled, Ok(Poll::Pending)) && !self.closed.get() {
-            self.slots.borrow_mut()[index as usize].task = Some((task, waker));
+            self.slots.borrow_mut()[index as usize].task = Some(task);
             return;
         }
         self.slots.borrow_mut().remove(index as usize);
-        drop_quietly((task, waker));
+        drop_quietly(task);
         drop_quietly(polled);
     }
 
@@ -339,7 +357,8 @@ impl Remote {
     }
 
     pub(crate) fn awake(&self) {
-        self.sleeping.store(AWAKE, Ordering::SeqCst);
+        // Who misses this wakes the worker for nothing.
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inbox> {

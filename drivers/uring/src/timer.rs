@@ -123,6 +123,10 @@ impl Wheel {
         self.entries.remove(key as usize).waiter
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// When to look again, as a time of the clock; earlier than needed for far timers.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         if self.heads[usize::from(DUE)] != NONE {
@@ -133,10 +137,6 @@ impl Wheel {
 
     /// The waiter of one sleeper that is due at `now`. Call until there is none.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
-        if self.entries.is_empty() {
-            self.elapsed = self.elapsed.max(tick_of(now));
-            return None;
-        }
         loop {
             let due = self.heads[usize::from(DUE)];
             if due != NONE {
@@ -252,6 +252,10 @@ impl Future for Sleep {
         let old;
         {
             let mut wheel = self.shared.wheel.borrow_mut();
+            if wheel.is_empty() {
+                // Nobody has turned it while it was empty.
+                wheel.elapsed = wheel.elapsed.max(tick_of(self.shared.clock.now()));
+            }
             if let Some(key) = self.key {
                 if wheel.entries[key as usize].list != TOLD {
                     let waiter = &mut wheel.entries[key as usize].waiter;

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{echo_all, join, pattern, pause, read, tcp, until, worker};
-use peregrine_driver::{Driver, Listener, Options, Stream};
+use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 
 #[test]
 fn too_few_buffers_lose_no_byte() {
@@ -237,21 +237,26 @@ fn a_chunk_may_outlive_its_stream_and_its_worker() {
 
 #[test]
 fn waiting_connections_are_taken_in_order_and_none_is_lost() {
-    let (socket, address) = tcp();
+    // Connecting to a Unix socket waits while the backlog is full.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    socket.listen(16).unwrap();
     let clients = thread::spawn(move || {
         (0..600u16)
             .map(|number| {
-                let mut client = TcpStream::connect(address).unwrap();
+                let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
                 client.write_all(&number.to_be_bytes()).unwrap();
                 client
             })
             .collect::<Vec<_>>()
     });
     join(worker(Options::default(), move |driver| async move {
-        let listener = driver.listen(socket).unwrap();
+        let listener = driver.listen(Socket::Unix(socket.into())).unwrap();
         let first = listener.accept().await.unwrap();
         assert_eq!(read(&first, 2).await, [0, 0]);
-        // More wait than the driver accepts ahead.
+        // More want to come than the driver accepts ahead.
         pause(&driver, 100).await;
         assert!(driver.counters().accepted < 600, "it accepts without an end");
         for number in 1..600u16 {
