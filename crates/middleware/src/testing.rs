@@ -1,7 +1,8 @@
 //! Listens to `tracing` events in tests.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -30,14 +31,25 @@ impl Visit for Noted {
     }
 }
 
-/// The events that `run` brings about on this thread.
-pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
-    let notes = Arc::new(Mutex::new(Vec::new()));
-    tracing::subscriber::with_default(Listener(Arc::clone(&notes)), run);
-    std::mem::take(&mut *notes.lock().expect("no test panics while it holds the lock"))
+thread_local! {
+    static NOTES: RefCell<Option<Vec<Noted>>> = const { RefCell::new(None) };
 }
 
-struct Listener(Arc<Mutex<Vec<Noted>>>);
+/// The events that `run` brings about on this thread.
+///
+/// One subscriber serves all tests: those that come and go race with tracing's cache of who is
+/// interested in an event, when other tests meet the same event at the same time.
+pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
+    static LISTENER: Once = Once::new();
+    LISTENER.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+    });
+    NOTES.set(Some(Vec::new()));
+    run();
+    NOTES.take().expect("it was put there above")
+}
+
+struct Listener;
 
 impl Subscriber for Listener {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -49,7 +61,11 @@ impl Subscriber for Listener {
         let mut noted =
             Noted { level: *metadata.level(), target: metadata.target(), fields: Vec::new() };
         event.record(&mut noted);
-        self.0.lock().expect("no test panics while it holds the lock").push(noted);
+        NOTES.with_borrow_mut(|notes| {
+            if let Some(notes) = notes {
+                notes.push(noted);
+            }
+        });
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
