@@ -21,7 +21,8 @@ fn too_few_buffers_lose_no_byte() {
     let options = Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
     let worker = worker(options, move |driver| async move {
         let listener = driver.listen(socket).unwrap();
-        echo_all(&driver, &listener, 64).await;
+        let ended = echo_all(&driver, &listener, 64).await;
+        until(&driver, "all ended", || ended.get() == 64).await;
         until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
         driver.counters().buffers_exhausted
     });
@@ -147,7 +148,7 @@ fn a_small_request_gets_through_beside_bulk_uploads() {
                 ended.set(ended.get() + 1);
             });
         }
-        echo_all(&driver, &listener, 1).await;
+        let _small = echo_all(&driver, &listener, 1).await;
         until(&driver, "the uploads ended", || ended.get() == 4).await;
     });
     let stop = Arc::new(AtomicUsize::new(0));
@@ -178,6 +179,7 @@ fn a_small_request_gets_through_beside_bulk_uploads() {
 #[test]
 fn what_a_dropped_stream_was_doing_ends() {
     let (socket, address) = tcp();
+    let (told, hears) = std::sync::mpsc::channel();
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         for round in 0..20 {
@@ -194,6 +196,7 @@ fn what_a_dropped_stream_was_doing_ends() {
         until(&driver, "only the accept is left", || driver.counters().in_flight == 1).await;
         drop(listener);
         until(&driver, "nothing is left", || driver.counters().in_flight == 0).await;
+        told.send(()).unwrap();
     });
     let mut clients = Vec::new();
     for _ in 0..20 {
@@ -201,6 +204,7 @@ fn what_a_dropped_stream_was_doing_ends() {
         client.set_read_timeout(Some(common::PATIENCE)).unwrap();
         clients.push(client);
     }
+    hears.recv_timeout(common::PATIENCE).unwrap();
     for mut client in clients {
         // The server's end is closed, so that this ends.
         let mut buffer = vec![0; 1 << 20];

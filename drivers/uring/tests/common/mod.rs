@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "these are parts of tests")]
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -65,12 +67,22 @@ pub(crate) async fn echo(stream: impl Stream) {
     }
 }
 
-/// Accepts and echoes `count` connections.
-pub(crate) async fn echo_all(driver: &Uring, listener: &UringListener, count: usize) {
+/// Accepts and echoes `count` connections. The result counts those that are over.
+pub(crate) async fn echo_all(
+    driver: &Uring,
+    listener: &UringListener,
+    count: usize,
+) -> Rc<Cell<usize>> {
+    let ended = Rc::new(Cell::new(0));
     for _ in 0..count {
         let stream = listener.accept().await.unwrap();
-        driver.spawn(echo(stream));
+        let ended = Rc::clone(&ended);
+        driver.spawn(async move {
+            echo(stream).await;
+            ended.set(ended.get() + 1);
+        });
     }
+    ended
 }
 
 /// Reads until `count` bytes have come.
