@@ -49,4 +49,6 @@ fn a_worker_without_descriptors_reports_each_attempt_and_recovers() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), ..limit })
         .expect("a process may lower its own limit");
     refused_attempts_leave_the_connection_waiting::<Tokio>();
+    #[cfg(target_os = "linux")]
+    refused_attempts_leave_the_connection_waiting::<peregrine_driver_uring::Uring>();
 }
