@@ -7,10 +7,7 @@
 //! worker sleeps, wakes it: through an event descriptor that the ring watches, or through tokio.
 //!
 //! A worker that sleeps in tokio is not woken through the ring. That would be one event descriptor
-//! waking another, which kernels postpone by milliseconds and, as observed on 6.18, lose.
-//!
-//! A number may be reused by a later task while an old waker is still around. That wakes the later
-//! task for nothing, which every future must bear.
+//! waking another from within its own wake-up, and workers on Linux 6.18 were seen to sleep on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
