@@ -61,7 +61,7 @@ impl Driver for Uring {
         let spin = Duration::from_micros(u64::from(options.spin_us));
         let root = async {
             let main = main(Self { shared: Rc::clone(&running.shared) });
-            let mut root = Root::new(Rc::clone(&running.shared), main, spin);
+            let mut root = Root::new(Rc::clone(&running.shared), main, spin)?;
             poll_fn(|context| root.poll(context)).await
         };
         let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");

@@ -34,10 +34,11 @@ pub(crate) struct Root<F> {
     main: Pin<Box<F>>,
     metrics: RuntimeMetrics,
     spin: Duration,
-    parking: Option<Parking>,
+    parking: Parking,
 }
 
-/// What sleeping in tokio needs. Made when it is needed first.
+/// What sleeping in tokio needs. Made at the start: a worker that is out of descriptors must be able
+/// to sleep.
 struct Parking {
     event: AsyncFd<File>,
     timer: Pin<Box<Sleep>>,
@@ -54,9 +55,13 @@ enum Next {
 
 impl<F: Future> Root<F> {
     /// To be called within the runtime.
-    pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> Self {
+    ///
+    /// # Errors
+    /// There is no descriptor left for the event that tokio watches.
+    pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> io::Result<Self> {
         let metrics = tokio::runtime::Handle::current().metrics();
-        Self { shared, main: Box::pin(main), metrics, spin, parking: None }
+        let parking = Parking::new(&shared)?;
+        Ok(Self { shared, main: Box::pin(main), metrics, spin, parking })
     }
 
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<F::Output>> {
@@ -159,15 +164,11 @@ impl<F: Future> Root<F> {
 
     /// Arranges to be woken by tokio. False when there is something to do first.
     fn park(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        let parking = match &mut self.parking {
-            Some(parking) => parking,
-            empty => empty.insert(Parking::new(&self.shared)?),
-        };
         let shared = &self.shared;
         shared.ring.borrow_mut().notify(true);
         let asleep = shared.tasks.remote().fall_asleep(Sleeping::InTokio(context.waker()))
             && !shared.ring.borrow_mut().has_work()
-            && parking.wait(shared, context)?;
+            && self.parking.wait(shared, context)?;
         if asleep {
             shared.tasks.park();
         } else {
@@ -181,9 +182,7 @@ impl<F: Future> Root<F> {
     fn awake(&mut self) {
         self.shared.tasks.unpark();
         self.shared.tasks.remote().awake();
-        if self.parking.is_some() {
-            self.shared.ring.borrow_mut().notify(false);
-        }
+        self.shared.ring.borrow_mut().notify(false);
     }
 }
 
