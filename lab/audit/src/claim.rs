@@ -303,7 +303,7 @@ pub struct Operation {
     pub times: Spanned<Vec<Printed<Time>>>,
 }
 
-/// A number that the page prints again.
+/// A number that the page prints again, or prints in a summary only.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restated {
@@ -407,7 +407,6 @@ pub enum Form {
     Implied,
 }
 
-/// Heap allocations and such that are not part of any arithmetic are kept as restated facts.
 impl Document {
     /// The row of a contender in a scenario.
     #[must_use]
@@ -436,7 +435,12 @@ impl Document {
 
     /// The time of one operation of a microbenchmark.
     #[must_use]
-    pub fn operation(&self, scenario: &str, column: &str, operation: &str) -> Option<&Printed<Time>> {
+    pub fn operation(
+        &self,
+        scenario: &str,
+        column: &str,
+        operation: &str,
+    ) -> Option<&Printed<Time>> {
         let table = self.microbenchmarks.iter().find(|table| {
             table.scenario == scenario && table.operations.iter().any(|o| o.name == operation)
         })?;

@@ -58,8 +58,14 @@ pub enum Format {
 /// # Errors
 ///
 /// If `output` or `complaints` cannot be written to.
-pub fn run(arguments: &[String], output: &mut dyn Write, complaints: &mut dyn Write) -> io::Result<u8> {
-    if arguments.is_empty() || arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+pub fn run(
+    arguments: &[String],
+    output: &mut dyn Write,
+    complaints: &mut dyn Write,
+) -> io::Result<u8> {
+    if arguments.is_empty()
+        || arguments.iter().any(|argument| argument == "--help" || argument == "-h")
+    {
         output.write_all(HELP.as_bytes())?;
         return Ok(if arguments.is_empty() { EXIT_INPUT } else { EXIT_POSSIBLE });
     }

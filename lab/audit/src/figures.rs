@@ -75,7 +75,8 @@ fn errors_of(document: &Document, row: &Row) -> Option<f64> {
     if printed.is_empty() && document.tool.errors != ErrorsShown::WhenAny {
         return None;
     }
-    Some(printed.iter().sum())
+    // The sum of no floating point numbers is minus zero, which would be printed so.
+    Some(printed.iter().fold(0.0, |sum, count| sum + count))
 }
 
 /// An interval for a reader: one number if both ends read the same, else both.

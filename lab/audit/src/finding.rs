@@ -134,7 +134,13 @@ pub struct Finding {
 impl Finding {
     /// A finding about some rows or claims.
     #[must_use]
-    pub fn new(severity: Severity, check: Check, concerns: Vec<String>, summary: &str, detail: String) -> Self {
+    pub fn new(
+        severity: Severity,
+        check: Check,
+        concerns: Vec<String>,
+        summary: &str,
+        detail: String,
+    ) -> Self {
         Self { severity, check, concerns, summary: summary.to_owned(), detail }
     }
 }

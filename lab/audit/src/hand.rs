@@ -156,7 +156,9 @@ impl Options {
     fn refuse_rest(self) -> Result<(), InputError> {
         match self.given.first() {
             None => Ok(()),
-            Some((name, _)) => Err(error(name, "is not known", "see `audit --help` for the options")),
+            Some((name, _)) => {
+                Err(error(name, "is not known", "see `audit --help` for the options"))
+            }
         }
     }
 }

@@ -160,6 +160,10 @@ impl Dimension for Factor {
     }
 }
 
+/// How far a number marked with `~` may lie from what is printed, as a share of it: the mark says
+/// that the digits are not to be trusted, without saying how many.
+pub const APPROXIMATE_SHARE: f64 = 0.01;
+
 /// A number as a page prints it, with where it stands.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "PrintedText", bound = "D: Dimension")]
@@ -196,7 +200,10 @@ impl<D: Dimension> Printed<D> {
         let (digits, unit) = (&bare[..end], bare[end..].trim());
         let plain = digits.replace(',', "");
         let number: f64 = plain.parse().map_err(|_| {
-            format!("`{text}` does not begin with a number; write digits, then a unit ({})", D::UNITS)
+            format!(
+                "`{text}` does not begin with a number; write digits, then a unit ({})",
+                D::UNITS
+            )
         })?;
         let scale = D::scale(unit).ok_or_else(|| {
             format!("`{text}` has the unit `{unit}`; understood are: {}", D::UNITS)
@@ -204,11 +211,12 @@ impl<D: Dimension> Printed<D> {
         let decimals = plain.split_once('.').map_or(0, |(_, after)| after.len());
         let is_exact = D::WHOLE_IS_EXACT && decimals == 0 && !is_approximate;
         let step = if is_exact { 0.0 } else { 10f64.powi(-i32::try_from(decimals).unwrap_or(0)) };
+        let about = if is_approximate { APPROXIMATE_SHARE * number } else { 0.0 };
         Ok(Self {
             text: text.trim().to_owned(),
             line,
             value: number * scale,
-            half_step: step * scale / 2.0,
+            half_step: (step / 2.0).max(about) * scale,
             is_approximate,
             dimension: PhantomData,
         })
@@ -234,7 +242,7 @@ impl<D> Printed<D> {
         self.value
     }
 
-    /// One unit in the last printed digit, in base units.
+    /// One unit in the last printed digit, in base units; more if it is approximate.
     #[must_use]
     pub fn step(&self) -> f64 {
         self.half_step * 2.0
@@ -246,13 +254,11 @@ impl<D> Printed<D> {
         self.is_approximate
     }
 
-    /// Every value that rounds to what was printed, never below zero.
+    /// Every value that rounds to what was printed, never below zero; for an approximate number
+    /// all within [`APPROXIMATE_SHARE`] of it.
     #[must_use]
     pub fn interval(&self) -> Interval {
-        Interval {
-            low: (self.value - self.half_step).max(0.0),
-            high: self.value + self.half_step,
-        }
+        Interval { low: (self.value - self.half_step).max(0.0), high: self.value + self.half_step }
     }
 }
 
@@ -321,7 +327,7 @@ mod tests {
         near(time("4.99ms"), 0.004_985, 0.004_995);
         near(time("118µs"), 117.5e-6, 118.5e-6);
         near(time("118 \u{3bc}s"), 117.5e-6, 118.5e-6);
-        near(time("~505 us"), 504.5e-6, 505.5e-6);
+        near(time("~500 us"), 495e-6, 505e-6);
         near(time("0.000 ms"), 0.0, 0.5e-6);
         near(time("1,064 ns"), 1063.5e-9, 1064.5e-9);
         near(time("17.48 ns/op"), 17.475e-9, 17.485e-9);

@@ -56,7 +56,10 @@ pub fn file(path: &Path) -> Result<Document, InputError> {
         fix: fix.to_owned(),
     };
     let unreadable = |error: std::io::Error| {
-        whole(format!("cannot be read: {error}"), "give the path of a claim file, such as lab/claims/tako-hello.toml")
+        whole(
+            format!("cannot be read: {error}"),
+            "give the path of a claim file, such as lab/claims/tako-hello.toml",
+        )
     };
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > FILE_BYTES_MAX {
@@ -121,17 +124,28 @@ impl Validation<'_> {
             && (hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
         {
             let problem = format!("`{hash}` is not a SHA-256 in hexadecimal digits");
-            return Err(self.error(None, "source.sha256", &problem, "write the 64 digits that sha256sum prints"));
+            return Err(self.error(
+                None,
+                "source.sha256",
+                &problem,
+                "write the 64 digits that sha256sum prints",
+            ));
         }
-        let scenarios = self.unique("scenarios", document.scenarios.iter().map(|s| s.id.as_str()))?;
-        let contenders = self.unique("contenders", document.contenders.iter().map(|c| c.id.as_str()))?;
+        let scenarios =
+            self.unique("scenarios", document.scenarios.iter().map(|s| s.id.as_str()))?;
+        let contenders =
+            self.unique("contenders", document.contenders.iter().map(|c| c.id.as_str()))?;
         self.rows(document, &scenarios, &contenders)?;
         self.microbenchmarks(document, &contenders)?;
         self.restated(document, &contenders)?;
         self.claims(document, &contenders)
     }
 
-    fn unique<'d>(&self, list: &str, ids: impl Iterator<Item = &'d str>) -> Result<HashSet<&'d str>, InputError> {
+    fn unique<'d>(
+        &self,
+        list: &str,
+        ids: impl Iterator<Item = &'d str>,
+    ) -> Result<HashSet<&'d str>, InputError> {
         let mut seen = HashSet::new();
         for id in ids {
             if !seen.insert(id) {
@@ -178,12 +192,23 @@ impl Validation<'_> {
         Ok(())
     }
 
-    fn microbenchmarks(&self, document: &Document, contenders: &HashSet<&str>) -> Result<(), InputError> {
+    fn microbenchmarks(
+        &self,
+        document: &Document,
+        contenders: &HashSet<&str>,
+    ) -> Result<(), InputError> {
         for (index, table) in document.microbenchmarks.iter().enumerate() {
             let key = format!("microbenchmarks[{index}]");
-            if let Some(column) = table.columns.iter().find(|column| !contenders.contains(column.as_str())) {
+            if let Some(column) =
+                table.columns.iter().find(|column| !contenders.contains(column.as_str()))
+            {
                 let problem = format!("the column `{column}` is not a contender of this file");
-                return Err(self.error(None, &format!("{key}.columns"), &problem, "add it to [[contenders]]"));
+                return Err(self.error(
+                    None,
+                    &format!("{key}.columns"),
+                    &problem,
+                    "add it to [[contenders]]",
+                ));
             }
             for operation in &table.operations {
                 let times = operation.times.get_ref().len();
@@ -194,7 +219,12 @@ impl Validation<'_> {
                         table.columns.len()
                     );
                     let span = Some(operation.times.span());
-                    return Err(self.error(span, &format!("{key}.operations"), &problem, "give one time per column"));
+                    return Err(self.error(
+                        span,
+                        &format!("{key}.operations"),
+                        &problem,
+                        "give one time per column",
+                    ));
                 }
             }
         }
@@ -244,12 +274,23 @@ impl Validation<'_> {
         let scenario = document.scenario(claim.scenario.get_ref());
         let connections = scenario.and_then(|scenario| scenario.connections);
         if claim.connections != connections {
-            let problem = format!("is {:?}, but its scenario has {connections:?}", claim.connections);
-            return Err(self.error(span, &format!("{key}.connections"), &problem, "write the scenario's number"));
+            let problem =
+                format!("is {:?}, but its scenario has {connections:?}", claim.connections);
+            return Err(self.error(
+                span,
+                &format!("{key}.connections"),
+                &problem,
+                "write the scenario's number",
+            ));
         }
         if is_of_operations(claim.measure) == scenario.is_some() {
             let fix = "time_per_operation goes with a microbenchmark, every other measure with a scenario";
-            return Err(self.error(span, &format!("{key}.measure"), "does not fit the scenario", fix));
+            return Err(self.error(
+                span,
+                &format!("{key}.measure"),
+                "does not fit the scenario",
+                fix,
+            ));
         }
         self.numbers(claim, key)
     }
@@ -257,9 +298,15 @@ impl Validation<'_> {
     fn numbers(&self, claim: &Claim, key: &str) -> Result<(), InputError> {
         let place = claim.printed.as_ref().map_or_else(|| claim.id.span(), toml::Spanned::span);
         let refuse = |key: String, problem: String| {
-            self.error(Some(place.clone()), &key, &problem, "correct the number, or choose another form")
+            self.error(
+                Some(place.clone()),
+                &key,
+                &problem,
+                "correct the number, or choose another form",
+            )
         };
-        let statement = Statement::of(claim).map_err(|problem| refuse(format!("{key}.printed"), problem))?;
+        let statement =
+            Statement::of(claim).map_err(|problem| refuse(format!("{key}.printed"), problem))?;
         statement.check_ratio(claim).map_err(|problem| refuse(format!("{key}.ratio"), problem))
     }
 }

@@ -41,12 +41,20 @@ pub fn text(report: &Report) -> String {
         }
         line(&mut out, "");
         line(&mut out, &severity.word().to_uppercase());
+        let mut last = None;
         for finding in report.of_severity(severity) {
-            paragraph(&mut out, "* ", &format!("[{}] {}", finding.check.name(), finding.summary));
-            if !finding.concerns.is_empty() {
-                paragraph(&mut out, "  ", &format!("concerns: {}", finding.concerns.join(", ")));
+            // Findings of one kind share a head line, so that a page of them stays readable.
+            let head = format!("[{}] {}", finding.check.name(), finding.summary);
+            if last.as_ref() != Some(&head) {
+                paragraph(&mut out, "* ", &head);
             }
-            paragraph(&mut out, "  ", &finding.detail);
+            last = Some(head);
+            if finding.concerns.is_empty() {
+                paragraph(&mut out, "    ", &finding.detail);
+            } else {
+                let concerns = finding.concerns.join(", ");
+                paragraph(&mut out, "  - ", &format!("{concerns}: {}", finding.detail));
+            }
         }
     }
     if !report.claims.is_empty() {
@@ -140,7 +148,11 @@ fn claim_cells(report: &Report) -> Vec<Vec<String>> {
         let recomputed = claim.recomputed.map_or_else(
             || "-".to_owned(),
             |found| {
-                if is_time { interval_text(found, time_text) } else { interval_text(found, ratio_text) }
+                if is_time {
+                    interval_text(found, time_text)
+                } else {
+                    interval_text(found, ratio_text)
+                }
             },
         );
         vec![

@@ -44,7 +44,11 @@ impl Statement {
                 let (least, greatest) = double::<Factor>(claim)?;
                 let first = ratio_of_factor(least, less_is_better);
                 let second = ratio_of_factor(greatest, less_is_better);
-                if less_is_better { Self::RatioRange(second, first) } else { Self::RatioRange(first, second) }
+                if less_is_better {
+                    Self::RatioRange(second, first)
+                } else {
+                    Self::RatioRange(first, second)
+                }
             }
             Form::Average => Self::Average(single::<Time>(claim)?),
             Form::Span => {
@@ -55,7 +59,9 @@ impl Statement {
             Form::Equivalent => Self::Equivalent,
             Form::Worse => Self::Worse,
             Form::Implied => {
-                let ratio = claim.ratio.ok_or("an implied claim needs `ratio`, the quotient of the two rows")?;
+                let ratio = claim
+                    .ratio
+                    .ok_or("an implied claim needs `ratio`, the quotient of the two rows")?;
                 Self::Ratio(Interval { low: ratio - 0.0005, high: ratio + 0.0005 })
             }
         })
@@ -66,7 +72,9 @@ impl Statement {
     pub fn ratio(self) -> Option<Interval> {
         match self {
             Self::Ratio(ratio) => Some(ratio),
-            Self::RatioRange(least, greatest) => Some(Interval { low: least.low, high: greatest.high }),
+            Self::RatioRange(least, greatest) => {
+                Some(Interval { low: least.low, high: greatest.high })
+            }
             Self::Equivalent => Some(Interval::exact(1.0)),
             Self::Average(_) | Self::Span(..) | Self::Below(_) | Self::Worse => None,
         }
@@ -89,7 +97,9 @@ impl Statement {
             Self::Equivalent => (Some(Interval::exact(1.0)), None),
             _ => (None, None),
         };
-        for (key, written, stated) in [("ratio", claim.ratio, first), ("ratio_to", claim.ratio_to, second)] {
+        for (key, written, stated) in
+            [("ratio", claim.ratio, first), ("ratio_to", claim.ratio_to, second)]
+        {
             match (written, stated) {
                 (None, None) => {}
                 (Some(written), Some(stated)) if near(written, stated) => {}
@@ -99,7 +109,9 @@ impl Statement {
                         stated.low, stated.high
                     ));
                 }
-                (Some(_), None) => return Err(format!("`{key}` has no meaning in this form; remove it")),
+                (Some(_), None) => {
+                    return Err(format!("`{key}` has no meaning in this form; remove it"));
+                }
             }
         }
         Ok(())
@@ -112,7 +124,8 @@ fn ratio_of_factor(factor: Interval, less_is_better: bool) -> Interval {
 }
 
 fn printed(claim: &Claim) -> Result<&str, String> {
-    let text = claim.printed.as_ref().ok_or("this form needs `printed`, the number in the sentence")?;
+    let text =
+        claim.printed.as_ref().ok_or("this form needs `printed`, the number in the sentence")?;
     Ok(text.get_ref())
 }
 
@@ -132,7 +145,8 @@ fn double<D: Dimension>(claim: &Claim) -> Result<(Interval, Interval), String> {
     let (least, greatest) = text
         .split_once(['\u{2013}', '-'])
         .ok_or_else(|| format!("`{text}` must be a range such as `3-5x` or `7-12 ns`"))?;
-    let unit = greatest.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | ' '));
+    let unit =
+        greatest.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | ' '));
     let least = Printed::<D>::read(&format!("{}{unit}", least.trim()), None)?.interval();
     let greatest = Printed::<D>::read(greatest, None)?.interval();
     Ok((least, greatest))

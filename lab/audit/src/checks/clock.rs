@@ -20,6 +20,9 @@ const MULTIPLE_MAX: f64 = 8.0;
 /// A grid is reported if chance would put so many values on it less often than this.
 const CHANCE_MAX: f64 = 1e-4;
 
+/// One latency of a row.
+type Column = fn(&Row) -> Option<&Printed<Time>>;
+
 /// Finds latencies that were read from a coarse clock.
 ///
 /// If nearly all medians of a page are multiples of half a millisecond, although they are printed
@@ -30,7 +33,7 @@ const CHANCE_MAX: f64 = 1e-4;
 /// finding gives the probability that as many do by chance.
 #[must_use]
 pub fn clock_grid(document: &Document) -> Vec<Finding> {
-    let columns: [(&str, fn(&Row) -> Option<&Printed<Time>>); 5] = [
+    let columns: [(&str, Column); 5] = [
         ("p50", |row| row.p50.as_ref()),
         ("mean", |row| row.mean.as_ref()),
         ("min", |row| row.min.as_ref()),
@@ -39,11 +42,8 @@ pub fn clock_grid(document: &Document) -> Vec<Finding> {
     ];
     let mut findings = Vec::new();
     for (name, column) in columns {
-        let values: Vec<(String, &Printed<Time>)> = document
-            .rows
-            .iter()
-            .filter_map(|row| Some((row.name(), column(row)?)))
-            .collect();
+        let values: Vec<(String, &Printed<Time>)> =
+            document.rows.iter().filter_map(|row| Some((row.name(), column(row)?))).collect();
         // The coarsest step that explains the values is the clock's.
         let grid = STEPS.iter().find_map(|step| grid_of(&values, *step));
         if let Some(grid) = grid {

@@ -50,7 +50,8 @@ pub fn errors_counted(document: &Document) -> Vec<Finding> {
             (&row.timeouts, "requests were not answered in time", "Timeouts are in a ranked row."),
         ];
         for (count, words, summary) in kinds {
-            let Some(count) = count.as_ref().map(|count| count.value()).filter(|count| *count > 0.0)
+            let Some(count) =
+                count.as_ref().map(|count| count.value()).filter(|count| *count > 0.0)
             else {
                 continue;
             };

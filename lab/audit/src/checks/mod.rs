@@ -13,7 +13,7 @@ mod tool;
 
 pub use clock::{clock_grid, zero_median};
 pub use errors::{errors_counted, errors_not_shown};
-pub use little::{BUSY_SHARE_MIN, busy_connections, little_bound, one_in_flight};
+pub use little::{BUSY_SHARE_MIN, EDGE_SHARE, busy_connections, little_bound, one_in_flight};
 pub use order::{mean_bounds, percentile_order};
 pub use ranking::{NOISE_OF_ONE_RUN, ranked_noise};
 pub use replies::{bytes_per_reply, totals};

@@ -61,7 +61,9 @@ pub fn mean_bounds(document: &Document) -> Vec<Finding> {
                 "The mean contradicts the percentiles.",
                 detail,
             ));
-        } else if let Some(median) = row.p50.as_ref().filter(|p| mean.interval().high < p.interval().low) {
+        } else if let Some(median) =
+            row.p50.as_ref().filter(|p| mean.interval().high < p.interval().low)
+        {
             let detail = format!("The mean is {}, the median {}.", mean.text(), median.text());
             findings.push(Finding::new(
                 Severity::Note,

@@ -33,11 +33,10 @@ pub fn bytes_per_reply(document: &Document) -> Vec<Finding> {
                 format!("{contender} {}", interval_text(*size, |bytes| format!("{bytes:.0}")))
             })
             .collect();
-        let promise = document
-            .design
-            .same_payload
-            .as_ref()
-            .map_or_else(String::new, |words| format!(" The page promises \"{}\".", words.text));
+        let promise =
+            document.design.same_payload.as_ref().map_or_else(String::new, |words| {
+                format!(" The page promises \"{}\".", words.text)
+            });
         let detail = format!("Bytes per reply, head included: {}.{promise}", list.join(", "));
         let rows = sizes.into_iter().map(|(row, _, _)| row).collect();
         let summary = "The contenders did not send the same number of bytes per reply.";
@@ -67,8 +66,7 @@ pub fn totals(document: &Document) -> Vec<Finding> {
         let rate = row.rate.as_ref().map(|printed| printed.interval());
         let bytes = row.bytes_read.as_ref().map(|printed| printed.interval());
         let transfer = row.transfer.as_ref().map(|printed| printed.interval());
-        for (what, total, per_second) in
-            [("requests", requests, rate), ("bytes", bytes, transfer)]
+        for (what, total, per_second) in [("requests", requests, rate), ("bytes", bytes, transfer)]
         {
             let (Some(total), Some(per_second)) = (total, per_second) else {
                 continue;
@@ -86,7 +84,13 @@ pub fn totals(document: &Document) -> Vec<Finding> {
             );
             let summary = "A total contradicts its rate.";
             let concerns = vec![row.name()];
-            findings.push(Finding::new(Severity::Impossible, Check::Totals, concerns, summary, detail));
+            findings.push(Finding::new(
+                Severity::Impossible,
+                Check::Totals,
+                concerns,
+                summary,
+                detail,
+            ));
         }
     }
     findings

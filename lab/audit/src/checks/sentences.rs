@@ -63,7 +63,8 @@ pub fn claim_figures(document: &Document) -> Vec<ClaimFigures> {
         .iter()
         .map(|claim| {
             let pairs = pairs_of(document, claim);
-            let judged = Statement::of(claim).ok().and_then(|statement| judge(statement, claim, &pairs));
+            let judged =
+                Statement::of(claim).ok().and_then(|statement| judge(statement, claim, &pairs));
             ClaimFigures {
                 id: claim.id.get_ref().clone(),
                 quote: claim.quote.clone(),
@@ -91,7 +92,8 @@ pub fn claim_arithmetic(document: &Document) -> Vec<Finding> {
     let mut findings = Vec::new();
     for claim in &document.claims {
         let pairs = pairs_of(document, claim);
-        let Some(judged) = Statement::of(claim).ok().and_then(|statement| judge(statement, claim, &pairs))
+        let Some(judged) =
+            Statement::of(claim).ok().and_then(|statement| judge(statement, claim, &pairs))
         else {
             continue;
         };
@@ -132,18 +134,24 @@ fn judge(statement: Statement, claim: &Claim, pairs: &[Pair]) -> Option<Judged> 
         }
         Statement::Span(least, greatest) => {
             let found = hull(&subjects)?;
-            let follows = least.meets(extreme(&subjects, false)?) && greatest.meets(extreme(&subjects, true)?);
+            let follows = least.meets(extreme(&subjects, false)?)
+                && greatest.meets(extreme(&subjects, true)?);
             let arithmetic = format!("the rows go from {}.", interval_text(found, time_text));
             Some(Judged { follows, recomputed: found, arithmetic })
         }
         Statement::Below(limit) => {
             let found = hull(&subjects)?;
             let arithmetic = format!("the greatest time is {}.", time_text(found.high));
-            Some(Judged { follows: found.low < limit && extreme(&subjects, true)?.low < limit, recomputed: found, arithmetic })
+            Some(Judged {
+                follows: found.low < limit && extreme(&subjects, true)?.low < limit,
+                recomputed: found,
+                arithmetic,
+            })
         }
-        Statement::Ratio(_) | Statement::RatioRange(..) | Statement::Equivalent | Statement::Worse => {
-            judge_ratios(statement, claim, pairs)
-        }
+        Statement::Ratio(_)
+        | Statement::RatioRange(..)
+        | Statement::Equivalent
+        | Statement::Worse => judge_ratios(statement, claim, pairs),
     }
 }
 
@@ -166,7 +174,11 @@ fn judge_ratios(statement: Statement, claim: &Claim, pairs: &[Pair]) -> Option<J
         .iter()
         .filter_map(|pair| {
             let text = advantage_text(claim, pair.ratio()?);
-            Some(pair.operation.as_ref().map_or_else(|| text.clone(), |name| format!("{name}: {text}")))
+            Some(
+                pair.operation
+                    .as_ref()
+                    .map_or_else(|| text.clone(), |name| format!("{name}: {text}")),
+            )
         })
         .collect();
     let arithmetic = format!("the rows give {}.", list.join(", "));
@@ -195,14 +207,19 @@ fn hull(intervals: &[Interval]) -> Option<Interval> {
 
 fn extreme(intervals: &[Interval], greatest: bool) -> Option<Interval> {
     let order = |a: &&Interval, b: &&Interval| a.middle().total_cmp(&b.middle());
-    if greatest { intervals.iter().max_by(order).copied() } else { intervals.iter().min_by(order).copied() }
+    if greatest {
+        intervals.iter().max_by(order).copied()
+    } else {
+        intervals.iter().min_by(order).copied()
+    }
 }
 
 fn pairs_of(document: &Document, claim: &Claim) -> Vec<Pair> {
     let (scenario, subject) = (claim.scenario.get_ref(), claim.subject.get_ref());
     let object = claim.object.as_ref().map(|object| object.get_ref().as_str());
     if claim.measure != Measure::TimePerOperation {
-        let number = |contender: &str| measure_of(document.row(scenario, contender)?, claim.measure);
+        let number =
+            |contender: &str| measure_of(document.row(scenario, contender)?, claim.measure);
         let Some(of_subject) = number(subject) else { return Vec::new() };
         let of_object = object.and_then(number);
         return vec![Pair { operation: None, subject: of_subject, object: of_object }];
@@ -253,8 +270,11 @@ fn printed_of(claim: &Claim) -> &str {
 /// was counted, not in speed.
 #[must_use]
 pub fn claim_basis(document: &Document) -> Vec<Finding> {
-    let impossible: HashSet<String> =
-        little_bound(document).into_iter().flat_map(|finding| finding.concerns).collect();
+    let impossible: HashSet<String> = little_bound(document)
+        .into_iter()
+        .filter(|finding| finding.severity == Severity::Impossible)
+        .flat_map(|finding| finding.concerns)
+        .collect();
     let mut findings = Vec::new();
     for claim in document.claims.iter().filter(|claim| claim.form != Form::Implied) {
         let Some(object) = &claim.object else { continue };
@@ -277,7 +297,13 @@ pub fn claim_basis(document: &Document) -> Vec<Finding> {
         detail.push_str(&cycles.unwrap_or_default());
         let summary = "A latency claim that the same rows do not carry.";
         let concerns = vec![claim.id.get_ref().clone()];
-        findings.push(Finding::new(Severity::Misleading, Check::ClaimBasis, concerns, summary, detail));
+        findings.push(Finding::new(
+            Severity::Misleading,
+            Check::ClaimBasis,
+            concerns,
+            summary,
+            detail,
+        ));
     }
     findings
 }
@@ -341,8 +367,12 @@ pub fn restated_numbers(document: &Document) -> Vec<Finding> {
     for restated in &document.restated {
         let (scenario, contender) = (restated.scenario.get_ref(), restated.contender.get_ref());
         let first = match &restated.operation {
-            Some(operation) => document.operation(scenario, contender, operation).map(|p| p.interval()),
-            None => document.row(scenario, contender).and_then(|row| measure_of(row, restated.measure)),
+            Some(operation) => {
+                document.operation(scenario, contender, operation).map(|p| p.interval())
+            }
+            None => {
+                document.row(scenario, contender).and_then(|row| measure_of(row, restated.measure))
+            }
         };
         let again = match restated.measure {
             Measure::Rate => Printed::<Rate>::read(&restated.text, None).map(|p| p.interval()),
@@ -357,7 +387,13 @@ pub fn restated_numbers(document: &Document) -> Vec<Finding> {
         let detail = format!("\"{}\" (line {}).", restated.text, restated.line.unwrap_or(0));
         let concerns = vec![format!("{scenario}/{contender}")];
         let summary = "A number is printed twice with different values.";
-        findings.push(Finding::new(Severity::Misleading, Check::Restated, concerns, summary, detail));
+        findings.push(Finding::new(
+            Severity::Misleading,
+            Check::Restated,
+            concerns,
+            summary,
+            detail,
+        ));
     }
     findings
 }
@@ -385,7 +421,13 @@ pub fn unmentioned_losses(document: &Document) -> Vec<Finding> {
                 );
                 let summary = "The publisher's own entry is beaten here.";
                 let concerns = vec![format!("{}/{column}", table.scenario)];
-                findings.push(Finding::new(Severity::Note, Check::UnmentionedLoss, concerns, summary, detail));
+                findings.push(Finding::new(
+                    Severity::Note,
+                    Check::UnmentionedLoss,
+                    concerns,
+                    summary,
+                    detail,
+                ));
             }
         }
     }

@@ -3,6 +3,68 @@
 use crate::claim::{Document, Fact};
 use crate::finding::{Check, Finding, Severity};
 
+/// Whether the page prints something.
+type IsPrinted = fn(&Document) -> bool;
+
+/// What a page should print, what to say if it does not, and why it matters.
+const WANTED: [(IsPrinted, &str, &str); 11] = [
+    (
+        |page| page.environment.processor.is_some(),
+        "No processor is named.",
+        "Rates differ several times over between machines.",
+    ),
+    (
+        |page| page.environment.hardware_threads.is_some(),
+        "No number of cores is printed.",
+        "A rate cannot be put in relation to the machine.",
+    ),
+    (
+        |page| page.environment.system.is_some(),
+        "No operating system is named.",
+        "The network stack is most of a small request's cost.",
+    ),
+    (
+        |page| page.environment.kernel.is_some(),
+        "No kernel version is printed.",
+        "Network paths and mitigations change between versions.",
+    ),
+    (
+        |page| page.environment.toolchain.is_some(),
+        "No compiler or runtime version is printed.",
+        "The same source differs by several per cent between versions.",
+    ),
+    (
+        |page| page.tool.version.is_some(),
+        "No version of the load tool is printed.",
+        "Tools change how they count.",
+    ),
+    (
+        |page| page.design.repeats.is_some(),
+        "No number of repeats is printed.",
+        "One run has no spread; any difference may be chance.",
+    ),
+    (
+        |page| page.design.warm_up.is_some(),
+        "No warm-up is mentioned.",
+        "The first second holds page faults, allocation and connection set-up.",
+    ),
+    (
+        |page| page.design.spread.is_some(),
+        "No spread between runs is printed.",
+        "Without it no difference can be told from noise.",
+    ),
+    (
+        |page| page.design.order.is_some(),
+        "The order of the runs is not printed.",
+        "Heat and clock speed drift over a session and favour a position.",
+    ),
+    (
+        |page| page.design.build.is_some(),
+        "No build profile is printed.",
+        "Optimisation settings move results more than most differences shown.",
+    ),
+];
+
 /// Finds what a reader needs to judge or repeat the numbers and does not get.
 ///
 /// A rate means nothing without the machine, the versions and the number of runs. Numbers given
@@ -12,28 +74,12 @@ pub fn not_printed(document: &Document) -> Vec<Finding> {
     if document.source.sha256.is_none() && document.source.text_file.is_none() {
         return Vec::new();
     }
-    let environment = &document.environment;
-    let design = &document.design;
-    let mut gaps: Vec<(&str, String)> = Vec::new();
-    let mut gap = |is_printed: bool, summary: &'static str, why: &str| {
-        if !is_printed {
-            gaps.push((summary, why.to_owned()));
-        }
-    };
-    gap(environment.processor.is_some(), "No processor is named.", "Rates differ several times over between machines.");
-    gap(environment.hardware_threads.is_some(), "No number of cores is printed.", "A rate cannot be put in relation to the machine.");
-    gap(environment.system.is_some(), "No operating system is named.", "The network stack is most of a small request's cost.");
-    gap(environment.kernel.is_some(), "No kernel version is printed.", "Network paths and mitigations change between versions.");
-    gap(environment.toolchain.is_some(), "No compiler or runtime version is printed.", "The same source differs by several per cent between versions.");
-    gap(document.tool.version.is_some(), "No version of the load tool is printed.", "Tools change how they count.");
-    gap(design.repeats.is_some(), "No number of repeats is printed.", "One run has no spread; any difference may be chance.");
-    gap(design.warm_up.is_some(), "No warm-up is mentioned.", "The first second holds page faults, allocation and connection set-up.");
-    gap(design.spread.is_some(), "No spread between runs is printed.", "Without it no difference can be told from noise.");
-    gap(design.order.is_some(), "The order of the runs is not printed.", "Heat and clock speed drift over a session and favour a position.");
-    gap(design.build.is_some(), "No build profile is printed.", "Optimisation settings move results more than most differences shown.");
+    let gaps = WANTED.iter().filter(|(is_printed, _, _)| !is_printed(document));
     let mut findings: Vec<Finding> = gaps
-        .into_iter()
-        .map(|(summary, why)| Finding::new(Severity::Missing, Check::NotPrinted, Vec::new(), summary, why))
+        .map(|(_, summary, why)| {
+            let (severity, check) = (Severity::Missing, Check::NotPrinted);
+            Finding::new(severity, check, Vec::new(), summary, (*why).to_owned())
+        })
         .collect();
     findings.extend(missing_versions(document));
     findings.extend(missing_connections(document));
@@ -47,7 +93,8 @@ fn missing_versions(document: &Document) -> Option<Finding> {
         .filter(|contender| contender.version.is_none())
         .map(|contender| contender.label.as_str())
         .collect();
-    let detail = format!("{} of {}: {}.", unnamed.len(), document.contenders.len(), unnamed.join(", "));
+    let detail =
+        format!("{} of {}: {}.", unnamed.len(), document.contenders.len(), unnamed.join(", "));
     let summary = "Contenders without a version.";
     (!unnamed.is_empty())
         .then(|| Finding::new(Severity::Missing, Check::NotPrinted, Vec::new(), summary, detail))
@@ -60,7 +107,8 @@ fn missing_connections(document: &Document) -> Option<Finding> {
         .filter(|scenario| scenario.connections.is_none())
         .map(|scenario| scenario.id.as_str())
         .collect();
-    let detail = format!("Scenarios {}: neither load nor limits can be judged.", unnamed.join(", "));
+    let detail =
+        format!("Scenarios {}: neither load nor limits can be judged.", unnamed.join(", "));
     let summary = "No number of connections is printed.";
     (!unnamed.is_empty())
         .then(|| Finding::new(Severity::Missing, Check::NotPrinted, Vec::new(), summary, detail))

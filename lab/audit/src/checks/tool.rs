@@ -65,15 +65,16 @@ pub fn maximum_at_timeout(document: &Document) -> Vec<Finding> {
         let counted = cut.iter().filter(|row| row.timeouts.is_some()).count();
         let maxima: Vec<String> = cut
             .iter()
-            .filter_map(|row| Some(format!("{} {}", row.contender.get_ref(), row.max.as_ref()?.text())))
+            .filter_map(|row| {
+                Some(format!("{} {}", row.contender.get_ref(), row.max.as_ref()?.text()))
+            })
             .collect();
         let detail = format!(
-            "Maxima {} at a timeout of {}: later replies were dropped from the histogram, and \
-             timeouts are printed for {counted} of these {} rows. No maximum or mean here is that \
-             of all requests.",
+            "Maxima {} at a timeout of {}: later replies were dropped from the histogram, and {}. \
+             No maximum or mean here is that of all requests.",
             maxima.join(", "),
             time_text(timeout.value()),
-            cut.len(),
+            if counted == cut.len() { "counted as timeouts" } else { "timeouts are not printed" },
         );
         let rows = cut.iter().map(|row| row.name()).collect();
         let summary = "The maximum is the tool's timeout: the tail was cut off.";
