@@ -38,6 +38,8 @@ impl RowFigures {
         let connections = document.connections(row);
         let rate = row.rate.as_ref().map(|printed| printed.interval());
         let in_flight = row.mean.as_ref().zip(rate).map(|(mean, rate)| mean.interval().times(rate));
+        // Nothing is known per request of a row without requests.
+        let divisor = rate.filter(|rate| rate.low > 0.0);
         let is_closed = document.tool.discipline == Discipline::Closed;
         let transfer = row.transfer.as_ref().map(|printed| printed.interval());
         let id = row.contender.get_ref();
@@ -51,10 +53,10 @@ impl RowFigures {
             in_flight,
             busy_share: in_flight.zip(connections).map(|(n, c)| n.over(Interval::exact(c))),
             cycle_seconds: connections
-                .zip(rate)
+                .zip(divisor)
                 .filter(|_| is_closed)
                 .map(|(connections, rate)| Interval::exact(connections).over(rate)),
-            bytes_per_reply: transfer.zip(rate).map(|(transfer, rate)| transfer.over(rate)),
+            bytes_per_reply: transfer.zip(divisor).map(|(transfer, rate)| transfer.over(rate)),
             errors: errors_of(document, row),
         }
     }

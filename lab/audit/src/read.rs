@@ -284,7 +284,7 @@ impl Validation<'_> {
             ));
         }
         if is_of_operations(claim.measure) == scenario.is_some() {
-            let fix = "time_per_operation goes with a microbenchmark, every other measure with a scenario";
+            let fix = "use time_per_operation with a microbenchmark and no other measure";
             return Err(self.error(
                 span,
                 &format!("{key}.measure"),

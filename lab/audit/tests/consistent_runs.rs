@@ -17,7 +17,7 @@ fn printed_time(seconds: f64, decimals: usize) -> String {
 fn audited(options: &[(&str, String)]) -> Report {
     let arguments: Vec<String> =
         options.iter().flat_map(|(name, value)| [(*name).to_owned(), value.clone()]).collect();
-    Report::of(&hand::document(&arguments).unwrap())
+    Report::of(&hand::document(&arguments).expect("the options are good"))
 }
 
 fn impossible(report: &Report) -> Vec<String> {

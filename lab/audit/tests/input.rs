@@ -20,8 +20,10 @@ fn refused(from: &str, to: &str) -> String {
 fn run(arguments: &[&str]) -> (u8, String, String) {
     let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let code = command::run(&arguments, &mut output, &mut complaints).unwrap();
-    (code, String::from_utf8(output).unwrap(), String::from_utf8(complaints).unwrap())
+    let code = command::run(&arguments, &mut output, &mut complaints)
+        .expect("writing to memory does not fail");
+    let text = |bytes| String::from_utf8(bytes).expect("reports are text");
+    (code, text(output), text(complaints))
 }
 
 #[test]
@@ -129,6 +131,13 @@ fn numbers_by_hand_are_audited() {
     assert_eq!(code, EXIT_POSSIBLE, "an open loop has no bound");
     let (code, output, _) = run(&["--connections", "30", "--threads", "50"]);
     assert_eq!(code, EXIT_IMPOSSIBLE, "{output}");
+}
+
+#[test]
+fn a_row_without_requests_has_no_infinite_figures() {
+    let (code, output, _) = run(&["--connections", "5", "--rate", "0", "--bytes-per-second", "0B"]);
+    assert_eq!(code, EXIT_POSSIBLE);
+    assert!(!output.contains("inf ") && !output.contains("NaN"), "{output}");
 }
 
 #[test]

@@ -33,6 +33,10 @@ pub fn percentile_order(document: &Document) -> Vec<Finding> {
     findings
 }
 
+/// How far a mean may lie outside of the bounds: histograms round their values to buckets, and
+/// some tools interpolate between two requests.
+const BUCKET_SHARE: f64 = 0.01;
+
 /// Finds means outside of the bounds that the percentiles of the same row set.
 ///
 /// Half of the requests took at least the median, a hundredth at least the 99th percentile, and
@@ -45,8 +49,9 @@ pub fn mean_bounds(document: &Document) -> Vec<Finding> {
         let Some(mean) = &row.mean else { continue };
         let least = least_mean(row);
         let greatest = greatest_mean(row);
-        let is_low = least.is_some_and(|least| mean.interval().high < least * (1.0 - 1e-9));
-        let is_high = greatest.is_some_and(|most| mean.interval().low > most * (1.0 + 1e-9));
+        let is_low = least.is_some_and(|least| mean.interval().high < least * (1.0 - BUCKET_SHARE));
+        let is_high =
+            greatest.is_some_and(|most| mean.interval().low > most * (1.0 + BUCKET_SHARE));
         if is_low || is_high {
             let detail = format!(
                 "By its percentiles the mean is between {} and {}; printed is {}.",

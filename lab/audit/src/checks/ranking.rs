@@ -48,12 +48,11 @@ pub fn ranked_noise(document: &Document) -> Vec<Finding> {
         let mut rows: Vec<String> =
             close.iter().flat_map(|pair| [pair[0].0.name(), pair[1].0.name()]).collect();
         rows.dedup();
-        let detail = format!(
-            "{}. Below {} {runs} run{} without a printed spread cannot rank.",
-            list.join(", "),
-            percent_text(noise),
-            if runs == 1 { "" } else { "s" },
-        );
+        let runs_text = match document.design.repeats {
+            Some(repeats) => format!("{repeats} runs without a printed spread cannot rank"),
+            None => "one run each cannot rank, and no repeats are printed".to_owned(),
+        };
+        let detail = format!("{}. Below {} {runs_text}.", list.join(", "), percent_text(noise));
         let summary = "The order rests on differences smaller than the noise of the runs.";
         findings.push(Finding::new(Severity::Misleading, Check::Noise, rows, summary, detail));
     }
