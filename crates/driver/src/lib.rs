@@ -172,7 +172,7 @@ pub enum Socket {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Receive buffers shared by all connections of the worker. Rounded up to a power of two.
-    /// Default 1,024, between 16 and 32,768.
+    /// Default 256, between 16 and 32,768.
     pub receive_buffers: u32,
     /// Bytes of one receive buffer. Default 4,096, between 512 and 65,536.
     pub receive_buffer_bytes: usize,
@@ -189,7 +189,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            receive_buffers: 1024,
+            receive_buffers: 256,
             receive_buffer_bytes: 4096,
             receive_ahead_max: 8,
             spin_us: 0,

@@ -1,11 +1,13 @@
 //! Taking connections from a listener, as many as the limits allow.
 
 use crate::connection;
+use crate::stage::Stage;
 use crate::worker::{Order, Until, Worker, first_of};
-use peregrine_driver::{Driver, Listener, Stream};
+use peregrine_driver::{Driver, Listener};
 use peregrine_tls::Tls;
-use std::future::poll_fn;
+use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,23 +26,22 @@ pub(crate) async fn run<D: Driver>(
     let mut pause = PAUSE_MIN;
     loop {
         // A connection that would be one too many stays in the kernel's backlog.
-        let room = Arc::clone(&worker.connections).acquire_owned();
+        let room = pin!(Arc::clone(&worker.connections).acquire_owned());
         let Ok(room) = worker.within(&alarm, Until::Never, Order::Drain, room).await else {
             return;
         };
         let room = room.expect("the semaphore is never closed");
-        let accepted = worker.within(&alarm, Until::Never, Order::Drain, listener.accept()).await;
+        let accept = pin!(listener.accept());
+        let accepted = worker.within(&alarm, Until::Never, Order::Drain, accept).await;
         match accepted {
             Err(_) => return,
             Ok(Ok(stream)) => {
                 pause = PAUSE_MIN;
-                let session = tls.as_ref().map(Tls::session);
-                let peer = stream.peer();
+                let stage = Stage::new(tls.as_ref().map(Tls::session));
                 let worker_of_task = Rc::clone(&worker);
                 let opened = worker.observed.opened();
                 worker.driver.spawn(async move {
-                    let ended = connection::serve(&worker_of_task, stream, session).await;
-                    tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
+                    let ended = connection::serve(&worker_of_task, stream, stage).await;
                     opened.ended(&ended);
                     drop(room);
                 });
@@ -54,7 +55,7 @@ pub(crate) async fn run<D: Driver>(
                 worker.observed.refused();
                 let over = worker.driver.sleep_until(worker.driver.now() + pause);
                 let drained = async {
-                    let forever = poll_fn::<(), _>(|_| std::task::Poll::Pending);
+                    let forever = pin!(pending::<()>());
                     let _ = worker.within(&alarm, Until::Never, Order::Drain, forever).await;
                 };
                 first_of(over, drained).await;

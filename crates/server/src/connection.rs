@@ -16,10 +16,10 @@ use peregrine_driver::{Address, Driver, Stream};
 use peregrine_proto::h1::{self, Event, Next, Waiting};
 use peregrine_proto::{HeadIndex, Reject};
 use peregrine_slot::FutureSlot;
-use peregrine_tls::Session;
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::head::Head;
 use std::ops::Deref;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -65,11 +65,10 @@ impl<C: Deref<Target = [u8]>> Desk<C> {
 pub(crate) async fn serve<D: Driver>(
     worker: &Worker<D>,
     stream: D::Stream,
-    session: Option<Session>,
+    mut stage: Stage,
 ) -> Ended {
     let alarm = worker.wheel.alarm();
     let born = worker.driver.now();
-    let mut stage = Stage::new(session);
     let mut info = Rc::new(ConnectionInfo {
         peer: peer(stream.peer()),
         local: peer(stream.local()),
@@ -83,7 +82,12 @@ pub(crate) async fn serve<D: Driver>(
         let patience = Patience { born, since, is_first };
         let first = match wait(worker, &alarm, &stream, &stage, patience).await {
             Ok(chunk) => chunk,
-            Err(ended) => return close_idle(worker, &alarm, &stream, &mut stage, ended).await,
+            Err(ended) => {
+                let farewell = close_idle(worker, &alarm, &stream, &mut stage);
+                worker.lease().place.place(farewell).await;
+                log(&info, &ended);
+                return ended;
+            }
         };
         let mut lease = worker.lease();
         let desk = &mut *lease.desk;
@@ -111,9 +115,16 @@ pub(crate) async fn serve<D: Driver>(
         match result {
             Ok(Progress::None) => {}
             Ok(Progress::Made) => since = worker.driver.now(),
-            Err(ended) => return ended,
+            Err(ended) => {
+                log(&info, &ended);
+                return ended;
+            }
         }
     }
+}
+
+fn log(info: &ConnectionInfo, ended: &Ended) {
+    tracing::debug!(target: "peregrine", peer = %info.peer, %ended, "connection ended");
 }
 
 /// From when a connection's waits are counted.
@@ -150,7 +161,8 @@ async fn wait<D: Driver>(
     };
     let end_of_life = limits.lifetime_max.map(|lifetime| born + lifetime);
     let until = Until::At(end_of_life.unwrap_or(Duration::MAX).min(since + patience));
-    match worker.within(alarm, until, Order::Drain, stream.recv()).await {
+    let recv = pin!(stream.recv());
+    match worker.within(alarm, until, Order::Drain, recv).await {
         Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
         Ok(Ok(chunk)) => Ok(chunk),
         Ok(Err(error)) => Err(Ended::Broken(error.kind())),
@@ -169,30 +181,25 @@ async fn wait<D: Driver>(
     }
 }
 
-/// Ends a connection on which nothing is in progress.
+/// Says goodbye on a connection on which nothing is in progress.
 async fn close_idle<D: Driver>(
     worker: &Worker<D>,
     alarm: &Alarm,
     stream: &D::Stream,
     stage: &mut Stage,
-    ended: Ended,
-) -> Ended {
-    if matches!(ended, Ended::Broken(_)) {
-        return ended;
-    }
+) {
     let mut out = Vec::new();
     if let Stage::Tls(tls) = stage {
         tls.session.close(&mut out);
     }
-    let farewell = async {
+    let farewell = pin!(async {
         if !out.is_empty() {
             let _ = stream.send(out).await;
         }
         let _ = stream.finish().await;
-    };
+    });
     let until = Until::In(worker.limits.linger_timeout);
     let _ = worker.within(alarm, until, Order::Cut, farewell).await;
-    ended
 }
 
 /// A connection that has something to do.
@@ -281,14 +288,14 @@ impl<D: Driver> Talk<'_, D> {
     async fn shake_hands(&mut self, first: <D::Stream as Stream>::Chunk) -> Result<(), Ended> {
         let worker = self.link.worker;
         let until = Until::At(self.born + worker.limits.handshake_timeout);
-        let permit = worker.handshakes.acquire();
+        let permit = pin!(worker.handshakes.acquire());
         let permit = worker.within(self.link.alarm, until, Order::Cut, permit).await;
         let Ok(_permit) = permit else { return Err(Ended::HandshakeLate) };
         self.link.take(first).await?;
         while self.link.stage.is_handshaking() {
             // A record that completes the handshake and holds no plaintext leaves `fill` waiting
             // for more, so the stage is driven by hand here.
-            let recv = self.link.stream.recv();
+            let recv = pin!(self.link.stream.recv());
             match worker.within(self.link.alarm, until, Order::Cut, recv).await {
                 Ok(Ok(chunk)) if chunk.is_empty() => return Err(Ended::PeerLeft),
                 Ok(Ok(chunk)) => self.link.take(chunk).await?,
@@ -297,7 +304,7 @@ impl<D: Driver> Talk<'_, D> {
                 Err(Interrupt::Order) => return Err(Ended::Cut),
             };
         }
-        let tls = self.link.stage.info();
+        let tls = self.link.stage.info().map(Box::new);
         *self.info = Rc::new(ConnectionInfo { tls, ..(**self.info).clone() });
         Ok(())
     }

@@ -143,6 +143,7 @@ async fn wait<D: Driver>(
     };
     match (left, manner.options.on_disconnect) {
         (Ended::PeerLeft | Ended::Broken(_), OnDisconnect::RunToEnd) => {
+            let handler = pin!(handler);
             let to_end = worker.within(talk.link.alarm, Until::Never, Order::Cut, handler);
             Err(if to_end.await.is_ok() { Ended::PeerLeft } else { Ended::Cut })
         }
@@ -188,7 +189,8 @@ async fn watch<D: Driver>(talk: &mut Talk<'_, D>, can_probe: bool) -> Result<(),
 /// Waits for nothing but the order to cut.
 async fn idle<D: Driver>(talk: &Talk<'_, D>) -> Result<(), Ended> {
     let link = &talk.link;
-    let _ = link.worker.within(link.alarm, Until::Never, Order::Cut, pending::<()>()).await;
+    let forever = pin!(pending::<()>());
+    let _ = link.worker.within(link.alarm, Until::Never, Order::Cut, forever).await;
     Err(Ended::Cut)
 }
 
@@ -207,7 +209,7 @@ async fn probe<D: Driver>(talk: &mut Talk<'_, D>) -> Result<(), Ended> {
             };
         }
         let link = &talk.link;
-        let wait = pending::<()>();
+        let wait = pin!(pending::<()>());
         match link.worker.within(link.alarm, Until::In(pause), Order::Cut, wait).await {
             Err(Interrupt::Order) => return Err(Ended::Cut),
             Ok(()) | Err(Interrupt::Deadline) => pause = (pause * 2).min(PROBE_PAUSE_MAX),

@@ -8,6 +8,7 @@ use crate::worker::{Interrupt, Order, Until, Worker};
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::Reject as TlsReject;
 use std::io;
+use std::pin::pin;
 
 /// Bytes read and thrown away, at the most, after an answer that ends the connection.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
@@ -45,7 +46,7 @@ impl<D: Driver> Link<'_, D> {
             if self.is_ended || self.stage.is_closed() {
                 return Ok(Filled::End);
             }
-            let recv = self.stream.recv();
+            let recv = pin!(self.stream.recv());
             let chunk = match self.worker.within(self.alarm, until, Order::Cut, recv).await {
                 Ok(chunk) => chunk.map_err(|error| Ended::Broken(error.kind()))?,
                 Err(Interrupt::Deadline) => return Ok(Filled::Late),
@@ -119,7 +120,7 @@ impl<D: Driver> Link<'_, D> {
     async fn send(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Ended> {
         self.worker.observed.send();
         let until = Until::In(self.worker.limits.write_stall_timeout);
-        let send = self.stream.send(bytes);
+        let send = pin!(self.stream.send(bytes));
         match self.worker.within(self.alarm, until, Order::Cut, send).await {
             Ok((Ok(()), bytes)) => Ok(bytes),
             Ok((Err(error), _)) => Err(Ended::Broken(error.kind())),
@@ -156,7 +157,7 @@ impl<D: Driver> Link<'_, D> {
 
     async fn finish(&self) -> Result<(), Ended> {
         let until = Until::In(self.worker.limits.write_stall_timeout);
-        let finish = self.stream.finish();
+        let finish = pin!(self.stream.finish());
         match self.worker.within(self.alarm, until, Order::Cut, finish).await {
             Ok(Ok(())) => Ok(()),
             // The peer was faster.
@@ -175,7 +176,7 @@ impl<D: Driver> Link<'_, D> {
         let until = Until::At(self.worker.driver.now() + self.worker.limits.linger_timeout);
         let mut left = LINGER_BYTES_MAX;
         loop {
-            let recv = self.stream.recv();
+            let recv = pin!(self.stream.recv());
             // A draining worker does not wait for peers that have their answer.
             match self.worker.within(self.alarm, until, Order::Cut, recv).await {
                 Ok(Ok(chunk)) if !chunk.is_empty() && chunk.len() <= left => left -= chunk.len(),

@@ -15,6 +15,7 @@ use peregrine_web::pipe::{Writer, pipe};
 use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
 use std::cell::RefCell;
 use std::future::{pending, poll_fn};
+use std::pin::pin;
 
 /// Runs the other protocol to its end, then closes.
 pub(crate) async fn run<D: Driver>(talk: &mut Talk<'_, D>, upgrade: OnUpgrade) -> Ended {
@@ -120,7 +121,7 @@ impl<D: Driver> Ways<'_, D> {
         let mut out = Vec::new();
         loop {
             out.clear();
-            let take = poll_fn(|context| outgoing.poll_take(context, &mut out));
+            let take = pin!(poll_fn(|context| outgoing.poll_take(context, &mut out)));
             let taken = self.worker.within(self.alarm, Until::Never, Order::Cut, take).await;
             if taken.is_err() {
                 return Ended::Cut;
@@ -133,7 +134,7 @@ impl<D: Driver> Ways<'_, D> {
                 out = wire;
             }
             let until = Until::In(self.worker.limits.write_stall_timeout);
-            let send = self.stream.send(std::mem::take(&mut out));
+            let send = pin!(self.stream.send(std::mem::take(&mut out)));
             match self.worker.within(self.alarm, until, Order::Cut, send).await {
                 Ok((Ok(()), back)) => out = back,
                 Ok((Err(error), _)) => return Ended::Broken(error.kind()),

@@ -13,7 +13,7 @@ use peregrine_web::application::Application;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{pending, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
 /// Desks kept for the next request; more are freed.
-const DESKS_MAX: usize = 128;
+const DESKS_MAX: usize = 32;
 
 /// What a worker listens on.
 #[derive(Debug)]
@@ -198,16 +198,18 @@ impl<D: Driver> Worker<D> {
     }
 
     /// Waits for `future`, but not beyond `until`, nor beyond an order of at least `order`.
-    pub(crate) async fn within<F: Future>(
-        &self,
-        alarm: &Alarm,
+    ///
+    /// The future is pinned by the caller: one that is moved into an `async fn` is kept there twice,
+    /// and idle connections are made of what their futures keep.
+    pub(crate) fn within<'w, F: Future>(
+        &'w self,
+        alarm: &'w Alarm,
         until: Until,
         order: Order,
-        future: F,
-    ) -> Result<F::Output, Interrupt> {
-        let mut future = pin!(future);
+        mut future: Pin<&'w mut F>,
+    ) -> impl Future<Output = Result<F::Output, Interrupt>> + 'w {
         let mut is_set = false;
-        poll_fn(|context| {
+        poll_fn(move |context| {
             if let Poll::Ready(value) = future.as_mut().poll(context) {
                 return Poll::Ready(Ok(value));
             }
@@ -224,7 +226,6 @@ impl<D: Driver> Worker<D> {
             }
             alarm.poll(context).map(|()| Err(Interrupt::Deadline))
         })
-        .await
     }
 
     /// The value of the `Date` field for a response of now.

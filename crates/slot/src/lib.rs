@@ -18,7 +18,8 @@ use std::task::{Context, Poll};
 
 pub mod boxed;
 
-const BYTES_MIN: usize = 256;
+/// Blocks come in steps of this, so that futures of about one size share a block.
+const BYTES_STEP: usize = 256;
 const ALIGN_MIN: usize = 16;
 
 /// A block of memory that holds one future at a time, of any type.
@@ -100,11 +101,11 @@ impl fmt::Debug for FutureSlot {
 impl Block {
     fn allocate(need: Layout) -> Self {
         let layout = Layout::from_size_align(
-            need.size().max(BYTES_MIN).next_power_of_two(),
+            need.size().max(1).next_multiple_of(BYTES_STEP),
             need.align().max(ALIGN_MIN),
         )
         .expect("a future's size is far below isize::MAX");
-        // SAFETY: the size is at least `BYTES_MIN`, so not zero.
+        // SAFETY: the size is at least `BYTES_STEP`, so not zero.
         let memory = unsafe { alloc(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         Self { memory, layout, occupied: false }

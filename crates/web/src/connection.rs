@@ -12,7 +12,7 @@ pub struct ConnectionInfo {
     /// The address the peer connected to.
     pub local: Peer,
     /// What the TLS handshake agreed on; `None` on a plain connection.
-    pub tls: Option<TlsInfo>,
+    pub tls: Option<Box<TlsInfo>>,
 }
 
 /// One end of a connection.

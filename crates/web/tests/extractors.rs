@@ -3,7 +3,7 @@
 use http::{Method, StatusCode, header};
 use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
 use peregrine_web::cookies::{Cookie, Cookies};
-use peregrine_web::extract::{Form, Json, MatchedPath, Path, PeerAddress, Query, State, Tls};
+use peregrine_web::extract::{Form, Json, MatchedPath, Path, PeerAddress, Query, State};
 use peregrine_web::respond::{Html, IntoResponse, Redirect};
 use peregrine_web::test::TestResponse;
 use peregrine_web::{App, Body, HandlerExt, Head, Problem, Response};
@@ -181,13 +181,13 @@ fn forms_cookies_and_redirects_work_together() {
 
 #[test]
 fn facts_about_the_connection_reach_handlers() {
-    async fn facts(PeerAddress(peer): PeerAddress, tls: Option<Tls>) -> String {
-        format!("{peer} {}", tls.map_or("plain", |Tls(tls)| tls.version))
+    async fn facts(PeerAddress(peer): PeerAddress, tls: Option<TlsInfo>) -> String {
+        format!("{peer} {}", tls.map_or("plain", |tls| tls.version))
     }
     let peer = Peer::Tcp("192.0.2.1:99".parse().expect("an address"));
     let client = App::new().get("/", facts).test();
     let plain = ConnectionInfo { peer, ..ConnectionInfo::default() };
-    let tls = Some(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() });
+    let tls = Some(Box::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }));
     let secure = ConnectionInfo { tls, ..plain.clone() };
     assert_eq!(client.clone().on(plain).get("/").send_now().text(), "192.0.2.1:99 plain");
     assert_eq!(client.clone().on(secure).get("/").send_now().text(), "192.0.2.1:99 TLSv1.3");

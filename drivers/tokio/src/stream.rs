@@ -58,7 +58,8 @@ impl peregrine_driver::Stream for Stream {
         loop {
             match poll_fn(|context| self.shared.poll_receive(context)).await? {
                 Receive::Chunk(chunk) => return Ok(chunk),
-                Receive::NoBuffer => self.shared.worker.pool.freed().await,
+                // Rare, so the room for it is not kept in each future that waits for bytes.
+                Receive::NoBuffer => Box::pin(self.shared.worker.pool.freed()).await,
             }
         }
     }

@@ -54,22 +54,19 @@ impl FromRequestParts for Rc<ConnectionInfo> {
 }
 
 /// What the TLS handshake agreed on. A request on a plain connection is a problem with status 403,
-/// and `None` for `Option<Tls>`.
+/// and `None` for `Option<TlsInfo>`.
 ///
 /// ```
-/// use peregrine_web::extract::Tls;
+/// use peregrine_web::extract::TlsInfo;
 ///
-/// async fn secure(tls: Option<Tls>) -> &'static str {
-///     tls.map_or("plain", |Tls(info)| info.version)
+/// async fn secure(tls: Option<TlsInfo>) -> &'static str {
+///     tls.map_or("plain", |tls| tls.version)
 /// }
 /// # let _ = secure;
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls(pub TlsInfo);
-
-impl FromRequestParts for Tls {
+impl FromRequestParts for TlsInfo {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        parts.connection().tls.clone().map(Self).ok_or_else(|| {
+        parts.connection().tls.as_deref().cloned().ok_or_else(|| {
             Problem::new(
                 StatusCode::FORBIDDEN,
                 "tls-required",
@@ -79,7 +76,7 @@ impl FromRequestParts for Tls {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(parts.connection().tls.clone().map(Self))
+        Ok(parts.connection().tls.as_deref().cloned())
     }
 }
 
@@ -92,7 +89,7 @@ mod tests {
     fn secure_tcp() -> ConnectionInfo {
         ConnectionInfo {
             peer: Peer::Tcp("192.0.2.7:4000".parse().expect("an address")),
-            tls: Some(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }),
+            tls: Some(Box::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() })),
             ..ConnectionInfo::default()
         }
     }
@@ -101,7 +98,7 @@ mod tests {
     fn the_peer_and_tls_are_given_where_there_are_any() {
         let mut parts = parts_on(secure_tcp());
         let PeerAddress(peer) = now(from_parts(&mut parts)).expect("TCP");
-        let Tls(tls) = now(from_parts(&mut parts)).expect("TLS");
+        let tls: TlsInfo = now(from_parts(&mut parts)).expect("TLS");
         let info: Rc<ConnectionInfo> = now(from_parts(&mut parts)).expect("always");
         let copy: ConnectionInfo = now(from_parts(&mut parts)).expect("always");
         assert_eq!((peer.to_string().as_str(), tls.version), ("192.0.2.7:4000", "TLSv1.3"));
@@ -114,10 +111,10 @@ mod tests {
         let problem = now(PeerAddress::from_request_parts(&mut parts)).expect_err("no TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
         assert!(problem.detail.contains("Option<PeerAddress>"));
-        let problem = now(Tls::from_request_parts(&mut parts)).expect_err("no TLS");
+        let problem = now(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (403, "tls-required"));
         assert!(problem.detail.contains("https"));
         assert_eq!(now(from_parts::<Option<PeerAddress>>(&mut parts)), Ok(None));
-        assert_eq!(now(from_parts::<Option<Tls>>(&mut parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<TlsInfo>>(&mut parts)), Ok(None));
     }
 }

@@ -20,7 +20,8 @@ mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use connection::{PeerAddress, Tls};
+pub use crate::connection::{ConnectionInfo, TlsInfo};
+pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;
 pub use header::TypedHeader;
 pub use path::Path;
