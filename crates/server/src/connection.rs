@@ -18,6 +18,7 @@ use peregrine_proto::{HeadIndex, Reject};
 use peregrine_slot::FutureSlot;
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::head::Head;
+use std::io;
 use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
@@ -62,62 +63,72 @@ impl<C: Deref<Target = [u8]>> Desk<C> {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<D: Driver>(
+///
+/// What this future keeps is what an idle connection costs, so it keeps little: it waits here by
+/// itself, and everything larger lives on a desk.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
+pub(crate) fn serve<D: Driver>(
     worker: &Worker<D>,
     stream: D::Stream,
     mut stage: Stage,
-) -> Ended {
-    let alarm = worker.wheel.alarm();
-    let born = worker.driver.now();
-    let mut info = Rc::new(ConnectionInfo {
-        peer: peer(stream.peer()),
-        local: peer(stream.local()),
-        tls: None,
-    });
-    let mut protocol = h1::Connection::new(&worker.protocol);
-    // Bytes that complete nothing, such as a piece of a TLS record, do not renew the peer's time.
-    let mut since = born;
-    loop {
-        let is_first = protocol.waiting() == Waiting::FirstByte;
-        let patience = Patience { born, since, is_first };
-        let first = match wait(worker, &alarm, &stream, &stage, patience).await {
-            Ok(chunk) => chunk,
-            Err(ended) => {
-                let farewell = close_idle(worker, &alarm, &stream, &mut stage);
-                worker.lease().place.place(farewell).await;
-                log(&info, &ended);
-                return ended;
-            }
-        };
-        let mut lease = worker.lease();
-        let desk = &mut *lease.desk;
-        let link = Link {
-            worker,
-            stream: &stream,
-            stage: &mut stage,
-            alarm: &alarm,
-            inbox: &mut desk.inbox,
-            outbox: &mut desk.outbox,
-            wire: &mut desk.wire,
-            is_ended: false,
-        };
-        let talk = Talk {
-            link,
-            protocol: &mut protocol,
-            spare: &mut desk.spare,
-            info: &mut info,
-            born,
-            is_last: false,
-            request: None,
-        };
-        let result = lease.place.place(converse(talk, &mut desk.handler, first)).await;
-        worker.give_back(lease);
-        match result {
-            Ok(Progress::None) => {}
-            Ok(Progress::Made) => since = worker.driver.now(),
-            Err(ended) => {
-                log(&info, &ended);
-                return ended;
+) -> impl Future<Output = Ended> {
+    async move {
+        let alarm = worker.wheel.alarm();
+        let mut info = Rc::new(ConnectionInfo {
+            peer: peer(stream.peer()),
+            local: peer(stream.local()),
+            tls: None,
+        });
+        let mut protocol = h1::Connection::new(&worker.protocol);
+        // Bytes that complete nothing, such as a piece of a TLS record, do not renew the peer's time.
+        let now = worker.driver.now();
+        let mut patience = Patience { born: now, since: now };
+        loop {
+            let received = {
+                let until = patience.until(worker, &stage, &protocol);
+                let recv = pin!(stream.recv());
+                worker.within(&alarm, until, Order::Drain, recv).await
+            };
+            let first = match patience.judge(worker, &stage, &protocol, received) {
+                Ok(chunk) => chunk,
+                Err(ended) => {
+                    let mut lease = worker.lease();
+                    lease.place.place(say_goodbye(worker, &alarm, &stream, &mut stage)).await;
+                    worker.give_back(lease);
+                    log(&info, &ended);
+                    return ended;
+                }
+            };
+            let mut lease = worker.lease();
+            let desk = &mut *lease.desk;
+            let link = Link {
+                worker,
+                stream: &stream,
+                stage: &mut stage,
+                alarm: &alarm,
+                inbox: &mut desk.inbox,
+                outbox: &mut desk.outbox,
+                wire: &mut desk.wire,
+                is_ended: false,
+            };
+            let talk = Talk {
+                link,
+                protocol: &mut protocol,
+                spare: &mut desk.spare,
+                info: &mut info,
+                born: patience.born,
+                is_last: false,
+                request: None,
+            };
+            let result = lease.place.place(converse(talk, &mut desk.handler, first)).await;
+            worker.give_back(lease);
+            match result {
+                Ok(Progress::None) => {}
+                Ok(Progress::Made) => patience.since = worker.driver.now(),
+                Err(ended) => {
+                    log(&info, &ended);
+                    return ended;
+                }
             }
         }
     }
@@ -134,8 +145,6 @@ struct Patience {
     born: Duration,
     /// When the handshake or the last exchange ended.
     since: Duration,
-    /// No request came yet.
-    is_first: bool,
 }
 
 /// Did working bring the connection forward?
@@ -145,44 +154,50 @@ enum Progress {
     None,
 }
 
-/// Waits for the first bytes of a request, holding nothing.
-async fn wait<D: Driver>(
-    worker: &Worker<D>,
-    alarm: &Alarm,
-    stream: &D::Stream,
-    stage: &Stage,
-    Patience { born, since, is_first }: Patience,
-) -> Result<<D::Stream as Stream>::Chunk, Ended> {
-    let limits = &worker.limits;
-    let patience = match (stage.is_handshaking(), is_first) {
-        (true, _) => limits.handshake_timeout,
-        (false, true) => limits.first_byte_timeout,
-        (false, false) => limits.idle_timeout,
-    };
-    let end_of_life = limits.lifetime_max.map(|lifetime| born + lifetime);
-    let until = Until::At(end_of_life.unwrap_or(Duration::MAX).min(since + patience));
-    let recv = pin!(stream.recv());
-    match worker.within(alarm, until, Order::Drain, recv).await {
-        Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
-        Ok(Ok(chunk)) => Ok(chunk),
-        Ok(Err(error)) => Err(Ended::Broken(error.kind())),
-        Err(Interrupt::Order) => Err(Ended::Drained),
-        Err(Interrupt::Deadline) => {
-            Err(if end_of_life.is_some_and(|end| end <= worker.driver.now()) {
-                Ended::Lifetime
-            } else if stage.is_handshaking() {
-                Ended::HandshakeLate
-            } else if is_first {
-                Ended::FirstByteLate
-            } else {
-                Ended::Idle
-            })
+impl Patience {
+    /// How long to wait for the first bytes of a request.
+    fn until<D: Driver>(
+        self,
+        worker: &Worker<D>,
+        stage: &Stage,
+        protocol: &h1::Connection,
+    ) -> Until {
+        let limits = &worker.limits;
+        let patience = match (stage.is_handshaking(), protocol.waiting()) {
+            (true, _) => limits.handshake_timeout,
+            (false, Waiting::FirstByte) => limits.first_byte_timeout,
+            (false, _) => limits.idle_timeout,
+        };
+        let end_of_life = limits.lifetime_max.map_or(Duration::MAX, |age| self.born + age);
+        Until::At(end_of_life.min(self.since + patience))
+    }
+
+    /// What came of waiting: the first bytes, or the reason to end.
+    fn judge<D: Driver, C: Deref<Target = [u8]>>(
+        self,
+        worker: &Worker<D>,
+        stage: &Stage,
+        protocol: &h1::Connection,
+        received: Result<io::Result<C>, Interrupt>,
+    ) -> Result<C, Ended> {
+        let now = worker.driver.now();
+        match received {
+            Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
+            Ok(Ok(chunk)) => Ok(chunk),
+            Ok(Err(error)) => Err(Ended::Broken(error.kind())),
+            Err(Interrupt::Order) => Err(Ended::Drained),
+            Err(Interrupt::Deadline) => Err(match worker.limits.lifetime_max {
+                Some(age) if self.born + age <= now => Ended::Lifetime,
+                _ if stage.is_handshaking() => Ended::HandshakeLate,
+                _ if protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
+                _ => Ended::Idle,
+            }),
         }
     }
 }
 
 /// Says goodbye on a connection on which nothing is in progress.
-async fn close_idle<D: Driver>(
+async fn say_goodbye<D: Driver>(
     worker: &Worker<D>,
     alarm: &Alarm,
     stream: &D::Stream,
