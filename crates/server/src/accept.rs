@@ -38,13 +38,8 @@ pub(crate) async fn run<D: Driver>(
             Ok(Ok(stream)) => {
                 pause = PAUSE_MIN;
                 let stage = Stage::new(tls.as_ref().map(Tls::session));
-                let worker_of_task = Rc::clone(&worker);
-                let opened = worker.observed.opened();
-                worker.driver.spawn(async move {
-                    let ended = connection::serve(&worker_of_task, stream, stage).await;
-                    opened.ended(&ended);
-                    drop(room);
-                });
+                let open = worker.observed.opened(room);
+                worker.driver.spawn(connection::serve(Rc::clone(&worker), stream, stage, open));
             }
             Ok(Err(error)) if is_exhausted(&error) => {
                 // The connection waits in the backlog until something is freed. Trying again at

@@ -9,6 +9,7 @@ use crate::ended::Ended;
 use crate::exchange::{self, Turn};
 use crate::inbox::Inbox;
 use crate::link::{Filled, Link};
+use crate::observe::Open;
 use crate::respond;
 use crate::stage::Stage;
 use crate::worker::{Cut, Interrupt, Order, Until, Worker};
@@ -68,11 +69,13 @@ impl<C: Deref<Target = [u8]>> Desk<C> {
 /// itself, and everything larger lives on a desk.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
 pub(crate) fn serve<D: Driver>(
-    worker: &Worker<D>,
+    worker: Rc<Worker<D>>,
     stream: D::Stream,
     mut stage: Stage,
-) -> impl Future<Output = Ended> {
+    open: Open,
+) -> impl Future<Output = ()> {
     async move {
+        let worker = &*worker;
         let alarm = worker.wheel.alarm();
         let mut info = Rc::new(ConnectionInfo {
             peer: peer(stream.peer()),
@@ -95,8 +98,7 @@ pub(crate) fn serve<D: Driver>(
                     let mut lease = worker.lease();
                     lease.place.place(say_goodbye(worker, &alarm, &stream, &mut stage)).await;
                     worker.give_back(lease);
-                    log(&info, &ended);
-                    return ended;
+                    return log(&info, &open, &ended);
                 }
             };
             let mut lease = worker.lease();
@@ -125,16 +127,14 @@ pub(crate) fn serve<D: Driver>(
             match result {
                 Ok(Progress::None) => {}
                 Ok(Progress::Made) => patience.since = worker.driver.now(),
-                Err(ended) => {
-                    log(&info, &ended);
-                    return ended;
-                }
+                Err(ended) => return log(&info, &open, &ended),
             }
         }
     }
 }
 
-fn log(info: &ConnectionInfo, ended: &Ended) {
+fn log(info: &ConnectionInfo, open: &Open, ended: &Ended) {
+    open.ended(ended);
     tracing::debug!(target: "peregrine", peer = %info.peer, %ended, "connection ended");
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// One worker's counts. It stays on the worker's thread, so that counting costs an addition.
 #[derive(Default)]
@@ -51,10 +52,11 @@ impl Observed {
         }
     }
 
-    pub(crate) fn opened(self: &Rc<Self>) -> Open {
+    /// A new connection, and its place among the most there may be.
+    pub(crate) fn opened(self: &Rc<Self>, room: OwnedSemaphorePermit) -> Open {
         self.connections.set(self.connections.get() + 1);
         self.accepted.set(self.accepted.get() + 1);
-        Open(Rc::clone(self))
+        Open { observed: Rc::clone(self), _room: room }
     }
 
     pub(crate) fn refused(&self) {
@@ -89,20 +91,23 @@ impl fmt::Debug for Observed {
 }
 
 /// A connection that counts as open until this is dropped.
-pub(crate) struct Open(Rc<Observed>);
+pub(crate) struct Open {
+    observed: Rc<Observed>,
+    _room: OwnedSemaphorePermit,
+}
 
 impl Open {
-    pub(crate) fn ended(self, ended: &Ended) {
-        *self.0.ended.borrow_mut().entry(ended.name()).or_default() += 1;
+    pub(crate) fn ended(&self, ended: &Ended) {
+        *self.observed.ended.borrow_mut().entry(ended.name()).or_default() += 1;
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let left = self.0.connections.get() - 1;
-        self.0.connections.set(left);
+        let left = self.observed.connections.get() - 1;
+        self.observed.connections.set(left);
         if left == 0
-            && let Some(waker) = self.0.waiting_for_empty.take()
+            && let Some(waker) = self.observed.waiting_for_empty.take()
         {
             waker.wake();
         }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -54,14 +55,22 @@ impl Stream {
 impl peregrine_driver::Stream for Stream {
     type Chunk = Chunk;
 
-    async fn recv(&self) -> io::Result<Chunk> {
-        loop {
-            match poll_fn(|context| self.shared.poll_receive(context)).await? {
-                Receive::Chunk(chunk) => return Ok(chunk),
-                // Rare, so the room for it is not kept in each future that waits for bytes.
-                Receive::NoBuffer => Box::pin(self.shared.worker.pool.freed()).await,
+    fn recv(&self) -> impl Future<Output = io::Result<Chunk>> {
+        // Written by hand, because idle connections are made of this future: an `async fn` would
+        // keep room for all that it may come to.
+        let mut freed: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
+        poll_fn(move |context| {
+            loop {
+                if let Some(waiting) = &mut freed {
+                    ready!(waiting.as_mut().poll(context));
+                    freed = None;
+                }
+                match ready!(self.shared.poll_receive(context))? {
+                    Receive::Chunk(chunk) => return Poll::Ready(Ok(chunk)),
+                    Receive::NoBuffer => freed = Some(Box::pin(self.shared.worker.pool.freed())),
+                }
             }
-        }
+        })
     }
 
     fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {

@@ -4,7 +4,7 @@
 //! [`Buffers::give_back`]. Buffers that wait for a reader are linked through a side table, so that
 //! a connection's queue of unread chunks needs no memory of its own.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
@@ -180,19 +180,23 @@ struct Block {
 }
 
 impl Block {
+    /// The pages are written to, so that they are there from the start: the kernel uses the buffers
+    /// in turn, and would make the first requests wait for each of them.
     fn allocate(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, PAGE).expect("a page is a power of two");
         assert!(bytes > 0, "no block is empty");
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
+        let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        // SAFETY: the block has `bytes` bytes, and nobody else knows it yet.
+        unsafe { start.write_bytes(0, bytes) };
         Self { start, layout }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the block came from `alloc_zeroed` with this layout, and `Shared` drops it only
+        // SAFETY: the block came from `alloc` with this layout, and `Shared` drops it only
         // after the ring was closed, so the kernel has no use for it.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
