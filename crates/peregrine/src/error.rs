@@ -1,12 +1,15 @@
 //! Why a server could not start: what is wrong, and how to mend it.
 
+use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
 /// Why a server could not start, or could not go on.
-#[derive(Debug)]
+///
+/// Its debug form is the text for people too, because that is what Rust prints when `main` returns
+/// an error.
 #[non_exhaustive]
 pub enum Error {
     /// An address cannot be understood.
@@ -23,6 +26,8 @@ pub enum Error {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// A certificate, its key or another setting of TLS cannot be used.
+    Tls(TlsError),
     /// The application contradicts itself. All contradictions are told at once.
     Build(BuildError),
     /// The driver that was asked for cannot run here.
@@ -36,6 +41,8 @@ pub enum Error {
     Config(String),
     /// A worker's thread ended by an error.
     Worker(io::Error),
+    /// The signals that end a server cannot be received.
+    Signals(io::Error),
 }
 
 impl fmt::Display for Error {
@@ -47,28 +54,58 @@ impl fmt::Display for Error {
                  `[::1]:8080`, `localhost:8080` or `unix:/run/app.sock`"
             ),
             Self::Bind { address, cause } => {
-                write!(f, "cannot listen on {address}: {cause}{}", remedy(cause))
+                write!(f, "cannot listen on {address}: {cause}{}", remedy(address, cause))
             }
+            Self::Tls(error) => error.fmt(f),
             Self::Build(error) => error.fmt(f),
             Self::Driver { driver, cause } => {
                 write!(f, "the {driver} driver cannot run here: {cause}")
             }
             Self::Config(cause) => f.write_str(cause),
-            Self::Worker(cause) => write!(f, "a worker ended: {cause}"),
+            Self::Worker(cause) => write!(f, "a worker ended: {cause}{}", exhaustion(cause)),
+            Self::Signals(cause) => {
+                write!(f, "cannot listen for SIGTERM and Ctrl-C: {cause}{}", exhaustion(cause))
+            }
         }
     }
 }
 
-fn remedy(cause: &io::Error) -> &'static str {
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What usually helps when an address cannot be listened on.
+fn remedy(address: &str, cause: &io::Error) -> &'static str {
+    let is_unix = address.starts_with("unix:");
     match cause.kind() {
+        io::ErrorKind::AddrInUse if is_unix => {
+            "; another process listens there, or the file is no socket: stop it, remove the file, or \
+             choose another path"
+        }
         io::ErrorKind::AddrInUse => {
             "; another process listens there: stop it, choose another port, or port 0 for any free one"
+        }
+        io::ErrorKind::PermissionDenied if is_unix => {
+            "; this user may not write in the socket's folder"
         }
         io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need a privilege (CAP_NET_BIND_SERVICE): choose a higher one"
         }
         io::ErrorKind::AddrNotAvailable => "; no interface of this machine has that address",
-        io::ErrorKind::NotFound => "; the socket's folder does not exist",
+        io::ErrorKind::NotFound if is_unix => "; the socket's folder does not exist",
+        _ => exhaustion(cause),
+    }
+}
+
+/// What helps when the process has run out of something.
+fn exhaustion(cause: &io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        // EMFILE and ENFILE, which have no kind; the numbers are those of every Unix.
+        Some(23 | 24) => {
+            "; raise the limit of descriptors with `ulimit -n` or LimitNOFILE= of the service"
+        }
         _ => "",
     }
 }
@@ -76,9 +113,11 @@ fn remedy(cause: &io::Error) -> &'static str {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Address { cause, .. } | Self::Bind { cause, .. } | Self::Worker(cause) => {
-                Some(cause)
-            }
+            Self::Address { cause, .. }
+            | Self::Bind { cause, .. }
+            | Self::Worker(cause)
+            | Self::Signals(cause) => Some(cause),
+            Self::Tls(error) => Some(error),
             Self::Build(error) => Some(error),
             Self::Driver { .. } | Self::Config(_) => None,
         }
@@ -88,5 +127,47 @@ impl StdError for Error {
 impl From<BuildError> for Error {
     fn from(error: BuildError) -> Self {
         Self::Build(error)
+    }
+}
+
+impl From<TlsError> for Error {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(address: &str, code: i32) -> String {
+        let cause = io::Error::from_raw_os_error(code);
+        Error::Bind { address: address.to_owned(), cause }.to_string()
+    }
+
+    #[test]
+    fn what_main_prints_is_the_text_for_people() {
+        let missing = peregrine_tls::Tls::from_pem_files("no-such.pem", "no-such.key");
+        let error = Error::from(missing.expect_err("there is no such file"));
+        let printed = format!("{error:?}");
+        assert!(printed.starts_with("cannot read no-such.pem: "), "{printed}");
+        assert_eq!(printed, error.to_string());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_remedy_fits_the_kind_of_address_and_the_cause() {
+        for (text, remedy) in [
+            (bind("127.0.0.1:80", 13), "CAP_NET_BIND_SERVICE"),
+            (bind("unix:/run/app.sock", 13), "folder"),
+            (bind("unix:/run/none/app.sock", 2), "folder does not exist"),
+            (bind("unix:/run/app.sock", 98), "remove the file"),
+            (bind("127.0.0.1:80", 98), "port 0"),
+            (bind("127.0.0.1:80", 24), "ulimit -n"),
+            (Error::Worker(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
+            (Error::Signals(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
+        ] {
+            assert!(text.contains(remedy), "{text}");
+        }
     }
 }

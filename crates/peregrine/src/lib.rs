@@ -22,6 +22,7 @@ mod error;
 mod listen;
 mod running;
 mod server;
+mod signals;
 pub mod test;
 
 pub use bytes;

@@ -38,13 +38,41 @@ pub(crate) struct Bound {
     pub(crate) file: Option<SocketFile>,
 }
 
-/// The file of a Unix socket, removed when this is dropped.
+/// The file of a Unix socket, removed when this is dropped, unless another one has its place by then.
 #[derive(Debug)]
-pub(crate) struct SocketFile(PathBuf);
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    #[cfg(unix)]
+    identity: Identity,
+}
+
+#[cfg(unix)]
+impl SocketFile {
+    /// The socket that was just bound to `path`.
+    fn of(path: &Path) -> io::Result<Self> {
+        let identity = identity(&std::fs::symlink_metadata(path)?);
+        Ok(Self { path: path.to_path_buf(), identity })
+    }
+}
+
+/// A file's device, number and time of change: numbers alone are soon used again.
+#[cfg(unix)]
+type Identity = (u64, u64, i64, i64);
+
+#[cfg(unix)]
+fn identity(metadata: &std::fs::Metadata) -> Identity {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        #[cfg(unix)]
+        if std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| identity(&found) == self.identity)
+        {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -105,18 +133,21 @@ fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
 /// One socket, shared by all workers: Unix sockets have no SO_REUSEPORT.
 #[cfg(unix)]
 fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
+    use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::{UnixListener, UnixStream};
-    // A file that nobody listens on is what a killed server left behind.
-    if path.exists() {
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::fs::remove_file(path)?;
-            }
-            _ => return Err(io::ErrorKind::AddrInUse.into()),
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        // Whatever is no socket is somebody's file: connecting to it is refused too, so that only its
+        // type tells it from what a killed server left behind.
+        let is_stale = found.file_type().is_socket()
+            && UnixStream::connect(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if !is_stale {
+            return Err(io::ErrorKind::AddrInUse.into());
         }
+        std::fs::remove_file(path)?;
     }
     let first = UnixListener::bind(path)?;
-    let file = Some(SocketFile(path.to_path_buf()));
+    let file = Some(SocketFile::of(path)?);
     let mut sockets = Vec::with_capacity(workers);
     for _ in 1..workers {
         sockets.push(Socket::Unix(first.try_clone()?));
@@ -182,5 +213,36 @@ mod tests {
         let stale = Bound { file: None, ..live };
         drop(stale.sockets);
         bind(&address, 1).expect("nobody listens any more");
+    }
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_no_socket_is_never_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("precious");
+        std::fs::write(&path, "data").expect("a new file");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a new link");
+        for place in [&path, &link, &folder.path().to_path_buf()] {
+            let error = bind(&format!("unix:{}", place.display()), 2).expect_err("it is taken");
+            assert!(error.to_string().contains("is no socket"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&link).expect("it is still there"), "data");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_socket_of_a_successor_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let address = format!("unix:{}", path.display());
+        let mut old = bind(&address, 1).expect("free");
+        old.sockets.clear();
+        // Longer than the grain of a file's times.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let successor = bind(&address, 1).expect("nobody listens any more");
+        drop(old);
+        assert!(path.exists());
+        drop(successor);
+        assert!(!path.exists());
     }
 }

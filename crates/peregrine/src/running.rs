@@ -4,17 +4,16 @@ use crate::choice::Choice;
 use crate::error::Error;
 use crate::listen::Place;
 use crate::server::{IntoApplication, SocketFiles, url};
+use crate::signals::Signals;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Cut, Door, Limits, Observed, Order, Report, Snapshot};
 use peregrine_web::application::Application;
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::mpsc;
-use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -22,6 +21,9 @@ use tokio::sync::watch;
 /// Beyond the shutdown timeout, how long a worker may take to end before it is given up. Only a
 /// handler that blocks its thread makes one take longer.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How soon an order is noticed by the thread that waits for the workers.
+const POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What one worker's thread is given.
 pub(crate) struct Worker {
@@ -195,7 +197,7 @@ impl Running {
     pub fn wait(self) -> Result<Stopped, Error> {
         let mut stopped = Stopped { workers: vec![None; self.workers], cut: Vec::new() };
         let mut failed = None;
-        let mut deadline = None;
+        let mut deadline = Deadline::default();
         for _ in 0..self.workers {
             let Some(ended) = self.next_report(&mut deadline) else { break };
             match ended.result {
@@ -213,17 +215,14 @@ impl Running {
     }
 
     /// The next worker's end; `None` if it does not come in time after the order.
-    fn next_report(&self, deadline: &mut Option<Instant>) -> Option<Ended> {
+    fn next_report(&self, deadline: &mut Deadline) -> Option<Ended> {
         loop {
-            let is_ordered = *self.orders.borrow() != Order::Serve;
-            if is_ordered && deadline.is_none() {
-                *deadline = Some(Instant::now() + self.shutdown_timeout + GRACE);
-            }
-            let patience = match deadline {
-                None => Duration::from_millis(100),
-                Some(at) => at.checked_duration_since(Instant::now())?,
+            deadline.follow(*self.orders.borrow(), self.shutdown_timeout, Instant::now());
+            let patience = match deadline.at {
+                None => POLL_PAUSE,
+                Some(at) => at.checked_duration_since(Instant::now())?.min(POLL_PAUSE),
             };
-            match self.reports.recv_timeout(patience.min(Duration::from_millis(100))) {
+            match self.reports.recv_timeout(patience) {
                 Ok(ended) => return Some(ended),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
@@ -236,22 +235,43 @@ impl Running {
     /// # Errors
     /// A worker ended by an error, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
+        let signals = Signals::listen().map_err(Error::Signals)?;
+        self.wait_for(signals)
+    }
+
+    pub(crate) fn wait_for(self, mut signals: Signals) -> Result<Stopped, Error> {
         let handle = self.handle();
-        let signals = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async move {
-                signal().await?;
-                handle.shut_down();
-                signal().await?;
-                handle.cut();
-                Ok::<_, io::Error>(())
-            })
+        let obey = move || {
+            signals.wait();
+            handle.shut_down();
+            signals.wait();
+            handle.cut();
         };
         thread::Builder::new()
             .name("peregrine-signals".to_owned())
-            .spawn(signals)
-            .map_err(Error::Worker)?;
+            .spawn(obey)
+            .map_err(Error::Signals)?;
         self.wait()
+    }
+}
+
+/// When workers that did not end are given up.
+#[derive(Debug, Default)]
+struct Deadline {
+    order: Order,
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    /// An order may only bring the end nearer.
+    fn follow(&mut self, order: Order, shutdown_timeout: Duration, now: Instant) {
+        if order <= self.order {
+            return;
+        }
+        self.order = order;
+        let patience = if order == Order::Cut { GRACE } else { shutdown_timeout + GRACE };
+        let at = now + patience;
+        self.at = Some(self.at.map_or(at, |before| before.min(at)));
     }
 }
 
@@ -259,25 +279,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Cut);
     }
-}
-
-#[cfg(unix)]
-async fn signal() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    poll_fn(|context| {
-        let is_ordered =
-            terminate.poll_recv(context).is_ready() || interrupt.poll_recv(context).is_ready();
-        if is_ordered { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-async fn signal() -> io::Result<()> {
-    tokio::signal::ctrl_c().await
 }
 
 impl Worker {
@@ -339,5 +340,23 @@ impl fmt::Display for Stopped {
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_to_cut_brings_the_end_nearer_and_nothing_moves_it_away() {
+        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
+        let mut deadline = Deadline::default();
+        deadline.follow(Order::Serve, hour, now);
+        assert_eq!(deadline.at, None);
+        deadline.follow(Order::Drain, hour, now);
+        deadline.follow(Order::Drain, hour, now + hour);
+        assert_eq!(deadline.at, Some(now + hour + GRACE));
+        deadline.follow(Order::Cut, hour, now);
+        assert_eq!(deadline.at, Some(now + GRACE));
     }
 }

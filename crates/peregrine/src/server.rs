@@ -4,6 +4,7 @@ use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::running::{Running, Worker};
+use crate::signals::Signals;
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Door, Limits};
 use peregrine_tls::Tls;
@@ -177,7 +178,9 @@ impl Server {
         M: Fn() -> A + Clone + Send + 'static,
     {
         let quiet = self.quiet;
-        let stopped = self.start(make)?.wait_for_signal()?;
+        // Whoever reads the line at the start may send a signal at once.
+        let signals = Signals::listen().map_err(Error::Signals)?;
+        let stopped = self.start(make)?.wait_for(signals)?;
         tracing::info!(target: "peregrine", "{stopped}");
         if !quiet {
             eprintln!("{stopped}");

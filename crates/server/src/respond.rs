@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
 use peregrine_driver::Driver;
 use peregrine_proto::Reject;
-use peregrine_proto::h1::ResponseLength;
+use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_web::{Body, Fields, Problem, Response, respond::IntoResponse};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub(crate) async fn run<D: Driver>(
     upload: &mut Upload,
 ) -> Result<(), Ended> {
     let length = response.body.length().map_or(ResponseLength::Unknown, ResponseLength::Exact);
-    write_head(talk, &response, length);
+    let mode = write_head(talk, &response, length);
     if let Some(bytes) = response.body.as_slice() {
         let most = talk.link.worker.limits.pending_output_bytes_max.max(1);
         if bytes.len() <= most {
@@ -36,17 +36,25 @@ pub(crate) async fn run<D: Driver>(
         talk.protocol.finish(std::iter::empty(), talk.link.outbox);
         return Ok(());
     }
-    stream(talk, &mut response.body, upload).await
+    stream(talk, &mut response.body, mode, upload).await
 }
 
 /// Sends a body as its pieces become ready.
 async fn stream<D: Driver>(
     talk: &mut Talk<'_, D>,
     body: &mut Body,
+    mode: BodyMode,
     upload: &mut Upload,
 ) -> Result<(), Ended> {
     let mut trailers = HeaderMap::new();
-    loop {
+    // What is beyond it would be dropped, and a stream that is always ready and has no end would
+    // hold the worker for ever: nothing waits for a peer where nothing is sent.
+    let mut left = match mode {
+        BodyMode::None => Some(0),
+        BodyMode::Exact(bytes) => Some(bytes),
+        BodyMode::Chunked | BodyMode::UntilClose => None,
+    };
+    while left != Some(0) {
         let frame = match next_frame(talk, body, upload).await? {
             None => break,
             Some(Ok(frame)) => frame,
@@ -60,7 +68,8 @@ async fn stream<D: Driver>(
         };
         match frame.into_data() {
             Ok(data) => {
-                talk.protocol.send_data(&data, talk.link.outbox);
+                let taken = talk.protocol.send_data(&data, talk.link.outbox);
+                left = left.map(|left| left - taken as u64);
                 if talk.link.is_full() {
                     talk.link.flush().await?;
                 }
@@ -142,10 +151,14 @@ fn whole<D: Driver>(talk: &mut Talk<'_, D>, problem: Problem) {
     talk.protocol.finish(std::iter::empty(), talk.link.outbox);
 }
 
-fn write_head<D: Driver>(talk: &mut Talk<'_, D>, response: &Response, length: ResponseLength) {
+fn write_head<D: Driver>(
+    talk: &mut Talk<'_, D>,
+    response: &Response,
+    length: ResponseLength,
+) -> BodyMode {
     let date = talk.link.worker.date();
     let status = response.status.as_u16();
-    talk.protocol.respond(status, pairs(&response.fields), length, &date, talk.link.outbox);
+    talk.protocol.respond(status, pairs(&response.fields), length, &date, talk.link.outbox)
 }
 
 fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {

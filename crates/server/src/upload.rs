@@ -142,13 +142,26 @@ impl Upload {
     /// Moves what is here into the pipe, or waits for more.
     async fn step<D: Driver>(&mut self, talk: &mut Talk<'_, D>) -> Result<Option<Uploaded>, Ended> {
         let Stage::Flowing(flow) = &mut self.0 else { return Ok(Some(Uploaded::Whole)) };
-        match receive(talk) {
-            Step::Data(bytes) => {
-                let piece = Bytes::copy_from_slice(&talk.link.inbox.unread()[bytes.data]);
-                talk.link.inbox.consume(bytes.used);
-                flow.received += piece.len() as u64;
-                flow.writer.push(piece);
+        // Small chunks go together: each piece costs more memory than a chunk of one byte.
+        let mut piece = Vec::new();
+        let step = loop {
+            match receive(talk) {
+                Step::Data(bytes) => {
+                    piece.extend_from_slice(&talk.link.inbox.unread()[bytes.data]);
+                    talk.link.inbox.consume(bytes.used);
+                }
+                step => break step,
             }
+        };
+        let any = !piece.is_empty();
+        if any {
+            flow.received += piece.len() as u64;
+            flow.writer.push(Bytes::from(piece));
+        }
+        match step {
+            Step::Data(_) => unreachable!("data goes into the piece"),
+            // There may be no room for more.
+            Step::NeedInput if any => {}
             Step::End => {
                 let trailers = trailers(talk);
                 if let Stage::Flowing(flow) = std::mem::replace(&mut self.0, Stage::Done) {

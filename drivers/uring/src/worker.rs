@@ -241,6 +241,7 @@ impl Shared {
     pub(crate) fn shut_down(self: &Rc<Self>) {
         self.ending.set(true);
         let end = Instant::now() + SHUTDOWN_MAX;
+        self.await_cancelled();
         while self.in_flight.get() > 0 || self.wake_armed.get() || self.sleep_until.get().is_some()
         {
             if Instant::now() > end || self.cancel_all().is_err() {
@@ -258,6 +259,23 @@ impl Shared {
             // The kernel may still write to buffers or read what is being sent. Memory that is
             // never freed is the smaller harm.
             let _never_freed = std::mem::ManuallyDrop::new(Rc::clone(self));
+        }
+    }
+
+    /// Waits while operations end that were cancelled one by one, as those of dropped connections are.
+    /// To cancel everything, the kernel looks for each operation among all: with thousands of
+    /// connections that takes seconds, and nothing of it is needed for those that end anyway.
+    fn await_cancelled(self: &Rc<Self>) {
+        let mut rounds_without_end = 0;
+        while self.in_flight.get() > 0 && rounds_without_end < 2 {
+            let before = self.in_flight.get();
+            let wait = Wait::Completion(Some(Duration::from_millis(20)));
+            if self.ring.borrow_mut().enter(wait).is_err() {
+                return;
+            }
+            self.dispatch();
+            let any_ended = self.in_flight.get() < before;
+            rounds_without_end = if any_ended { 0 } else { rounds_without_end + 1 };
         }
     }
 
