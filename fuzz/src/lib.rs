@@ -1,1 +1,92 @@
-//! Fuzz targets.
+//! Fuzz targets: plain functions that panic if a promise is broken.
+//!
+//! Two ways to run one. `cargo run -p peregrine-fuzz --release -- head --seconds 60 --seed 1` mutates
+//! the case files of the crates with nothing but stable Rust. The binaries of `fuzz_targets` are for
+//! libFuzzer (feature `libfuzzer`); built without it, they replay the files named on their command
+//! line.
+//!
+//! To add a target: write its function in a file, and add its line to [`TARGETS`].
+
+#![forbid(unsafe_code)]
+
+mod connection;
+pub mod corpus;
+pub mod mutate;
+#[path = "../../crates/proto/tests/h1/play.rs"]
+mod play;
+#[path = "../../crates/proto/tests/h1/reader.rs"]
+mod reader;
+mod response;
+#[path = "../../crates/proto/tests/h1/script.rs"]
+mod script;
+
+pub use connection::{body, head};
+pub use peregrine_router::fuzz::fuzz_one as router;
+pub use peregrine_tls::fuzz_one as tls;
+pub use response::response;
+
+/// A target by name, with the function that makes the inputs it starts from.
+pub struct Target {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Panics if the input shows a fault.
+    pub run: fn(&[u8]),
+    /// The inputs that mutation starts from.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target { name: "head", run: head, seeds: corpus::requests },
+    Target { name: "body", run: body, seeds: corpus::connections },
+    Target { name: "response", run: response, seeds: corpus::responses },
+    Target { name: "router", run: router, seeds: corpus::routes },
+    Target { name: "tls", run: tls, seeds: corpus::records },
+];
+
+/// The entry point of a target's binary: libFuzzer's, or one that replays files.
+#[macro_export]
+macro_rules! target {
+    ($name:ident) => {
+        #[cfg(feature = "libfuzzer")]
+        libfuzzer_sys::fuzz_target!(|data: &[u8]| peregrine_fuzz::$name(data));
+
+        #[cfg(not(feature = "libfuzzer"))]
+        fn main() -> std::io::Result<()> {
+            for path in std::env::args().skip(1) {
+                $crate::$name(&std::fs::read(path)?);
+            }
+            Ok(())
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TARGETS, mutate::Mutator};
+
+    #[test]
+    fn every_target_holds_on_its_seeds_and_some_mutations() {
+        for target in TARGETS {
+            let seeds = (target.seeds)();
+            assert!(seeds.len() > 10, "{} has too few seeds", target.name);
+            for seed in &seeds {
+                (target.run)(seed);
+            }
+            let mut mutator = Mutator::new(seeds, 1);
+            for _ in 0..2000 {
+                (target.run)(mutator.next());
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_inputs() {
+        let inputs = |seed| {
+            let mut mutator = Mutator::new((TARGETS[0].seeds)(), seed);
+            (0..50).map(|_| mutator.next().to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(inputs(7), inputs(7));
+        assert_ne!(inputs(7), inputs(8));
+    }
+}

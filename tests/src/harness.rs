@@ -111,7 +111,7 @@ pub trait Peer {
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Accepts one connection. A failed attempt says nothing about the next one.
-pub async fn accept<L: Listener>(listener: &L) -> L::Stream {
+pub(crate) async fn accept<L: Listener>(listener: &L) -> L::Stream {
     for _ in 0..ATTEMPTS_MAX {
         if let Ok(stream) = listener.accept().await {
             return stream;

@@ -2,11 +2,18 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use peregrine_driver::Options;
 use peregrine_driver_sim::{Client, Faults, Network, Port, Sim};
 
 use crate::harness::{Harness, Peer};
+
+/// The most that one direction holds. It is small, so that back-pressure is the rule.
+const PIPE_BYTES_MAX: usize = 4096;
+
+/// After this long, on the virtual clock, a case hangs: it waits for something step by step.
+const CASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs but
 /// loses nothing.
@@ -31,7 +38,9 @@ impl Harness for Simulated {
         for seed in self.seeds.clone() {
             // The first seed is the calm one: what fails there has nothing to do with faults.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
+            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, ..faults };
             let network = Network::new(seed, faults);
+            network.set_time_max(CASE_MAX);
             network
                 .run(&Options::default(), async |driver| case(driver).await)
                 .expect("a runtime without I/O starts");
@@ -40,9 +49,8 @@ impl Harness for Simulated {
         }
     }
 
-    /// A pipe holds 64 KiB at most.
     fn large(&self) -> usize {
-        70_000
+        PIPE_BYTES_MAX + PIPE_BYTES_MAX / 2
     }
 
     fn bind(&self, driver: &Sim) -> (Port, u64) {

@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+/// A rule and the file that obeys it.
+type Citation = (String, String);
+
 const PAGE: &str = "docs/conformance.md";
 
 /// Is the page what the comments say?
@@ -26,7 +29,7 @@ pub(crate) fn write(root: &Path) {
 }
 
 fn page(root: &Path) -> String {
-    let mut rules: BTreeMap<(u32, Vec<u32>), Vec<(String, String)>> = BTreeMap::new();
+    let mut rules: BTreeMap<(u32, Vec<u32>), Vec<Citation>> = BTreeMap::new();
     for path in rust_files(root) {
         let place = place(root, &path);
         if place.starts_with("tidy/") || place.starts_with("lab/") {

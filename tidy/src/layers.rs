@@ -94,7 +94,8 @@ fn compare(layers: &Layers, packages: &[Package]) -> Vec<String> {
             let is_free = dependency.is_development && !is_lab;
             let is_allowed = allowed.iter().any(|name| name == to || name == "*");
             if dependency.is_inside && !is_allowed && !is_free {
-                complaints.push(format!("{from} -> {to} is an arrow that tidy/layers.toml forbids"));
+                complaints
+                    .push(format!("{from} -> {to} is an arrow that tidy/layers.toml forbids"));
             }
             if !dependency.is_inside && is_bare && !dependency.is_development {
                 complaints.push(format!("{from} -> {to}: {from} has no dependencies by design"));

@@ -41,7 +41,8 @@ fn main() -> ExitCode {
         conformance::write(&root);
         return ExitCode::SUCCESS;
     }
-    if let Some(unknown) = wanted.iter().find(|name| CHECKS.iter().all(|(check, _)| check != name)) {
+    if let Some(unknown) = wanted.iter().find(|name| CHECKS.iter().all(|(check, _)| check != name))
+    {
         let names: Vec<_> = CHECKS.iter().map(|(name, _)| *name).collect();
         eprintln!("tidy: there is no check `{unknown}`; there are: {}", names.join(", "));
         return ExitCode::from(2);

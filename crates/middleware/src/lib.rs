@@ -1,1 +1,32 @@
-//! The middleware that ships with Peregrine.
+//! The middleware that ships with Peregrine, a file each.
+//!
+//! They stand on the two traits of `peregrine-web` only ([`Middleware`] and [`Service`]), know
+//! neither server nor driver, and are given to a scope or an application with `.with(..)`. One that
+//! is given earlier runs around those that are given later.
+//!
+//! The usual order, from the outside: [`RequestId`], so that all that follows can name the request;
+//! [`AccessLog`], which sees what is answered in the end; [`ResponseHeaders`]; [`CatchPanic`];
+//! [`Timeout`]; [`BodyLimit`].
+//!
+//! Start with `body_limit.rs`, which is the shortest, to see what one looks like.
+//!
+//! [`Middleware`]: peregrine_web::Middleware
+//! [`Service`]: peregrine_web::Service
+#![forbid(unsafe_code)]
+
+pub mod access_log;
+pub mod body_limit;
+pub mod catch_panic;
+pub mod request_id;
+pub mod response_headers;
+mod seen;
+#[cfg(test)]
+mod testing;
+pub mod timeout;
+
+pub use access_log::AccessLog;
+pub use body_limit::BodyLimit;
+pub use catch_panic::CatchPanic;
+pub use request_id::{RequestId, RequestIdValue};
+pub use response_headers::ResponseHeaders;
+pub use timeout::Timeout;

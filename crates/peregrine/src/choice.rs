@@ -60,14 +60,14 @@ impl DriverChoice {
         }
         match peregrine_driver_uring::probe() {
             Ok(features) => {
-                Ok(Chosen { choice: Choice::Uring, reason: { let _ = features; "io_uring".to_owned() } })
+                Ok(Chosen { choice: Choice::Uring, reason: format!("io_uring ({features})") })
             }
             Err(refusal) if self == Self::Uring => {
-                Err(Error::Driver { driver: "io_uring", cause: { let _ = refusal; String::new() } })
+                Err(Error::Driver { driver: "io_uring", cause: refusal.to_string() })
             }
-            Err(_refusal) => Ok(Chosen {
+            Err(refusal) => Ok(Chosen {
                 choice: Choice::Tokio,
-                reason: format!("tokio, because io_uring is refused"),
+                reason: format!("tokio, because io_uring is refused: {refusal}"),
             }),
         }
     }

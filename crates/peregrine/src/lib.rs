@@ -49,3 +49,12 @@ pub mod prelude {
     pub use peregrine_tls::Tls;
     pub use peregrine_web::prelude::*;
 }
+
+/// The guide's and the README's code is compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/README.md")]
+mod guide {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

@@ -285,9 +285,7 @@ impl Worker {
         match self.choice {
             Choice::Tokio => self.run_on::<Tokio>(application, orders),
             #[cfg(target_os = "linux")]
-            Choice::Uring => {
-                self.run_on::<peregrine_driver_uring::Uring>(application, orders)
-            }
+            Choice::Uring => self.run_on::<peregrine_driver_uring::Uring>(application, orders),
             #[cfg(not(target_os = "linux"))]
             Choice::Uring => unreachable!("the probe refuses io_uring on this system"),
         }

@@ -7,9 +7,9 @@ use crate::running::{Running, Worker};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Door, Limits};
 use peregrine_tls::Tls;
-use peregrine_web::{App, BuildError};
 use peregrine_web::application::Application;
 use peregrine_web::middleware::Wrap;
+use peregrine_web::{App, BuildError};
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -243,11 +243,8 @@ fn cores() -> usize {
 fn first_line(running: &Running, chosen: &Chosen, workers: usize) -> String {
     let urls: Vec<_> = running.urls().collect();
     let plural = if workers == 1 { "" } else { "s" };
-    let tls = if running.urls().any(|url| url.starts_with("https")) {
-        "; TLS 1.3 and 1.2"
-    } else {
-        ""
-    };
+    let tls =
+        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
     format!(
         "peregrine {}: {}; {workers} worker{plural}; driver {}{tls}",
         env!("CARGO_PKG_VERSION"),

@@ -98,16 +98,17 @@ impl Known {
 
     /// The variant of a name, in any case. RFC 9110 §5.1: field names are case-insensitive.
     ///
-    /// A hash of the length and four letters leaves one candidate, which is then compared exactly, so
-    /// a name that is found needs no other check of its bytes.
+    /// A hash of the name's two ends leaves one candidate, which is then compared exactly, so a name
+    /// that is found needs no other check of its bytes.
     #[inline]
     #[must_use]
     pub fn find(name: &[u8]) -> Self {
         if name.len() < NAME_BYTES_MIN || name.len() > NAME_BYTES_MAX {
             return Self::Other;
         }
-        let candidate = &CANDIDATES[usize::from(SLOTS[hash(name)])];
-        if usize::from(candidate.length) == name.len() && candidate.is(name) {
+        let ends = Ends::of(name);
+        let candidate = &CANDIDATES[usize::from(SLOTS[ends.hash(name.len())])];
+        if usize::from(candidate.length) == name.len() && candidate.is(name, ends) {
             candidate.known
         } else {
             Self::Other
@@ -115,7 +116,6 @@ impl Known {
     }
 
     /// Whether the field can be sent as a trailer and mean anything there.
-    ///
     // RFC 9110 §6.5.1: a trailer must not be used for framing, routing, authentication, request
     // modifiers, response controls, or the content's format.
     #[must_use]
@@ -131,7 +131,6 @@ impl Known {
 }
 
 /// The elements of a comma-separated list of tokens, without the white space around them.
-///
 // RFC 9110 §5.6.1.2: a recipient must parse and ignore a reasonable number of empty list elements;
 // the limit on a field's length bounds them.
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -163,7 +162,6 @@ pub(crate) const fn is(byte: u8, class: u8) -> bool {
 }
 
 /// The first byte from `from` on that no field value has, and is not a tab; `bytes.len()` if none.
-///
 // RFC 9110 §5.5: a value is made of visible bytes, obs-text, spaces and tabs.
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
@@ -279,64 +277,81 @@ const NAME_BYTES_MAX: usize = 32;
 struct Candidate {
     known: Known,
     length: u8,
-    words: [u64; NAME_BYTES_MAX / 8],
-    /// All bits of each byte, but for a letter the one that tells its case.
-    masks: [u64; NAME_BYTES_MAX / 8],
+    ends: Ends,
+    end_masks: Ends,
+    middle: [u64; 2],
+    middle_masks: [u64; 2],
 }
 
 impl Candidate {
-    /// Whether `name`, of the same length, is this name in any case.
+    /// Whether `name`, of the same length, is this name in any case. A mask has all bits of each byte,
+    /// but for a letter not the one that tells its case.
     #[inline]
-    fn is(&self, name: &[u8]) -> bool {
-        let mut at = 0;
-        while at * 8 < name.len() {
-            if (word(name, at) ^ self.words[at]) & self.masks[at] != 0 {
-                return false;
-            }
-            at += 1;
-        }
-        true
+    fn is(&self, name: &[u8], ends: Ends) -> bool {
+        let first = (ends.first ^ self.ends.first) & self.end_masks.first;
+        let last = (ends.last ^ self.ends.last) & self.end_masks.last;
+        first | last == 0 && (name.len() <= 16 || self.is_within(name))
+    }
+
+    fn is_within(&self, name: &[u8]) -> bool {
+        let second = (word(name, 1) ^ self.middle[0]) & self.middle_masks[0];
+        let third = (word(name, 2) ^ self.middle[1]) & self.middle_masks[1];
+        second | third == 0
     }
 }
 
-/// Word number `at` of a name of at least 2 bytes. The last word of a long name, and the halves of a
-/// short one, overlap what is before them, so that nothing beyond the name is read.
-#[inline]
-const fn word(name: &[u8], at: usize) -> u64 {
-    let length = name.len();
-    if length >= 8 {
-        let start = if at * 8 + 8 <= length { at * 8 } else { length - 8 };
-        match name.split_at(start).1.first_chunk::<8>() {
-            Some(chunk) => u64::from_le_bytes(*chunk),
-            None => unreachable!(),
-        }
-    } else if length >= 4 {
-        match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+/// The first and the last eight bytes of a name, which overlap or are the same in a short one.
+#[derive(Clone, Copy)]
+struct Ends {
+    first: u64,
+    last: u64,
+}
+
+impl Ends {
+    /// The ends of a name of at least 2 bytes.
+    #[inline]
+    const fn of(name: &[u8]) -> Self {
+        match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
             (Some(first), Some(last)) => {
-                u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32
+                Self { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) }
             }
-            _ => unreachable!(),
+            _ => Self { first: short_word(name), last: short_word(name) },
         }
-    } else {
-        name[0] as u64 | (name[length / 2] as u64) << 8 | (name[length - 1] as u64) << 16
+    }
+
+    /// The multiplier was searched for; that no two names share a slot is asserted below.
+    #[inline]
+    const fn hash(self, length: usize) -> usize {
+        const WITHOUT_CASE: u64 = ONES * 0xdf;
+        let ends = (self.first & WITHOUT_CASE) ^ (self.last & WITHOUT_CASE).rotate_left(19);
+        (ends.wrapping_add(length as u64).wrapping_mul(0x9fab_a827_2e50_bd4f) >> 55) as usize
     }
 }
 
-/// The multipliers were searched for; that no two names share a slot is asserted below.
-#[inline]
-const fn hash(name: &[u8]) -> usize {
-    const fn letter(byte: u8) -> usize {
-        (byte & 0xdf) as usize
+/// Word number `at` of a name of at least 16 bytes. The last one overlaps what is before it, so that
+/// nothing beyond the name is read.
+const fn word(name: &[u8], at: usize) -> u64 {
+    let start = if at * 8 + 8 <= name.len() { at * 8 } else { name.len() - 8 };
+    match name.split_at(start).1.first_chunk::<8>() {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => unreachable!(),
     }
-    let length = name.len();
-    (length * 130
-        + letter(name[0]) * 167
-        + letter(name[length / 2]) * 158
-        + letter(name[length - 1]) * 151
-        + letter(name[length - 2]) * 105)
-        % SLOT_COUNT
 }
 
+/// All bytes of a name of 2 to 7 bytes; the two halves of a longer one overlap.
+const fn short_word(name: &[u8]) -> u64 {
+    match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32
+        }
+        _ => {
+            let middle = (name[name.len() / 2] as u64) << 8;
+            name[0] as u64 | middle | (name[name.len() - 1] as u64) << 16
+        }
+    }
+}
+
+/// A hash has nine bits.
 const SLOT_COUNT: usize = 512;
 const NONE: u8 = Known::ALL.len() as u8;
 
@@ -345,7 +360,8 @@ static SLOTS: [u8; SLOT_COUNT] = {
     let mut slots = [NONE; SLOT_COUNT];
     let mut at = 0;
     while at < Known::ALL.len() {
-        let slot = hash(Known::NAMES[at].as_bytes());
+        let name = Known::NAMES[at].as_bytes();
+        let slot = Ends::of(name).hash(name.len());
         assert!(slots[slot] == NONE, "two well-known names share a slot: search new multipliers");
         slots[slot] = at as u8;
         at += 1;
@@ -354,8 +370,15 @@ static SLOTS: [u8; SLOT_COUNT] = {
 };
 
 static CANDIDATES: [Candidate; Known::ALL.len() + 1] = {
-    const EMPTY: Candidate =
-        Candidate { known: Known::Other, length: 0, words: [0; 4], masks: [u64::MAX; 4] };
+    const NO_ENDS: Ends = Ends { first: 0, last: 0 };
+    const EMPTY: Candidate = Candidate {
+        known: Known::Other,
+        length: 0,
+        ends: NO_ENDS,
+        end_masks: NO_ENDS,
+        middle: [0; 2],
+        middle_masks: [0; 2],
+    };
     let mut candidates = [EMPTY; Known::ALL.len() + 1];
     let mut at = 0;
     while at < Known::ALL.len() {
@@ -371,11 +394,12 @@ static CANDIDATES: [Candidate; Known::ALL.len() + 1] = {
         }
         candidates[at].known = Known::ALL[at];
         candidates[at].length = name.len() as u8;
-        let mut part = 0;
-        while part * 8 < name.len() {
-            candidates[at].words[part] = word(name, part);
-            candidates[at].masks[part] = word(mask.split_at(name.len()).0, part);
-            part += 1;
+        let mask = mask.split_at(name.len()).0;
+        candidates[at].ends = Ends::of(name);
+        candidates[at].end_masks = Ends::of(mask);
+        if name.len() > 16 {
+            candidates[at].middle = [word(name, 1), word(name, 2)];
+            candidates[at].middle_masks = [word(mask, 1), word(mask, 2)];
         }
         at += 1;
     }

@@ -6,6 +6,8 @@ mod framing;
 mod parse;
 mod receive;
 mod send;
+#[cfg(test)]
+mod states;
 mod trailers;
 mod write;
 

@@ -206,6 +206,12 @@ impl HeadIndex {
         self.fields.iter().find(|field| field.known == known).map(|field| field.value)
     }
 
+    /// The places of all values of this well-known name, in the order of sending.
+    pub fn values(&self, known: Known) -> impl Iterator<Item = Span> {
+        let fields = self.fields.iter().filter(move |field| field.known == known);
+        fields.map(|field| field.value)
+    }
+
     /// The path in `head`; `/` where the target has none. RFC 9110 §4.2.3: an empty path component is
     /// equivalent to an absolute path of "/".
     #[inline]

@@ -16,7 +16,8 @@ pub struct Limits {
     /// Passing it: 431.
     pub fields_max: usize,
     /// The content of one request, in bytes. Default 2 MiB; `u64::MAX` for no limit. Passing it: 413,
-    /// at once if the head tells the length, else at the chunk that passes it.
+    /// at once if the head tells the length, else at the chunk that passes it. Extensions of chunks
+    /// count as content.
     pub body_bytes_max: u64,
     /// The extensions of one chunk, from the first byte after its size to its line end. Default 256.
     /// Passing it: 400.

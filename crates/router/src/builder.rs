@@ -344,9 +344,8 @@ impl Draft {
     /// The first stage from `stage` on that this draft has.
     fn stage_from(&self, stage: u16) -> Option<u16> {
         let parameter_stage = self.affixed.len() as u16;
-        if stage < parameter_stage {
-            Some(stage)
-        } else if stage == parameter_stage && self.parameter.is_some() {
+        let is_parameter = stage == parameter_stage && self.parameter.is_some();
+        if stage < parameter_stage || is_parameter {
             Some(stage)
         } else {
             self.rest.map(|_| parameter_stage + 1)

@@ -206,7 +206,7 @@ impl Source<'_> {
     fn path(&mut self) -> Vec<u8> {
         let mut path = Vec::new();
         for _ in 0..self.below(7) {
-            path.push(b'/');
+            path.extend_from_slice(b"/");
             for _ in 0..self.below(3) + 1 {
                 let piece = match self.below(8) {
                     0 => RAW_TEXTS[self.below(RAW_TEXTS.len())],

@@ -109,7 +109,7 @@ impl<'r, 'p> Values<'r, 'p> {
         let (start, end) = match self.parameters.noted {
             Noted::Nothing => return (0, 0),
             Noted::Low => {
-                let cursor = Slashes64 { bits: low, limit }.seek(segment);
+                let cursor = Slashes64 { bits: low, limit, tail: 0 }.seek(segment);
                 (cursor.start, cursor.end)
             }
             Noted::Both => {

@@ -23,6 +23,9 @@ struct Route {
 /// An answer, and the bounds of the parameters' values in the path.
 pub type Answer = (Match, Vec<(usize, usize)>);
 
+/// The ranks of a route's segments, from the left, and the bounds of its values.
+type Matched = (Vec<Rank>, Vec<(usize, usize)>);
+
 /// How one segment matched: the smaller, the better. The kind of part, then how much fixed text
 /// is lacking around its parameter, in all and before it.
 type Rank = (u8, usize, usize);
@@ -88,8 +91,8 @@ impl Reference {
         (answer, Vec::new())
     }
 
-    /// The ranks of the route's segments, from the left, and its values, if it matches.
-    fn match_route(&self, route: &Route, path: &[u8]) -> Option<(Vec<Rank>, Vec<(usize, usize)>)> {
+    /// How the route matches the path, if it does.
+    fn match_route(&self, route: &Route, path: &[u8]) -> Option<Matched> {
         let mut segments = segments(path)?;
         let ends_empty = segments.last().is_some_and(|(start, end)| start == end);
         if self.slash_policy == SlashPolicy::Ignore && ends_empty && segments.len() > 1 {

@@ -6,6 +6,7 @@ use crate::node::{Choice, NONE, Tree};
 use crate::parameters::{Noted, Parameters, Slot, Values};
 use crate::slashes::{Searched, Slashes64, Slashes128, scan_medium, scan_short};
 use crate::statics::Statics;
+use crate::word::tail_word;
 
 /// An immutable table of routes. [`Builder`](crate::Builder) makes it.
 #[derive(Clone, Debug)]
@@ -170,7 +171,7 @@ impl Router {
         wanted: u32,
         allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<Choice> {
+    ) -> Option<&Choice> {
         if let Some(leaf) = self.statics.find(view) {
             let choice = self.tree.choose(leaf, wanted, allow);
             if let Some(found) = choice {
@@ -183,11 +184,24 @@ impl Router {
         if view.len() >= 64 {
             return self.locate_long(view, path, wanted, allow, parameters);
         }
+        self.locate_short(view, path, wanted, allow, parameters)
+    }
+
+    /// Apart from the look into the table of static paths, so that this one stays small.
+    #[inline(never)]
+    fn locate_short(
+        &self,
+        view: &[u8],
+        path: &[u8],
+        wanted: u32,
+        allow: &mut u32,
+        parameters: &mut Parameters,
+    ) -> Option<&Choice> {
         let (bits, escapes) = scan_short(view);
         if escapes {
             return self.locate_searching(view, path, wanted, allow, parameters);
         }
-        let slashes = Slashes64 { bits, limit: view.len() };
+        let slashes = Slashes64 { bits, limit: view.len(), tail: tail_word(view) };
         let choice = self.tree.walk(path, &slashes, wanted, allow);
         let route = choice.map_or(NONE, |choice| choice.route);
         *parameters = Parameters { route, noted: Noted::Low, slashes: [bits, 0] };
@@ -202,7 +216,7 @@ impl Router {
         wanted: u32,
         allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<Choice> {
+    ) -> Option<&Choice> {
         if view.len() >= 128 {
             return self.locate_searching(view, path, wanted, allow, parameters);
         }
@@ -226,7 +240,7 @@ impl Router {
         wanted: u32,
         allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<Choice> {
+    ) -> Option<&Choice> {
         let slashes = Searched { path: view, slash_added: false };
         let choice = self.tree.walk(path, &slashes, wanted, allow);
         let route = choice.map_or(NONE, |choice| choice.route);

@@ -4,7 +4,7 @@
 //! register, up to 127 of two; a longer path is searched as the walk goes. Bit `n` stands for a
 //! slash at byte `n`, and one more bit behind the last byte ends the last segment.
 
-use crate::word::{short_word, word};
+use crate::word::{leading_word, leading_word_beside, short_word, word};
 
 /// A segment of the path, and what is needed to go on to the next.
 #[derive(Clone, Copy)]
@@ -30,6 +30,12 @@ pub(crate) trait Slashes {
     fn seek(&self, segment: usize) -> Cursor<Self::Rest>;
     /// The segment after this one, or a place beyond the limit.
     fn advance(&self, cursor: Cursor<Self::Rest>) -> Cursor<Self::Rest>;
+
+    /// The first eight bytes of a piece of the path, padded with zeros if it is shorter.
+    #[inline(always)]
+    fn leading_word(&self, path: &[u8], start: usize, end: usize) -> u64 {
+        leading_word(path, start, end)
+    }
 }
 
 /// The slashes of a path of up to 63 bytes.
@@ -39,6 +45,8 @@ pub(crate) struct Slashes64 {
     pub(crate) bits: u64,
     /// The length of the path in bytes.
     pub(crate) limit: usize,
+    /// The last eight bytes of the path, if pieces of it are to be read.
+    pub(crate) tail: u64,
 }
 
 impl Slashes for Slashes64 {
@@ -65,6 +73,11 @@ impl Slashes for Slashes64 {
     fn advance(&self, cursor: Cursor<u64>) -> Cursor<u64> {
         let rest = cursor.rest & cursor.rest.wrapping_sub(1);
         Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, rest }
+    }
+
+    #[inline(always)]
+    fn leading_word(&self, path: &[u8], start: usize, end: usize) -> u64 {
+        leading_word_beside(&path[..self.limit], self.tail, start, end)
     }
 }
 
@@ -151,32 +164,32 @@ pub(crate) struct Scan {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
-const LOWS: u64 = !HIGHS;
 
 /// Bit `n` of the result says that byte `n` of `word` is a slash.
 #[inline(always)]
 fn slashes_of_word(word: u64) -> u64 {
     let differing = word ^ (ONES * b'/' as u64);
-    // The high bit of each byte that is zero; exact, because no carry leaves a byte.
-    let zeros = !(((differing & LOWS) + LOWS) | differing | LOWS);
+    // The high bit of each byte that is zero; exact, because no byte borrows from the next.
+    let zeros = !(((differing | HIGHS) - ONES) | differing) & HIGHS;
     // The multiplication gathers the eight bits into the top byte.
-    (zeros >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+    zeros.wrapping_mul(0x0002_0408_1020_4081) >> 56
 }
 
-/// Not zero if a byte of `word` is a `%`; which one it does not say.
+/// A high bit of the result is set if a byte of `word` is a `%`; the other bits mean nothing, nor
+/// does it matter which of the high bits it is.
 #[inline(always)]
 fn escapes_of_word(word: u64) -> u64 {
     let differing = word ^ (ONES * b'%' as u64);
-    differing.wrapping_sub(ONES) & !differing & HIGHS
+    differing.wrapping_sub(ONES) & !differing
 }
 
-/// The slashes of up to 64 bytes, and whether there is an escape.
+/// The slashes of up to 64 bytes, and a number that is not zero if there is an escape.
 #[inline(always)]
 fn scan_words(text: &[u8]) -> (u64, u64) {
     let length = text.len();
     if length < 8 {
         let word = short_word(text);
-        return (slashes_of_word(word), escapes_of_word(word));
+        return (slashes_of_word(word), escapes_of_word(word) & HIGHS);
     }
     let (mut bits, mut escapes, mut at) = (0, 0, 0);
     while at + 8 < length {
@@ -187,7 +200,8 @@ fn scan_words(text: &[u8]) -> (u64, u64) {
     }
     // The last word overlaps the one before; it finds the same slashes again.
     let last = word(text, length - 8);
-    (bits | slashes_of_word(last) << (length - 8), escapes | escapes_of_word(last))
+    let escapes = (escapes | escapes_of_word(last)) & HIGHS;
+    (bits | slashes_of_word(last) << (length - 8), escapes)
 }
 
 /// Looks at a path of up to 63 bytes: its slashes and end, and whether there is an escape.
@@ -237,7 +251,7 @@ mod tests {
                 let found = if length < 64 {
                     let (bits, escapes) = scan_short(&path);
                     assert!(!escapes);
-                    segments(Slashes64 { bits, limit: length })
+                    segments(Slashes64 { bits, limit: length, tail: 0 })
                 } else {
                     let scan = scan_medium(&path);
                     assert!(!scan.escapes);

@@ -4,6 +4,7 @@ use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
 use crate::node::{Affix, Choice, NONE, Node, Tree};
 use crate::slashes::{Cursor, Slashes};
+use crate::word::leading_word;
 
 impl Tree {
     /// The route of the first leaf in order of precedence that answers a wanted method. Adds the
@@ -17,7 +18,7 @@ impl Tree {
         slashes: &S,
         wanted: u32,
         allow: &mut u32,
-    ) -> Option<Choice> {
+    ) -> Option<&Choice> {
         let mut node = &self.nodes[0];
         let mut cursor = slashes.seek(0);
         'enter: loop {
@@ -35,7 +36,7 @@ impl Tree {
                     continue 'enter;
                 }
                 stage = node.affix_count + 1;
-            } else if let Some(child) = self.fixed_child::<S>(node, path, cursor) {
+            } else if let Some(child) = self.fixed_child(node, path, slashes, cursor) {
                 node = child;
                 cursor = slashes.advance(cursor);
                 continue 'enter;
@@ -69,22 +70,37 @@ impl Tree {
         &self,
         node: &Node,
         path: &[u8],
+        slashes: &S,
         Cursor { start, end, .. }: Cursor<S::Rest>,
     ) -> Option<&Node> {
         if S::ENCODED {
             let mut plain = [0; LITERAL_BYTES_MAX];
             let length = write_plain(&path[start..end], &mut plain)?;
-            return self.fixed_child_of(node, &plain[..length], 0, length);
+            let first = || leading_word(&plain[..length], 0, length);
+            return self.fixed_child_of(node, length, first, || &plain[..length]);
         }
-        self.fixed_child_of(node, path, start, end)
+        let first = || slashes.leading_word(path, start, end);
+        self.fixed_child_of(node, end - start, first, || &path[start..end])
     }
 
+    /// The child with a fixed text of this length. Its first eight bytes and all of it are asked
+    /// for only if needed.
     #[inline(always)]
-    fn fixed_child_of(&self, node: &Node, text: &[u8], start: usize, end: usize) -> Option<&Node> {
-        if node.lengths >> (end - start).min(63) & 1 == 0 {
+    fn fixed_child_of<'t>(
+        &self,
+        node: &Node,
+        length: usize,
+        first: impl FnOnce() -> u64,
+        text: impl FnOnce() -> &'t [u8],
+    ) -> Option<&Node> {
+        if node.lengths >> length.min(63) & 1 == 0 {
             return None;
         }
-        let child = self.child(&node.table, text, start, end);
+        let child = if length <= 8 {
+            self.short_child(&node.table, first(), length)
+        } else {
+            self.long_child(&node.table, text())
+        };
         self.nodes.get(child as usize)
     }
 

@@ -24,21 +24,28 @@ pub(crate) fn short_word(text: &[u8]) -> u64 {
     }
 }
 
+/// The last eight bytes of a text that is not empty, with zeros before it if it is shorter.
+#[inline(always)]
+pub(crate) fn tail_word(text: &[u8]) -> u64 {
+    let length = text.len();
+    if length >= 8 { word(text, length - 8) } else { short_word(text) << (8 * (8 - length)) }
+}
+
 /// The first eight bytes of `text[start..end]`, padded with zeros if it is shorter.
+pub(crate) fn leading_word(text: &[u8], start: usize, end: usize) -> u64 {
+    leading_word_beside(text, tail_word(text), start, end)
+}
+
+/// As [`leading_word`], for a text whose last eight bytes are known.
 ///
 /// Reads beyond `end` where it can, because one wide load and a mask are cheaper than a choice by
 /// length. The piece must not be empty.
 #[inline(always)]
-pub(crate) fn leading_word(text: &[u8], start: usize, end: usize) -> u64 {
-    debug_assert!(start < end && end <= text.len());
+pub(crate) fn leading_word_beside(text: &[u8], tail: u64, start: usize, end: usize) -> u64 {
     let length = text.len();
-    let wide = if start + 8 <= length {
-        word(text, start)
-    } else if length >= 8 {
-        word(text, length - 8) >> (8 * (start + 8 - length))
-    } else {
-        short_word(text) >> (8 * start)
-    };
+    debug_assert!(start < end && end <= length);
+    let wide =
+        if start + 8 <= length { word(text, start) } else { tail >> (8 * (start + 8 - length)) };
     let kept = (end - start).min(8);
     wide & (u64::MAX >> (64 - 8 * kept))
 }

@@ -25,7 +25,9 @@ pub(crate) async fn run<D: Driver>(
     loop {
         // A connection that would be one too many stays in the kernel's backlog.
         let room = Arc::clone(&worker.connections).acquire_owned();
-        let Ok(room) = worker.within(&alarm, Until::Never, Order::Drain, room).await else { return };
+        let Ok(room) = worker.within(&alarm, Until::Never, Order::Drain, room).await else {
+            return;
+        };
         let room = room.expect("the semaphore is never closed");
         let accepted = worker.within(&alarm, Until::Never, Order::Drain, listener.accept()).await;
         match accepted {

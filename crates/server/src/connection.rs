@@ -76,8 +76,12 @@ pub(crate) async fn serve<D: Driver>(
         tls: None,
     });
     let mut protocol = h1::Connection::new(&worker.protocol);
+    // Bytes that complete nothing, such as a piece of a TLS record, do not renew the peer's time.
+    let mut since = born;
     loop {
-        let first = match wait(worker, &alarm, &stream, &stage, &protocol, born).await {
+        let is_first = protocol.waiting() == Waiting::FirstByte;
+        let patience = Patience { born, since, is_first };
+        let first = match wait(worker, &alarm, &stream, &stage, patience).await {
             Ok(chunk) => chunk,
             Err(ended) => return close_idle(worker, &alarm, &stream, &mut stage, ended).await,
         };
@@ -104,10 +108,30 @@ pub(crate) async fn serve<D: Driver>(
         };
         let result = lease.place.place(converse(talk, &mut desk.handler, first)).await;
         worker.give_back(lease);
-        if let Err(ended) = result {
-            return ended;
+        match result {
+            Ok(Progress::None) => {}
+            Ok(Progress::Made) => since = worker.driver.now(),
+            Err(ended) => return ended,
         }
     }
+}
+
+/// From when a connection's waits are counted.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// When the connection began.
+    born: Duration,
+    /// When the handshake or the last exchange ended.
+    since: Duration,
+    /// No request came yet.
+    is_first: bool,
+}
+
+/// Did working bring the connection forward?
+enum Progress {
+    /// A request was answered, or the handshake is complete.
+    Made,
+    None,
 }
 
 /// Waits for the first bytes of a request, holding nothing.
@@ -116,35 +140,32 @@ async fn wait<D: Driver>(
     alarm: &Alarm,
     stream: &D::Stream,
     stage: &Stage,
-    protocol: &h1::Connection,
-    born: Duration,
+    Patience { born, since, is_first }: Patience,
 ) -> Result<<D::Stream as Stream>::Chunk, Ended> {
     let limits = &worker.limits;
-    let is_first = protocol.waiting() == Waiting::FirstByte;
     let patience = match (stage.is_handshaking(), is_first) {
         (true, _) => limits.handshake_timeout,
         (false, true) => limits.first_byte_timeout,
         (false, false) => limits.idle_timeout,
     };
     let end_of_life = limits.lifetime_max.map(|lifetime| born + lifetime);
-    let until = match end_of_life {
-        None => Until::In(patience),
-        Some(end) => Until::At(end.min(worker.driver.now() + patience)),
-    };
+    let until = Until::At(end_of_life.unwrap_or(Duration::MAX).min(since + patience));
     match worker.within(alarm, until, Order::Drain, stream.recv()).await {
         Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
         Ok(Ok(chunk)) => Ok(chunk),
         Ok(Err(error)) => Err(Ended::Broken(error.kind())),
         Err(Interrupt::Order) => Err(Ended::Drained),
-        Err(Interrupt::Deadline) => Err(if end_of_life.is_some_and(|end| end <= worker.driver.now()) {
-            Ended::Lifetime
-        } else if stage.is_handshaking() {
-            Ended::HandshakeLate
-        } else if is_first {
-            Ended::FirstByteLate
-        } else {
-            Ended::Idle
-        }),
+        Err(Interrupt::Deadline) => {
+            Err(if end_of_life.is_some_and(|end| end <= worker.driver.now()) {
+                Ended::Lifetime
+            } else if stage.is_handshaking() {
+                Ended::HandshakeLate
+            } else if is_first {
+                Ended::FirstByteLate
+            } else {
+                Ended::Idle
+            })
+        }
     }
 }
 
@@ -192,7 +213,7 @@ async fn converse<D: Driver>(
     mut talk: Talk<'_, D>,
     handler: &mut FutureSlot,
     first: <D::Stream as Stream>::Chunk,
-) -> Result<(), Ended> {
+) -> Result<Progress, Ended> {
     let result = talk.run(handler, first).await;
     if matches!(result, Err(Ended::Cut)) {
         let worker = talk.link.worker;
@@ -210,10 +231,12 @@ impl<D: Driver> Talk<'_, D> {
         &mut self,
         handler: &mut FutureSlot,
         first: <D::Stream as Stream>::Chunk,
-    ) -> Result<(), Ended> {
+    ) -> Result<Progress, Ended> {
         let worker = self.link.worker;
+        let mut progress = Progress::None;
         if self.link.stage.is_handshaking() {
             self.shake_hands(first).await?;
+            progress = Progress::Made;
         } else {
             self.link.take(first).await?;
         }
@@ -231,13 +254,15 @@ impl<D: Driver> Talk<'_, D> {
                     worker.observed.request();
                     let turn = exchange::run(self, handler, head).await?;
                     self.after(turn).await?;
+                    progress = Progress::Made;
                     head = Head::take();
                 }
                 Event::NeedInput => {
                     self.link.inbox.consume(used);
                     self.link.flush().await?;
                     if self.link.inbox.is_empty() && is_between(self.protocol.waiting()) {
-                        return self.rest().await;
+                        self.rest().await?;
+                        return Ok(progress);
                     }
                     let now = worker.driver.now();
                     let at = *head_deadline.get_or_insert(now + worker.limits.head_timeout);

@@ -116,7 +116,10 @@ impl Inner {
             return NEVER;
         }
         let ticks = self.passed + 1..=self.passed + SLOTS as u64;
-        ticks.into_iter().find(|tick| !self.slots[*tick as usize % SLOTS].is_empty()).unwrap_or(NEVER)
+        ticks
+            .into_iter()
+            .find(|tick| !self.slots[*tick as usize % SLOTS].is_empty())
+            .unwrap_or(NEVER)
     }
 
     fn queue(&mut self, number: u32) {

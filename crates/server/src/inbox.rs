@@ -87,21 +87,30 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
-    struct Lent(Rc<()>, &'static [u8]);
+    /// Counts as lent until it is dropped.
+    struct Lent {
+        _on_loan: Rc<()>,
+        bytes: &'static [u8],
+    }
+
     impl Deref for Lent {
         type Target = [u8];
         fn deref(&self) -> &[u8] {
-            self.1
+            self.bytes
         }
+    }
+
+    fn lent(by: &Rc<()>, bytes: &'static [u8]) -> Lent {
+        Lent { _on_loan: Rc::clone(by), bytes }
     }
 
     #[test]
     fn the_unread_bytes_are_contiguous_whatever_the_cuts() {
-        let lent = Rc::new(());
+        let owner = Rc::new(());
         let mut inbox = Inbox::new();
-        inbox.push(Lent(Rc::clone(&lent), b"hello "));
+        inbox.push(lent(&owner, b"hello "));
         inbox.consume(2);
-        inbox.push(Lent(Rc::clone(&lent), b"world"));
+        inbox.push(lent(&owner, b"world"));
         assert_eq!(inbox.unread(), b"llo world");
         inbox.consume(4);
         assert_eq!(inbox.unread(), b"world");
@@ -113,15 +122,15 @@ mod tests {
 
     #[test]
     fn a_chunk_goes_back_as_soon_as_it_is_read_or_settled() {
-        let lent = Rc::new(());
+        let owner = Rc::new(());
         let mut inbox = Inbox::new();
-        inbox.push(Lent(Rc::clone(&lent), b"ab"));
-        assert_eq!(Rc::strong_count(&lent), 2);
+        inbox.push(lent(&owner, b"ab"));
+        assert_eq!(Rc::strong_count(&owner), 2);
         inbox.consume(2);
-        assert_eq!(Rc::strong_count(&lent), 1);
-        inbox.push(Lent(Rc::clone(&lent), b"cd"));
+        assert_eq!(Rc::strong_count(&owner), 1);
+        inbox.push(lent(&owner, b"cd"));
         inbox.consume(1);
         inbox.settle();
-        assert_eq!((Rc::strong_count(&lent), inbox.unread()), (1, &b"d"[..]));
+        assert_eq!((Rc::strong_count(&owner), inbox.unread()), (1, &b"d"[..]));
     }
 }

@@ -1,8 +1,8 @@
 //! A connection after HTTP: bytes both ways until one side is done (RFC 9110 §7.8).
 
 use crate::connection::Talk;
-use crate::ended::Ended;
 use crate::deadline::Alarm;
+use crate::ended::Ended;
 use crate::exchange::{Raced, race};
 use crate::inbox::Inbox;
 use crate::stage::Stage;
@@ -48,11 +48,7 @@ pub(crate) async fn run<D: Driver>(talk: &mut Talk<'_, D>, upgrade: OnUpgrade) -
 
 /// Moves bytes both ways until the connection breaks. The peer's end is told to the protocol, which
 /// may go on sending.
-async fn traffic<D: Driver>(
-    talk: &mut Talk<'_, D>,
-    writer: Writer,
-    outgoing: &Outgoing,
-) -> Ended {
+async fn traffic<D: Driver>(talk: &mut Talk<'_, D>, writer: Writer, outgoing: &Outgoing) -> Ended {
     let ways = Ways {
         worker: talk.link.worker,
         stream: talk.link.stream,

@@ -140,10 +140,7 @@ impl Upload {
     }
 
     /// Moves what is here into the pipe, or waits for more.
-    async fn step<D: Driver>(
-        &mut self,
-        talk: &mut Talk<'_, D>,
-    ) -> Result<Option<Uploaded>, Ended> {
+    async fn step<D: Driver>(&mut self, talk: &mut Talk<'_, D>) -> Result<Option<Uploaded>, Ended> {
         let Stage::Flowing(flow) = &mut self.0 else { return Ok(Some(Uploaded::Whole)) };
         match receive(talk) {
             Step::Data(bytes) => {

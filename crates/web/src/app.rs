@@ -56,6 +56,17 @@ pub use peregrine_router::SlashPolicy;
 ///   match has the methods of all of them.
 /// - 404 elsewhere, unless there is a [`App::fallback`].
 ///
+/// # For those who come from axum
+///
+/// | axum | here |
+/// |---|---|
+/// | `.route("/x", get(a).post(b))` | the same with [`route::get`](crate::route::get), or `.get("/x", a).post("/x", b)` |
+/// | `.nest("/api", router)` | [`App::scope`], or `scope("/api", \|scope\| scope.merge(app))` |
+/// | `.layer(..)` around what is above it | [`App::with`] around what is below it |
+/// | one state type, `.with_state(..)` | any number of types, each by [`App::state`] |
+/// | a conflict or a missing state panics or does not compile | [`App::build`] returns all faults |
+/// | a POST-only `/users/new` hides `GET /users/{id}` from `/users/new` | it does not: both patterns are asked |
+///
 /// # Patterns
 ///
 /// `/users/{id}`, `/files/{*path}`, `/v{version}/{name}.json`: see
@@ -85,10 +96,11 @@ impl<W: Wrap> App<W> {
     routing!(.scope);
 
     /// Runs `middleware` around everything that follows, inside the middleware given before.
+    #[track_caller]
     #[must_use]
     pub fn with<M: Middleware + 'static>(self, middleware: M) -> App<Inside<W, M>> {
         let Self { scope, hook, slash_policy } = self;
-        App { scope: scope.add_with(middleware), hook, slash_policy }
+        App { scope: scope.add_with(middleware, Location::caller()), hook, slash_policy }
     }
 
     /// Answers requests for paths that have no route, in place of the 404. All of the application's
@@ -107,8 +119,9 @@ impl<W: Wrap> App<W> {
     /// Gives every problem its form: those of extractors, of handlers and middleware, 404 and 405.
     /// The default is `application/problem+json`.
     ///
-    /// `render` sees the problem and the head of the request, say for its `Accept`. Header fields
-    /// that others put on the response stay, unless `render` sets them too.
+    /// `render` sees the problem and the head of the request, say for its `Accept`. It is called
+    /// outside all middleware, which see the problem in its default form; header fields that they put
+    /// on the response stay, unless `render` sets them too or they describe the default body.
     ///
     /// ```
     /// use peregrine_web::{App, Head, Problem, Response};

@@ -161,8 +161,10 @@ fn is_below(path: &str, prefix: &str) -> bool {
     })
 }
 
+/// An application within another: its own routes and its own states answer.
 impl Service for Application {
     async fn call(&self, mut request: Request) -> Response {
+        request.parts.set_states(&self.states);
         let target = self.find(&mut request.parts.head);
         crate::service::place_in_stock(target.endpoint, target.prepare(request)).await
     }

@@ -54,6 +54,7 @@ impl Cookies {
     }
 
     /// Sets a cookie.
+    #[expect(clippy::should_implement_trait, reason = "cookie jars everywhere call it so")]
     #[must_use = "return the cookies as part of the response"]
     pub fn add(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
         self.jar.add(cookie);

@@ -46,7 +46,9 @@ use std::time::Duration;
     note = "usual reasons: an argument is no extractor; an argument that reads the body (`Json`, \
             `Form`, `Bytes`, `String`, `Request`) is not the last; the return type, or the error in \
             its `Result`, is no `IntoResponse`; the closure changes what it captures (it must be \
-            `Fn`); there are more than 12 arguments"
+            `Fn`); there are more than 12 arguments",
+    note = "to learn which argument is to blame, put `check_handler!(async fn name(_, _));` beside a \
+            function `name` of two arguments"
 )]
 pub trait Handler<Args> {
     /// Answers one request.

@@ -50,5 +50,9 @@ pub use service::Service;
 pub mod prelude {
     pub use crate::extract::*;
     pub use crate::handler::HandlerExt;
-    pub use crate::{App, Body, IntoResponse, Next, Problem, Request, Response, Scope, Service};
+    pub use crate::middleware::{Middleware, Next, from_fn};
+    pub use crate::respond::{AppendHeaders, Html, Redirect};
+    pub use crate::{
+        App, Body, Head, IntoResponse, Parts, Problem, Request, Response, Scope, Service,
+    };
 }

@@ -20,7 +20,8 @@
 //! assert_eq!(app.test().get("/").send_now().text(), "hello");
 //! ```
 //!
-//! [`from_fn`] gives such a function extractors too. [`Next`] hides the type of what comes next
+//! A closure is written `async |request: Request, next: Next<'_>| ..`, for only async closures may
+//! hold on to `next` while they wait. [`from_fn`] gives a function extractors too. [`Next`] hides the type of what comes next
 //! behind one indirect call; its future lives in a slot of the thread's stock, so nothing is
 //! allocated.
 //!

@@ -97,6 +97,11 @@ impl Parts {
         Some(router.values(self.head.parameters(), self.head.path().as_bytes()))
     }
 
+    /// Hands the request to another application.
+    pub(crate) fn set_states(&mut self, states: &Rc<States>) {
+        self.states = Rc::clone(states);
+    }
+
     /// The connection that the request came on.
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {

@@ -24,6 +24,11 @@ impl Requirements {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
+    /// Drops the states, keeps the rest.
+    pub(crate) fn forget_states(&mut self) {
+        self.states.clear();
+    }
+
     /// The path must have parameters of this shape.
     pub fn path(&mut self, shape: PathShape) {
         self.paths.push(shape);

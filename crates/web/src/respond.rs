@@ -142,6 +142,18 @@ mod tests {
     }
 
     #[test]
+    fn json_is_written_into_a_buffer_of_the_stock_which_gets_it_back() {
+        let buffer = crate::pool::take();
+        let address = buffer.as_ptr();
+        crate::pool::give(buffer);
+        let response = Json([1, 2]).into_response();
+        assert_eq!(response.body.as_slice().map(<[u8]>::as_ptr), Some(address));
+        drop(response);
+        let again = crate::pool::take();
+        assert_eq!(again.as_ptr(), address);
+    }
+
+    #[test]
     fn data_that_cannot_be_serialised_is_an_error_of_the_server_whatever_status_is_beside_it() {
         // A map whose keys are no strings has no JSON.
         let unserialisable = || Json(BTreeMap::from([((1, 2), 3)]));

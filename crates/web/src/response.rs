@@ -3,7 +3,7 @@
 use crate::body::Body;
 use crate::upgrade::OnUpgrade;
 use http::{HeaderName, HeaderValue, StatusCode};
-use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::fmt;
 
 /// A response on its way to the peer.
@@ -78,22 +78,48 @@ impl fmt::Debug for Response {
     }
 }
 
-/// The header fields of a response, in the order they are sent. The first two need no allocation.
-#[derive(Clone, Default)]
-pub struct Fields(SmallVec<[(HeaderName, HeaderValue); 2]>);
+type Field = (HeaderName, HeaderValue);
+
+/// Lists of fields kept per thread; more are freed.
+const LISTS_MAX: usize = 64;
+
+/// Fields that a new list has room for: most responses have fewer.
+const FIELDS_MIN: usize = 8;
+
+/// A list that grew beyond this is freed instead of kept.
+const FIELDS_MAX: usize = 64;
+
+thread_local! {
+    static LISTS: RefCell<Vec<Vec<Field>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The header fields of a response, in the order they are sent.
+///
+/// The list is from the thread's stock and goes back there, so that it costs no allocation, and a
+/// response stays small while it is handed from middleware to middleware.
+#[derive(Default)]
+pub struct Fields(Vec<Field>);
 
 impl Fields {
     /// No fields.
     #[must_use]
     pub fn new() -> Self {
-        Self(SmallVec::new())
+        Self(Vec::new())
+    }
+
+    fn push(&mut self, field: Field) {
+        if self.0.capacity() == 0 {
+            let list = LISTS.try_with(|lists| lists.borrow_mut().pop()).ok().flatten();
+            self.0 = list.unwrap_or_else(|| Vec::with_capacity(FIELDS_MIN));
+        }
+        self.0.push(field);
     }
 
     /// Sets the field `name`, replacing every one of that name.
     pub fn set(&mut self, name: HeaderName, value: HeaderValue) {
         let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
         let Some((_, place)) = places.next() else {
-            self.0.push((name, value));
+            self.push((name, value));
             return;
         };
         *place = value;
@@ -106,13 +132,13 @@ impl Fields {
     /// Sets the field `name` only if there is none yet.
     pub fn set_default(&mut self, name: HeaderName, value: HeaderValue) {
         if self.get(&name).is_none() {
-            self.0.push((name, value));
+            self.push((name, value));
         }
     }
 
     /// Adds a field, beside those of the same name.
     pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
-        self.0.push((name, value));
+        self.push((name, value));
     }
 
     /// The first value of the field `name`.
@@ -146,7 +172,35 @@ impl Fields {
 
 impl Extend<(HeaderName, HeaderValue)> for Fields {
     fn extend<I: IntoIterator<Item = (HeaderName, HeaderValue)>>(&mut self, fields: I) {
-        self.0.extend(fields);
+        for field in fields {
+            self.push(field);
+        }
+    }
+}
+
+impl Clone for Fields {
+    fn clone(&self) -> Self {
+        let mut clone = Self::new();
+        clone.extend(self.iter().map(|(name, value)| (name.clone(), value.clone())));
+        clone
+    }
+}
+
+impl Drop for Fields {
+    fn drop(&mut self) {
+        let capacity = self.0.capacity();
+        if capacity == 0 || capacity > FIELDS_MAX {
+            return;
+        }
+        let mut list = std::mem::take(&mut self.0);
+        list.clear();
+        // While the thread ends there is no stock any more: the list is then freed here.
+        let _ = LISTS.try_with(|lists| {
+            let mut lists = lists.borrow_mut();
+            if lists.len() < LISTS_MAX {
+                lists.push(list);
+            }
+        });
     }
 }
 

@@ -6,7 +6,7 @@ use crate::handler::{Handler, HandlerService, RouteOptions};
 use crate::middleware::{Bare, Inside, Middleware, Wrap};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
-use crate::service::{Endpoint, Erased};
+use crate::service::{Endpoint, Erased, Service};
 use crate::state::States;
 use crate::unrouted::{Rendered, Shared, Unrouted};
 use http::Method;
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) entries: Vec<Entry>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
     pub(crate) faults: Vec<Fault>,
-    /// What fallbacks need, with the name that errors give each.
+    /// What fallbacks and middleware need, with the name that errors give each.
     pub(crate) needs: Vec<(String, Requirements)>,
     pub(crate) states: States,
     pub(crate) shared: Rc<Shared>,
@@ -86,9 +86,17 @@ impl Scope<Bare> {
 }
 
 impl<W: Wrap> Scope<W> {
-    pub(crate) fn add_with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
+    pub(crate) fn add_with<M: Middleware + 'static>(
+        self,
+        middleware: M,
+        place: &'static Location<'static>,
+    ) -> Scope<Inside<W, M>> {
+        let mut plan = self.plan;
+        let mut requirements = Requirements::default();
+        middleware.require(&mut requirements);
+        plan.needs.push((format!("the middleware ({place})"), requirements));
         Scope {
-            plan: self.plan,
+            plan,
             prefix: self.prefix,
             wrap: Inside::new(self.wrap, middleware),
             unrouted: None,
@@ -110,9 +118,11 @@ impl<W: Wrap> Scope<W> {
         handler.configure(&mut options);
         let mut requirements = Requirements::default();
         self.wrap.require(&mut requirements);
+        // What middleware need is checked once for each of them, but for the path, which is the
+        // route's.
+        requirements.forget_states();
         handler.require(&mut requirements);
-        let service = self.rendered(HandlerService::new(handler));
-        let endpoint: Rc<dyn Endpoint> = Rc::new(self.rendered(self.wrap.wrap(service)));
+        let endpoint = self.endpoint(HandlerService::new(handler));
         let unrouted = self.unrouted();
         let pattern = self.join(pattern, place);
         self.plan.entries.push(Entry {
@@ -138,8 +148,7 @@ impl<W: Wrap> Scope<W> {
         let wrap = self.wrap.clone();
         let mut inner = build(Scope { plan, prefix, wrap, unrouted: None, fallback: None });
         if let Some(fallback) = inner.fallback.take() {
-            let endpoint: Rc<dyn Endpoint> =
-                Rc::new(inner.rendered(inner.wrap.wrap(Erased(fallback))));
+            let endpoint = inner.endpoint(Erased(fallback));
             let prefix = std::mem::take(&mut inner.prefix);
             inner.plan.fallbacks.push(ScopeFallback { prefix, endpoint });
         }
@@ -161,7 +170,6 @@ impl<W: Wrap> Scope<W> {
         self.plan.shared.lead(other.shared);
         for mut entry in other.entries {
             entry.pattern = self.join(&entry.pattern, place);
-            self.wrap.require(&mut entry.requirements);
             entry.endpoint = self.around(entry.endpoint);
             entry.unrouted = self.around(entry.unrouted);
             self.plan.entries.push(entry);
@@ -190,30 +198,29 @@ impl<W: Wrap> Scope<W> {
 
     /// Takes the root scope apart: all routes, and what answers where there is none.
     pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>) {
-        let inner = Unrouted::new(&self.plan.shared, self.fallback.take());
-        let endpoint = self.rendered(self.wrap.wrap(self.rendered(inner)));
-        (self.plan, Rc::new(endpoint))
+        let unrouted = Unrouted::new(&self.plan.shared, self.fallback.take());
+        let endpoint = self.endpoint(unrouted);
+        (self.plan, endpoint)
     }
 
-    /// `service` with its problems rendered as the application says. It stands inside the middleware,
-    /// so that these see the response as it will be, and outside, for problems of their own.
-    fn rendered<S>(&self, service: S) -> Rendered<S> {
-        Rendered::new(&self.plan.shared, service)
+    /// `service` inside the middleware, its type forgotten and its problems in the form that the
+    /// application says.
+    fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
+        Rc::new(Rendered::new(&self.plan.shared, self.wrap.wrap(service)))
     }
 
     fn around(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
         if W::IS_BARE {
             return endpoint;
         }
-        Rc::new(self.rendered(self.wrap.wrap(Erased(endpoint))))
+        self.endpoint(Erased(endpoint))
     }
 
     fn unrouted(&mut self) -> Rc<dyn Endpoint> {
         if let Some(endpoint) = &self.unrouted {
             return Rc::clone(endpoint);
         }
-        let inner = self.rendered(Unrouted::new(&self.plan.shared, None));
-        let endpoint: Rc<dyn Endpoint> = Rc::new(self.rendered(self.wrap.wrap(inner)));
+        let endpoint = self.endpoint(Unrouted::new(&self.plan.shared, None));
         self.unrouted = Some(Rc::clone(&endpoint));
         endpoint
     }
@@ -226,7 +233,7 @@ impl<W: Wrap> Scope<W> {
         if !pattern.is_empty() && !pattern.starts_with('/') {
             // Put together it could pass for a valid pattern that nobody meant.
             self.plan.faults.push(Fault::Pattern {
-                route: format!("`{pattern}` in the scope `{}` at {place}", self.prefix),
+                route: format!("`{pattern}` in the scope `{}` ({place})", self.prefix),
                 reason: "a pattern begins with `/`: put one in front".to_owned(),
             });
         }
@@ -413,9 +420,10 @@ impl<W: Wrap> Scope<W> {
     routing!();
 
     /// Runs `middleware` around the routes that follow in this scope, inside those given before.
+    #[track_caller]
     #[must_use]
     pub fn with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
-        self.add_with(middleware)
+        self.add_with(middleware, Location::caller())
     }
 
     /// Answers requests below the scope's prefix that have no route. All of the scope's middleware

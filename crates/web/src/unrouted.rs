@@ -11,6 +11,7 @@ use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, 
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
 use peregrine_router::{Match, Parameters};
+use peregrine_slot::{FutureSlot, Placed};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
@@ -48,7 +49,8 @@ impl Shared {
     }
 }
 
-/// A service whose problems get their form from the application's function, if it has one.
+/// The endpoint of a service whose problems get their form from the application's function. Without
+/// such a function it costs nothing.
 pub(crate) struct Rendered<S> {
     shared: Rc<Shared>,
     service: S,
@@ -60,14 +62,14 @@ impl<S> Rendered<S> {
     }
 }
 
-impl<S: Service> Service for Rendered<S> {
-    async fn call(&self, request: Request) -> Response {
-        let hook = self.shared.hook.get().map(|hook| (hook, request.parts.head.share()));
-        let response = self.service.call(request).await;
-        match hook {
-            Some((hook, head)) => render(&**hook, &head, response),
-            None => response,
-        }
+impl<S: Service> Endpoint for Rendered<S> {
+    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
+        let Some(hook) = self.shared.hook.get() else {
+            return slot.place(self.service.call(request));
+        };
+        let head = request.parts.head.share();
+        let answer = self.service.call(request);
+        slot.place(async move { render(&**hook, &head, answer.await) })
     }
 }
 

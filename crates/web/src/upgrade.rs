@@ -29,7 +29,9 @@ pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 /// let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
 /// # let _ = response;
 /// ```
-pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Pin<Box<dyn Future<Output = ()>>>>);
+pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Running>);
+
+type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl OnUpgrade {
     /// `run` gets the connection's bytes once the 101 is on its way. The connection is closed when

@@ -1,9 +1,10 @@
-//! A request is found, called and answered without a heap allocation.
+//! A request is routed, called and answered without a heap allocation.
 
 use peregrine_proto::Limits;
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_slot::FutureSlot;
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::extract::{Path, State};
 use peregrine_web::middleware::{Middleware, Next};
 use peregrine_web::{App, Application, Body, Head, Request, Response, Service};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,3 +12,130 @@ use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+thread_local! {
+    /// The allocations of this thread; other tests' threads do not disturb it.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "only a global allocator can count allocations")]
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from `alloc` above, and so from the system, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What a connection keeps from request to request.
+struct Server {
+    app: Application,
+    slot: FutureSlot,
+    connection: Rc<ConnectionInfo>,
+}
+
+impl Server {
+    fn new(app: App<impl peregrine_web::middleware::Wrap>) -> Self {
+        let app = app.build().expect("nothing is wrong");
+        Self { app, slot: FutureSlot::new(), connection: Rc::default() }
+    }
+
+    fn serve(&mut self, bytes: &[u8]) -> Response {
+        let limits = Limits::DEFAULT;
+        let mut head = Head::take();
+        let (used, event) = Connection::new(&limits).receive(&limits, bytes, head.index_mut());
+        assert_eq!(event, Event::Head);
+        head.set_bytes(&bytes[..used]);
+        let target = self.app.find(&mut head);
+        let (states, connection) = (Rc::clone(self.app.states()), Rc::clone(&self.connection));
+        let request = Request::new(head, Body::empty(), states, connection);
+        let mut answer = target.call(&mut self.slot, request);
+        let mut context = Context::from_waker(Waker::noop());
+        match Pin::new(&mut answer).poll(&mut context) {
+            Poll::Ready(response) => response,
+            Poll::Pending => panic!("the handlers of this test are ready at once"),
+        }
+    }
+
+    /// The allocations of one request, once all stocks are filled.
+    fn allocations(&mut self, bytes: &[u8], status: u16) -> u64 {
+        for _ in 0..3 {
+            assert_eq!(self.serve(bytes).status, status);
+        }
+        let before = ALLOCATIONS.with(Cell::get);
+        let response = self.serve(bytes);
+        let after = ALLOCATIONS.with(Cell::get);
+        drop(response);
+        after - before
+    }
+}
+
+struct Typed;
+
+impl Middleware for Typed {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        next.call(request).await
+    }
+}
+
+async fn function(request: Request, next: Next<'_>) -> Response {
+    next.run(request).await
+}
+
+async fn text() -> &'static str {
+    "hello"
+}
+
+async fn typed(State(n): State<u32>, Path((a, b)): Path<(u32, u32)>) -> &'static str {
+    assert_eq!(n + a + b, 12);
+    "hello"
+}
+
+#[test]
+fn a_request_for_static_text_allocates_nothing() {
+    let mut server = Server::new(App::new().get("/", text).get("/sync", || "hello"));
+    assert_eq!(server.allocations(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+    assert_eq!(server.allocations(b"GET /sync?x=1 HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+}
+
+#[test]
+fn extractors_and_middleware_of_both_forms_allocate_nothing() {
+    let app = App::new()
+        .state(7u32)
+        .with(Typed)
+        .with(function)
+        .with(function)
+        .scope("/s", |scope| scope.with(Typed).with(function).get("/{a}/{b}", typed))
+        .fallback(text);
+    let mut server = Server::new(app);
+    assert_eq!(server.allocations(b"GET /s/2/3 HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+    // Even what has no route, as long as a fallback answers it.
+    assert_eq!(server.allocations(b"GET /none HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+    // The method of an extension is a token of any length, compared where it lies.
+    assert_eq!(server.allocations(b"PURGE /none HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+}
+
+#[test]
+fn a_merged_route_inside_more_middleware_allocates_nothing() {
+    let other = App::new().with(function).get("/x", text);
+    let mut server = Server::new(App::new().with(Typed).scope("/m", |scope| scope.merge(other)));
+    assert_eq!(server.allocations(b"GET /m/x HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+}
+
+#[test]
+fn a_problem_s_form_costs_nothing_where_there_is_no_problem() {
+    let app = App::new().on_problem(|problem, _: &Head| problem.status).get("/", text);
+    let mut server = Server::new(app);
+    assert_eq!(server.allocations(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
+}

@@ -64,7 +64,8 @@ thread_local! {
     static CURRENT: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
 }
 
-/// A bound place of a simulated network. Clients may connect from now on.
+/// A bound place of a simulated network. Clients may connect from now on. Dropping it before
+/// anybody listens leaves them waiting.
 #[derive(Debug)]
 pub struct Port {
     pub(crate) id: u64,
@@ -102,7 +103,8 @@ impl Network {
     /// The system has no means for a tokio runtime.
     ///
     /// # Panics
-    /// When `main` waits and nothing is left that could happen.
+    /// When `main` waits and nothing is left that could happen, or time is over
+    /// ([`Network::set_time_max`]).
     pub fn run<M, F>(&self, options: &Options, main: M) -> io::Result<F::Output>
     where
         M: FnOnce(Sim) -> F,
@@ -151,6 +153,11 @@ impl Network {
     /// Changes the faults from now on. The capacity of existing connections stays.
     pub fn set_faults(&self, faults: Faults) {
         self.with(|state| state.faults = faults);
+    }
+
+    /// Makes a run fail that is not over at this virtual time, however busy it is. Default never.
+    pub fn set_time_max(&self, time_max: Duration) {
+        self.with(|state| state.time_max = time_max);
     }
 
     /// Drops the `number`-th task that the driver is told to spawn (the first is 0) at a random
@@ -265,15 +272,12 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let due = this.at.saturating_add(this.late);
-        let done = this.network.with(|state| {
-            if let Some(entry) = this.entry.take() {
-                state.cancel(entry);
+        let (done, _old) = this.network.with(|state| {
+            let old = this.entry.take().and_then(|entry| state.cancel(entry));
+            if state.now < due {
+                this.entry = Some(state.wake_at(due, context.waker().clone()));
             }
-            if state.now >= due {
-                return true;
-            }
-            this.entry = Some(state.wake_at(due, context.waker().clone()));
-            false
+            (state.now >= due, old)
         });
         if done { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -282,7 +286,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            self.network.with(|state| state.cancel(entry));
+            drop(self.network.with(|state| state.cancel(entry)));
         }
     }
 }

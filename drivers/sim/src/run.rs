@@ -242,7 +242,7 @@ impl<F: Future> Loop<F> {
                 self.quiet_until = None;
                 self.start + (next - self.base)
             }
-            (None, Some(until)) if Instant::now() >= until => self.report_deadlock(),
+            (None, Some(until)) if Instant::now() >= until => self.fail("deadlock"),
             (None, Some(until)) => until,
             (None, None) => *self.quiet_until.insert(Instant::now() + QUIET_MAX),
         };
@@ -250,13 +250,14 @@ impl<F: Future> Loop<F> {
         self.alarm.as_mut().poll(context)
     }
 
-    fn report_deadlock(&self) -> ! {
+    /// Ends the run with what there is to know about it.
+    fn fail(&self, what: &str) -> ! {
         let tasks = self.tasks.len();
         let text = self.network.with(|state| {
             let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
             format!("seed {seed}: main and {tasks} tasks wait for {waiting}; last:\n{recent}")
         });
-        panic!("deadlock, {text}");
+        panic!("{what}, {text}");
     }
 }
 
@@ -268,7 +269,13 @@ impl<F: Future> Future for Loop<F> {
         this.ready.set_loop(context.waker());
         for _ in 0..TURN_POLLS_MAX {
             let now = this.base + this.start.elapsed();
-            this.network.with(|state| state.advance(now));
+            let over = this.network.with(|state| {
+                state.advance(now);
+                now > state.time_max
+            });
+            if over {
+                this.fail("time is over");
+            }
             this.adopt();
             match this.pick() {
                 Some(MAIN) => {

@@ -17,6 +17,8 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     pub(crate) now: Duration,
+    /// When a run that is not over yet fails.
+    pub(crate) time_max: Duration,
     pub(crate) ports: BTreeMap<u64, PortState>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) loans: Loans,
@@ -118,6 +120,7 @@ impl State {
             faults,
             trace: Trace::default(),
             now: Duration::ZERO,
+            time_max: Duration::MAX,
             ports: BTreeMap::new(),
             connections: BTreeMap::new(),
             loans: Loans::default(),
@@ -167,11 +170,12 @@ impl State {
         self.schedule(at, Event::Wake(waker))
     }
 
-    /// Takes a wake-up off the agenda, so that time does not move because of it.
-    pub(crate) fn cancel(&mut self, key: (Duration, u64)) {
-        if let Some(Event::Wake(waker)) = self.agenda.remove(&key) {
-            // Dropped with the others, outside of the state.
-            self.wakes.push(waker);
+    /// Takes a wake-up off the agenda, so that time does not move because of it. The caller drops
+    /// the waker when it let go of the state.
+    pub(crate) fn cancel(&mut self, key: (Duration, u64)) -> Option<Waker> {
+        match self.agenda.remove(&key)? {
+            Event::Wake(waker) => Some(waker),
+            Event::Land(..) | Event::Pump(..) => None,
         }
     }
 

@@ -16,8 +16,9 @@ use crate::worker::Shared;
 
 /// One worker's io_uring driver.
 ///
-/// Tasks that wait for tokio's timers or sockets directly must hold the driver (see
-/// [`Driver::hold`]); tasks spawned on tokio are noticed without.
+/// Tasks that wait for tokio's timers or sockets directly should hold the driver (see
+/// [`Driver::hold`]), or they may be woken up to 100 ms late; tasks spawned on tokio from this
+/// thread are noticed without.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};
@@ -60,7 +61,7 @@ impl Driver for Uring {
         let spin = Duration::from_micros(u64::from(options.spin_us));
         let root = async {
             let main = main(Self { shared: Rc::clone(&running.shared) });
-            let mut root = Root::new(Rc::clone(&running.shared), main, spin);
+            let mut root = Root::new(Rc::clone(&running.shared), main, spin)?;
             poll_fn(|context| root.poll(context)).await
         };
         let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");

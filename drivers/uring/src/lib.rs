@@ -12,6 +12,8 @@
 #[cfg(target_os = "linux")]
 mod buffers;
 #[cfg(target_os = "linux")]
+mod chunk;
+#[cfg(target_os = "linux")]
 mod driver;
 #[cfg(target_os = "linux")]
 mod listener;
@@ -34,9 +36,11 @@ mod timer;
 mod worker;
 
 #[cfg(target_os = "linux")]
+pub use chunk::Chunk;
+#[cfg(target_os = "linux")]
 pub use driver::{Hold, Uring};
 #[cfg(target_os = "linux")]
 pub use listener::UringListener;
 pub use probe::{Features, Refusal, probe};
 #[cfg(target_os = "linux")]
-pub use stream::{Chunk, UringStream};
+pub use stream::UringStream;

@@ -17,8 +17,9 @@ use crate::task::Waiter;
 use crate::worker::Shared;
 
 /// Connections accepted and not yet taken. When there are as many, accepting ends until all are
-/// taken, and the rest stays in the kernel's backlog.
-const ACCEPT_AHEAD_MAX: usize = 64;
+/// taken. The kernel accepts all of its backlog at once, so that the backlog's length comes on top;
+/// the rest waits there.
+const ACCEPT_AHEAD_MAX: usize = 256;
 
 /// Connections that may be older than `TCP_NODELAY` on their listening socket, and so did not
 /// inherit it: as many as the longest backlog that systems are set to.
@@ -92,7 +93,7 @@ impl UringListener {
             ready: VecDeque::new(),
             elders,
             failed: None,
-            waiter: Waiter::None,
+            waiter: Waiter::NONE,
         }) as u32;
         Ok(Self { shared: Rc::clone(shared), index })
     }

@@ -36,6 +36,8 @@ pub(crate) enum Kind {
     CancelStream = 5,
     /// Ends everything, when the worker shuts down.
     CancelAll = 6,
+    /// Ends a sleep in the ring.
+    Timeout = 7,
 }
 
 /// Generations are kept in 24 bits.
@@ -63,6 +65,7 @@ impl Token {
             4 => Kind::Send,
             5 => Kind::CancelStream,
             6 => Kind::CancelAll,
+            7 => Kind::Timeout,
             _ => return None,
         };
         let generation = (data >> 32) as u32 & GENERATION_MASK;
@@ -122,6 +125,7 @@ mod tests {
             Kind::Send,
             Kind::CancelStream,
             Kind::CancelAll,
+            Kind::Timeout,
         ] {
             let token = Token::new(kind, 0x0012_3456, u32::MAX - 1);
             assert_eq!(Token::from_user_data(token.to_user_data()), Some(token));

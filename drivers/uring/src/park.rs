@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -24,6 +24,9 @@ use crate::worker::{Shared, new_event};
 
 /// Turns of the ring before tokio gets one, when tokio has something alive.
 const TURNS_PER_YIELD: u32 = 8;
+/// The longest sleep in the ring. Tokio gets a turn after it, so that what the driver was not told
+/// of (a timer without a hold, a task spawned on the runtime by another thread) is late, not lost.
+const RING_SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Runs `main` and the worker's tasks; the future that the thread blocks on.
 pub(crate) struct Root<F> {
@@ -31,12 +34,11 @@ pub(crate) struct Root<F> {
     main: Pin<Box<F>>,
     metrics: RuntimeMetrics,
     spin: Duration,
-    parking: Option<Parking>,
-    /// A yield to tokio that is under way.
-    yielding: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    parking: Parking,
 }
 
-/// What sleeping in tokio needs. Made when it is needed first.
+/// What sleeping in tokio needs. Made at the start: a worker that is out of descriptors must be able
+/// to sleep.
 struct Parking {
     event: AsyncFd<File>,
     timer: Pin<Box<Sleep>>,
@@ -53,9 +55,13 @@ enum Next {
 
 impl<F: Future> Root<F> {
     /// To be called within the runtime.
-    pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> Self {
+    ///
+    /// # Errors
+    /// There is no descriptor left for the event that tokio watches.
+    pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> io::Result<Self> {
         let metrics = tokio::runtime::Handle::current().metrics();
-        Self { shared, main: Box::pin(main), metrics, spin, parking: None, yielding: None }
+        let parking = Parking::new(&shared)?;
+        Ok(Self { shared, main: Box::pin(main), metrics, spin, parking })
     }
 
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<F::Output>> {
@@ -77,10 +83,8 @@ impl<F: Future> Root<F> {
                 Next::Turn => {}
                 Next::Yield => {
                     self.shared.clock.turn(false);
-                    let mut pause: Pin<Box<dyn Future<Output = ()>>> =
-                        Box::pin(tokio::task::yield_now());
-                    if pause.as_mut().poll(context).is_pending() {
-                        self.yielding = Some(pause);
+                    // Polled once, it has asked tokio to wake us after the others' turn.
+                    if pin!(tokio::task::yield_now()).poll(context).is_pending() {
                         return Poll::Pending;
                     }
                 }
@@ -120,15 +124,20 @@ impl<F: Future> Root<F> {
             return Ok(Next::Turn);
         }
         if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
-            let timeout = self.until_next_timer();
-            shared.ring.borrow_mut().enter(Wait::Completion(timeout))?;
+            let limit = shared.limit_sleep(RING_SLEEP_MAX)?;
+            shared.ring.borrow_mut().enter(Wait::Completion(limit))?;
             shared.tasks.remote().awake();
+        }
+        if shared.take_sleep_ended() {
+            return Ok(Next::Yield);
         }
         Ok(Next::Turn)
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
         let deadline = self.shared.wheel.borrow().next_deadline()?;
+        // The tasks of this turn may have taken long.
+        self.shared.clock.turn(true);
         Some(deadline.saturating_sub(self.shared.clock.now()))
     }
 
@@ -155,15 +164,11 @@ impl<F: Future> Root<F> {
 
     /// Arranges to be woken by tokio. False when there is something to do first.
     fn park(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        let parking = match &mut self.parking {
-            Some(parking) => parking,
-            empty => empty.insert(Parking::new(&self.shared)?),
-        };
         let shared = &self.shared;
         shared.ring.borrow_mut().notify(true);
         let asleep = shared.tasks.remote().fall_asleep(Sleeping::InTokio(context.waker()))
             && !shared.ring.borrow_mut().has_work()
-            && parking.wait(shared, context)?;
+            && self.parking.wait(shared, context)?;
         if asleep {
             shared.tasks.park();
         } else {
@@ -175,12 +180,9 @@ impl<F: Future> Root<F> {
     }
 
     fn awake(&mut self) {
-        self.yielding = None;
         self.shared.tasks.unpark();
         self.shared.tasks.remote().awake();
-        if self.parking.is_some() {
-            self.shared.ring.borrow_mut().notify(false);
-        }
+        self.shared.ring.borrow_mut().notify(false);
     }
 }
 
@@ -208,6 +210,7 @@ impl Parking {
         // A timer that fires too early wakes once for nothing, which is cheaper than to move it
         // at each turn.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
+            shared.clock.turn(true);
             let rest = deadline.saturating_sub(shared.clock.now());
             self.timer.as_mut().reset(Instant::now() + rest);
             self.timer_at = Some(deadline);

@@ -1,10 +1,358 @@
-//! Whether this machine has what the driver needs: each operation is tried once, in earnest.
+//! Whether this machine has what the driver needs, found out by doing it once.
+//!
+//! Kernel versions tell little: distributions take features back, containers forbid calls, and
+//! limits stop what the kernel could do. So the probe makes a ring and tries each operation.
 
-/// x
-pub struct Features;
-/// x
-pub struct Refusal;
-/// x
+use std::fmt;
+use std::io;
+
+/// What the probe found on a machine that can run the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Features {
+    dropped: Vec<&'static str>,
+}
+
+impl Features {
+    /// What the driver uses, in words, for the line that a server prints at its start.
+    #[must_use]
+    pub fn used(&self) -> &'static [&'static str] {
+        &[
+            "multishot accept",
+            "multishot receive",
+            "a ring of provided buffers",
+            "send",
+            "cancel",
+            "multishot poll",
+            "waiting with a timeout",
+        ]
+    }
+
+    /// Set-up flags that make the ring faster and that this kernel does not know. Empty on Linux
+    /// 6.1 and later.
+    #[must_use]
+    pub fn dropped(&self) -> &[&'static str] {
+        &self.dropped
+    }
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.used().join(", "))?;
+        if !self.dropped.is_empty() {
+            write!(f, "; without {}", self.dropped.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why the driver cannot run here. Its display is the cause and the remedy, a sentence each.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The system is not Linux.
+    NotLinux,
+    /// The sysctl `kernel.io_uring_disabled` has this value, which forbids io_uring to us.
+    Disabled(u8),
+    /// The call is answered with `EPERM` or `ENOSYS` though the sysctl allows it: a seccomp
+    /// filter, as containers have, or a kernel built without io_uring.
+    Blocked(io::Error),
+    /// The process may not lock as much memory as the queues need.
+    Memory(io::Error),
+    /// The process or the system has no descriptor left.
+    Descriptors(io::Error),
+    /// The kernel cannot do what is named.
+    TooOld(&'static str),
+    /// Something else failed while trying what is named.
+    Failed(&'static str, io::Error),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLinux => {
+                f.write_str("io_uring exists on Linux only. Use the tokio driver on this system.")
+            }
+            Self::Disabled(value) => write!(
+                f,
+                "The sysctl kernel.io_uring_disabled is {value}, which forbids io_uring. \
+                 Allow it with `sysctl -w kernel.io_uring_disabled=0`.",
+            ),
+            Self::Blocked(error) => write!(
+                f,
+                "The kernel does not let this process use io_uring ({error}), as seccomp filters \
+                 of containers do. Allow io_uring_setup, io_uring_enter and io_uring_register in \
+                 the container's seccomp profile.",
+            ),
+            Self::Memory(error) => write!(
+                f,
+                "The limit of locked memory is too low for the queues ({error}). \
+                 Raise it with `ulimit -l` or LimitMEMLOCK= of the service.",
+            ),
+            Self::Descriptors(error) => write!(
+                f,
+                "There is no descriptor left for the ring ({error}). \
+                 Raise the limit with `ulimit -n` or LimitNOFILE= of the service.",
+            ),
+            Self::TooOld(missing) => write!(
+                f,
+                "This kernel cannot do this with io_uring: {missing}. \
+                 Use Linux 6.1 or later.",
+            ),
+            Self::Failed(step, error) => write!(
+                f,
+                "Trying io_uring failed at this: {step} ({error}). \
+                 Use the tokio driver, and report this.",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Tries everything that the driver needs on a ring of its own. It takes about a millisecond and
+/// leaves nothing behind.
+///
+/// # Errors
+/// The driver cannot run here; the refusal says why, and what helps.
+#[cfg(not(target_os = "linux"))]
 pub fn probe() -> Result<Features, Refusal> {
-    Ok(Features)
+    Err(Refusal::NotLinux)
+}
+
+#[cfg(target_os = "linux")]
+pub use linux::probe;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::{self, Write};
+    use std::mem::ManuallyDrop;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::time::Duration;
+
+    use io_uring::{cqueue, opcode, squeue, types};
+    use peregrine_driver::Options;
+
+    use super::{Features, Refusal};
+    use crate::buffers::{Buffers, GROUP};
+    use crate::ring::{Ring, Wait};
+    use crate::worker::new_event;
+
+    /// Each wait is for something that has happened already.
+    const STEP_MAX: Duration = Duration::from_secs(1);
+    /// Waits of one step. A completion of something else may come first.
+    const WAITS: usize = 8;
+
+    const ACCEPT: u64 = 1;
+    const RECEIVE: u64 = 2;
+    const SEND: u64 = 3;
+    const POLL: u64 = 4;
+    const CANCEL: u64 = 5;
+
+    /// Tries everything that the driver needs on a ring of its own. It takes about a millisecond
+    /// and leaves nothing behind.
+    ///
+    /// # Errors
+    /// The driver cannot run here; the refusal says why, and what helps.
+    pub fn probe() -> Result<Features, Refusal> {
+        let ring = Ring::create().map_err(|error| refusal_of_setup(error, disabled_sysctl()))?;
+        let dropped = ring.dropped().iter().map(|flag| flag.name()).collect();
+        let options =
+            Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
+        let buffers =
+            Buffers::register(&ring, &options).map_err(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => Refusal::TooOld("rings of provided buffers"),
+                Some(libc::ENOMEM) => Refusal::Memory(error),
+                _ => Refusal::Failed("registering buffers", error),
+            })?;
+        let mut trial = Trial { ring, buffers: ManuallyDrop::new(buffers), seen: Vec::new() };
+        trial.poll()?;
+        trial.accept_and_receive()?;
+        // When a step fails, an operation may be left, so that the buffers are given up. Here
+        // each one was seen to end.
+        trial.ring.close();
+        drop(ManuallyDrop::into_inner(trial.buffers));
+        Ok(Features { dropped })
+    }
+
+    /// Why a ring could not be made. `sysctl` is the value of `kernel.io_uring_disabled`.
+    pub(super) fn refusal_of_setup(error: io::Error, sysctl: Option<u8>) -> Refusal {
+        match (error.raw_os_error(), sysctl) {
+            (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => Refusal::Disabled(value),
+            (Some(libc::EPERM | libc::EACCES | libc::ENOSYS), _) => Refusal::Blocked(error),
+            (Some(libc::ENOMEM), _) => Refusal::Memory(error),
+            (Some(libc::EMFILE | libc::ENFILE), _) => Refusal::Descriptors(error),
+            (Some(libc::EINVAL), _) => Refusal::TooOld("creating a ring with a sized queue"),
+            _ => Refusal::Failed("creating a ring", error),
+        }
+    }
+
+    fn disabled_sysctl() -> Option<u8> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?;
+        text.trim().parse().ok()
+    }
+
+    struct Trial {
+        ring: Ring,
+        buffers: ManuallyDrop<Buffers>,
+        /// Completions that no step has asked for yet.
+        seen: Vec<cqueue::Entry>,
+    }
+
+    impl Trial {
+        fn poll(&mut self) -> Result<(), Refusal> {
+            const STEP: &str = "multishot poll";
+            let event = std::fs::File::from(new_event().map_err(|error| failed(STEP, error))?);
+            (&event).write_all(&1u64.to_ne_bytes()).map_err(|error| failed(STEP, error))?;
+            let target = types::Fd(event.as_raw_fd());
+            self.submit(
+                opcode::PollAdd::new(target, libc::POLLIN as u32).multi(true).build(),
+                POLL,
+            )?;
+            let (_, flags) = self.expect(POLL, STEP)?;
+            if !cqueue::more(flags) {
+                return Err(Refusal::TooOld(STEP));
+            }
+            self.cancel(POLL)
+        }
+
+        fn accept_and_receive(&mut self) -> Result<(), Refusal> {
+            const ACCEPT_STEP: &str = "multishot accept";
+            const RECEIVE_STEP: &str = "multishot receive";
+            const SEND_STEP: &str = "send";
+            let (listener, client) = connection().map_err(|error| failed("connecting", error))?;
+            let target = types::Fd(listener.as_raw_fd());
+            self.submit(opcode::AcceptMulti::new(target).build(), ACCEPT)?;
+            let (descriptor, flags) = self.expect(ACCEPT, ACCEPT_STEP)?;
+            // SAFETY: the kernel made this descriptor for this completion.
+            let server = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            if !cqueue::more(flags) {
+                return Err(Refusal::TooOld(ACCEPT_STEP));
+            }
+            self.cancel(ACCEPT)?;
+
+            let target = types::Fd(client.as_raw_fd());
+            self.submit(opcode::RecvMulti::new(target, GROUP).build(), RECEIVE)?;
+            let target = types::Fd(server.as_raw_fd());
+            static HELLO: [u8; 5] = *b"hello";
+            let entry = opcode::Send::new(target, HELLO.as_ptr(), HELLO.len() as u32);
+            self.submit(entry.flags(libc::MSG_NOSIGNAL).build(), SEND)?;
+            let (sent, _) = self.expect(SEND, SEND_STEP)?;
+            let (received, flags) = self.expect(RECEIVE, RECEIVE_STEP)?;
+            let Some(buffer) = cqueue::buffer_select(flags) else {
+                return Err(Refusal::TooOld("rings of provided buffers"));
+            };
+            self.buffers.take(buffer);
+            // SAFETY: the buffer came with the completion above and is not given back.
+            let bytes = unsafe { self.buffers.read(buffer, received.unsigned_abs()) };
+            if bytes != HELLO || sent != received || !cqueue::more(flags) {
+                return Err(Refusal::TooOld(RECEIVE_STEP));
+            }
+            self.cancel(RECEIVE)
+        }
+
+        /// The entries of this probe name static memory or none, except for the buffers, which
+        /// are freed when everything has ended only.
+        fn submit(&mut self, entry: squeue::Entry, name: u64) -> Result<(), Refusal> {
+            // SAFETY: see above.
+            unsafe { self.ring.push(&entry.user_data(name)) }
+                .map_err(|error| failed("submitting", error))
+        }
+
+        /// Ends a multishot operation, and sees it end.
+        fn cancel(&mut self, name: u64) -> Result<(), Refusal> {
+            const STEP: &str = "cancel";
+            self.submit(opcode::AsyncCancel::new(name).build(), CANCEL)?;
+            self.expect(CANCEL, STEP)?;
+            match self.wait(name, STEP)?.result() {
+                code if code == -libc::ECANCELED => Ok(()),
+                _ => Err(Refusal::TooOld(STEP)),
+            }
+        }
+
+        /// The result and flags of a completion that is no error.
+        fn expect(&mut self, name: u64, step: &'static str) -> Result<(i32, u32), Refusal> {
+            let entry = self.wait(name, step)?;
+            match entry.result() {
+                result @ 0.. => Ok((result, entry.flags())),
+                code if code == -libc::EINVAL => Err(Refusal::TooOld(step)),
+                code => Err(failed(step, io::Error::from_raw_os_error(-code))),
+            }
+        }
+
+        fn wait(&mut self, name: u64, step: &'static str) -> Result<cqueue::Entry, Refusal> {
+            for _ in 0..WAITS {
+                if let Some(at) = self.seen.iter().position(|entry| entry.user_data() == name) {
+                    return Ok(self.seen.remove(at));
+                }
+                self.ring
+                    .enter(Wait::Completion(Some(STEP_MAX)))
+                    .map_err(|error| failed("entering the kernel", error))?;
+                self.ring.take_completions(&mut self.seen);
+            }
+            Err(failed(step, io::ErrorKind::TimedOut.into()))
+        }
+    }
+
+    fn failed(step: &'static str, error: io::Error) -> Refusal {
+        Refusal::Failed(step, error)
+    }
+
+    /// A listener with one connection in its backlog. It needs neither a network nor a file.
+    fn connection() -> io::Result<(UnixListener, UnixStream)> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static PROBES: AtomicU32 = AtomicU32::new(0);
+        let number = PROBES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("peregrine-probe-{}-{number}", std::process::id());
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        let client = UnixStream::connect_addr(&listener.local_addr()?)?;
+        Ok((listener, client))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::linux::refusal_of_setup;
+    use super::*;
+
+    fn refused(code: i32, sysctl: Option<u8>) -> String {
+        refusal_of_setup(io::Error::from_raw_os_error(code), sysctl).to_string()
+    }
+
+    #[test]
+    fn each_refusal_names_its_cause_and_its_remedy() {
+        for (text, cause, remedy) in [
+            (refused(libc::EPERM, Some(2)), "io_uring_disabled is 2", "sysctl -w"),
+            (refused(libc::EPERM, Some(0)), "seccomp", "profile"),
+            (refused(libc::ENOSYS, None), "seccomp", "profile"),
+            (refused(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l"),
+            (refused(libc::EMFILE, Some(0)), "descriptor", "ulimit -n"),
+            (refused(libc::EINVAL, Some(0)), "cannot do this", "Linux 6.1"),
+            (refused(libc::EIO, Some(0)), "creating a ring", "tokio driver"),
+            (Refusal::NotLinux.to_string(), "Linux only", "tokio driver"),
+        ] {
+            assert!(text.contains(cause), "{text}");
+            assert!(text.contains(remedy), "{text}");
+        }
+    }
+
+    #[test]
+    fn probing_agrees_with_running() {
+        use peregrine_driver::Driver;
+        let probed = probe();
+        let ran = crate::Uring::run(&peregrine_driver::Options::default(), |_| async {});
+        match (&probed, ran) {
+            (Ok(features), Ok(())) => {
+                assert!(features.to_string().starts_with("multishot accept, "));
+            }
+            (Err(refusal), Err(_)) => assert!(refusal.to_string().contains(". ")),
+            (probed, ran) => panic!("{probed:?} does not agree with {ran:?}"),
+        }
+    }
+
+    #[test]
+    fn dropped_flags_are_told() {
+        let features = Features { dropped: vec!["DEFER_TASKRUN", "SINGLE_ISSUER"] };
+        assert!(features.to_string().ends_with("; without DEFER_TASKRUN, SINGLE_ISSUER"));
+    }
 }

@@ -44,7 +44,7 @@ pub(crate) const FLAGS: [Flag; 4] =
 pub(crate) enum Wait {
     /// Submit, run what the kernel deferred, return.
     No,
-    /// Until something completes, or for the given time.
+    /// Until something completes, at most for the given time if there is one.
     Completion(Option<Duration>),
 }
 
@@ -117,18 +117,35 @@ impl Ring {
     ///
     /// # Errors
     /// The ring is closed, or full and the kernel does not take what is in it.
+    #[inline]
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        let queues = self.queues.as_mut().ok_or_else(closed)?;
-        for _ in 0..SUBMIT_TRIES {
+        if let Some(queues) = self.queues.as_mut() {
             // SAFETY: the caller promises that the memory outlives the operation.
             if unsafe { queues.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
+        }
+        // SAFETY: the same.
+        unsafe { self.push_slowly(entry) }
+    }
+
+    /// [`Ring::push`] when the queue is full or closed.
+    ///
+    /// # Safety
+    /// As for `push`.
+    #[cold]
+    unsafe fn push_slowly(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        let queues = self.queues.as_mut().ok_or_else(closed)?;
+        for _ in 0..SUBMIT_TRIES {
             self.enters += 1;
             if let Err(error) = queues.submit()
                 && !is_passing(&error)
             {
                 return Err(error);
+            }
+            // SAFETY: the caller promises that the memory outlives the operation.
+            if unsafe { queues.submission().push(entry) }.is_ok() {
+                return Ok(());
             }
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))

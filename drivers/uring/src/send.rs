@@ -148,7 +148,7 @@ impl Shared {
     }
 
     pub(crate) fn on_send(&self, token: Token, result: i32) {
-        let (mut waiter, mut finish_waiter) = (Waiter::None, Waiter::None);
+        let (mut waiter, mut finish_waiter) = (Waiter::NONE, Waiter::NONE);
         {
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = current(&mut streams, token) else { return };
@@ -202,7 +202,7 @@ impl Shared {
             }
             return waiter;
         }
-        Waiter::None
+        Waiter::NONE
     }
 }
 

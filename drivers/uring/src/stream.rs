@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -18,6 +17,7 @@ use slab::Slab;
 use socket2::{SockAddr, SockRef};
 
 use crate::buffers::{GROUP, Unread};
+use crate::chunk::{Bytes, Chunk, Lent, Relief};
 use crate::operation::{Kind, Sending, Token};
 use crate::send::SendFuture;
 use crate::task::Waiter;
@@ -27,26 +27,6 @@ use crate::worker::Shared;
 pub struct UringStream {
     pub(crate) shared: Rc<Shared>,
     pub(crate) index: u32,
-}
-
-/// Received bytes. Dropping them gives the worker's buffer back.
-pub struct Chunk {
-    bytes: Bytes,
-}
-
-enum Bytes {
-    /// The end of input.
-    None,
-    /// In one of the worker's shared buffers.
-    Lent(Lent),
-    /// In memory of their own: see [`Relief`].
-    Own(Box<Relief>),
-}
-
-struct Lent {
-    shared: Rc<Shared>,
-    buffer: u16,
-    length: u32,
 }
 
 /// A connection's slot: all that an idle connection costs in this driver.
@@ -65,15 +45,6 @@ pub(crate) struct Connection {
     relief: Option<Box<Relief>>,
     receive_waiter: Waiter,
     pub(crate) outgoing: Outgoing,
-}
-
-/// Memory for one receive when all shared buffers are held by connections that nobody reads.
-/// Without it those could keep all others from being served.
-struct Relief {
-    /// The kernel's while the receive is armed.
-    memory: Box<[u8]>,
-    /// Bytes that came; 0 until then.
-    length: usize,
 }
 
 /// The receiving machine.
@@ -132,14 +103,14 @@ impl UringStream {
             in_flight: 0,
             unread: Unread::EMPTY,
             relief: None,
-            receive_waiter: Waiter::None,
+            receive_waiter: Waiter::NONE,
             outgoing: Outgoing {
                 current: Sending::default(),
                 begun: 0,
                 ended: 0,
                 failed: 0,
                 busy: false,
-                waiter: Waiter::None,
+                waiter: Waiter::NONE,
                 later: None,
             },
         };
@@ -218,29 +189,6 @@ impl Drop for UringStream {
     }
 }
 
-impl Deref for Chunk {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::None => &[],
-            // SAFETY: the buffer came with a completion and is given back by the drop of `Lent`
-            // alone, which this borrow outrules.
-            Bytes::Lent(lent) => unsafe { lent.shared.buffers.read(lent.buffer, lent.length) },
-            Bytes::Own(relief) => &relief.memory[..relief.length],
-        }
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        self.shared.buffers.give_back(self.buffer);
-        if !self.shared.starved.borrow().is_empty() {
-            self.shared.tasks.disturb();
-        }
-    }
-}
-
 impl Connection {
     pub(crate) fn token(&self, kind: Kind, index: u32) -> Token {
         Token::new(kind, self.generation, index)
@@ -265,7 +213,7 @@ impl Connection {
             return Some(Bytes::Own(relief));
         }
         let (buffer, length) = self.unread.pop(&shared.buffers)?;
-        Some(Bytes::Lent(Lent { shared: Rc::clone(shared), buffer, length }))
+        Some(Bytes::Lent(Lent::new(Rc::clone(shared), buffer, length)))
     }
 
     fn unread_chunks(&self) -> usize {
@@ -321,7 +269,7 @@ impl Shared {
         if let Some(buffer) = buffer {
             self.buffers.take(buffer);
         }
-        let mut waiter = Waiter::None;
+        let mut waiter = Waiter::NONE;
         {
             let mut streams = self.streams.borrow_mut();
             let connection = current(&mut streams, token).filter(|found| !found.closing);
@@ -439,7 +387,7 @@ impl Shared {
             {
                 continue;
             }
-            if matches!(connection.receive_waiter, Waiter::None) {
+            if connection.receive_waiter.is_none() {
                 // The next reader arms it again.
                 connection.receiving = Receiving::Idle;
             } else {
@@ -499,5 +447,16 @@ fn free_when_done(streams: &mut Slab<Connection>, index: u32) {
     let connection = &streams[index as usize];
     if connection.closing && connection.in_flight == 0 {
         streams.remove(index as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Connection>() <= 144, "{} bytes", size_of::<Connection>());
+        assert_eq!(size_of::<Waiter>(), 16);
     }
 }

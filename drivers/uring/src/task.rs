@@ -7,10 +7,7 @@
 //! worker sleeps, wakes it: through an event descriptor that the ring watches, or through tokio.
 //!
 //! A worker that sleeps in tokio is not woken through the ring. That would be one event descriptor
-//! waking another, which kernels postpone by milliseconds and, as observed on 6.18, lose.
-//!
-//! A number may be reused by a later task while an old waker is still around. That wakes the later
-//! task for nothing, which every future must bear.
+//! waking another from within its own wake-up, and workers on Linux 6.18 were seen to sleep on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -38,7 +35,25 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Tasks>>> = const { RefCell::new(None) };
 }
 
-type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
+/// A future and the waker it is polled with, in one block: what moves between the slot and the
+/// poll is a pointer.
+struct Task<F: ?Sized> {
+    waker: Waker,
+    future: F,
+}
+
+type BoxedTask = Pin<Box<Task<dyn Future<Output = ()>>>>;
+
+impl<F: Future + ?Sized> Task<F> {
+    fn parts(self: Pin<&mut Self>) -> (&Waker, Pin<&mut F>) {
+        // SAFETY: nothing is moved out of the borrow: see the next step.
+        let task = unsafe { self.get_unchecked_mut() };
+        // SAFETY: the task is pinned, and nothing ever moves its future by itself, so that the
+        // future is pinned with it.
+        let future = unsafe { Pin::new_unchecked(&mut task.future) };
+        (&task.waker, future)
+    }
+}
 
 /// All tasks of one worker.
 pub(crate) struct Tasks {
@@ -58,7 +73,7 @@ pub(crate) struct Tasks {
 
 struct Slot {
     /// Absent while it is being polled.
-    task: Option<(BoxedTask, Waker)>,
+    task: Option<BoxedTask>,
     queued: bool,
 }
 
@@ -137,13 +152,12 @@ impl Tasks {
         if self.closed.get() {
             return;
         }
-        let boxed: BoxedTask = Box::pin(task);
         let index = {
             let mut slots = self.slots.borrow_mut();
             let entry = slots.vacant_entry();
             let index = u32::try_from(entry.key()).expect("fewer than 2^32 tasks");
             let waker = Header::waker(&self.remote, index);
-            entry.insert(Slot { task: Some((boxed, waker)), queued: true });
+            entry.insert(Slot { task: Some(Box::pin(Task { waker, future: task })), queued: true });
             index
         };
         self.ready.borrow_mut().push_back(index);
@@ -210,7 +224,7 @@ impl Tasks {
     }
 
     fn poll_task(&self, index: u32) {
-        let (mut task, waker) = {
+        let mut task = {
             let mut slots = self.slots.borrow_mut();
             let Some(slot) = slots.get_mut(index as usize) else { return };
             slot.queued = false;
@@ -218,17 +232,19 @@ impl Tasks {
             task
         };
         let polled = {
-            let _polling = Polling::start(self, index, &waker);
-            let mut context = Context::from_waker(&waker);
+            let (waker, future) = task.as_mut().parts();
+            let _polling = Polling::start(self, index, waker);
+            let mut context = Context::from_waker(waker);
             // A panic ends this task alone. The task is not looked at again, only dropped.
-            catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context)))
+            catch_unwind(AssertUnwindSafe(|| future.poll(&mut context)))
         };
         if matches!(polled, Ok(Poll::Pending)) && !self.closed.get() {
-            self.slots.borrow_mut()[index as usize].task = Some((task, waker));
+            self.slots.borrow_mut()[index as usize].task = Some(task);
             return;
         }
         self.slots.borrow_mut().remove(index as usize);
-        drop_quietly((task, waker));
+        drop_quietly(task);
+        drop_quietly(polled);
     }
 
     /// Drops all tasks. From now on, what is spawned is dropped at once.
@@ -264,9 +280,12 @@ impl Tasks {
 
 /// Destructors are user code: what panics there must not take the worker along.
 fn drop_quietly<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // The payload of a panic may panic itself when it is dropped, so that it is not.
-        let _never_dropped = std::mem::ManuallyDrop::new(payload);
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
+    // What was thrown has a destructor too. Only what that throws is given up.
+    if let Err(payload) = dropped
+        && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        let _never_dropped = std::mem::ManuallyDrop::new(second);
     }
 }
 
@@ -335,7 +354,8 @@ impl Remote {
     }
 
     pub(crate) fn awake(&self) {
-        self.sleeping.store(AWAKE, Ordering::SeqCst);
+        // Who misses this wakes the worker for nothing.
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inbox> {
@@ -394,15 +414,27 @@ impl Wake for Header {
 ///
 /// A task of this worker is kept as its number: no count to raise, no indirect call to wake.
 /// Combinators and tasks of other executors come with wakers of their own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) enum Waiter {
-    #[default]
-    None,
+    /// A task's number; `NOBODY`, rather than a variant, when nobody waits: two variants fit into
+    /// the two words of a waker.
     Task(u32),
     Other(Waker),
 }
 
+impl Default for Waiter {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Waiter {
+    pub(crate) const NONE: Self = Self::Task(NOBODY);
+
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, Self::Task(NOBODY))
+    }
+
     /// Notes who polls. Returns who was noted before, to be dropped when nothing is borrowed: the
     /// end of a foreign waker may run any code.
     pub(crate) fn register(&mut self, context: &Context<'_>, tasks: &Tasks) -> Self {
@@ -413,7 +445,7 @@ impl Waiter {
             Self::Task(tasks.current.get())
         } else {
             match self {
-                Self::Other(kept) if kept.will_wake(waker) => return Self::None,
+                Self::Other(kept) if kept.will_wake(waker) => return Self::NONE,
                 _ => Self::Other(waker.clone()),
             }
         };
@@ -423,7 +455,7 @@ impl Waiter {
     /// Wakes whoever waits. Not to be called while anything is borrowed.
     pub(crate) fn wake(self, tasks: &Tasks) {
         match self {
-            Self::None => {}
+            Self::Task(NOBODY) => {}
             Self::Task(index) => tasks.wake(index),
             Self::Other(waker) => waker.wake(),
         }

@@ -123,6 +123,10 @@ impl Wheel {
         self.entries.remove(key as usize).waiter
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// When to look again, as a time of the clock; earlier than needed for far timers.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         if self.heads[usize::from(DUE)] != NONE {
@@ -133,10 +137,6 @@ impl Wheel {
 
     /// The waiter of one sleeper that is due at `now`. Call until there is none.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
-        if self.entries.is_empty() {
-            self.elapsed = self.elapsed.max(tick_of(now));
-            return None;
-        }
         loop {
             let due = self.heads[usize::from(DUE)];
             if due != NONE {
@@ -252,6 +252,10 @@ impl Future for Sleep {
         let old;
         {
             let mut wheel = self.shared.wheel.borrow_mut();
+            if wheel.is_empty() {
+                // Nobody has turned it while it was empty.
+                wheel.elapsed = wheel.elapsed.max(tick_of(self.shared.clock.now()));
+            }
             if let Some(key) = self.key {
                 if wheel.entries[key as usize].list != TOLD {
                     let waiter = &mut wheel.entries[key as usize].waiter;
@@ -263,7 +267,7 @@ impl Future for Sleep {
                 // Told, and yet it is not time: the sleep was longer than the wheel.
                 wheel.remove(key);
             }
-            let mut waiter = Waiter::None;
+            let mut waiter = Waiter::NONE;
             waiter.register(context, &self.shared.tasks);
             let key = wheel.insert(self.at, waiter);
             drop(wheel);
@@ -313,7 +317,7 @@ mod tests {
                 0 | 1 => {
                     let range = [3, 70, 5_000, 400_000, 30_000_000][(random() % 5) as usize];
                     let at = now + random() % range;
-                    let key = wheel.insert(Duration::from_millis(at), Waiter::None);
+                    let key = wheel.insert(Duration::from_millis(at), Waiter::NONE);
                     keys.push((key, at));
                     expected.push(at);
                 }
@@ -349,7 +353,7 @@ mod tests {
     #[test]
     fn a_fraction_of_a_millisecond_is_never_early() {
         let mut wheel = Wheel::new();
-        wheel.insert(Duration::from_micros(1_001), Waiter::None);
+        wheel.insert(Duration::from_micros(1_001), Waiter::NONE);
         assert_eq!(told(&mut wheel, 1), 0);
         assert_eq!(told(&mut wheel, 2), 1);
     }

@@ -45,6 +45,11 @@ pub(crate) struct Shared {
     pub(crate) ending: Cell<bool>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
+    /// When the timeout that is in the ring ends the sleep, if there is one.
+    sleep_until: Cell<Option<Duration>>,
+    /// What that timeout was set with. Not changed while it is in the ring.
+    sleep_length: Cell<types::Timespec>,
+    sleep_ended: Cell<bool>,
     generation: Cell<u32>,
     batch: RefCell<Vec<cqueue::Entry>>,
 }
@@ -71,6 +76,9 @@ impl Shared {
             ending: Cell::new(false),
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
+            sleep_until: Cell::new(None),
+            sleep_length: Cell::new(types::Timespec::new()),
+            sleep_ended: Cell::new(false),
             generation: Cell::new(0),
             batch: RefCell::default(),
         });
@@ -102,6 +110,7 @@ impl Shared {
     ///
     /// # Errors
     /// The worker has ended, or the kernel takes no more.
+    #[inline]
     pub(crate) unsafe fn submit(&self, entry: squeue::Entry, token: Token) -> io::Result<()> {
         let entry = entry.user_data(token.to_user_data());
         // SAFETY: the caller's promise is the one that `push` asks for.
@@ -137,7 +146,7 @@ impl Shared {
             return;
         };
         let ended = !cqueue::more(flags);
-        if ended && token.kind != Kind::Wake {
+        if ended && !matches!(token.kind, Kind::Wake | Kind::Timeout) {
             self.in_flight.set(self.in_flight.get() - 1);
         }
         match token.kind {
@@ -148,6 +157,10 @@ impl Shared {
             Kind::Send => self.on_send(token, result),
             Kind::CancelStream => self.on_stream_cancelled(token),
             Kind::CancelAll => {}
+            Kind::Timeout => {
+                self.sleep_until.set(None);
+                self.sleep_ended.set(true);
+            }
         }
     }
 
@@ -161,6 +174,9 @@ impl Shared {
     }
 
     fn expire_timers(&self) {
+        if self.wheel.borrow().is_empty() {
+            return;
+        }
         let now = self.clock.now();
         loop {
             let due = self.wheel.borrow_mut().expire(now);
@@ -169,6 +185,39 @@ impl Shared {
                 None => return,
             }
         }
+    }
+
+    /// Takes care that a sleep in the ring ends at the next timer, and after `longest` at the
+    /// latest. The result is the time to pass to the wait itself, if any.
+    ///
+    /// One timeout stays in the ring for many sleeps; a time limit of each wait would make the
+    /// kernel set and clear a timer each time.
+    pub(crate) fn limit_sleep(&self, longest: Duration) -> io::Result<Option<Duration>> {
+        let timer = self.wheel.borrow().next_deadline();
+        if let (Some(end), None) = (self.sleep_until.get(), timer) {
+            debug_assert!(end <= self.clock.now() + longest, "timeouts are set with `longest`");
+            return Ok(None);
+        }
+        // The tasks of this turn may have taken long.
+        self.clock.turn(true);
+        let now = self.clock.now();
+        if let Some(end) = self.sleep_until.get() {
+            return Ok(timer.filter(|timer| *timer < end).map(|timer| timer.saturating_sub(now)));
+        }
+        let end = timer.map_or(now + longest, |timer| timer.min(now + longest));
+        self.sleep_length.set(end.saturating_sub(now).into());
+        let entry = opcode::Timeout::new(self.sleep_length.as_ptr()).build();
+        let entry = entry.user_data(Token::new(Kind::Timeout, 0, 0).to_user_data());
+        // SAFETY: `Shared` outlives the ring and is not moved, since it lies in an `Rc`; the
+        // length is not written while `sleep_until` says that the timeout is in the ring.
+        unsafe { self.ring.borrow_mut().push(&entry) }?;
+        self.sleep_until.set(Some(end));
+        Ok(None)
+    }
+
+    /// Whether a sleep lasted to its end since this was asked last.
+    pub(crate) fn take_sleep_ended(&self) -> bool {
+        self.sleep_ended.take()
     }
 
     /// Lets the ring complete something whenever another thread wakes a task.
@@ -192,7 +241,8 @@ impl Shared {
     pub(crate) fn shut_down(self: &Rc<Self>) {
         self.ending.set(true);
         let end = Instant::now() + SHUTDOWN_MAX;
-        while self.in_flight.get() > 0 || self.wake_armed.get() {
+        while self.in_flight.get() > 0 || self.wake_armed.get() || self.sleep_until.get().is_some()
+        {
             if Instant::now() > end || self.cancel_all().is_err() {
                 break;
             }

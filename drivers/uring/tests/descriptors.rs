@@ -13,7 +13,7 @@ use peregrine_driver::{Driver, Listener, Options, Stream};
 static TURN: Mutex<()> = Mutex::new(());
 
 fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    std::fs::read_dir("/proc/self/fd").expect("a process has a list").count()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{echo_all, join, pattern, pause, read, tcp, until, worker};
-use peregrine_driver::{Driver, Listener, Options, Stream};
+use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 
 #[test]
 fn too_few_buffers_lose_no_byte() {
@@ -21,7 +21,8 @@ fn too_few_buffers_lose_no_byte() {
     let options = Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
     let worker = worker(options, move |driver| async move {
         let listener = driver.listen(socket).unwrap();
-        echo_all(&driver, &listener, 64).await;
+        let ended = echo_all(&driver, &listener, 64).await;
+        until(&driver, "all ended", || ended.get() == 64).await;
         until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
         driver.counters().buffers_exhausted
     });
@@ -147,7 +148,7 @@ fn a_small_request_gets_through_beside_bulk_uploads() {
                 ended.set(ended.get() + 1);
             });
         }
-        echo_all(&driver, &listener, 1).await;
+        let _small = echo_all(&driver, &listener, 1).await;
         until(&driver, "the uploads ended", || ended.get() == 4).await;
     });
     let stop = Arc::new(AtomicUsize::new(0));
@@ -178,6 +179,7 @@ fn a_small_request_gets_through_beside_bulk_uploads() {
 #[test]
 fn what_a_dropped_stream_was_doing_ends() {
     let (socket, address) = tcp();
+    let (told, hears) = std::sync::mpsc::channel();
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         for round in 0..20 {
@@ -194,6 +196,7 @@ fn what_a_dropped_stream_was_doing_ends() {
         until(&driver, "only the accept is left", || driver.counters().in_flight == 1).await;
         drop(listener);
         until(&driver, "nothing is left", || driver.counters().in_flight == 0).await;
+        told.send(()).unwrap();
     });
     let mut clients = Vec::new();
     for _ in 0..20 {
@@ -201,6 +204,7 @@ fn what_a_dropped_stream_was_doing_ends() {
         client.set_read_timeout(Some(common::PATIENCE)).unwrap();
         clients.push(client);
     }
+    hears.recv_timeout(common::PATIENCE).unwrap();
     for mut client in clients {
         // The server's end is closed, so that this ends.
         let mut buffer = vec![0; 1 << 20];
@@ -236,25 +240,30 @@ fn a_chunk_may_outlive_its_stream_and_its_worker() {
 }
 
 #[test]
-fn a_thousand_waiting_connections_are_taken_in_order_and_none_is_lost() {
-    let (socket, address) = tcp();
+fn waiting_connections_are_taken_in_order_and_none_is_lost() {
+    // Connecting to a Unix socket waits while the backlog is full.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    socket.listen(16).unwrap();
     let clients = thread::spawn(move || {
-        (0..300u16)
+        (0..600u16)
             .map(|number| {
-                let mut client = TcpStream::connect(address).unwrap();
+                let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
                 client.write_all(&number.to_be_bytes()).unwrap();
                 client
             })
             .collect::<Vec<_>>()
     });
     join(worker(Options::default(), move |driver| async move {
-        let listener = driver.listen(socket).unwrap();
+        let listener = driver.listen(Socket::Unix(socket.into())).unwrap();
         let first = listener.accept().await.unwrap();
         assert_eq!(read(&first, 2).await, [0, 0]);
-        // More wait than the driver accepts ahead.
+        // More want to come than the driver accepts ahead.
         pause(&driver, 100).await;
-        assert!(driver.counters().accepted < 300, "it accepts without an end");
-        for number in 1..300u16 {
+        assert!(driver.counters().accepted < 600, "it accepts without an end");
+        for number in 1..600u16 {
             tokio::select! {
                 biased;
                 () = std::future::ready(()) => {}

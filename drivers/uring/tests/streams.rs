@@ -69,7 +69,8 @@ fn a_thousand_connections_are_served() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
-        echo_all(&driver, &listener, 1_000).await;
+        let ended = echo_all(&driver, &listener, 1_000).await;
+        until(&driver, "all ended", || ended.get() == 1_000).await;
         until(&driver, "all closed", || driver.counters().in_flight <= 1).await;
         driver.counters().accepted
     });

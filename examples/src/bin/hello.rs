@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 use peregrine::prelude::*;
-use peregrine::tls::Tls;
 use serde::Serialize;
 
 #[global_allocator]
@@ -21,7 +20,8 @@ async fn hello(Path(name): Path<String>) -> String {
 
 fn main() -> peregrine::Result<()> {
     let certificate = Tls::self_signed(&["localhost", "127.0.0.1"]).expect("names of this machine");
-    Server::bind("127.0.0.1:8080").tls("127.0.0.1:8443", certificate.tls).serve(|| {
+    let tls_address = std::env::var("TLS_ADDRESS").unwrap_or_else(|_| "127.0.0.1:8443".to_owned());
+    Server::bind(peregrine_examples::address()).tls(tls_address, certificate.tls).serve(|| {
         App::new()
             .get("/", || async { "Hello, World!" })
             .get("/hello/{name}", hello)

@@ -1,1 +1,29 @@
-//! Load generation: paired time slices.
+//! Load generation for the lab: one verifying client, and the paired design that makes small
+//! differences visible on a noisy machine.
+//!
+//! It is a stranger to every server it measures: it knows a socket, a process and a file, and it
+//! shares no code with any framework, so that one bug cannot hide in both.
+//!
+//! It is not a report generator for humans in a hurry: a run that saw one wrong answer ranks
+//! nobody, and a difference below the noise of the same program against itself is called
+//! "cannot tell".
+//!
+//! Where to start: [`slices`] holds the paired design, [`client`] the load loop, [`statistics`]
+//! what is computed from the slices, and [`workload`] what is asked and which answer is right.
+//! The program `paired` puts them together; `null-server` answers fixed bytes, for calibration.
+
+#![deny(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+pub mod certificate;
+pub mod client;
+pub mod contender;
+pub mod host;
+pub mod machine;
+pub mod memory;
+pub mod process;
+pub mod random;
+pub mod report;
+pub mod slices;
+pub mod statistics;
+pub mod workload;

@@ -15,6 +15,7 @@ pub fn bytes_come_back_as_they_were_sent(harness: &impl Harness) {
         let (stream, peer) = harness.pair(&driver).await;
         driver.spawn(echo(stream));
         for (salt, count) in [(1, 1), (2, 511), (3, 4096), (4, 100_000)] {
+            let count = count.min(harness.large());
             let message = pattern(salt, count);
             let (sent, back) = both(peer.send(message.clone()), peer.recv_exact(count)).await;
             sent.expect("the connection stands");
@@ -28,6 +29,7 @@ pub fn bytes_come_back_as_they_were_sent(harness: &impl Harness) {
 /// Each of many connections gets its own bytes.
 pub fn many_connections_do_not_mix(harness: &impl Harness) {
     const CONNECTIONS: u32 = 40;
+    let count = harness.large().min(100_000) / 20;
     harness.check(async |driver| {
         let (listener, place) = harness.listen(&driver);
         let server = driver.clone();
@@ -41,8 +43,8 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
             let peer = harness.connect(&driver, &place);
             let done = Rc::clone(&done);
             driver.spawn(async move {
-                let message = pattern(salt, 2000);
-                let talk = both(peer.send(message.clone()), peer.recv_exact(2000)).await;
+                let message = pattern(salt, count);
+                let talk = both(peer.send(message.clone()), peer.recv_exact(count)).await;
                 assert!(talk.1.expect("the connection stands") == message, "bytes differ");
                 peer.half_close().await.expect("the connection stands");
                 assert!(peer.recv_all().await.expect("an orderly end").is_empty());
@@ -60,16 +62,21 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
 pub fn the_end_is_an_empty_chunk_again_and_again(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        peer.send(b"question".to_vec()).await.expect("the connection stands");
-        peer.half_close().await.expect("the connection stands");
-        assert_eq!(receive_all(&stream).await, b"question");
+        let ask = async {
+            peer.send(b"question".to_vec()).await.expect("the connection stands");
+            peer.half_close().await.expect("the connection stands");
+        };
+        assert_eq!(both(ask, receive_all(&stream)).await.1, b"question");
         for _ in 0..3 {
             assert!(stream.recv().await.expect("the end is no error").is_empty());
         }
-        stream.send(b"answer".to_vec()).await.0.expect("the peer still receives");
-        assert!(stream.recv().await.expect("the end is no error").is_empty());
-        stream.finish().await.expect("the peer still receives");
-        assert_eq!(peer.recv_all().await.expect("an orderly end"), b"answer");
+        let answer = async {
+            stream.send(b"answer".to_vec()).await.0.expect("the peer still receives");
+            assert!(stream.recv().await.expect("the end is no error").is_empty());
+            stream.finish().await.expect("the peer still receives");
+        };
+        let answered = both(answer, peer.recv_all()).await.1;
+        assert_eq!(answered.expect("an orderly end"), b"answer");
     });
 }
 
@@ -77,7 +84,7 @@ pub fn the_end_is_an_empty_chunk_again_and_again(harness: &impl Harness) {
 pub fn a_dropped_receive_loses_nothing(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let message = pattern(5, 50_000);
+        let message = pattern(5, harness.large().min(50_000));
         let sent = message.clone();
         driver.spawn(async move {
             for part in sent.chunks(1777) {
@@ -135,11 +142,15 @@ pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
 pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        peer.send(b"some".to_vec()).await.expect("the connection stands");
-        let mut some = Vec::new();
-        while some.len() < 4 {
-            some.extend_from_slice(&stream.recv().await.expect("the bytes come first"));
-        }
+        let four = async {
+            let mut some = Vec::new();
+            while some.len() < 4 {
+                some.extend_from_slice(&stream.recv().await.expect("the bytes come first"));
+            }
+            some
+        };
+        let (sent, some) = both(peer.send(b"some".to_vec()), four).await;
+        sent.expect("the connection stands");
         assert_eq!(some, b"some");
         if peer.reset().await {
             for _ in 0..3 {
@@ -169,7 +180,8 @@ pub fn a_chunk_outlives_its_stream(harness: &impl Harness) {
 pub fn both_directions_move_at_the_same_time(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let (down, up) = (pattern(8, 700_000), pattern(9, 700_000));
+        let count = harness.large().min(4 << 20);
+        let (down, up) = (pattern(8, count), pattern(9, count));
         let (expected_down, expected_up) = (down.clone(), up.clone());
         driver.spawn(async move {
             let server = both(stream.send(down), receive_all(&stream)).await;

@@ -94,7 +94,6 @@ impl Phase {
 }
 
 /// `size` with one more hexadecimal digit. Refused if the number would not fit.
-///
 // RFC 9112 §7.1: recipients must anticipate large hexadecimal numerals and prevent overflow.
 #[inline]
 pub(super) fn size_with_digit(size: u64, digit: u8) -> Result<u64, Reject> {

@@ -138,7 +138,7 @@ impl Connection {
     ///
     /// `unread` is all that arrived and was not used up, as one slice. With
     /// [`Event::NeedInput`], call again when there is more; while a head is incomplete, with the same
-    /// `head`, which holds what was found out. The same bytes give the same events however they are
+    /// `head`, which holds what was found out; it is written only between requests. The same bytes give the same events however they are
     /// cut, but that adjacent data may be cut as they are.
     #[inline]
     pub fn receive(

@@ -1,7 +1,7 @@
 //! What a complete head means: who is asked, where its content ends, and what comes after.
 
 use crate::field::{self, HOST};
-use crate::{BodyLength, HeadIndex, Known, Limits, Reject, Span, TargetForm, Version};
+use crate::{BodyLength, HeadIndex, Known, Limits, Reject, TargetForm, Version};
 
 /// Draws the conclusions from a complete head, or refuses it.
 #[inline]
@@ -50,12 +50,6 @@ fn host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
     Ok(())
 }
 
-/// The values of all fields of one name, in their order.
-fn values<'index>(index: &'index HeadIndex, known: Known) -> impl Iterator<Item = Span> + 'index {
-    let fields = index.fields.iter().filter(move |field| field.known == known);
-    fields.map(|field| field.value)
-}
-
 // RFC 9112 §6.3: how the length of a request's content is found out.
 fn body_length(head: &[u8], limits: &Limits, index: &mut HeadIndex) -> Result<(), Reject> {
     if index.has(Known::TransferEncoding) {
@@ -98,7 +92,7 @@ fn decimal(text: &[u8]) -> Result<u64, Reject> {
 // RFC 9112 §6.1: a sender must not apply chunked more than once, and applies it last.
 fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
     let (mut unknown, mut chunked) = (false, false);
-    for value in values(index, Known::TransferEncoding) {
+    for value in index.values(Known::TransferEncoding) {
         for element in value.of(head).split(|byte| *byte == b',') {
             let coding = field::trim(element);
             let name = coding.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -128,7 +122,7 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
 // RFC 9112 §9.3: `close` ends the connection; else HTTP/1.1 persists, and HTTP/1.0 with `keep-alive`.
 fn connection(head: &[u8], index: &mut HeadIndex) {
     let (mut close, mut keep_alive, mut upgrade) = (false, false, false);
-    for value in values(index, Known::Connection) {
+    for value in index.values(Known::Connection) {
         for option in field::list(value.of(head)) {
             close |= option.eq_ignore_ascii_case(b"close");
             keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
@@ -148,7 +142,7 @@ fn expectation(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
         return Ok(());
     }
     index.expect_continue = index.body != BodyLength::None;
-    for value in values(index, Known::Expect) {
+    for value in index.values(Known::Expect) {
         if field::list(value.of(head)).any(|one| !one.eq_ignore_ascii_case(b"100-continue")) {
             return Err(Reject::ExpectationUnknown);
         }
@@ -157,7 +151,6 @@ fn expectation(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
 }
 
 /// Whether `text` is a host that is not empty, with an optional port of at most 65,535.
-///
 // RFC 9110 §7.2: Host = uri-host [ ":" port ].
 #[inline]
 pub(super) fn is_host_and_port(text: &[u8]) -> bool {

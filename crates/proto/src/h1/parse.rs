@@ -42,11 +42,8 @@ pub(super) fn head(
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let window = &bytes[..bytes.len().min(bytes_max)];
     let mut at = usize::from(progress.line);
-    let outcome = if progress.still_without_end(window) {
-        Err(Stop::Input)
-    } else {
-        lines(window, &mut at, limits, index)
-    };
+    let ended = !progress.still_without_end(window);
+    let outcome = if ended { lines(window, &mut at, limits, index) } else { Err(Stop::Input) };
     outcome.map_err(|stop| {
         *progress = Progress::new(at, window.len());
         let (line_max, too_long) = if at == 0 {
@@ -54,8 +51,9 @@ pub(super) fn head(
         } else {
             (limits.field_bytes_max, Reject::FieldTooLong)
         };
-        let bound = Bound { line_max, too_long, full: window.len() == bytes_max };
-        bound.settle(window, at, Reject::HeadTooLong, stop)
+        let overfull = (window.len() == bytes_max).then_some(Reject::HeadTooLong);
+        let bound = Bound { line_max, too_long, overfull };
+        if ended { bound.settle(&window[at..], stop) } else { bound.unended(window.len() - at) }
     })
 }
 
@@ -78,21 +76,26 @@ pub(super) struct Bound {
     pub(super) line_max: usize,
     /// What a longer one is.
     pub(super) too_long: Reject,
-    /// Whether there can be no byte after the window.
-    pub(super) full: bool,
+    /// What it is that no byte may come after those at hand, if that is so.
+    pub(super) overfull: Option<Reject>,
 }
 
 impl Bound {
-    /// What a stop in the line at `at` means, whatever the cut: a fault counts only in a complete
-    /// line that is not too long, and a line without its end is too long as soon as it must be.
+    /// What a stop in a line means, whatever the cut: a fault counts only in a complete line that is
+    /// not too long, and a line without its end is too long as soon as it must be. `rest` begins with
+    /// the line.
     #[cold]
-    pub(super) fn settle(&self, window: &[u8], at: usize, overfull: Reject, stop: Stop) -> Stop {
-        let line = &window[at..];
-        match (line.iter().take(self.line_max).position(|byte| *byte == b'\n'), stop) {
-            (Some(_), stop) => stop,
-            (None, _) if line.len() >= self.line_max => Stop::Reject(self.too_long),
-            (None, _) if self.full => Stop::Reject(overfull),
-            (None, _) => Stop::Input,
+    pub(super) fn settle(&self, rest: &[u8], stop: Stop) -> Stop {
+        let within = &rest[..rest.len().min(self.line_max)];
+        if within.contains(&b'\n') { stop } else { self.unended(rest.len()) }
+    }
+
+    /// What it means that so many bytes of a line have no end among those that may have.
+    pub(super) fn unended(&self, length: usize) -> Stop {
+        match self.overfull {
+            _ if length >= self.line_max => Stop::Reject(self.too_long),
+            Some(overfull) => Stop::Reject(overfull),
+            None => Stop::Input,
         }
     }
 }
@@ -274,21 +277,21 @@ fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
 /// Parses a path, which may be empty, and a query from `at`; returns where they end.
 #[inline]
 fn path_and_query(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, Stop> {
-    let mut end = at;
-    while end < window.len() && field::is(window[end], PATH) {
-        end += 1;
-    }
+    let mut end = at + run(&window[at..], PATH);
     index.path = Span::new(at, end);
     index.query = None;
     if window.get(end) == Some(&b'?') {
         let query = end + 1;
-        end = query;
-        while end < window.len() && field::is(window[end], QUERY) {
-            end += 1;
-        }
+        end = query + run(&window[query..], QUERY);
         index.query = Some(Span::new(query, end));
     }
     Ok(end)
+}
+
+/// How many bytes at the start are in a class.
+#[inline]
+fn run(bytes: &[u8], class: u8) -> usize {
+    bytes.iter().position(|byte| !field::is(*byte, class)).unwrap_or(bytes.len())
 }
 
 // RFC 9112 §3.2.4: the asterisk form is only used for a server-wide OPTIONS request.
@@ -406,4 +409,22 @@ fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usiz
         _ => Reject::LineFeedBare,
     };
     Err(Stop::Reject(reject))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Progress, Stop, head};
+    use crate::{HeadIndex, Limits};
+
+    #[test]
+    fn bytes_that_were_searched_for_a_line_end_are_not_searched_again() {
+        let bytes = [b"GET / HTTP/1.1\r\nHost: ".as_slice(), &[b'a'; 5000]].concat();
+        let (mut progress, mut index) = (Progress::default(), HeadIndex::new());
+        for end in 0..bytes.len() {
+            let stop = head(&bytes[..end], &mut progress, &Limits::DEFAULT, &mut index);
+            assert_eq!(stop, Err(Stop::Input));
+            let line = if end < 16 { 0 } else { 16 };
+            assert_eq!(progress, Progress::new(line, end), "all bytes are behind");
+        }
+    }
 }

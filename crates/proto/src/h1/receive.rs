@@ -251,6 +251,9 @@ impl Receive {
         } else if next.is_extension() {
             self.count =
                 if self.phase == Phase::SizeMore { 1 } else { self.count.saturating_add(1) };
+            // They count as content, or else many small chunks could carry them without end.
+            let rest = self.allowance.checked_sub(1);
+            self.allowance = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
             if self.count > limits.chunk_extension_bytes_max {
                 // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
                 return Err(Reject::ChunkExtensionsTooLong);
@@ -277,16 +280,8 @@ impl Receive {
         loop {
             let room = section_max - usize::from(self.count);
             let window = &unread[at..unread.len().min(at + room)];
-            let bound = Bound {
-                line_max: limits.field_bytes_max,
-                too_long: Reject::FieldTooLong,
-                full: window.len() == room,
-            };
-            let line = if self.progress.still_without_end(window) {
-                Err(Stop::Input)
-            } else {
-                parse::field_line(window, 0)
-            };
+            let ended = !self.progress.still_without_end(window);
+            let line = if ended { parse::field_line(window, 0) } else { Err(Stop::Input) };
             let taken = match line {
                 Ok(Line::Empty(end)) => {
                     self.progress = Progress::default();
@@ -309,7 +304,17 @@ impl Receive {
                 }
                 Err(stop) => {
                     self.progress = Progress::new(0, window.len());
-                    return match bound.settle(window, 0, Reject::TrailersTooLong, stop) {
+                    let bound = Bound {
+                        line_max: limits.field_bytes_max,
+                        too_long: Reject::FieldTooLong,
+                        overfull: (window.len() == room).then_some(Reject::TrailersTooLong),
+                    };
+                    let stop = if ended {
+                        bound.settle(window, stop)
+                    } else {
+                        bound.unended(window.len())
+                    };
+                    return match stop {
                         Stop::Input => (at, Event::NeedInput),
                         Stop::Reject(reject) => (at, self.refuse(reject)),
                     };

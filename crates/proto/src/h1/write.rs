@@ -16,7 +16,6 @@ pub(super) fn status_line(status: u16, out: &mut Vec<u8>) {
 }
 
 /// Writes a field whose name is known to be a token. A byte that no value has becomes a space.
-///
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[inline]
 pub(super) fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {

@@ -1,5 +1,6 @@
 //! Is the body of the type that an extractor reads?
 
+use super::shortened;
 use crate::head::Head;
 use crate::problem::Problem;
 use http::StatusCode;
@@ -21,6 +22,7 @@ pub(super) fn check(
         return Ok(());
     }
     let sent = String::from_utf8_lossy(sent);
+    let sent = shortened(&sent);
     let detail = format!("the Content-Type is `{sent}`, but must be {expected}");
     Err(unsupported(detail, expected).with("sent", sent.as_ref()))
 }

@@ -5,10 +5,12 @@
 //! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
 //! `Option<T>` accepts that the thing is absent, and `Result<T, Problem>` hands over any failure.
 
+mod check;
 mod connection;
 mod content;
 mod form;
 mod header;
+mod inner;
 mod json;
 mod media;
 mod path;
@@ -32,6 +34,7 @@ pub use crate::respond::{Form, Json};
 use crate::problem::Problem;
 use crate::request::{Parts, Request};
 use crate::requirements::Requirements;
+use std::borrow::Cow;
 
 /// A value from a request's head. Any number of these may come before the last argument.
 ///
@@ -56,7 +59,8 @@ use crate::requirements::Requirements;
     message = "`{Self}` cannot be a handler's argument here",
     label = "not an extractor of the request's head",
     note = "arguments before the last must leave the body alone: `Path`, `Query`, `State`, `HeaderMap`, ...",
-    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last"
+    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequestParts: Sized {
     /// Takes the value from `parts`.
@@ -112,7 +116,8 @@ pub enum ViaParts {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's last argument",
     label = "not an extractor",
-    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ..."
+    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ...",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.
@@ -133,6 +138,15 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
 
     /// As [`FromRequestParts::require`].
     fn require(_requirements: &mut Requirements) {}
+}
+
+/// What a peer sent, short enough to be sent back to it in a problem.
+fn shortened(text: &str) -> Cow<'_, str> {
+    const BYTES_MAX: usize = 200;
+    if text.len() <= BYTES_MAX {
+        return text.into();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
 }
 
 fn absent_if_of_the_peer<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {

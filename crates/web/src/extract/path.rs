@@ -3,7 +3,7 @@
 mod read;
 mod shape;
 
-use super::FromRequestParts;
+use super::{FromRequestParts, shortened};
 use crate::problem::Problem;
 use crate::request::Parts;
 use crate::requirements::Requirements;
@@ -69,37 +69,36 @@ fn decode(parts: &Parts) -> Result<SmallVec<[Parameter<'_>; 4]>, Problem> {
     let Some(values) = parts.path_values() else { return Ok(SmallVec::new()) };
     let decode = |(name, raw)| match peregrine_router::decode(raw) {
         Ok(value) => Ok(Parameter { name, value }),
-        Err(error) => Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "invalid-path",
-            format!("path parameter `{name}` cannot be decoded: {error}"),
-        )
-        .with("parameter", name)
-        .with("value", String::from_utf8_lossy(raw).as_ref())
-        .with("expected", "percent-encoded UTF-8")),
+        Err(error) => {
+            let value = String::from_utf8_lossy(raw);
+            let detail = format!("path parameter `{name}` cannot be decoded: {error}");
+            Err(invalid(detail, name, &shortened(&value), "percent-encoded UTF-8".to_owned()))
+        }
     };
     values.iter().map(decode).collect()
+}
+
+/// The peer asked for a path that is none of those that the route stands for.
+fn invalid(detail: String, name: &str, value: &str, expected: String) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "invalid-path", detail)
+        .with("parameter", name)
+        .with("value", value)
+        .with("expected", expected)
 }
 
 #[cold]
 fn explain(parts: &Parts, error: PathError) -> Problem {
     match error {
-        PathError::Value { name, value, expected } => Problem::new(
-            StatusCode::BAD_REQUEST,
-            "invalid-path",
-            format!("path parameter `{name}` is `{value}`, but must be {expected}"),
-        )
-        .with("parameter", name)
-        .with("value", value)
-        .with("expected", expected),
-        PathError::Refused { name, value, reason } => Problem::new(
-            StatusCode::BAD_REQUEST,
-            "invalid-path",
-            format!("path parameter `{name}` is `{value}`: {reason}"),
-        )
-        .with("parameter", name)
-        .with("value", value)
-        .with("expected", reason),
+        PathError::Value { name, value, expected } => {
+            let value = shortened(&value);
+            let detail = format!("path parameter `{name}` is `{value}`, but must be {expected}");
+            invalid(detail, &name, &value, expected)
+        }
+        PathError::Refused { name, value, reason } => {
+            let (value, reason) = (shortened(&value), shortened(&reason));
+            let detail = format!("path parameter `{name}` is `{value}`: {reason}");
+            invalid(detail, &name, &value, reason.into_owned())
+        }
         PathError::Mismatch(reason) => {
             let pattern = parts.pattern().unwrap_or("(no route)");
             let detail =

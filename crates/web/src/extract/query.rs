@@ -72,8 +72,8 @@ pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
     serde_html_form::from_bytes(pairs).map_err(|error| {
         let pairs = serde_html_form::Deserializer::from_bytes(pairs);
         match serde_path_to_error::deserialize::<_, T>(pairs) {
-            Err(error) => field_problem(error.path().to_string(), &error.inner().to_string()),
-            Ok(_) => field_problem(String::from("."), &error.to_string()),
+            Err(error) => field_problem(&error.path().to_string(), &error.inner().to_string()),
+            Ok(_) => field_problem(".", &error.to_string()),
         }
     })
 }

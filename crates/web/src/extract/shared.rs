@@ -8,7 +8,6 @@ use crate::respond::IntoResponseParts;
 use crate::response::Response;
 use http::StatusCode;
 use std::any::type_name;
-use std::ops::{Deref, DerefMut};
 
 /// A clone of the application's state of type `T`, which was given with `.state(value)`.
 ///
@@ -98,34 +97,6 @@ impl<T: Clone + Send + Sync + 'static> IntoResponseParts for Extension<T> {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         response.extensions_mut().insert(self.0);
         Ok(())
-    }
-}
-
-impl<T> Deref for State<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for State<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
-
-impl<T> Deref for Extension<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for Extension<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
     }
 }
 

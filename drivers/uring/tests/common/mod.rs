@@ -1,8 +1,11 @@
 //! What the tests of this driver share.
 #![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "these are parts of tests")]
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -14,7 +17,12 @@ use peregrine_driver_uring::{Uring, UringListener, UringStream};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn tcp() -> (Socket, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    // Bursts of connections that the worker has no time for stay here, and do not cost a second.
+    socket.listen(1024).unwrap();
+    let listener: TcpListener = socket.into();
     let address = listener.local_addr().unwrap();
     (Socket::Tcp(listener), address)
 }
@@ -59,12 +67,22 @@ pub(crate) async fn echo(stream: impl Stream) {
     }
 }
 
-/// Accepts and echoes `count` connections.
-pub(crate) async fn echo_all(driver: &Uring, listener: &UringListener, count: usize) {
+/// Accepts and echoes `count` connections. The result counts those that are over.
+pub(crate) async fn echo_all(
+    driver: &Uring,
+    listener: &UringListener,
+    count: usize,
+) -> Rc<Cell<usize>> {
+    let ended = Rc::new(Cell::new(0));
     for _ in 0..count {
         let stream = listener.accept().await.unwrap();
-        driver.spawn(echo(stream));
+        let ended = Rc::clone(&ended);
+        driver.spawn(async move {
+            echo(stream).await;
+            ended.set(ended.get() + 1);
+        });
     }
+    ended
 }
 
 /// Reads until `count` bytes have come.

@@ -1,0 +1,218 @@
+//! An event for each request.
+
+use crate::request_id::{self, RequestIdValue};
+use crate::seen::Seen;
+use http::StatusCode;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::{Middleware, Problem, Request, Response, Service};
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::Instant;
+use tracing::Level;
+
+/// The target of the events, to filter by.
+pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
+
+/// Writes a `tracing` event for each request, when its response begins.
+///
+/// | field | value |
+/// |---|---|
+/// | `method` | as sent |
+/// | `route` | the pattern, such as `/birds/{id}`; missing without a route |
+/// | `path` | as sent, without the query, which may hold secrets |
+/// | `status` | the response's; missing if the peer left before |
+/// | `duration_us` | microseconds from here to the response's head; its body takes longer |
+/// | `bytes` | the length of the response's body; missing if it is not known |
+/// | `problem` | the kind of the problem that the response was made of, such as `invalid-json` |
+/// | `peer` | the address of the other end |
+/// | `request_id` | what [`crate::RequestId`] around this middleware gave |
+///
+/// The level is `INFO`; `WARN` for a status from 400 up and for requests that were cancelled because
+/// the peer left; `ERROR` from 500 up. The target is [`ACCESS_LOG_TARGET`]. If no subscriber listens
+/// to it, a request costs one comparison.
+///
+/// ```
+/// use peregrine_middleware::{AccessLog, RequestId};
+/// use peregrine_web::App;
+///
+/// let app = App::new().with(RequestId::new()).with(AccessLog::new()).get("/", || "hello");
+/// assert_eq!(app.test().get("/").send_now().text(), "hello");
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct AccessLog;
+
+impl AccessLog {
+    /// Logs every request.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+impl Middleware for AccessLog {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        if !tracing::enabled!(target: ACCESS_LOG_TARGET, Level::ERROR) {
+            return next.call(request).await;
+        }
+        let mut entry = Entry::new(&request);
+        let response = next.call(request).await;
+        entry.answered = Some(Answered::new(&response));
+        drop(entry);
+        response
+    }
+}
+
+/// What is known of a request. It is written when it drops, so that one which is cancelled leaves a
+/// trace as well.
+struct Entry {
+    begun: Instant,
+    seen: Seen,
+    connection: Rc<ConnectionInfo>,
+    request_id: Option<RequestIdValue>,
+    answered: Option<Answered>,
+}
+
+/// What is logged of a response.
+struct Answered {
+    status: StatusCode,
+    bytes: Option<u64>,
+    problem: Option<Cow<'static, str>>,
+}
+
+impl Answered {
+    fn new(response: &Response) -> Self {
+        let problem = response.extensions().and_then(|extensions| extensions.get::<Problem>());
+        Self {
+            status: response.status,
+            bytes: response.body.length(),
+            problem: problem.map(|problem| problem.kind.clone()),
+        }
+    }
+}
+
+impl Entry {
+    fn new(request: &Request) -> Self {
+        let parts = &request.parts;
+        Self {
+            begun: Instant::now(),
+            seen: Seen::new(parts),
+            connection: Rc::clone(parts.connection()),
+            request_id: request_id::of(parts),
+            answered: None,
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let duration_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let answered = self.answered.as_ref();
+        let status = answered.map(|answered| answered.status.as_u16());
+        // The level is part of an event's place in the code, so there is one place for each.
+        macro_rules! write {
+            ($level:expr, $text:literal) => {
+                tracing::event!(
+                    target: ACCESS_LOG_TARGET,
+                    $level,
+                    method = self.seen.head.method_name(),
+                    route = self.seen.route(),
+                    path = self.seen.head.path(),
+                    status,
+                    duration_us,
+                    bytes = answered.and_then(|answered| answered.bytes),
+                    problem = answered.and_then(|answered| answered.problem.as_deref()),
+                    peer = %self.connection.peer,
+                    request_id = self.request_id.as_ref().map(RequestIdValue::as_str),
+                    $text
+                )
+            };
+        }
+        match status {
+            Some(500..) => write!(Level::ERROR, "answered"),
+            Some(400..) => write!(Level::WARN, "answered"),
+            Some(_) => write!(Level::INFO, "answered"),
+            None => write!(Level::WARN, "cancelled"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RequestId;
+    use crate::testing::events_of;
+    use peregrine_web::App;
+    use peregrine_web::connection::Peer;
+    use peregrine_web::extract::Path;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    async fn answer(Path(status): Path<u16>) -> (StatusCode, &'static str) {
+        (StatusCode::from_u16(status).expect("a status"), "text")
+    }
+
+    #[test]
+    fn an_event_has_all_that_is_known_and_not_the_query() {
+        let app = App::new().with(RequestId::new()).with(AccessLog::new()).get("/{status}", answer);
+        let peer = Peer::Tcp("192.0.2.1:99".parse().expect("an address"));
+        let client = app.test().on(ConnectionInfo { peer, ..ConnectionInfo::default() });
+        let events = events_of(|| {
+            drop(client.get("/201?key=secret").header("x-request-id", "id-1").send_now());
+        });
+        let [event] = &events[..] else { panic!("one event, not {events:?}") };
+        assert_eq!((event.level, event.target), (Level::INFO, ACCESS_LOG_TARGET));
+        for (name, value) in [
+            ("message", "answered"),
+            ("method", "GET"),
+            ("route", "/{status}"),
+            ("path", "/201"),
+            ("status", "201"),
+            ("bytes", "4"),
+            ("peer", "192.0.2.1:99"),
+            ("request_id", "id-1"),
+        ] {
+            assert_eq!(event.field(name), Some(value), "{name}");
+        }
+        assert!(event.field("duration_us").is_some_and(|text| text.parse::<u64>().is_ok()));
+    }
+
+    #[test]
+    fn the_level_follows_the_status() {
+        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
+        for (path, level) in [
+            ("/200", Level::INFO),
+            ("/302", Level::INFO),
+            ("/404", Level::WARN),
+            ("/503", Level::ERROR),
+            ("/a/b", Level::WARN),
+        ] {
+            let events = events_of(|| drop(client.get(path).send_now()));
+            assert_eq!(
+                events.iter().map(|event| event.level).collect::<Vec<_>>(),
+                [level],
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_kind_of_a_problem_is_logged() {
+        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
+        let events = events_of(|| drop(client.get("/x").send_now()));
+        assert_eq!(events[0].field("problem"), Some("invalid-path"));
+    }
+
+    #[test]
+    fn a_request_that_is_cancelled_is_logged_as_such() {
+        let handler = async || std::future::pending::<()>().await;
+        let client = App::new().with(AccessLog::new()).get("/", handler).test();
+        let events = events_of(|| {
+            let mut answer = pin!(client.get("/").send());
+            assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        });
+        let [event] = &events[..] else { panic!("one event, not {events:?}") };
+        assert_eq!((event.level, event.field("message")), (Level::WARN, Some("cancelled")));
+        assert_eq!((event.field("path"), event.field("status")), (Some("/"), None));
+    }
+}

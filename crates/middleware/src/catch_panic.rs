@@ -1,0 +1,176 @@
+//! Answers for handlers that panic.
+
+use crate::seen::Seen;
+use http::StatusCode;
+use peregrine_web::{Head, IntoResponse, Middleware, Problem, Request, Response, Service};
+use std::any::Any;
+use std::fmt;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+/// Answers 500 when what runs inside panics, instead of ending the connection.
+///
+/// The message goes to the log with the route, as a `tracing` event of level `ERROR`; the peer does
+/// not see it. What the handler had borrowed mutably (a `RefCell`, a lock) is left as the panic left
+/// it. A program that is compiled with `panic = "abort"` ends nevertheless.
+///
+/// ```
+/// use peregrine_middleware::CatchPanic;
+/// use peregrine_web::App;
+///
+/// let nothing: Vec<String> = Vec::new();
+/// let app = App::new().with(CatchPanic::new()).get("/", move || nothing[0].clone());
+/// assert_eq!(app.test().get("/").send_now().status(), 500);
+/// ```
+#[derive(Default)]
+pub struct CatchPanic {
+    hook: Option<Hook>,
+}
+
+type Hook = Box<dyn Fn(&Panicked<'_>) -> Response>;
+
+/// A panic, as [`CatchPanic::on_panic`] sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Panicked<'p> {
+    /// What the panic said; empty if that was no text. It may speak of secrets.
+    pub message: &'p str,
+    /// The pattern of the route, such as `/birds/{id}`.
+    pub route: Option<&'p str>,
+    /// The head of the request.
+    pub head: &'p Head,
+}
+
+impl CatchPanic {
+    /// Answers with a problem of status 500 and kind `panic`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets `hook` answer instead. The panic is logged before.
+    ///
+    /// ```
+    /// use peregrine_middleware::CatchPanic;
+    /// use peregrine_web::App;
+    ///
+    /// let catch = CatchPanic::new().on_panic(|panicked| format!("{:?} broke", panicked.route));
+    /// let app = App::new().with(catch).get("/{x}", || -> &'static str { panic!("oh no") });
+    /// assert_eq!(app.test().get("/a").send_now().text(), "Some(\"/{x}\") broke");
+    /// ```
+    #[must_use]
+    pub fn on_panic<F, R>(mut self, hook: F) -> Self
+    where
+        F: Fn(&Panicked<'_>) -> R + 'static,
+        R: IntoResponse,
+    {
+        self.hook = Some(Box::new(move |panicked| hook(panicked).into_response()));
+        self
+    }
+
+    fn answer(&self, panicked: &Panicked<'_>) -> Response {
+        tracing::error!(
+            panic = panicked.message,
+            method = panicked.head.method_name(),
+            route = panicked.route,
+            "a handler panicked"
+        );
+        match &self.hook {
+            Some(hook) => hook(panicked),
+            None => {
+                let detail = "the server failed while it worked on this request";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panic", detail).into_response()
+            }
+        }
+    }
+}
+
+impl Middleware for CatchPanic {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let seen = Seen::new(&request.parts);
+        // The call stands inside of the future, so that a panic in it is caught as well.
+        let mut answer = pin!(async { next.call(request).await });
+        // After a panic the future is not polled again, only dropped.
+        let result = poll_fn(|context| {
+            match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+                Ok(polled) => polled.map(Ok),
+                Err(payload) => Poll::Ready(Err(payload)),
+            }
+        });
+        match result.await {
+            Ok(response) => response,
+            Err(payload) => self.answer(&Panicked {
+                message: message(&*payload),
+                route: seen.route(),
+                head: &seen.head,
+            }),
+        }
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> &str {
+    match payload.downcast_ref::<&'static str>() {
+        Some(text) => text,
+        None => payload.downcast_ref::<String>().map_or("", String::as_str),
+    }
+}
+
+impl fmt::Debug for CatchPanic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CatchPanic").field("hook", &self.hook.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::events_of;
+    use peregrine_web::App;
+    use peregrine_web::extract::Path;
+
+    async fn falls(Path(id): Path<u8>) -> String {
+        assert!(id != 7, "there is no bird number {id}");
+        format!("bird {id}")
+    }
+
+    fn app() -> App<impl peregrine_web::middleware::Wrap> {
+        App::new().with(CatchPanic::new()).get("/birds/{id}", falls)
+    }
+
+    #[test]
+    fn the_peer_gets_a_problem_without_the_message_and_the_next_request_works() {
+        let client = app().test();
+        let response = client.get("/birds/7").send_now();
+        assert_eq!(
+            (response.status().as_u16(), response.field("content-type")),
+            (500, Some("application/problem+json"))
+        );
+        let text = response.text();
+        assert!(text.contains("/problems/panic") && !text.contains("bird number"), "{text}");
+        assert_eq!(client.get("/birds/8").send_now().text(), "bird 8");
+    }
+
+    #[test]
+    fn the_log_has_the_message_and_the_route() {
+        let client = app().test();
+        let events = events_of(|| drop(client.get("/birds/7").send_now()));
+        let [event] = &events[..] else { panic!("one event, not {events:?}") };
+        assert_eq!(event.level, tracing::Level::ERROR);
+        assert_eq!(event.field("route"), Some("/birds/{id}"));
+        assert_eq!(event.field("panic"), Some("there is no bird number 7"));
+    }
+
+    #[test]
+    fn a_panic_after_an_await_and_one_with_another_payload_are_caught() {
+        let handler = async || -> &'static str {
+            std::future::ready(()).await;
+            std::panic::panic_any(7u8)
+        };
+        let catch = CatchPanic::new().on_panic(|panicked| {
+            (StatusCode::BAD_GATEWAY, format!("{:?} {}", panicked.message, panicked.head.path()))
+        });
+        let response = App::new().with(catch).get("/x", handler).test().get("/x").send_now();
+        assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "\"\" /x"));
+    }
+}

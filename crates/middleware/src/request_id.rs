@@ -1,0 +1,277 @@
+//! A name for each request, to find it again in logs.
+
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::extract::FromRequestParts;
+use peregrine_web::{Middleware, Parts, Problem, Request, Response, Service};
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+/// The most bytes that an id from outside may have; a longer one is replaced.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Gives each request an id: the one it came with if that is well-formed, else a new one.
+///
+/// The id is in the response's `X-Request-Id`, in events of [`crate::AccessLog`] inside this
+/// middleware, and in the argument [`RequestIdValue`] of handlers.
+///
+/// A well-formed id has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So an
+/// id can neither break a log line nor fill the log. A new one has 32 hexadecimal digits: 16 drawn at
+/// random by each worker when it starts, and 16 that count its requests in a scattered order. Ids
+/// are unique; they are no secrets.
+///
+/// ```
+/// use peregrine_middleware::{RequestId, RequestIdValue};
+/// use peregrine_web::App;
+///
+/// async fn show(id: RequestIdValue) -> String {
+///     id.to_string()
+/// }
+///
+/// let client = App::new().with(RequestId::new()).get("/", show).test();
+/// let response = client.get("/").header("X-Request-Id", "from-the-proxy").send_now();
+/// assert_eq!(response.text(), "from-the-proxy");
+/// assert_eq!(response.field("x-request-id"), Some("from-the-proxy"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RequestId {
+    name: HeaderName,
+    inbound: Inbound,
+}
+
+/// What becomes of an id that a request brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inbound {
+    Accept,
+    Replace,
+}
+
+impl RequestId {
+    /// Uses the field `X-Request-Id`, and accepts ids that requests bring.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { name: HeaderName::from_static("x-request-id"), inbound: Inbound::Accept }
+    }
+
+    /// Uses the field `name` instead, in requests and responses.
+    #[must_use]
+    pub fn field(mut self, name: HeaderName) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// Makes a new id for every request, for servers whose peers are not trusted to choose one.
+    #[must_use]
+    pub fn replace_inbound(mut self) -> Self {
+        self.inbound = Inbound::Replace;
+        self
+    }
+
+    fn id(&self, parts: &Parts) -> RequestIdValue {
+        let inbound = match self.inbound {
+            Inbound::Accept => parts.head.field(self.name.as_str()),
+            Inbound::Replace => None,
+        };
+        inbound.and_then(RequestIdValue::parse).unwrap_or_else(RequestIdValue::make)
+    }
+}
+
+impl Default for RequestId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for RequestId {
+    async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
+        let id = self.id(&request.parts);
+        request.parts.extensions_mut().insert(id);
+        let mut response = next.call(request).await;
+        let value = HeaderValue::from_str(id.as_str()).expect("an id is visible ASCII");
+        response.fields.set(self.name.clone(), value);
+        response
+    }
+}
+
+/// The id of a request. As an argument of a handler it needs [`RequestId`] around that; without, the
+/// problem has status 500, and `Option<RequestIdValue>` is `None`.
+#[derive(Clone, Copy)]
+pub struct RequestIdValue {
+    bytes: [u8; REQUEST_ID_BYTES_MAX],
+    length: u8,
+}
+
+impl RequestIdValue {
+    /// The id.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let bytes = &self.bytes[..usize::from(self.length)];
+        std::str::from_utf8(bytes).expect("an id is ASCII")
+    }
+
+    /// An id from outside, if it is well-formed (see [`RequestId`]).
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let well_formed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
+        if text.is_empty() || text.len() > REQUEST_ID_BYTES_MAX || !text.iter().all(well_formed) {
+            return None;
+        }
+        let mut bytes = [0; REQUEST_ID_BYTES_MAX];
+        bytes[..text.len()].copy_from_slice(text);
+        let length = u8::try_from(text.len()).expect("the limit fits in a byte");
+        Some(Self { bytes, length })
+    }
+
+    /// A new id.
+    fn make() -> Self {
+        let (worker, number) = SEQUENCE.with(Sequence::next);
+        let mut bytes = [0; REQUEST_ID_BYTES_MAX];
+        write_hex(worker, &mut bytes[..16]);
+        write_hex(number, &mut bytes[16..32]);
+        Self { bytes, length: 32 }
+    }
+}
+
+thread_local! {
+    static SEQUENCE: Sequence = Sequence::new();
+}
+
+/// The ids of one worker.
+struct Sequence {
+    worker: u64,
+    count: Cell<u64>,
+}
+
+impl Sequence {
+    /// The standard library keys its hash maps from the system's source of randomness, and no two
+    /// `RandomState`s alike. A hash under such a key is as random as we need.
+    fn new() -> Self {
+        let draw = || RandomState::new().hash_one("request id");
+        Self { worker: draw(), count: Cell::new(draw()) }
+    }
+
+    fn next(&self) -> (u64, u64) {
+        // Any odd factor maps the numbers below 2^64 one to one; this one scatters neighbours, so
+        // that an id does not show how many requests came before.
+        const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let count = self.count.get();
+        self.count.set(count.wrapping_add(1));
+        (self.worker, count.wrapping_mul(ODD))
+    }
+}
+
+fn write_hex(number: u64, into: &mut [u8]) {
+    for (place, digit) in into.iter_mut().enumerate() {
+        let nibble = (number >> (60 - 4 * place)) & 15;
+        *digit = b"0123456789abcdef"[nibble as usize];
+    }
+}
+
+impl FromRequestParts for RequestIdValue {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        of(parts).ok_or_else(|| {
+            Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "missing-request-id",
+                "the handler needs the request's id; add `.with(RequestId::new())` around it",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(of(parts))
+    }
+}
+
+/// The id that [`RequestId`] gave to a request.
+pub(crate) fn of(parts: &Parts) -> Option<RequestIdValue> {
+    parts.extensions()?.get().copied()
+}
+
+impl fmt::Display for RequestIdValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for RequestIdValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RequestIdValue").field(&self.as_str()).finish()
+    }
+}
+
+impl PartialEq for RequestIdValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for RequestIdValue {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+    use std::collections::HashSet;
+    use std::thread;
+
+    async fn show(id: RequestIdValue) -> String {
+        id.to_string()
+    }
+
+    #[test]
+    fn a_well_formed_id_is_kept_and_another_replaced() {
+        let client = App::new().with(RequestId::new()).get("/", show).test();
+        let longest = "a".repeat(REQUEST_ID_BYTES_MAX);
+        for id in ["7", "Root=1-5759e988-bd862e3f/x+y@z:1_2.3", &longest] {
+            let response = client.get("/").header("x-request-id", id).send_now();
+            assert_eq!((response.text().as_str(), response.field("x-request-id")), (id, Some(id)));
+        }
+        let too_long = "a".repeat(REQUEST_ID_BYTES_MAX + 1);
+        for id in ["", "a b", "a\"b", "caf\u{e9}", "<script>", &too_long] {
+            let response = client.get("/").header("x-request-id", id).send_now();
+            let text = response.text();
+            assert!(text.len() == 32 && text != id, "{id} became {text}");
+            assert_eq!(response.field("x-request-id"), Some(text.as_str()));
+        }
+    }
+
+    #[test]
+    fn ids_are_not_taken_from_outside_if_so_set_and_the_field_can_be_another() {
+        let name = HeaderName::from_static("x-trace");
+        let middleware = RequestId::new().field(name).replace_inbound();
+        let client = App::new().with(middleware).get("/", show).test();
+        let response = client.get("/").header("x-trace", "mine").send_now();
+        assert_ne!(response.field("x-trace"), Some("mine"));
+        assert_eq!(
+            (response.field("x-trace").map(str::len), response.field("x-request-id")),
+            (Some(32), None)
+        );
+    }
+
+    #[test]
+    fn new_ids_are_hexadecimal_and_differ_between_requests_and_workers() {
+        let make = || (0..1000).map(|_| RequestIdValue::make().to_string()).collect::<Vec<_>>();
+        let mut all: Vec<String> = make();
+        all.extend(thread::spawn(make).join().expect("no panic"));
+        assert!(all.iter().all(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        assert_ne!(all[0][..16], all[1000][..16], "each worker draws its own first half");
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), 2000);
+    }
+
+    #[test]
+    fn without_the_middleware_the_problem_names_it() {
+        let client =
+            App::new().get("/", show).get(
+                "/maybe",
+                async |id: Option<RequestIdValue>| {
+                    if id.is_some() { "some" } else { "none" }
+                },
+            );
+        let client = client.test();
+        let response = client.get("/").send_now();
+        assert_eq!(response.status(), 500);
+        assert!(response.text().contains(".with(RequestId::new())"), "{}", response.text());
+        assert_eq!(client.get("/maybe").send_now().text(), "none");
+    }
+}

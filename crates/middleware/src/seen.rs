@@ -1,0 +1,22 @@
+//! What can be told of a request after it was given away.
+
+use peregrine_web::state::States;
+use peregrine_web::{Head, Parts};
+use std::rc::Rc;
+
+/// A request's head and route, kept without a copy.
+pub(crate) struct Seen {
+    pub(crate) head: Head,
+    states: Rc<States>,
+}
+
+impl Seen {
+    pub(crate) fn new(parts: &Parts) -> Self {
+        Self { head: parts.head.share(), states: Rc::clone(parts.states()) }
+    }
+
+    /// The pattern of the request's route.
+    pub(crate) fn route(&self) -> Option<&str> {
+        self.states.router()?.pattern(self.head.route()?)
+    }
+}

@@ -1,0 +1,79 @@
+//! Listens to `tracing` events in tests.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Once;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// An event, with its fields as text.
+#[derive(Clone, Debug)]
+pub(crate) struct Noted {
+    pub(crate) level: Level,
+    pub(crate) target: &'static str,
+    fields: Vec<(&'static str, String)>,
+}
+
+impl Noted {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl Visit for Noted {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.fields.push((field.name(), format!("{value:?}")));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.push((field.name(), value.to_owned()));
+    }
+}
+
+thread_local! {
+    static NOTES: RefCell<Option<Vec<Noted>>> = const { RefCell::new(None) };
+}
+
+/// The events that `run` brings about on this thread.
+///
+/// One subscriber serves all tests: those that come and go race with tracing's cache of who is
+/// interested in an event, when other tests meet the same event at the same time.
+pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
+    static LISTENER: Once = Once::new();
+    LISTENER.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+    });
+    NOTES.set(Some(Vec::new()));
+    run();
+    NOTES.take().expect("it was put there above")
+}
+
+struct Listener;
+
+impl Subscriber for Listener {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let mut noted =
+            Noted { level: *metadata.level(), target: metadata.target(), fields: Vec::new() };
+        event.record(&mut noted);
+        NOTES.with_borrow_mut(|notes| {
+            if let Some(notes) = notes {
+                notes.push(noted);
+            }
+        });
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}

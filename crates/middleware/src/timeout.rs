@@ -1,0 +1,142 @@
+//! A limit on the time until a response begins.
+
+use http::StatusCode;
+use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+
+/// Answers in place of the routes inside when they take too long.
+///
+/// The status is 503: the server gave up, and the request may be sent again. (408 would say that the
+/// peer was slow, 504 that a server behind this one was; a gateway should set that with
+/// [`Timeout::status`].) What ran inside is dropped at its current `await`. A handler that computes
+/// without an `await` cannot be stopped. The time runs until the response begins; its body may take
+/// as long as the server's own limits allow.
+///
+/// The timer is only set for requests that are not answered at once. It is tokio's, which runs on
+/// every worker.
+///
+/// ```
+/// use peregrine_middleware::Timeout;
+/// use peregrine_web::App;
+/// use std::time::Duration;
+///
+/// let app = App::new().with(Timeout::new(Duration::from_secs(10))).get("/", || "hello");
+/// assert_eq!(app.test().get("/").send_now().text(), "hello");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeout {
+    limit: Duration,
+    status: StatusCode,
+}
+
+impl Timeout {
+    /// A limit of `limit`, answered with 503.
+    #[must_use]
+    pub const fn new(limit: Duration) -> Self {
+        Self { limit, status: StatusCode::SERVICE_UNAVAILABLE }
+    }
+
+    /// Answers with `status` instead.
+    #[must_use]
+    pub const fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    fn problem(&self) -> Problem {
+        let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
+        let detail = format!("there was no answer within {limit_ms} ms; try again later");
+        Problem::new(self.status, "timeout", detail).with("limit_ms", limit_ms)
+    }
+}
+
+impl Middleware for Timeout {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let mut answer = pin!(next.call(request));
+        let mut alarm = pin!(None::<Sleep>);
+        let answered = poll_fn(|context| {
+            if let Poll::Ready(response) = answer.as_mut().poll(context) {
+                return Poll::Ready(Some(response));
+            }
+            if alarm.is_none() {
+                alarm.set(Some(sleep(self.limit)));
+            }
+            let alarm = alarm.as_mut().as_pin_mut().expect("the alarm was set above");
+            alarm.poll(context).map(|()| None)
+        });
+        answered.await.unwrap_or_else(|| self.problem().into_response())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Runs `future` where time passes as soon as everything waits.
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().expect("a runtime").block_on(future)
+    }
+
+    /// Sets the flag when it is dropped.
+    struct Note(Rc<Cell<bool>>);
+
+    impl Drop for Note {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+
+    /// A handler that sleeps, and sets the flag when it is dropped or done.
+    fn sleeper(
+        duration: Duration,
+        gone: &Rc<Cell<bool>>,
+    ) -> impl AsyncFn() -> &'static str + use<> {
+        let gone = Rc::clone(gone);
+        async move || {
+            let _note = Note(Rc::clone(&gone));
+            sleep(duration).await;
+            "slept"
+        }
+    }
+
+    #[test]
+    fn an_answer_in_time_passes() {
+        let handler = sleeper(SECOND, &Rc::default());
+        let app = App::new().with(Timeout::new(2 * SECOND)).get("/", handler);
+        run(async { assert_eq!(app.test().get("/").send().await.text(), "slept") });
+    }
+
+    #[test]
+    fn a_late_answer_is_dropped_and_503_given_in_its_place() {
+        let gone = Rc::new(Cell::new(false));
+        let handler = sleeper(2 * SECOND, &gone);
+        let app = App::new().with(Timeout::new(SECOND)).get("/", handler);
+        run(async {
+            let response = app.test().get("/").send().await;
+            assert_eq!((response.status().as_u16(), gone.get()), (503, true));
+            let text = response.text();
+            assert!(
+                text.contains("within 1000 ms") && text.contains("\"limit_ms\":1000"),
+                "{text}"
+            );
+            assert!(text.contains("/problems/timeout"), "{text}");
+        });
+    }
+
+    #[test]
+    fn a_gateway_may_choose_504() {
+        let timeout = Timeout::new(SECOND).status(StatusCode::GATEWAY_TIMEOUT);
+        let app = App::new().with(timeout).get("/", sleeper(2 * SECOND, &Rc::default()));
+        run(async { assert_eq!(app.test().get("/").send().await.status(), 504) });
+    }
+}

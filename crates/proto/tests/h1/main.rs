@@ -1,0 +1,12 @@
+//! HTTP/1 through the public types: table cases, cuts, an oracle, and responses that are read back.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cases;
+mod cut;
+mod oracle;
+mod play;
+mod reader;
+mod reread;
+mod responses;
+mod script;

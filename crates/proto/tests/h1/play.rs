@@ -1,0 +1,166 @@
+//! A server in miniature: feeds a connection, answers every request, and notes what happened.
+
+use crate::script::escape;
+use peregrine_proto::h1::{Connection, Event, Next, ResponseLength};
+use peregrine_proto::{BodyLength, Date, HeadIndex, Limits, Version};
+
+/// When the miniature server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// When the request is complete.
+    Late,
+    /// As soon as its head is.
+    Early,
+}
+
+/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
+/// Returns what happened as lines of text, the same for any cuts.
+pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], answer: Answer) -> Vec<String> {
+    let mut player = Player {
+        connection: Connection::new(limits),
+        head: HeadIndex::new(),
+        limits,
+        answer,
+        data: Vec::new(),
+        notes: Vec::new(),
+        out: Vec::new(),
+    };
+    let mut used = 0;
+    let ends = cuts.iter().copied().chain([bytes.len()]);
+    for end in ends {
+        if !player.feed(bytes, &mut used, end) {
+            player.note_data();
+            return player.notes;
+        }
+    }
+    let event = player.connection.close_receive();
+    player.connection.check();
+    player.note_data();
+    match event {
+        Event::Reject(reject) => {
+            player.reject(reject);
+            assert_eq!(player.connection.next(), Next::Close);
+            player.notes.push("close".to_owned());
+        }
+        event => player.notes.push(format!("{event:?}").to_lowercase()),
+    }
+    player.notes
+}
+
+struct Player<'limits> {
+    connection: Connection,
+    head: HeadIndex,
+    limits: &'limits Limits,
+    answer: Answer,
+    data: Vec<u8>,
+    notes: Vec<String>,
+    out: Vec<u8>,
+}
+
+impl Player<'_> {
+    /// Receives until input is needed. Returns whether the connection goes on.
+    fn feed(&mut self, bytes: &[u8], used: &mut usize, end: usize) -> bool {
+        loop {
+            let unread = &bytes[*used..end];
+            let (taken, event) = self.connection.receive(self.limits, unread, &mut self.head);
+            self.connection.check();
+            assert!(taken <= unread.len(), "no more is used than there is");
+            *used += taken;
+            if !matches!(event, Event::Data(_) | Event::NeedInput) {
+                self.note_data();
+            }
+            match event {
+                Event::NeedInput => return true,
+                Event::Head => self.begin(&unread[usize::from(self.head.skip)..taken]),
+                Event::Data(range) => {
+                    assert!(!range.is_empty() && range.end == taken, "data ends what is used");
+                    self.data.extend_from_slice(&unread[range]);
+                }
+                Event::End => {
+                    self.notes.push("end".to_owned());
+                    for (name, value) in self.connection.trailers() {
+                        self.notes.push(format!("trailer {}: {}", escape(name), escape(value)));
+                    }
+                    if self.answer == Answer::Late {
+                        self.respond(200);
+                    }
+                }
+                Event::NeedRespond => panic!("a complete request was answered"),
+                Event::Upgraded => panic!("nothing was switched"),
+                Event::Reject(reject) => self.reject(reject),
+                Event::Closed => {
+                    assert_eq!(self.connection.next(), Next::Close);
+                    self.notes.push("close".to_owned());
+                    return false;
+                }
+            }
+            if self.connection.next() == Next::Close {
+                self.notes.push("close".to_owned());
+                return false;
+            }
+        }
+    }
+
+    fn begin(&mut self, head: &[u8]) {
+        self.notes.push(describe(head, &self.head));
+        if self.answer == Answer::Early || self.head.body == BodyLength::None {
+            self.respond(200);
+        }
+    }
+
+    fn reject(&mut self, reject: peregrine_proto::Reject) {
+        self.notes.push(format!("reject {reject:?} {}", reject.status()));
+        if self.connection.next() == Next::Respond {
+            self.respond(reject.status());
+        }
+    }
+
+    fn respond(&mut self, status: u16) {
+        let date = Date::from_unix_seconds(0);
+        self.out.clear();
+        let length = ResponseLength::Exact(2);
+        self.connection.respond(status, [], length, &date, &mut self.out);
+        self.connection.check();
+        self.connection.send_data(b"ok", &mut self.out);
+        self.connection.finish([], &mut self.out);
+        self.connection.check();
+    }
+
+    fn note_data(&mut self) {
+        if !self.data.is_empty() {
+            self.notes.push(format!("data {}", escape(&self.data)));
+            self.data.clear();
+        }
+    }
+}
+
+/// A head in words. Text that may have spaces comes last.
+fn describe(head: &[u8], index: &HeadIndex) -> String {
+    let text = |span: peregrine_proto::Span| escape(span.of(head));
+    let mut words = vec![
+        "head".to_owned(),
+        text(index.method_span),
+        text(index.target),
+        format!("form={:?}", index.form).to_lowercase(),
+        format!("path={}", escape(index.path_of(head))),
+        format!("host={}", text(index.authority)),
+        format!("fields={}", index.fields.len()),
+    ];
+    words.extend(index.query.map(|query| format!("query={}", text(query))));
+    words.push(match index.version {
+        Version::Http10 => "1.0".to_owned(),
+        Version::Http11 => "1.1".to_owned(),
+    });
+    words.push(match index.body {
+        BodyLength::None => "body=none".to_owned(),
+        BodyLength::Exact(bytes) => format!("body={bytes}"),
+        BodyLength::Chunked => "body=chunked".to_owned(),
+    });
+    words.push(if index.keep_alive { "keep-alive" } else { "close" }.to_owned());
+    words.extend(index.expect_continue.then(|| "continue".to_owned()));
+    words.extend(index.upgrade.then(|| "upgrade".to_owned()));
+    for field in &index.fields {
+        words.push(format!("[{}={}]", text(field.name), text(field.value)));
+    }
+    words.join(" ")
+}

@@ -1,0 +1,91 @@
+//! The table cases of responses, `cases/responses.txt`.
+//!
+//! `send` has the bytes of requests. The lines after it happen in order: `receive` reads one event and
+//! expects it; `respond: STATUS LENGTH` (or `chunked` for an unknown length), with the `field` lines
+//! before it; `interim: STATUS`; `switch:`; `data`; `trailer`, then `finish:`; `abort:`; `drain:`;
+//! `end:` is the peer's end. `wire` has all the bytes that are written, `next` is what follows at the
+//! end.
+
+use crate::script::{Case, escape, parse, unescape};
+use peregrine_proto::h1::{Connection, ResponseLength};
+use peregrine_proto::{Date, HeadIndex, Limits};
+
+type Field = (Vec<u8>, Vec<u8>);
+
+fn field(text: &str) -> Field {
+    let (name, value) = text.split_once(": ").expect("a field has a value");
+    (unescape(name), unescape(value))
+}
+
+fn borrowed(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
+}
+
+/// Does what a case says. Returns what was written and what follows.
+fn run(case: &Case) -> (Vec<u8>, String) {
+    let limits = Limits::DEFAULT;
+    let date = Date::from_unix_seconds(784_111_777);
+    let (mut connection, mut head) = (Connection::new(&limits), HeadIndex::new());
+    let (unread, mut used, mut out) = (case.bytes("send"), 0, Vec::new());
+    let (mut fields, mut trailers) = (Vec::new(), Vec::new());
+    for (key, text) in &case.lines {
+        match key.as_str() {
+            "receive" => {
+                let (taken, event) = connection.receive(&limits, &unread[used..], &mut head);
+                used += taken;
+                assert_eq!(format!("{event:?}"), *text, "the event of {:?}", case.text("case"));
+            }
+            "field" => fields.push(field(text)),
+            "trailer" => trailers.push(field(text)),
+            "respond" => {
+                let (status, length) = text.split_once(' ').expect("a status and a length");
+                let length = match length {
+                    "chunked" => ResponseLength::Unknown,
+                    number => ResponseLength::Exact(number.parse().unwrap()),
+                };
+                let status = status.parse().unwrap();
+                connection.respond(status, borrowed(&fields), length, &date, &mut out);
+                fields.clear();
+            }
+            "interim" => {
+                connection.send_interim(text.parse().unwrap(), borrowed(&fields), &mut out);
+                fields.clear();
+            }
+            "switch" => {
+                let switched = connection.switch_protocols(borrowed(&fields), &mut out);
+                assert_eq!(switched.to_string(), *text, "the switch of {:?}", case.text("case"));
+            }
+            "data" => drop(connection.send_data(&unescape(text), &mut out)),
+            "finish" => connection.finish(borrowed(&trailers), &mut out),
+            "abort" => connection.abort(),
+            "drain" => connection.drain(),
+            "end" => assert_eq!(format!("{:?}", connection.close_receive()), *text),
+            "case" | "section" | "send" | "wire" | "next" => {}
+            _ => panic!("no such line: {key}"),
+        }
+        connection.check();
+    }
+    (out, format!("{:?}", connection.next()))
+}
+
+#[test]
+fn every_response_is_written_as_its_case_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/cases/responses.txt");
+    let cases = parse(&std::fs::read_to_string(path).unwrap());
+    assert!(cases.len() >= 40, "only {} cases", cases.len());
+    let mut failures = Vec::new();
+    for case in cases {
+        let name = case.text("case").unwrap();
+        assert!(case.text("section").is_some_and(|section| section.starts_with("RFC ")), "{name}");
+        let (out, next) = run(&case);
+        let (expected, expected_next) = (case.bytes("wire"), case.text("next").unwrap());
+        if out != expected || next != expected_next {
+            failures.push(format!(
+                "{name}\nexpected {expected_next} {}\nhappened {next} {}",
+                escape(&expected),
+                escape(&out)
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{} failed\n{}", failures.len(), failures.join("\n\n"));
+}

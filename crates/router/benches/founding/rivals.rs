@@ -1,0 +1,372 @@
+//! The routers under measure, each behind the same two questions.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use peregrine_router::{Builder, Match, Methods, Parameters};
+
+use crate::tables::{METHODS, Request, Route};
+
+/// A router that finds the number of a route, and the values of its parameters by name.
+pub(crate) trait Contender {
+    /// The number of the route.
+    fn find(&self, method: u8, path: &str) -> Option<u32>;
+    /// The number of the route, and the lengths of its values added up; each value is read by its
+    /// name.
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)>;
+
+    /// How long it takes to find all requests so many times. The loop is compiled into each
+    /// router, so that none pays for an indirect call.
+    fn time_find(&self, requests: &[Request], rounds: u64) -> Duration {
+        time(requests, rounds, |method, path| {
+            black_box(self.find(method, path));
+        })
+    }
+
+    /// How long it takes to find all requests and read their values so many times.
+    fn time_read(&self, requests: &[Request], rounds: u64) -> Duration {
+        time(requests, rounds, |method, path| {
+            black_box(self.read(method, path));
+        })
+    }
+}
+
+#[inline(always)]
+fn time(requests: &[Request], rounds: u64, mut lookup: impl FnMut(u8, &str)) -> Duration {
+    let start = Instant::now();
+    for _ in 0..rounds {
+        for request in requests {
+            lookup(black_box(request.method), black_box(&request.path));
+        }
+    }
+    start.elapsed()
+}
+
+/// For each method the number of a route, for routers that know no methods.
+type ByMethod = [Option<u32>; METHODS as usize];
+
+/// The distinct patterns, and their routes by method.
+fn by_pattern(routes: &[Route]) -> Vec<(&Route, ByMethod)> {
+    let mut found: Vec<(&Route, ByMethod)> = Vec::new();
+    for (id, route) in routes.iter().enumerate() {
+        let at = found.iter().position(|(known, _)| known.pattern == route.pattern);
+        let at = at.unwrap_or_else(|| {
+            found.push((route, [None; METHODS as usize]));
+            found.len() - 1
+        });
+        found[at].1[route.method as usize] = Some(id as u32);
+    }
+    found
+}
+
+fn names(routes: &[Route]) -> Vec<Vec<String>> {
+    routes.iter().map(|route| route.names.clone()).collect()
+}
+
+pub(crate) struct Peregrine {
+    router: peregrine_router::Router,
+    names: Vec<Vec<String>>,
+}
+
+impl Peregrine {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let mut builder = Builder::new();
+        for (id, route) in routes.iter().enumerate() {
+            builder.insert(&route.pattern, Methods::of(route.method), id as u32);
+        }
+        Self { router: builder.build().expect("the table is sound"), names: names(routes) }
+    }
+}
+
+impl Contender for Peregrine {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        match self.router.find(path.as_bytes(), method, &mut Parameters::default()) {
+            Match::Found { route } => Some(route),
+            _ => None,
+        }
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let mut parameters = Parameters::default();
+        let path = path.as_bytes();
+        let Match::Found { route } = self.router.find(path, method, &mut parameters) else {
+            return None;
+        };
+        let values = self.router.values(&parameters, path);
+        let names = self.names[route as usize].iter();
+        Some((route, names.map(|name| values.by_name(name).map_or(0, <[u8]>::len)).sum()))
+    }
+}
+
+pub(crate) struct Matchit {
+    router: matchit::Router<ByMethod>,
+    names: Vec<Vec<String>>,
+}
+
+impl Matchit {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let mut router = matchit::Router::new();
+        for (route, ids) in by_pattern(routes) {
+            router.insert(&*route.pattern, ids).expect("the table is sound");
+        }
+        Self { router, names: names(routes) }
+    }
+}
+
+impl Contender for Matchit {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        self.router.at(path).ok()?.value[method as usize]
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let found = self.router.at(path).ok()?;
+        let route = found.value[method as usize]?;
+        let names = self.names[route as usize].iter();
+        Some((route, names.map(|name| found.params.get(name).map_or(0, str::len)).sum()))
+    }
+}
+
+pub(crate) struct Wayfind {
+    router: wayfind::Router<ByMethod>,
+    names: Vec<Vec<String>>,
+}
+
+impl Wayfind {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let mut builder = wayfind::RouterBuilder::new();
+        for (route, ids) in by_pattern(routes) {
+            let template = route.pattern.replace('{', "<").replace('}', ">");
+            builder.insert(&template, ids).expect("the table is sound");
+        }
+        Self { router: builder.build(), names: names(routes) }
+    }
+}
+
+impl Contender for Wayfind {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        self.router.search(path)?.data()[method as usize]
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let found = self.router.search(path)?;
+        let route = found.data()[method as usize]?;
+        let value = |name: &String| found.parameters().iter().find(|(known, _)| known == name);
+        let names = self.names[route as usize].iter();
+        Some((route, names.map(|name| value(name).map_or(0, |(_, value)| value.len())).sum()))
+    }
+}
+
+/// A map of strings at each segment.
+pub(crate) struct Trie {
+    root: TrieNode,
+    names: Vec<Vec<String>>,
+}
+
+#[derive(Default)]
+struct TrieNode {
+    fixed: HashMap<String, TrieNode>,
+    parameter: Option<Box<TrieNode>>,
+    rest: Option<ByMethod>,
+    routes: ByMethod,
+}
+
+impl Trie {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let mut root = TrieNode::default();
+        for (id, route) in routes.iter().enumerate() {
+            let mut node = &mut root;
+            let mut slot = None;
+            for segment in route.pattern[1..].split('/') {
+                if segment.starts_with("{*") {
+                    slot = Some(node.rest.get_or_insert_default());
+                    break;
+                }
+                node = if segment.starts_with('{') {
+                    node.parameter.get_or_insert_default()
+                } else {
+                    node.fixed.entry(segment.to_owned()).or_default()
+                };
+            }
+            slot.unwrap_or(&mut node.routes)[route.method as usize] = Some(id as u32);
+        }
+        Self { root, names: names(routes) }
+    }
+
+    fn walk<'p>(&self, method: u8, path: &'p str, values: &mut Vec<&'p str>) -> Option<u32> {
+        fn step<'p>(
+            node: &TrieNode,
+            left: Option<&'p str>,
+            method: usize,
+            values: &mut Vec<&'p str>,
+        ) -> Option<u32> {
+            let Some(left) = left else { return node.routes[method] };
+            let (segment, next) = match left.split_once('/') {
+                Some((segment, next)) => (segment, Some(next)),
+                None => (left, None),
+            };
+            let fixed = node.fixed.get(segment).and_then(|node| step(node, next, method, values));
+            if fixed.is_some() {
+                return fixed;
+            }
+            if let Some(child) = node.parameter.as_ref().filter(|_| !segment.is_empty()) {
+                values.push(segment);
+                let found = step(child, next, method, values);
+                if found.is_some() {
+                    return found;
+                }
+                values.pop();
+            }
+            let rest = node.rest.as_ref().filter(|_| !left.is_empty())?[method];
+            values.extend(rest.map(|_| left));
+            rest
+        }
+        step(&self.root, path.strip_prefix('/'), method.into(), values)
+    }
+}
+
+impl Contender for Trie {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        self.walk(method, path, &mut Vec::new())
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let mut values = Vec::new();
+        let route = self.walk(method, path, &mut values)?;
+        Some((route, by_names(&self.names[route as usize], &values)))
+    }
+}
+
+/// Looks each name up among the names, as a user of a list of values does.
+fn by_names(names: &[String], values: &[&str]) -> usize {
+    let value = |name: &String| names.iter().position(|known| known == name);
+    names.iter().map(|name| value(name).map_or(0, |index| values[index].len())).sum()
+}
+
+/// Tries one pattern after the other.
+pub(crate) struct Linear {
+    routes: Vec<(u8, Vec<String>, u32)>,
+    names: Vec<Vec<String>>,
+}
+
+impl Linear {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let split = |(id, route): (usize, &Route)| {
+            let segments = route.pattern[1..].split('/').map(str::to_owned).collect();
+            (route.method, segments, id as u32)
+        };
+        Self { routes: routes.iter().enumerate().map(split).collect(), names: names(routes) }
+    }
+
+    fn scan<'p>(&self, method: u8, path: &'p str, values: &mut Vec<&'p str>) -> Option<u32> {
+        for (known, pattern, id) in &self.routes {
+            values.clear();
+            if *known == method && match_pattern(pattern, &path[1..], values) {
+                return Some(*id);
+            }
+        }
+        None
+    }
+}
+
+fn match_pattern<'p>(pattern: &[String], path: &'p str, values: &mut Vec<&'p str>) -> bool {
+    let mut left = Some(path);
+    for part in pattern {
+        let Some(text) = left else { return false };
+        if part.starts_with("{*") {
+            values.push(text);
+            return !text.is_empty();
+        }
+        let (segment, next) = match text.split_once('/') {
+            Some((segment, next)) => (segment, Some(next)),
+            None => (text, None),
+        };
+        if part.starts_with('{') && !segment.is_empty() {
+            values.push(segment);
+        } else if part != segment {
+            return false;
+        }
+        left = next;
+    }
+    left.is_none()
+}
+
+impl Contender for Linear {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        self.scan(method, path, &mut Vec::new())
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let mut values = Vec::new();
+        let route = self.scan(method, path, &mut values)?;
+        Some((route, by_names(&self.names[route as usize], &values)))
+    }
+}
+
+/// A map of the static paths, then a scan of the rest.
+pub(crate) struct Map {
+    fixed: HashMap<String, ByMethod>,
+    scanned: Linear,
+}
+
+impl Map {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let fixed = by_pattern(routes).into_iter().filter(|(route, _)| route.names.is_empty());
+        let fixed = fixed.map(|(route, ids)| (route.pattern.clone(), ids)).collect();
+        let mut scanned = Linear::new(routes);
+        scanned.routes.retain(|(_, _, id)| !routes[*id as usize].names.is_empty());
+        Self { fixed, scanned }
+    }
+}
+
+impl Contender for Map {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        let fixed = self.fixed.get(path).and_then(|ids| ids[method as usize]);
+        fixed.or_else(|| self.scanned.find(method, path))
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let fixed = self.fixed.get(path).and_then(|ids| ids[method as usize]);
+        fixed.map(|id| (id, 0)).or_else(|| self.scanned.read(method, path))
+    }
+}
+
+/// One regular expression a route, tried in turn.
+pub(crate) struct Regexes {
+    routes: Vec<(u8, regex::Regex, u32)>,
+    names: Vec<Vec<String>>,
+}
+
+impl Regexes {
+    pub(crate) fn new(routes: &[Route]) -> Self {
+        let compile = |(id, route): (usize, &Route)| {
+            let mut text = String::from("^");
+            for (at, piece) in route.pattern.split(['{', '}']).enumerate() {
+                match (at % 2, piece.strip_prefix('*')) {
+                    (0, _) => text.push_str(&regex::escape(piece)),
+                    (_, Some(name)) => text.push_str(&format!("(?P<{name}>.+)")),
+                    (_, None) => text.push_str(&format!("(?P<{piece}>[^/]+)")),
+                }
+            }
+            let pattern = regex::Regex::new(&(text + "$")).expect("the pieces are escaped");
+            (route.method, pattern, id as u32)
+        };
+        Self { routes: routes.iter().enumerate().map(compile).collect(), names: names(routes) }
+    }
+}
+
+impl Contender for Regexes {
+    fn find(&self, method: u8, path: &str) -> Option<u32> {
+        let mut routes = self.routes.iter();
+        let found = routes.find(|(known, pattern, _)| *known == method && pattern.is_match(path));
+        found.map(|(_, _, id)| *id)
+    }
+
+    fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
+        let mut routes = self.routes.iter().filter(|(known, _, _)| *known == method);
+        let (found, id) =
+            routes.find_map(|(_, pattern, id)| Some((pattern.captures(path)?, *id)))?;
+        let names = self.names[id as usize].iter();
+        Some((id, names.map(|name| found.name(name).map_or(0, |value| value.len())).sum()))
+    }
+}

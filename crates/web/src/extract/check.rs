@@ -1,0 +1,68 @@
+//! Finding out which argument makes a function no handler.
+
+/// Checks at compile time that a function is a handler, and if it is not, names the argument or the
+/// result that is to blame and what to do about it.
+///
+/// Where a route is added, the compiler cannot say more than that the function as a whole is not a
+/// handler. Put this beside the function then, with one `_` for each argument:
+///
+/// ```
+/// use peregrine_web::extract::{Json, Path};
+///
+/// async fn rename(Path(id): Path<u64>, Json(name): Json<String>) -> String {
+///     format!("{id} is called {name}")
+/// }
+/// peregrine_web::check_handler!(async fn rename(_, _));
+///
+/// fn health() -> &'static str {
+///     "well"
+/// }
+/// peregrine_web::check_handler!(fn health());
+/// ```
+///
+/// It costs nothing when the program runs, and may stay.
+#[macro_export]
+macro_rules! check_handler {
+    (async fn $handler:ident ( $($argument:tt),* $(,)? )) => {
+        $crate::check_handler!(@ async $handler; ; A B C D E G H I J K L M; $($argument)*);
+    };
+    (fn $handler:ident ( $($argument:tt),* $(,)? )) => {
+        $crate::check_handler!(@ plain $handler; ; A B C D E G H I J K L M; $($argument)*);
+    };
+    (@ $kind:ident $handler:ident; ; $($name:ident)*; ) => {
+        $crate::check_handler!(@@ $kind $handler; ; );
+    };
+    (@ $kind:ident $handler:ident; $($part:ident)*; $last:ident $($name:ident)*; _) => {
+        $crate::check_handler!(@@ $kind $handler; $($part)*; $last);
+    };
+    (@ $kind:ident $handler:ident; $($part:ident)*; $next:ident $($name:ident)*; _ $($more:tt)+) => {
+        $crate::check_handler!(@ $kind $handler; $($part)* $next; $($name)*; $($more)+);
+    };
+    (@@ async $handler:ident; $($part:ident)*; $($last:ident)?) => {
+        const _: fn() = || {
+            fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
+            where
+                Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
+                Answer: ::core::future::Future,
+                Answer::Output: $crate::respond::IntoResponse,
+                $($part: $crate::extract::FromRequestParts,)*
+                $($last: $crate::extract::FromRequest<Via>,)?
+            {
+            }
+            check($handler);
+        };
+    };
+    (@@ plain $handler:ident; $($part:ident)*; $($last:ident)?) => {
+        const _: fn() = || {
+            fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
+            where
+                Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
+                Answer: $crate::respond::IntoResponse,
+                $($part: $crate::extract::FromRequestParts,)*
+                $($last: $crate::extract::FromRequest<Via>,)?
+            {
+            }
+            check($handler);
+        };
+    };
+}

@@ -1,0 +1,33 @@
+//! Wrapped values are reached without taking the wrapper off: `bird.name` where `bird` is a
+//! `Json<Bird>`.
+
+use super::{Extension, Form, Json, Path, Query, State, TypedHeader};
+use std::ops::{Deref, DerefMut};
+
+macro_rules! inner {
+    ($($Wrapper:ident)*) => {
+        $(
+            impl<T> Deref for $Wrapper<T> {
+                type Target = T;
+
+                fn deref(&self) -> &T {
+                    &self.0
+                }
+            }
+
+            impl<T> DerefMut for $Wrapper<T> {
+                fn deref_mut(&mut self) -> &mut T {
+                    &mut self.0
+                }
+            }
+        )*
+    };
+}
+
+inner! { Extension Form Json Path Query State TypedHeader }
+
+impl<T> From<T> for Json<T> {
+    fn from(value: T) -> Self {
+        Self(value)
+    }
+}

@@ -1,0 +1,9 @@
+//! A tuple with something before the body that is no part of a response.
+
+use peregrine_web::IntoResponse;
+
+pub struct Bird;
+
+pub fn show() -> impl IntoResponse {
+    (Bird, "text")
+}

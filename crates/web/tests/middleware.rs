@@ -1,0 +1,142 @@
+//! What middleware runs around, and in which order.
+
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::extract::State;
+use peregrine_web::middleware::{Middleware, Next, from_fn, optional};
+use peregrine_web::{App, Problem, Request, Response, Service};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What ran, in order. A request in test writes its own.
+type Trace = Rc<RefCell<String>>;
+
+/// Notes its name before and after.
+struct Note(&'static str, Trace);
+
+impl Middleware for Note {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        self.1.borrow_mut().push_str(&format!("{}( ", self.0));
+        let response = next.call(request).await;
+        self.1.borrow_mut().push_str(&format!("){} ", self.0));
+        response
+    }
+}
+
+#[test]
+fn middleware_runs_around_what_follows_in_its_scope_and_around_answers_without_a_route() {
+    let trace = Trace::default();
+    let note = |name| Note(name, Rc::clone(&trace));
+    let noted = |name: &'static str| {
+        let trace = Rc::clone(&trace);
+        move || trace.borrow_mut().push_str(&format!("{name} "))
+    };
+    let merged = App::new().with(note("M")).get("/merged", noted("merged"));
+    let app = App::new()
+        .get("/bare", noted("bare"))
+        .with(note("A"))
+        .get("/a", noted("a"))
+        .scope("/s", |scope| {
+            scope
+                .get("/outside", noted("outside"))
+                .with(note("S"))
+                .with(note("T"))
+                .get("/inside", noted("inside"))
+                .scope("/deep", |deep| deep.with(note("D")).get("/", noted("deep")))
+        })
+        .merge(merged)
+        .with(note("B"))
+        .get("/b", noted("b"));
+    let client = app.test();
+    for (method, target, expected) in [
+        ("GET", "/bare", "bare "),
+        ("GET", "/a", "A( a )A "),
+        ("GET", "/s/outside", "A( outside )A "),
+        ("GET", "/s/inside", "A( S( T( inside )T )S )A "),
+        ("GET", "/s/deep", "A( S( T( D( deep )D )T )S )A "),
+        ("GET", "/merged", "A( M( merged )M )A "),
+        ("GET", "/b", "A( B( b )B )A "),
+        // A 404 goes through all of the application's own middleware.
+        ("GET", "/none", "A( B( )B )A "),
+        ("GET", "/s/none", "A( B( )B )A "),
+        ("OPTIONS", "*", "A( B( )B )A "),
+        // A 405 and the automatic OPTIONS go through that of the path's route.
+        ("POST", "/s/inside", "A( S( T( )T )S )A "),
+        ("OPTIONS", "/s/deep", "A( S( T( D( )D )T )S )A "),
+        ("POST", "/bare", ""),
+        ("POST", "/merged", "A( M( )M )A "),
+    ] {
+        trace.borrow_mut().clear();
+        let method = http::Method::from_bytes(method.as_bytes()).expect("a token");
+        let row = format!("{method} {target}");
+        client.request(method, target).send_now();
+        assert_eq!(*trace.borrow(), expected, "{row}");
+    }
+}
+
+#[test]
+fn fallbacks_are_inside_all_of_their_scope_s_middleware() {
+    let trace = Trace::default();
+    let note = |name| Note(name, Rc::clone(&trace));
+    let app = App::new()
+        .fallback(|| "outer")
+        .with(note("A"))
+        .scope("/s", |scope| scope.fallback(|| "inner").with(note("S")).get("/", || "s"));
+    let client = app.test();
+    assert_eq!(client.get("/s/none").send_now().text(), "inner");
+    assert_eq!(client.get("/none").send_now().text(), "outer");
+    assert_eq!(*trace.borrow(), "A( S( )S )A A( )A ");
+}
+
+#[test]
+fn every_form_of_a_function_is_a_middleware() {
+    fn field(response: Response, name: &'static str) -> Response {
+        response.with_field(HeaderName::from_static(name), HeaderValue::from_static("1"))
+    }
+    async fn plain(request: Request, next: Next<'_>) -> Response {
+        field(next.run(request).await, "x-plain")
+    }
+    async fn with_result(request: Request, next: Next<'_>) -> Result<Response, Problem> {
+        if request.path() == "/stop" {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "stop", "Stop."));
+        }
+        Ok(field(next.run(request).await, "x-result"))
+    }
+    async fn with_state(State(n): State<u32>, request: Request, next: Next<'_>) -> Response {
+        assert_eq!(n, 7);
+        field(next.run(request).await, "x-state")
+    }
+    let name = String::from("x-closure");
+    let app = App::new()
+        .state(7u32)
+        .with(plain)
+        .with(with_result)
+        .with(from_fn(with_state))
+        .with(from_fn(plain))
+        .with(optional(None::<Note>))
+        .with(async move |request: Request, next: Next<'_>| {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a token");
+            next.run(request).await.with_field(name, HeaderValue::from_static("1"))
+        })
+        .get("/", || "hello")
+        .get("/stop", || "never");
+    let client = app.test();
+    let response = client.get("/").send_now();
+    assert_eq!(response.text(), "hello");
+    for name in ["x-plain", "x-result", "x-state", "x-closure"] {
+        assert_eq!(response.field(name), Some("1"), "{name}");
+    }
+    let response = client.get("/stop").send_now();
+    assert_eq!((response.status().as_u16(), response.field("x-plain")), (403, Some("1")));
+}
+
+#[test]
+fn a_middleware_may_change_the_request_and_give_the_handler_values() {
+    use peregrine_web::extract::Extension;
+    async fn identify(mut request: Request, next: Next<'_>) -> Response {
+        request.parts.extensions_mut().insert(42u64);
+        next.run(request).await
+    }
+    let app =
+        App::new().with(identify).get("/", async |Extension(id): Extension<u64>| id.to_string());
+    assert_eq!(app.test().get("/").send_now().text(), "42");
+}

@@ -1,0 +1,289 @@
+//! What requests lead to: routes, automatic answers, redirects, fallbacks.
+
+use http::Method;
+use peregrine_web::extract::Path;
+use peregrine_web::middleware::Next;
+use peregrine_web::test::{TestClient, TestRequest};
+use peregrine_web::{App, Head, Problem, Request, Response, SlashPolicy, route};
+
+async fn say(request: Request) -> String {
+    let pattern = request.parts.pattern().unwrap_or("none").to_owned();
+    format!("{} {pattern}", request.method())
+}
+
+fn extension(name: &str) -> Method {
+    Method::from_bytes(name.as_bytes()).expect("a token")
+}
+
+/// Sends each request; `expected` is the status, and the `Allow` field or the body.
+fn check(client: &TestClient, rows: &[(&str, &str, u16, &str)]) {
+    for (method, target, status, expected) in rows {
+        let response = client.request(extension(method), target).send_now();
+        let row = format!("{method} {target}");
+        assert_eq!(response.status(), *status, "{row}");
+        match *status {
+            405 | 204 => assert_eq!(response.field("allow").unwrap_or(""), *expected, "{row}"),
+            404 => assert!(response.text().contains(expected), "{row}: {}", response.text()),
+            308 => assert_eq!(response.field("location"), Some(*expected), "{row}"),
+            _ => assert_eq!(response.text(), *expected, "{row}"),
+        }
+    }
+}
+
+#[test]
+fn methods_and_paths_lead_to_their_routes_and_to_the_automatic_answers() {
+    let app = App::new()
+        .get("/", say)
+        .get("/users", say)
+        .post("/users", say)
+        .get("/users/{id}", say)
+        .post("/users/new", say)
+        .head("/own", say)
+        .get("/own", say)
+        .options("/asked", say)
+        .put("/asked", say)
+        .delete("/gone/{*rest}", say)
+        .patch("/patch", say)
+        .query("/search", say)
+        .on(extension("PURGE"), "/cache", say)
+        .any("/any", say)
+        .get("/mixed/{a}", say)
+        .any("/mixed/{b}", say);
+    check(
+        &app.test(),
+        &[
+            ("GET", "/", 200, "GET /"),
+            ("GET", "/users?page=2", 200, "GET /users"),
+            ("POST", "/users", 200, "POST /users"),
+            ("GET", "/users/7", 200, "GET /users/{id}"),
+            // Another pattern of the same path answers what the first does not.
+            ("GET", "/users/new", 200, "GET /users/{id}"),
+            ("POST", "/users/new", 200, "POST /users/new"),
+            ("DELETE", "/users/new", 405, "GET, HEAD, POST, OPTIONS"),
+            ("DELETE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
+            ("TRACE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
+            ("PURGE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
+            ("NONSENSE", "/users", 405, "GET, HEAD, POST, OPTIONS"),
+            // The client leaves the body of the answer to HEAD out, as the server does.
+            ("HEAD", "/users", 200, ""),
+            ("HEAD", "/own", 200, ""),
+            ("HEAD", "/patch", 405, "OPTIONS, PATCH"),
+            ("OPTIONS", "/users", 204, "GET, HEAD, POST, OPTIONS"),
+            ("OPTIONS", "/asked", 200, "OPTIONS /asked"),
+            ("OPTIONS", "/cache", 204, "OPTIONS, PURGE"),
+            ("OPTIONS", "/nowhere", 404, "/nowhere"),
+            ("OPTIONS", "*", 204, ""),
+            ("GET", "/search", 405, "OPTIONS, QUERY"),
+            ("QUERY", "/search", 200, "QUERY /search"),
+            ("PURGE", "/cache", 200, "PURGE /cache"),
+            ("purge", "/cache", 405, "OPTIONS, PURGE"),
+            ("DELETE", "/gone/a/b", 200, "DELETE /gone/{*rest}"),
+            ("GET", "/any", 200, "GET /any"),
+            ("NONSENSE", "/any", 200, "NONSENSE /any"),
+            ("OPTIONS", "/any", 200, "OPTIONS /any"),
+            // `any` takes what the other routes of the same shape leave, whatever the names.
+            ("GET", "/mixed/1", 200, "GET /mixed/{a}"),
+            ("PUT", "/mixed/1", 200, "PUT /mixed/{b}"),
+            ("GET", "/nowhere", 404, "GET cannot be answered"),
+            ("GET", "/users/", 404, "/users/"),
+            ("GET", "http://example.com", 200, "GET /"),
+            ("GET", "http://example.com/users", 200, "GET /users"),
+        ],
+    );
+}
+
+#[test]
+fn a_handler_for_get_sees_the_method_head() {
+    async fn name(request: Request) -> Response {
+        let value = http::HeaderValue::from_str(request.method().as_str()).expect("a token");
+        Response::new(http::StatusCode::OK).with_field(http::header::SERVER, value)
+    }
+    let client = App::new().get("/", name).test();
+    assert_eq!(client.head("/").send_now().field("server"), Some("HEAD"));
+}
+
+#[test]
+fn a_slash_at_the_end_means_what_the_policy_says() {
+    let app = |policy| {
+        App::new().slash_policy(policy).get("/a", say).get("/b/", say).post("/a", say).test()
+    };
+    check(
+        &app(SlashPolicy::Strict),
+        &[("GET", "/a", 200, "GET /a"), ("GET", "/a/", 404, "/a/"), ("GET", "/b", 404, "/b")],
+    );
+    check(
+        &app(SlashPolicy::Redirect),
+        &[
+            ("GET", "/a", 200, "GET /a"),
+            ("GET", "/a/", 308, "/a"),
+            ("POST", "/a/?x=1&y=/", 308, "/a?x=1&y=/"),
+            ("GET", "/b", 308, "/b/"),
+            ("GET", "/b?", 308, "/b/?"),
+            ("GET", "//a/", 404, "//a/"),
+            ("GET", "/a//", 404, "/a//"),
+        ],
+    );
+    check(
+        &app(SlashPolicy::Ignore),
+        &[("GET", "/a/", 200, "GET /a"), ("GET", "/b", 200, "GET /b/"), ("GET", "/c/", 404, "/c/")],
+    );
+}
+
+#[test]
+fn scopes_put_their_prefix_before_their_patterns() {
+    let app = App::new().scope("/api", |api| {
+        api.get("/", say).get("/x", say).scope("/v{version}/", |version| {
+            version
+                .get("", say)
+                .get("/{id}", say)
+                .route("/both", route::get(say).post(say).any(say))
+        })
+    });
+    check(
+        &app.test(),
+        &[
+            ("GET", "/api", 200, "GET /api"),
+            ("GET", "/api/", 404, "/api/"),
+            ("GET", "/api/x", 200, "GET /api/x"),
+            ("GET", "/api/v2", 200, "GET /api/v{version}"),
+            ("GET", "/api/v2/7", 200, "GET /api/v{version}/{id}"),
+            ("POST", "/api/v2/both", 200, "POST /api/v{version}/both"),
+            ("LOCK", "/api/v2/both", 200, "LOCK /api/v{version}/both"),
+            ("GET", "/x", 404, "/x"),
+        ],
+    );
+}
+
+#[test]
+fn parameters_of_scopes_and_patterns_reach_the_handler_together() {
+    async fn join(Path((user, post)): Path<(String, u32)>) -> String {
+        format!("{user} {post}")
+    }
+    let app = App::new().scope("/users/{user}", |user| user.get("/posts/{post}", join));
+    let client = app.test();
+    assert_eq!(client.get("/users/a%20b/posts/7").send_now().text(), "a b 7");
+    assert_eq!(client.get("/users/a/posts/x").send_now().status(), 400);
+}
+
+#[test]
+fn the_innermost_fallback_answers_and_a_405_stays_one() {
+    let app = App::new().get("/", say).fallback(|| "outer").scope("/api/{v}", |api| {
+        api.get("/x", say)
+            .fallback(async |request: Request| format!("inner {}", request.path()))
+            .scope("/deep", |deep| deep.get("/", say))
+    });
+    check(
+        &app.test(),
+        &[
+            ("GET", "/nowhere", 200, "outer"),
+            ("GET", "/api", 200, "outer"),
+            ("GET", "/api/1", 200, "inner /api/1"),
+            ("GET", "/api/1/deep/y", 200, "inner /api/1/deep/y"),
+            ("POST", "/api/1/x", 405, "GET, HEAD, OPTIONS"),
+        ],
+    );
+}
+
+#[test]
+fn a_merged_application_brings_its_routes_states_and_fallback_under_the_prefix() {
+    use peregrine_web::extract::State;
+    let other = App::new()
+        .state(7u32)
+        .state("theirs")
+        .get("/number", async |State(number): State<u32>| format!("{number}"))
+        .get("/text", async |State(text): State<&'static str>| text)
+        .fallback(|| "their fallback");
+    let app = App::new().state("ours").get("/", say).scope("/m", |scope| scope.merge(other));
+    check(
+        &app.test(),
+        &[
+            ("GET", "/m/number", 200, "7"),
+            ("GET", "/m/text", 200, "ours"),
+            ("GET", "/m/other", 200, "their fallback"),
+            ("POST", "/m/text", 405, "GET, HEAD, OPTIONS"),
+            ("GET", "/other", 404, "/other"),
+        ],
+    );
+}
+
+#[test]
+fn problems_of_every_origin_get_the_form_that_the_application_says() {
+    async fn guard(request: Request, next: Next<'_>) -> Result<Response, Problem> {
+        if request.field("x-stop").is_some() {
+            return Err(Problem::new(http::StatusCode::FORBIDDEN, "stopped", ""));
+        }
+        let response = next.run(request).await;
+        Ok(response.with_field(http::header::SERVER, http::HeaderValue::from_static("s")))
+    }
+    async fn refuse() -> Result<(), Problem> {
+        Err(Problem::new(http::StatusCode::CONFLICT, "refused", ""))
+    }
+    let app = App::new()
+        .on_problem(|problem: Problem, head: &Head| {
+            (problem.status, format!("{} at {}", problem.kind, head.path()))
+        })
+        .with(guard)
+        .get("/refuse", refuse)
+        .get("/path/{number}", async |Path(number): Path<u8>| number.to_string());
+    let client = app.test();
+    let rows: [(TestRequest, u16, &str, bool); 6] = [
+        (client.get("/refuse"), 409, "refused at /refuse", true),
+        (client.get("/path/x"), 400, "invalid-path at /path/x", true),
+        (client.get("/none"), 404, "unknown-route at /none", true),
+        (client.post("/refuse"), 405, "method-not-allowed at /refuse", true),
+        (client.get("/refuse").header("x-stop", "1"), 403, "stopped at /refuse", false),
+        (client.get("/path/7"), 200, "7", true),
+    ];
+    for (request, status, text, through) in rows {
+        let response = request.send_now();
+        assert_eq!((response.status().as_u16(), response.text().as_str()), (status, text));
+        assert_eq!(response.field("server").is_some(), through, "{text}");
+        assert!(
+            response.field("content-type").is_some_and(|value| value.starts_with("text/plain"))
+        );
+    }
+    let response = client.post("/refuse").send_now();
+    assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
+}
+
+#[test]
+fn without_a_form_of_its_own_an_application_answers_with_problem_json() {
+    let client = App::new().get("/x", say).test();
+    let response = client.post("/x").send_now();
+    assert_eq!(response.field("content-type"), Some("application/problem+json"));
+    let json: serde_json::Value = response.json();
+    assert_eq!(json["type"], "/problems/method-not-allowed");
+    assert_eq!(json["detail"], "/x does not answer POST. It answers GET, HEAD, OPTIONS.");
+    assert_eq!(json["allow"], serde_json::json!(["GET", "HEAD", "OPTIONS"]));
+    assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
+}
+
+#[test]
+fn a_merged_application_keeps_its_own_form_of_problems_and_takes_the_other_s_if_it_has_none() {
+    let form = |text: &'static str| move |problem: Problem, _: &Head| (problem.status, text);
+    let with_form = App::new().on_problem(form("theirs")).get("/x", say);
+    let without = App::new().get("/x", say);
+    let app = App::new()
+        .scope("/own", |scope| scope.merge(with_form))
+        .scope("/none", |scope| scope.merge(without))
+        .on_problem(form("ours"));
+    let client = app.test();
+    assert_eq!(client.post("/own/x").send_now().text(), "theirs");
+    assert_eq!(client.post("/none/x").send_now().text(), "ours");
+    assert_eq!(client.get("/none/y").send_now().text(), "ours");
+}
+
+#[test]
+fn a_built_application_is_a_handler_with_routes_and_states_of_its_own() {
+    use peregrine_web::extract::State;
+    async fn show(State(n): State<u8>, Path(name): Path<String>) -> String {
+        format!("{n} {name}")
+    }
+    let inner = App::new().state(1u8).get("/in/{name}", show).build().expect("nothing is wrong");
+    let app = App::new().state(2u8).get("/out/{name}", show).any("/in/{*rest}", inner);
+    let client = app.test();
+    assert_eq!(client.get("/out/a").send_now().text(), "2 a");
+    assert_eq!(client.get("/in/b").send_now().text(), "1 b");
+    assert_eq!(client.get("/in/b/c").send_now().status(), 404);
+    assert_eq!(client.post("/in/b").send_now().status(), 405);
+}

@@ -1,0 +1,314 @@
+//! What the simulator promises beyond the common suite.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use peregrine_driver::{Driver, Listener, Options, Stream};
+use peregrine_driver_sim::{Client, Faults, Network, Sim};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn run<T>(network: &Network, main: impl AsyncFnOnce(Sim) -> T) -> T {
+    network
+        .run(&Options::default(), async |driver| main(driver).await)
+        .expect("a runtime without I/O starts")
+}
+
+/// A server that sends everything back and survives whatever its peers do.
+async fn serve(driver: Sim, listener: peregrine_driver_sim::Listener) {
+    loop {
+        let Ok(stream) = listener.accept().await else {
+            driver.sleep_until(driver.now() + Duration::from_millis(5)).await;
+            continue;
+        };
+        driver.spawn(async move {
+            while let Ok(chunk) = stream.recv().await {
+                if chunk.is_empty() || stream.send(chunk.to_vec()).await.0.is_err() {
+                    break;
+                }
+            }
+            let _ = stream.finish().await;
+        });
+    }
+}
+
+/// Runs ten clients against an echo server in a hostile network. Returns the trace, and how many
+/// got all of their bytes back.
+fn storm(seed: u64) -> (u64, u32) {
+    let network = Network::new(seed, Faults::hostile());
+    let port = network.bind();
+    let place = port.id();
+    for task in 0..4 {
+        network.drop_task_at(task * 2);
+    }
+    let (whole, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let whole_count = Rc::clone(&whole);
+    run(&network, async move |driver: Sim| {
+        let listener = driver.listen(port).expect("the port is bound");
+        // The server is polled from main, so that only its connections are doomed.
+        let server = serve(driver.clone(), listener);
+        let network = driver.network().clone();
+        for _ in 0..10 {
+            let client = network.connect_to(place);
+            let (whole, ended) = (Rc::clone(&whole), Rc::clone(&ended));
+            let timer = network.clone();
+            network.spawn(async move {
+                let talk = async {
+                    client.send(&[7; 300]).await.ok()?;
+                    client.half_close().await.ok()?;
+                    client.recv_all().await.ok()
+                };
+                let given_up = timer.sleep(HOUR);
+                let all = first_of(talk, given_up).await.flatten();
+                whole.set(whole.get() + u32::from(all.is_some_and(|all| all.len() == 300)));
+                ended.set(ended.get() + 1);
+            });
+        }
+        let all_ended = async {
+            while ended.get() < 10 {
+                network.sleep(Duration::from_secs(1)).await;
+            }
+        };
+        first_of(server, all_ended).await;
+    });
+    assert_eq!(network.connections(), 0, "seed {seed}");
+    assert_eq!(network.chunks_on_loan(), 0, "seed {seed}");
+    assert_eq!(network.panics(), 0, "seed {seed}");
+    (network.trace(), whole_count.get())
+}
+
+/// The output of `a`, unless `b` is done first.
+async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
+    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+    std::future::poll_fn(|context| match a.as_mut().poll(context) {
+        std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
+        std::task::Poll::Pending => b.as_mut().poll(context).map(|_| None),
+    })
+    .await
+}
+
+#[test]
+fn the_same_seed_repeats_every_event_and_another_does_not() {
+    let mut whole = 0;
+    for seed in 0..100 {
+        let first = storm(seed);
+        assert_eq!(first, storm(seed), "seed {seed}");
+        assert_ne!(first.0, storm(seed + 1000).0, "seed {seed}");
+        whole += first.1;
+    }
+    assert!((100..1000).contains(&whole), "{whole} of 1,000: faults hit some clients, not all");
+}
+
+#[test]
+fn hours_pass_in_no_time_on_the_drivers_clock_and_on_tokios() {
+    let real = Instant::now();
+    let network = Network::new(1, Faults::none());
+    run(&network, async |driver: Sim| {
+        let (date, tokio_start) = (driver.unix_time(), tokio::time::Instant::now());
+        driver.sleep_until(10 * HOUR).await;
+        assert_eq!(driver.now(), 10 * HOUR);
+        tokio::time::sleep(10 * HOUR).await;
+        assert_eq!(driver.now(), 20 * HOUR);
+        tokio::spawn(tokio::time::sleep(10 * HOUR)).await.expect("the task ends well");
+        assert_eq!(driver.unix_time() - date, 30 * HOUR);
+        assert_eq!(tokio_start.elapsed(), 30 * HOUR);
+    });
+    // A second run goes on where the first one ended.
+    run(&network, async |driver: Sim| assert_eq!(driver.now(), 30 * HOUR));
+    assert!(real.elapsed() < HOUR);
+}
+
+#[test]
+fn a_wait_without_end_is_reported_with_the_seed_and_what_waits() {
+    let network = Network::new(4321, Faults::none());
+    let port = network.bind();
+    let client = network.connect(&port);
+    let waited = catch_unwind(AssertUnwindSafe(|| {
+        run(&network, async |driver: Sim| {
+            let listener = driver.listen(port).expect("the port is bound");
+            let stream = listener.accept().await.expect("a client waits");
+            driver.spawn(async move { drop(listener.accept().await) });
+            driver.spawn(async move { drop(client.recv().await) });
+            stream.recv().await.map(|chunk| chunk.len())
+        })
+    }));
+    let panic = waited.expect_err("nothing ever comes");
+    let text = panic.downcast_ref::<String>().expect("the panic has a message");
+    for part in ["deadlock", "seed 4321", "main and 2 tasks", "accept", "server receives"] {
+        assert!(text.contains(part), "{part:?} is missing in {text}");
+    }
+}
+
+#[test]
+fn a_run_that_is_busy_for_ever_ends_when_its_time_is_over() {
+    let network = Network::new(99, Faults::none());
+    network.set_time_max(HOUR);
+    let busy = catch_unwind(AssertUnwindSafe(|| {
+        run(&network, async |driver: Sim| {
+            loop {
+                driver.sleep_until(driver.now() + Duration::from_secs(1)).await;
+            }
+        })
+    }));
+    let panic = busy.expect_err("it never ends by itself");
+    let text = panic.downcast_ref::<String>().expect("the panic has a message");
+    assert!(text.contains("time is over") && text.contains("seed 99"), "{text}");
+}
+
+#[test]
+fn an_accept_error_leaves_the_connection_in_the_backlog() {
+    let always = Faults { accept_error_per_mille: 1000, ..Faults::none() };
+    let network = Network::new(2, always);
+    let port = network.bind();
+    let client = network.connect(&port);
+    run(&network, async |driver: Sim| {
+        let listener = driver.listen(port).expect("the port is bound");
+        for _ in 0..3 {
+            let error = listener.accept().await.err().expect("this fault is always on");
+            assert!(matches!(error.raw_os_error(), Some(23 | 24)));
+        }
+        driver.network().set_faults(Faults::none());
+        let stream = listener.accept().await.expect("the client still waits");
+        drop(client);
+        assert!(stream.recv().await.expect("an orderly end").is_empty());
+    });
+}
+
+#[test]
+fn a_doomed_task_is_dropped_and_no_other() {
+    let mut polls_seen = std::collections::BTreeSet::new();
+    for seed in 0..50 {
+        let network = Network::new(seed, Faults::none());
+        network.drop_task_at(1);
+        let ticks = Rc::new(RefCell::new([0; 3]));
+        run(&network, async |driver: Sim| {
+            for task in 0..3 {
+                let (timer, ticks) = (driver.clone(), Rc::clone(&ticks));
+                driver.spawn(async move {
+                    for _ in 0..20 {
+                        ticks.borrow_mut()[task] += 1;
+                        timer.sleep_until(timer.now() + Duration::from_millis(1)).await;
+                    }
+                });
+            }
+            driver.sleep_until(driver.now() + HOUR).await;
+        });
+        let [first, doomed, last] = *ticks.borrow();
+        assert_eq!((first, last), (20, 20));
+        assert!((1..=12).contains(&doomed), "{doomed}");
+        polls_seen.insert(doomed);
+    }
+    assert!(polls_seen.len() > 6, "the await differs from seed to seed: {polls_seen:?}");
+}
+
+#[test]
+fn a_future_may_be_dropped_at_each_of_its_awaits() {
+    let network = Network::new(5, Faults::none());
+    run(&network, async |driver: Sim| {
+        let reached = Rc::new(Cell::new(0_u32));
+        let mut counts = [0; 5];
+        for _ in 0..400 {
+            reached.set(0);
+            let (seen, timer) = (Rc::clone(&reached), driver.clone());
+            let steps = async move {
+                for _ in 0..3 {
+                    seen.set(seen.get() + 1);
+                    timer.sleep_until(timer.now() + Duration::from_millis(1)).await;
+                }
+                7
+            };
+            let index = match driver.network().drop_at(300, steps).await {
+                Some(seven) => seven - 3,
+                None => usize::try_from(reached.get()).expect("at most 3"),
+            };
+            counts[index] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 20), "before, at 1, 2, 3, and done: {counts:?}");
+    });
+}
+
+async fn pair(driver: &Sim) -> (peregrine_driver_sim::Stream, Client) {
+    let port = driver.network().bind();
+    let client = driver.network().connect(&port);
+    let listener = driver.listen(port).expect("the port is bound");
+    (listener.accept().await.expect("the client waits"), client)
+}
+
+#[test]
+fn a_stalled_direction_stands_still_and_the_other_moves() {
+    run(&Network::new(6, Faults::none()), async |driver: Sim| {
+        let (stream, client) = pair(&driver).await;
+        client.stall(HOUR);
+        client.send(b"late").await.expect("the pipe has room");
+        stream.send(b"soon".to_vec()).await.0.expect("the pipe has room");
+        assert_eq!(client.recv().await.expect("the connection stands"), b"soon");
+        assert_eq!(driver.now(), Duration::ZERO);
+        assert_eq!(&*stream.recv().await.expect("the connection stands"), b"late");
+        assert_eq!(driver.now(), HOUR);
+    });
+}
+
+#[test]
+fn a_reset_in_the_middle_reaches_both_ends() {
+    let faults = Faults { reset_per_mille: 1000, ..Faults::none() };
+    run(&Network::new(7, faults), async |driver: Sim| {
+        let (stream, client) = pair(&driver).await;
+        client.send(b"lost").await.expect("it is on its way when it gets lost");
+        for _ in 0..2 {
+            let error = stream.recv().await.expect_err("nothing arrives any more");
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            assert!(client.recv().await.is_err());
+        }
+        assert!(stream.send(vec![1]).await.0.is_err());
+        assert!(stream.finish().await.is_err());
+    });
+}
+
+#[test]
+fn bytes_before_a_reset_are_received_first() {
+    run(&Network::new(8, Faults::none()), async |driver: Sim| {
+        let (stream, client) = pair(&driver).await;
+        client.send(b"first").await.expect("the pipe has room");
+        client.reset();
+        assert_eq!(&*stream.recv().await.expect("they came before"), b"first");
+        assert!(stream.recv().await.is_err());
+    });
+}
+
+#[test]
+fn a_receive_waits_for_a_free_buffer() {
+    let network = Network::new(9, Faults::none());
+    let options = Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
+    let counters = network.run(&options, async |driver: Sim| {
+        let (stream, client) = pair(&driver).await;
+        client.send(&[3; 512 * 17]).await.expect("the pipe has room");
+        let mut chunks = Vec::new();
+        for _ in 0..16 {
+            chunks.push(stream.recv().await.expect("the connection stands"));
+        }
+        let timer = driver.clone();
+        driver.spawn(async move {
+            timer.sleep_until(HOUR).await;
+            drop(chunks.pop());
+            pending::<()>().await;
+        });
+        assert_eq!(stream.recv().await.expect("the connection stands").len(), 512);
+        assert_eq!(driver.now(), HOUR);
+        driver.counters()
+    });
+    let counters = counters.expect("a runtime without I/O starts");
+    assert!(counters.buffers_exhausted >= 1);
+    assert_eq!(counters.accepted, 1);
+    assert!(counters.enters >= 1);
+    assert_eq!(counters.in_flight, 0);
+}
+
+#[test]
+fn without_a_network_the_driver_does_not_run() {
+    let run = std::thread::spawn(|| Sim::run(&Options::default(), async |_| ()).is_err());
+    assert!(run.join().expect("an error is no panic"));
+}

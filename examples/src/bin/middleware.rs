@@ -1,0 +1,76 @@
+//! Middleware: those that ship, a function, and a function with an extractor, for all routes and for
+//! one scope.
+#![forbid(unsafe_code)]
+
+use peregrine::prelude::*;
+use peregrine::web::middleware::from_fn;
+use std::time::Instant;
+
+/// Tells how long the handler took.
+async fn server_timing(request: Request, next: Next<'_>) -> Response {
+    let start = Instant::now();
+    let response = next.run(request).await;
+    let value = format!("app;dur={:.3}", start.elapsed().as_secs_f64() * 1000.0);
+    let value = HeaderValue::try_from(value).expect("digits and letters");
+    response.with_field(HeaderName::from_static("server-timing"), value)
+}
+
+#[derive(Clone)]
+struct Token(&'static str);
+
+/// Lets only those in who know the token.
+async fn guard(
+    State(token): State<Token>,
+    headers: HeaderMap,
+    request: Request,
+    next: Next<'_>,
+) -> Result<Response, Problem> {
+    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if given.and_then(|value| value.strip_prefix("Bearer ")) != Some(token.0) {
+        let detail = "Send `Authorization: Bearer TOKEN` with the right token.";
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "not-authorized", detail));
+    }
+    Ok(next.run(request).await)
+}
+
+fn app() -> App<impl peregrine::web::middleware::Wrap> {
+    App::new()
+        .with(RequestId::new())
+        .with(AccessLog::new())
+        .with(ResponseHeaders::security())
+        .with(CatchPanic::new())
+        .with(server_timing)
+        .get("/", || async { "open to all" })
+        .get("/panic", async || -> &'static str { panic!("as asked") })
+        .scope("/admin", |scope| scope.with(from_fn(guard)).get("/", || async { "welcome" }))
+        .state(Token("secret"))
+}
+
+fn main() -> peregrine::Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stdout).init();
+    Server::bind(peregrine_examples::address()).serve(app)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_scope_is_guarded() {
+        let client = app().test();
+        assert_eq!(client.get("/").send_now().status(), 200);
+        assert_eq!(client.get("/admin").send_now().status(), 401);
+        let admin = client.get("/admin").header("Authorization", "Bearer secret").send_now();
+        assert_eq!(admin.text(), "welcome");
+    }
+
+    #[test]
+    fn every_answer_has_a_request_id_and_a_duration() {
+        let client = app().test();
+        for path in ["/", "/nowhere", "/panic", "/admin"] {
+            let response = client.get(path).send_now();
+            assert!(response.field("x-request-id").is_some(), "{path}");
+        }
+        assert!(client.get("/").send_now().field("server-timing").is_some());
+    }
+}

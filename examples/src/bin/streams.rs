@@ -1,0 +1,75 @@
+//! Bodies that are never whole in memory: an upload that is counted as it comes, a download that is
+//! made as it goes, and events over time.
+#![forbid(unsafe_code)]
+
+use futures_core::Stream;
+use peregrine::bytes::Bytes;
+use peregrine::prelude::*;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Interval, interval};
+
+/// Counts what comes. The peer is held back while this is busy, and stopped at the route's limit.
+async fn count(mut body: Body) -> Result<String, Problem> {
+    let (mut pieces, mut bytes) = (0, 0);
+    while let Some(piece) = body.next().await {
+        bytes += piece?.len();
+        pieces += 1;
+    }
+    Ok(format!("{bytes} bytes in {pieces} pieces\n"))
+}
+
+/// Lines, made when the peer has room for them.
+struct Lines(std::ops::RangeInclusive<u32>);
+
+impl Stream for Lines {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.0.next().map(|number| Ok(Bytes::from(format!("line {number}\n")))))
+    }
+}
+
+async fn lines(Path(count): Path<u32>) -> Body {
+    Body::stream(Lines(1..=count))
+}
+
+/// A server-sent event now and then.
+struct Ticks {
+    clock: Interval,
+    left: u32,
+}
+
+impl Stream for Ticks {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        ready!(self.clock.poll_tick(context));
+        self.left -= 1;
+        Poll::Ready(Some(Ok(Bytes::from(format!("data: {} left\n\n", self.left)))))
+    }
+}
+
+async fn ticks() -> Response {
+    let clock = interval(Duration::from_millis(100));
+    Response::new(StatusCode::OK)
+        .with_field(
+            HeaderName::from_static("content-type"),
+            HeaderValue::from_static("text/event-stream"),
+        )
+        .with_body(Body::stream(Ticks { clock, left: 5 }))
+}
+
+fn main() -> peregrine::Result<()> {
+    Server::bind(peregrine_examples::address()).serve(|| {
+        App::new()
+            .post("/count", count.body_limit(1 << 30))
+            .get("/lines/{count}", lines)
+            .get("/ticks", ticks)
+    })
+}

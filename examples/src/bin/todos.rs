@@ -1,0 +1,143 @@
+//! A small JSON service: typed paths, queries and bodies, a shared state, problems, tests.
+//!
+//! `curl -d '{"text":"fly"}' -H 'content-type: application/json' localhost:8080/todos`
+#![forbid(unsafe_code)]
+
+use peregrine::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Todo {
+    id: u64,
+    text: String,
+    done: bool,
+}
+
+#[derive(Deserialize)]
+struct NewTodo {
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Change {
+    text: Option<String>,
+    done: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    #[serde(default)]
+    offset: usize,
+    #[serde(default = "Page::limit")]
+    limit: usize,
+}
+
+impl Page {
+    fn limit() -> usize {
+        100
+    }
+}
+
+/// What all workers share. It is made once and cloned into each worker's application.
+#[derive(Clone, Default)]
+struct Todos(Arc<Mutex<BTreeMap<u64, Todo>>>);
+
+impl Todos {
+    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Todo>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn unknown(id: u64) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown-todo", format!("There is no todo {id}."))
+}
+
+async fn list(Query(page): Query<Page>, State(todos): State<Todos>) -> Json<Vec<Todo>> {
+    Json(todos.with(|all| all.values().skip(page.offset).take(page.limit).cloned().collect()))
+}
+
+async fn create(
+    State(todos): State<Todos>,
+    Json(new): Json<NewTodo>,
+) -> Result<(StatusCode, Json<Todo>), Problem> {
+    if new.text.trim().is_empty() {
+        let detail = "A todo needs a text.";
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "empty-text", detail));
+    }
+    let todo = todos.with(|all| {
+        let id = all.last_key_value().map_or(1, |(last, _)| last + 1);
+        let todo = Todo { id, text: new.text, done: false };
+        all.insert(id, todo.clone());
+        todo
+    });
+    Ok((StatusCode::CREATED, Json(todo)))
+}
+
+async fn change(
+    Path(id): Path<u64>,
+    State(todos): State<Todos>,
+    Json(change): Json<Change>,
+) -> Result<Json<Todo>, Problem> {
+    todos.with(|all| {
+        let todo = all.get_mut(&id).ok_or_else(|| unknown(id))?;
+        if let Some(text) = change.text {
+            todo.text = text;
+        }
+        if let Some(done) = change.done {
+            todo.done = done;
+        }
+        Ok(Json(todo.clone()))
+    })
+}
+
+async fn remove(Path(id): Path<u64>, State(todos): State<Todos>) -> Result<StatusCode, Problem> {
+    let removed = todos.with(|all| all.remove(&id));
+    removed.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| unknown(id))
+}
+
+fn app(todos: Todos) -> App {
+    App::new()
+        .get("/todos", list)
+        .post("/todos", create)
+        .patch("/todos/{id}", change)
+        .delete("/todos/{id}", remove)
+        .state(todos)
+}
+
+fn main() -> peregrine::Result<()> {
+    let todos = Todos::default();
+    Server::bind(peregrine_examples::address()).serve(move || app(todos.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_todo_lives_from_creation_to_deletion() {
+        let client = app(Todos::default()).test();
+        let made = client.post("/todos").json(&json!({"text": "fly"})).send_now();
+        assert_eq!(made.status(), 201);
+        assert_eq!(made.json::<Todo>(), Todo { id: 1, text: "fly".to_owned(), done: false });
+        let changed = client.patch("/todos/1").json(&json!({"done": true})).send_now();
+        assert!(changed.json::<Todo>().done);
+        assert_eq!(client.get("/todos?limit=5").send_now().json::<Vec<Todo>>().len(), 1);
+        assert_eq!(client.delete("/todos/1").send_now().status(), 204);
+        assert_eq!(client.delete("/todos/1").send_now().status(), 404);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_request_is_told() {
+        let client = app(Todos::default()).test();
+        let empty = client.post("/todos").json(&json!({"text": " "})).send_now();
+        assert_eq!(empty.status(), 422);
+        let missing = client.post("/todos").json(&json!({})).send_now();
+        assert!(missing.text().contains("text"), "{}", missing.text());
+        let not_a_number = client.delete("/todos/first").send_now();
+        assert_eq!(not_a_number.status(), 400);
+        assert!(not_a_number.text().contains("first"), "{}", not_a_number.text());
+    }
+}

@@ -1,0 +1,134 @@
+//! Every example starts, answers, and ends on SIGTERM with nothing cut.
+#![cfg(unix)]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+struct Example {
+    process: Child,
+    errors: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Example {
+    fn start(program: &str) -> Self {
+        let mut process = Command::new(program)
+            .env("ADDRESS", "127.0.0.1:0")
+            .env("TLS_ADDRESS", "127.0.0.1:0")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the example was built");
+        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("the example says what runs");
+        let (_, rest) = line.split_once("http://").unwrap_or_else(|| panic!("no address: {line}"));
+        let address = rest.split([',', ';']).next().expect("split gives one piece").to_owned();
+        Self { process, errors, address }
+    }
+
+    fn ask(&self, method: &str, target: &str, fields: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("the example listens");
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {target} HTTP/1.1\r\nHost: example\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{fields}\r\n{body}"
+        )
+        .expect("the example reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the example answers and closes");
+        answer
+    }
+
+    fn get(&self, target: &str) -> String {
+        self.ask("GET", target, "", "")
+    }
+
+    /// Ends it by a signal; gives what it reported.
+    fn end(mut self) -> String {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::TERM).expect("the example runs");
+        let mut report = String::new();
+        self.errors.read_to_string(&mut report).expect("the example reports");
+        let status = self.process.wait().expect("the example ends");
+        assert!(status.success(), "{status}: {report}");
+        assert!(report.contains("none was cut"), "{report}");
+        report
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        // Only a test that failed leaves it running.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn holds(answer: &str, status: &str, text: &str) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "not {status}: {answer}");
+    assert!(answer.contains(text), "no {text:?} in: {answer}");
+}
+
+#[test]
+fn hello() {
+    let example = Example::start(env!("CARGO_BIN_EXE_hello"));
+    holds(&example.get("/"), "200", "Hello, World!");
+    holds(&example.get("/hello/you"), "200", "Hello, you!");
+    holds(&example.get("/json"), "200", r#"{"message":"Hello, World!"}"#);
+    holds(&example.get("/nowhere"), "404", "application/problem+json");
+    assert!(example.end().contains("4 requests"));
+}
+
+#[test]
+fn todos() {
+    let example = Example::start(env!("CARGO_BIN_EXE_todos"));
+    let json = "Content-Type: application/json\r\n";
+    holds(&example.ask("POST", "/todos", json, r#"{"text":"fly"}"#), "201", r#""id":1"#);
+    holds(&example.get("/todos"), "200", "fly");
+    holds(&example.ask("POST", "/todos", json, r#"{"text":"#), "400", r#""column":"#);
+    holds(&example.ask("POST", "/todos", "", "{}"), "415", "application/json");
+    example.end();
+}
+
+#[test]
+fn middleware() {
+    let example = Example::start(env!("CARGO_BIN_EXE_middleware"));
+    holds(&example.get("/"), "200", "x-request-id: ");
+    holds(&example.get("/admin"), "401", "Authorization");
+    let token = "Authorization: Bearer secret\r\n";
+    holds(&example.ask("GET", "/admin", token, ""), "200", "welcome");
+    holds(&example.get("/panic"), "500", "x-request-id: ");
+    example.end();
+}
+
+#[test]
+fn streams() {
+    let example = Example::start(env!("CARGO_BIN_EXE_streams"));
+    holds(&example.ask("POST", "/count", "", &"x".repeat(300_000)), "200", "300000 bytes in");
+    holds(&example.get("/lines/1000"), "200", "line 1000");
+    holds(&example.get("/ticks"), "200", "data: 0 left");
+    example.end();
+}
+
+#[test]
+fn tokio_inside() {
+    let example = Example::start(env!("CARGO_BIN_EXE_tokio_inside"));
+    holds(&example.get("/sleep/20"), "200", "slept 20 ms");
+    holds(&example.get("/tasks"), "200", "42");
+    holds(&example.ask("POST", "/echo", "", "there and back"), "200", "there and back");
+    holds(&example.get("/blocking"), "200", "500000500000");
+    example.end();
+}
+
+#[test]
+fn production() {
+    let example = Example::start(env!("CARGO_BIN_EXE_production"));
+    holds(&example.ask("POST", "/accounts/7/payments", "", ""), "200", "paid from 7");
+    holds(&example.get("/report"), "503", "");
+    holds(&example.get("/nowhere"), "404", r#"{"error":"unknown-route""#);
+    example.end();
+}

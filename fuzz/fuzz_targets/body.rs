@@ -1,0 +1,4 @@
+//! The target `body` for libFuzzer.
+#![cfg_attr(feature = "libfuzzer", no_main)]
+
+peregrine_fuzz::target!(body);

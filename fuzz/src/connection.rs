@@ -1,0 +1,78 @@
+//! The targets of the receiving side.
+
+use crate::play::{Answer, play};
+use peregrine_proto::h1::{Connection, Event};
+use peregrine_proto::{HeadIndex, Limits, Version};
+
+/// A head: an accepted one is accepted by another parser with the same parts, and a byte at a time
+/// gives the same events as all at once.
+pub fn head(data: &[u8]) {
+    let limits = Limits { fields_max: FIELDS_MAX, ..Limits::DEFAULT };
+    same_in_pieces(&limits, data, Answer::Late, &(0..data.len()).collect::<Vec<_>>());
+    let mut head = HeadIndex::new();
+    let mut connection = Connection::new(&limits);
+    let (used, event) = connection.receive(&limits, data, &mut head);
+    connection.check();
+    if event == Event::Head {
+        compare(&data[usize::from(head.skip)..used], &head);
+    }
+}
+
+fn compare(bytes: &[u8], head: &HeadIndex) {
+    // The oracle knows no higher minor version than 1, which counts as 1 here.
+    let mut bytes = bytes.to_vec();
+    let minor = usize::from(head.target.end) + " HTTP/1.".len();
+    bytes[minor] = if head.version == Version::Http10 { b'0' } else { b'1' };
+    let bytes = bytes.as_slice();
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut reference = httparse::Request::new(&mut fields);
+    let status = reference.parse(bytes);
+    assert_eq!(status, Ok(httparse::Status::Complete(bytes.len())), "the oracle accepts it");
+    assert_eq!(reference.method.map(str::as_bytes), Some(head.method_span.of(bytes)));
+    assert_eq!(reference.path.map(str::as_bytes), Some(head.target.of(bytes)));
+    assert_eq!(reference.version, Some(u8::from(head.version == Version::Http11)));
+    assert_eq!(reference.headers.len(), head.fields.len());
+    for (theirs, ours) in reference.headers.iter().zip(&head.fields) {
+        assert_eq!(theirs.name.as_bytes(), ours.name.of(bytes));
+        assert_eq!(theirs.value, ours.value.of(bytes));
+    }
+}
+
+/// A whole connection. Bits of the first byte choose limits, when the answer comes, and what stands
+/// before the rest of the input, so that mutation can work on content alone.
+pub fn body(data: &[u8]) {
+    let Some((way, rest)) = data.split_first() else { return };
+    let limits = if way & 1 == 0 { Limits::DEFAULT } else { SMALL };
+    let answer = if way & 2 == 0 { Answer::Late } else { Answer::Early };
+    let before: &[u8] = match way >> 2 & 3 {
+        0 => b"",
+        1 => b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        2 => b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n",
+        _ => b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+    };
+    let bytes = [before, rest].concat();
+    same_in_pieces(&limits, &bytes, answer, &(0..bytes.len()).collect::<Vec<_>>());
+    // Cuts at places that the input itself decides.
+    let step = usize::from(way >> 4) + 2;
+    let cuts: Vec<_> = (0..bytes.len()).step_by(step).collect();
+    same_in_pieces(&limits, &bytes, answer, &cuts);
+}
+
+fn same_in_pieces(limits: &Limits, bytes: &[u8], answer: Answer, cuts: &[usize]) {
+    let whole = play(limits, bytes, &[], answer);
+    let pieces = play(limits, bytes, cuts, answer);
+    assert_eq!(whole, pieces, "the events do not depend on the cuts");
+}
+
+const FIELDS_MAX: usize = 64;
+
+const SMALL: Limits = Limits {
+    head_bytes_max: 200,
+    request_line_bytes_max: 60,
+    field_bytes_max: 80,
+    fields_max: 5,
+    body_bytes_max: 100,
+    chunk_extension_bytes_max: 20,
+    trailer_bytes_max: 60,
+    drain_bytes_max: 20,
+};

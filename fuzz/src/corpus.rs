@@ -1,0 +1,79 @@
+//! The inputs that mutation starts from, taken from the case files.
+
+use crate::script::parse;
+use std::path::Path;
+
+/// The bytes of every request case.
+///
+/// # Panics
+///
+/// If the case files are not where the sources were.
+#[must_use]
+pub fn requests() -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto/cases");
+    let mut paths: Vec<_> = std::fs::read_dir(folder)
+        .expect("the case files are beside the sources")
+        .map(|entry| entry.expect("a case file can be listed").path())
+        .collect();
+    paths.sort();
+    let files =
+        paths.iter().map(|path| std::fs::read_to_string(path).expect("a case file is text"));
+    let cases = files.flat_map(|file| parse(&file)).filter(|case| case.text("send").is_some());
+    let inputs = cases.map(|case| case.bytes("send"));
+    inputs.filter(|bytes| !bytes.is_empty() && bytes.len() <= SEED_BYTES_MAX).collect()
+}
+
+/// The same with a first byte for each way to run a connection.
+#[must_use]
+pub fn connections() -> Vec<Vec<u8>> {
+    let ways = requests().into_iter().zip((0..=255_u8).cycle());
+    ways.map(|(bytes, way)| [&[way], bytes.as_slice()].concat()).collect()
+}
+
+/// The same for responses: any bytes make one.
+#[must_use]
+pub fn responses() -> Vec<Vec<u8>> {
+    connections()
+}
+
+/// Longer cases are about limits and only slow the others down.
+const SEED_BYTES_MAX: usize = 1500;
+
+/// Route tables and paths: bytes from which the router's own target makes both.
+#[must_use]
+pub fn routes() -> Vec<Vec<u8>> {
+    let texts = [
+        "/",
+        "/users",
+        "/users/{id}",
+        "/users/{id}/posts/{post}",
+        "/files/{*rest}",
+        "/{name}.json",
+        "/v{version}/users",
+        "/a%2Fb",
+        "/caf%C3%A9",
+        "/users/new",
+        "//",
+        "/a/b/c/d/e/f/g/h",
+    ];
+    let mut seeds: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+    seeds.extend(
+        (0..=255u8)
+            .step_by(16)
+            .map(|first| (0..64u8).map(|at| first.wrapping_add(at.wrapping_mul(37))).collect()),
+    );
+    seeds
+}
+
+/// First flights of TLS, and what is none.
+#[must_use]
+pub fn records() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = [20u8, 21, 22, 23, 24, 128]
+        .iter()
+        .flat_map(|kind| {
+            [1u8, 3, 4].map(|minor| vec![*kind, 3, minor, 0, 5, 1, 0, 0, 1, 3, 22, 3, 3, 0, 0])
+        })
+        .collect();
+    seeds.extend([b"GET / HTTP/1.1\r\n".to_vec(), b"PRI * HTTP/2.0\r\n".to_vec(), vec![0; 32]]);
+    seeds
+}

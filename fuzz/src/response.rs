@@ -1,0 +1,108 @@
+//! The target of the sending side.
+
+use crate::reader::{Field, read};
+use peregrine_proto::h1::{BodyMode, Connection, Event, Next, ResponseLength};
+use peregrine_proto::{Date, HeadIndex, Limits};
+
+/// Takes the input as a script of a response, writes it, and reads it back: whatever the caller asks
+/// for, what comes out is one response whose framing is sound, or the connection closes.
+pub fn response(data: &[u8]) {
+    let mut script = Script { rest: data };
+    let limits = Limits::DEFAULT;
+    let request = REQUESTS[usize::from(script.byte()) % REQUESTS.len()];
+    let status = u16::from(script.byte()) * 4 + u16::from(script.byte() % 4);
+    let length = match script.byte() {
+        byte if byte < 128 => ResponseLength::Exact(u64::from(byte)),
+        _ => ResponseLength::Unknown,
+    };
+    let (fields, trailers) = (script.fields(), script.fields());
+    let (mut connection, mut head) = (Connection::new(&limits), HeadIndex::new());
+    let (_, event) = connection.receive(&limits, request, &mut head);
+    assert_eq!(event, Event::Head);
+    let mut interim = Vec::new();
+    connection.send_interim(103, borrowed(&fields), &mut interim);
+    if !interim.is_empty() {
+        let early = read(&interim, false).expect("an interim response is whole");
+        assert_eq!((early.status, early.length), (103, interim.len()));
+        assert!(early.values("content-length").is_empty());
+        assert!(early.values("transfer-encoding").is_empty());
+    }
+    let (mut out, date) = (Vec::new(), Date::from_unix_seconds(0));
+    let mode = connection.respond(status, borrowed(&fields), length, &date, &mut out);
+    let mut content = Vec::new();
+    while !script.rest.is_empty() {
+        let part = script.part();
+        let taken = connection.send_data(part, &mut out);
+        content.extend_from_slice(&part[..taken]);
+        connection.check();
+    }
+    connection.finish(borrowed(&trailers), &mut out);
+    connection.check();
+    let Some(read) = read(&out, request.starts_with(b"HEAD")) else {
+        assert_eq!(connection.next(), Next::Close, "what is cut short closes");
+        assert!(matches!(mode, BodyMode::Exact(_)));
+        return;
+    };
+    assert_eq!(read.length, out.len(), "nothing comes after the response");
+    assert_eq!(read.status, if (200..1000).contains(&status) { status } else { 500 });
+    assert_eq!(read.values("date").len(), 1);
+    assert_eq!(read.content, content);
+    assert!(mode != BodyMode::UntilClose || connection.next() == Next::Close);
+    let says_close = read.values("connection").iter().any(|value| value.starts_with(b"close"));
+    assert_eq!(says_close, connection.next() == Next::Close, "it closes if it says so");
+}
+
+fn borrowed(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
+}
+
+struct Script<'data> {
+    rest: &'data [u8],
+}
+
+impl<'data> Script<'data> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.rest.split_first() else { return 0 };
+        self.rest = rest;
+        *first
+    }
+
+    /// As many bytes as a byte says, up to 63.
+    fn part(&mut self) -> &'data [u8] {
+        let length = usize::from(self.byte() % 64).min(self.rest.len());
+        let (part, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        part
+    }
+
+    fn fields(&mut self) -> Vec<Field> {
+        let count = self.byte() % 6;
+        (0..count).map(|_| (self.name(), self.part().to_vec())).collect()
+    }
+
+    /// A name that the machine knows, or any bytes.
+    fn name(&mut self) -> Vec<u8> {
+        let choice = usize::from(self.byte());
+        NAMES.get(choice % 16).map_or_else(|| self.part().to_vec(), |name| name.to_vec())
+    }
+}
+
+const NAMES: &[&[u8]] = &[
+    b"content-length",
+    b"Transfer-Encoding",
+    b"connection",
+    b"Date",
+    b"upgrade",
+    b"x-a",
+    b"Keep-Alive",
+    b"set-cookie",
+];
+
+const REQUESTS: &[&[u8]] = &[
+    b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET / HTTP/1.0\r\n\r\n",
+    b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    b"HEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+];

@@ -1,0 +1,172 @@
+//! One keep-alive connection of the client: what it awaits, and how its bytes become replies.
+
+use std::io::{self, BufRead, Write};
+
+use rustls::ClientConnection;
+
+use super::fault::{Fault, Faults};
+use super::reply::{Parsed, parse};
+use crate::workload::{Answer, Workload};
+
+/// The state of one connection.
+pub(crate) struct Connection {
+    /// The group (of one server) that it belongs to.
+    pub(crate) group: usize,
+    session: Option<Box<ClientConnection>>,
+    /// Bytes of a reply that is not whole yet.
+    part: Vec<u8>,
+    /// Whether the head of that reply is whole.
+    has_head: bool,
+    /// How many requests are sent and not answered.
+    pub(crate) awaited: usize,
+    /// Whether the server said that it closes after the reply it sent last.
+    pub(crate) is_last: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(group: usize, session: Option<Box<ClientConnection>>) -> Connection {
+        let (part, has_head) = (Vec::new(), false);
+        Connection { group, session, part, has_head, awaited: 0, is_last: false }
+    }
+
+    /// The bytes to send for `count` requests, put into `out`.
+    pub(crate) fn ask(
+        &mut self,
+        workload: &Workload,
+        count: usize,
+        out: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        self.awaited += count;
+        let Some(session) = &mut self.session else {
+            for _ in 0..count {
+                out.extend_from_slice(&workload.request);
+            }
+            return Ok(());
+        };
+        for _ in 0..count {
+            session.writer().write_all(&workload.request)?;
+        }
+        write_records(session, out)
+    }
+
+    /// Takes what arrived. Right replies are counted in `replies`, wrong ones in `faults`; what
+    /// the TLS session wants to send is put into `out`.
+    ///
+    /// # Errors
+    ///
+    /// The fault that makes the rest of this connection unusable; it is not counted yet.
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        answer: &Answer,
+        tally: (&mut u64, &mut Faults),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let (replies, faults) = tally;
+        let Some(mut session) = self.session.take() else {
+            return self.receive_plain(bytes, answer, replies, faults);
+        };
+        let result = self.receive_records(&mut session, bytes, answer, (replies, faults));
+        let written = write_records(&mut session, out).map_err(|_| Fault::Tls);
+        self.session = Some(session);
+        result.and(written)
+    }
+
+    fn receive_records(
+        &mut self,
+        session: &mut ClientConnection,
+        mut bytes: &[u8],
+        answer: &Answer,
+        (replies, faults): (&mut u64, &mut Faults),
+    ) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            session.read_tls(&mut bytes).map_err(|_| Fault::Tls)?;
+            session.process_new_packets().map_err(|_| Fault::Tls)?;
+            let mut reader = session.reader();
+            // An error is "would block" or an end of stream, which the socket reports as well.
+            while let Ok(plain) = reader.fill_buf() {
+                let count = plain.len();
+                if count == 0 {
+                    break;
+                }
+                self.receive_plain(plain, answer, replies, faults)?;
+                reader.consume(count);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_plain(
+        &mut self,
+        bytes: &[u8],
+        answer: &Answer,
+        replies: &mut u64,
+        faults: &mut Faults,
+    ) -> Result<(), Fault> {
+        if self.part.is_empty() {
+            let used = self.judge(bytes, answer, replies, faults)?;
+            self.part.extend_from_slice(&bytes[used..]);
+            return Ok(());
+        }
+        let mut part = std::mem::take(&mut self.part);
+        part.extend_from_slice(bytes);
+        let used = self.judge(&part, answer, replies, faults)?;
+        part.drain(..used);
+        self.part = part;
+        Ok(())
+    }
+
+    /// Judges every whole reply at the beginning of `bytes`, and says how many bytes they took.
+    fn judge(
+        &mut self,
+        bytes: &[u8],
+        answer: &Answer,
+        replies: &mut u64,
+        faults: &mut Faults,
+    ) -> Result<usize, Fault> {
+        let mut used = 0;
+        self.has_head = false;
+        while used < bytes.len() {
+            if self.awaited == 0 {
+                // Nobody asked for these bytes: a body longer than its length, most likely.
+                return Err(Fault::Malformed);
+            }
+            match parse(&bytes[used..])? {
+                Parsed::PartOfHead => break,
+                Parsed::PartOfBody => {
+                    self.has_head = true;
+                    break;
+                }
+                Parsed::Whole(count, reply) => {
+                    used += count;
+                    self.awaited -= 1;
+                    self.is_last |= reply.is_last;
+                    match answer.check(&reply) {
+                        Ok(()) => *replies += 1,
+                        Err(fault) => faults.record(fault),
+                    }
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    /// What the end of the connection means at this moment; nothing if no reply was awaited.
+    pub(crate) fn ended(&self, error: Option<&io::Error>) -> Option<Fault> {
+        if self.awaited == 0 {
+            return None;
+        }
+        Some(match (error, self.has_head) {
+            (Some(_), _) => Fault::Reset,
+            (None, true) => Fault::ShortBody,
+            (None, false) => Fault::Closed,
+        })
+    }
+}
+
+fn write_records(session: &mut ClientConnection, out: &mut Vec<u8>) -> io::Result<()> {
+    while session.wants_write() {
+        session.write_tls(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! What can be wrong with an answer, counted by kind.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// One way in which a server failed the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// A connection could not be made.
+    Connect,
+    /// The TLS handshake or a TLS record failed.
+    Tls,
+    /// The connection was reset.
+    Reset,
+    /// The connection ended before the head of an awaited reply was whole.
+    Closed,
+    /// The connection ended within the body of a reply.
+    ShortBody,
+    /// The bytes are no reply: a bad head, bad framing, or bytes that nobody asked for.
+    Malformed,
+    /// Another status than the workload expects.
+    WrongStatus,
+    /// A header field that the workload expects is missing or different.
+    WrongHeader,
+    /// Another body than the workload expects.
+    WrongBody,
+    /// No whole reply within the time allowed.
+    Timeout,
+}
+
+impl Fault {
+    /// Every kind, in the order of the report.
+    pub const ALL: [Fault; 10] = [
+        Fault::Connect,
+        Fault::Tls,
+        Fault::Reset,
+        Fault::Closed,
+        Fault::ShortBody,
+        Fault::Malformed,
+        Fault::WrongStatus,
+        Fault::WrongHeader,
+        Fault::WrongBody,
+        Fault::Timeout,
+    ];
+
+    /// The kind in the words of a report.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Fault::Connect => "connect",
+            Fault::Tls => "tls",
+            Fault::Reset => "reset",
+            Fault::Closed => "closed",
+            Fault::ShortBody => "short body",
+            Fault::Malformed => "malformed",
+            Fault::WrongStatus => "wrong status",
+            Fault::WrongHeader => "wrong header",
+            Fault::WrongBody => "wrong body",
+            Fault::Timeout => "timeout",
+        }
+    }
+}
+
+/// How many faults of each kind were seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Faults {
+    counts: [u64; Fault::ALL.len()],
+}
+
+impl Faults {
+    /// Counts one fault.
+    pub fn record(&mut self, fault: Fault) {
+        self.counts[fault as usize] += 1;
+    }
+
+    /// Adds the counts of another slice.
+    pub fn add(&mut self, other: &Faults) {
+        for (count, other) in self.counts.iter_mut().zip(other.counts) {
+            *count += other;
+        }
+    }
+
+    /// How many faults of this kind were seen.
+    #[must_use]
+    pub fn count(&self, fault: Fault) -> u64 {
+        self.counts[fault as usize]
+    }
+
+    /// How many faults were seen in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The kinds that were seen, with their counts.
+    pub fn seen(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
+        Fault::ALL.into_iter().map(|fault| (fault, self.count(fault))).filter(|(_, n)| *n > 0)
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.total() == 0 {
+            return formatter.write_str("0");
+        }
+        for (index, (fault, count)) in self.seen().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(formatter, "{comma}{count} {}", fault.words())?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Faults {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.seen())
+    }
+}

@@ -1,0 +1,230 @@
+//! What is asked, and which answer is right.
+
+use crate::client::fault::Fault;
+use crate::client::reply::Reply;
+
+const PROJECT_BODY: &str = concat!(
+    r#"{"name":"deploy","quantity":7,"tags":["api","bench","native"],"#,
+    r#""metadata":{"region":"eu","tier":"gold","source":"livebench"}}"#
+);
+
+/// The checksum is SHA-256 over `p42|acme|req-7|deploy|7`, in lower-case hexadecimal digits.
+const PROJECT_REPLY: &str = concat!(
+    r#"{"projectID":"p42","tenant":"acme","requestID":"req-7","name":"deploy","quantity":7,"#,
+    r#""checksum":"511dce168d631b12684293e2646df24a5c4b104823b5e8f896816da62b64224c"}"#
+);
+
+const JSON_REPLY: &str = r#"{"message":"Hello, World!"}"#;
+
+/// One kind of request, how it is sent, and the only reply that counts.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// The name on the command line and in the report.
+    pub name: &'static str,
+    /// The bytes of one request.
+    pub request: Vec<u8>,
+    /// How many requests a connection has under way: they are sent together, and the next ones
+    /// when all are answered. At least 1.
+    pub depth: usize,
+    /// Whether the bytes go through TLS 1.3.
+    pub is_tls: bool,
+    /// The only right answer.
+    pub answer: Answer,
+}
+
+/// The only right answer to a workload's request.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// Fields that must be there, by lower-case name. A media type may carry parameters.
+    pub fields: Vec<(&'static str, &'static str)>,
+    /// The body.
+    pub body: ExpectedBody,
+}
+
+/// Which bodies are right.
+#[derive(Debug, Clone)]
+pub enum ExpectedBody {
+    /// These bytes and no others.
+    Exact(Vec<u8>),
+    /// The same JSON value, spelled in any way; these bytes are compared first.
+    Json(Vec<u8>),
+    /// Any bytes of this length.
+    Length(usize),
+}
+
+impl Workload {
+    /// The names that [`Workload::named`] knows.
+    pub const NAMES: [&'static str; 4] =
+        ["get-json", "pipelined", "post-project-work", "https-json"];
+
+    /// The workload of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Workload> {
+        match name {
+            "get-json" => Some(Workload::get_json("get-json", 1, false)),
+            "pipelined" => Some(Workload::get_json("pipelined", 16, false)),
+            "https-json" => Some(Workload::get_json("https-json", 1, true)),
+            "post-project-work" => Some(Workload::post_project_work()),
+            _ => None,
+        }
+    }
+
+    fn get_json(name: &'static str, depth: usize, is_tls: bool) -> Workload {
+        Workload {
+            name,
+            request: b"GET /json HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+            depth,
+            is_tls,
+            answer: Answer {
+                status: 200,
+                fields: vec![("content-type", "application/json")],
+                body: ExpectedBody::Exact(JSON_REPLY.into()),
+            },
+        }
+    }
+
+    fn post_project_work() -> Workload {
+        let request = format!(
+            "POST /projects/p42/events?tenant=acme&include=audit HTTP/1.1\r\n\
+             Host: localhost\r\n\
+             Content-Type: application/json\r\n\
+             X-Request-ID: req-7\r\n\
+             Content-Length: {}\r\n\r\n{PROJECT_BODY}",
+            PROJECT_BODY.len()
+        );
+        Workload {
+            name: "post-project-work",
+            request: request.into_bytes(),
+            depth: 1,
+            is_tls: false,
+            answer: Answer {
+                status: 201,
+                fields: vec![("content-type", "application/json"), ("x-benchmark-after", "done")],
+                body: ExpectedBody::Json(PROJECT_REPLY.into()),
+            },
+        }
+    }
+}
+
+impl Answer {
+    /// Whether the reply is the right one, and what is wrong if not: the status is judged first,
+    /// then the body, then the fields.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::WrongStatus`], [`Fault::WrongBody`] or [`Fault::WrongHeader`].
+    pub fn check(&self, reply: &Reply<'_>) -> Result<(), Fault> {
+        if reply.status != self.status {
+            return Err(Fault::WrongStatus);
+        }
+        let is_right = match &self.body {
+            ExpectedBody::Exact(expected) => *reply.body == **expected,
+            ExpectedBody::Json(expected) => is_same_json(&reply.body, expected),
+            ExpectedBody::Length(length) => reply.body.len() == *length,
+        };
+        if !is_right {
+            return Err(Fault::WrongBody);
+        }
+        for (name, expected) in &self.fields {
+            let Some(value) = reply.field(name) else { return Err(Fault::WrongHeader) };
+            if !is_same_value(value, expected.as_bytes()) {
+                return Err(Fault::WrongHeader);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a right reply, as the null server sends it.
+    #[must_use]
+    pub fn example(&self) -> Vec<u8> {
+        let body = match &self.body {
+            ExpectedBody::Exact(body) | ExpectedBody::Json(body) => body.clone(),
+            ExpectedBody::Length(length) => vec![b'x'; *length],
+        };
+        let mut reply = format!("HTTP/1.1 {} OK\r\n", self.status).into_bytes();
+        for (name, value) in &self.fields {
+            reply.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        }
+        reply.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
+        reply.extend_from_slice(&body);
+        reply
+    }
+}
+
+fn is_same_json(body: &[u8], expected: &[u8]) -> bool {
+    if body == expected {
+        return true;
+    }
+    let parse = serde_json::from_slice::<serde_json::Value>;
+    match (parse(body), parse(expected)) {
+        (Ok(body), Ok(expected)) => body == expected,
+        _ => false,
+    }
+}
+
+fn is_same_value(value: &[u8], expected: &[u8]) -> bool {
+    match value.strip_prefix(expected) {
+        Some(rest) => rest.is_empty() || rest.trim_ascii_start().starts_with(b";"),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::reply::{Parsed, parse};
+
+    fn judge(answer: &Answer, reply: &[u8]) -> Result<(), Fault> {
+        match parse(reply)? {
+            Parsed::Whole(used, reply) if used > 0 => answer.check(&reply),
+            other => panic!("not whole: {other:?}"),
+        }
+    }
+
+    fn altered(answer: &Answer, from: &str, to: &str) -> Vec<u8> {
+        let text = String::from_utf8(answer.example()).unwrap();
+        assert!(text.contains(from), "{text} lacks {from}");
+        text.replace(from, to).into_bytes()
+    }
+
+    #[test]
+    fn every_named_workload_accepts_its_own_example() {
+        for name in Workload::NAMES {
+            let workload = Workload::named(name).expect("the name is listed");
+            assert_eq!(workload.name, name);
+            assert_eq!(judge(&workload.answer, &workload.answer.example()), Ok(()));
+        }
+        assert!(Workload::named("nothing").is_none());
+    }
+
+    #[test]
+    fn each_difference_from_the_answer_has_its_name() {
+        let answer = Workload::named("post-project-work").unwrap().answer;
+        let judged = |from, to| judge(&answer, &altered(&answer, from, to));
+        assert_eq!(judged("201", "200"), Err(Fault::WrongStatus));
+        assert_eq!(judged("x-benchmark-after", "x-benchmark-other"), Err(Fault::WrongHeader));
+        assert_eq!(judged(": done", ": doner"), Err(Fault::WrongHeader));
+        assert_eq!(judged("acme", "acne"), Err(Fault::WrongBody));
+        assert_eq!(judged(r#""quantity":7"#, r#""quantity":8"#), Err(Fault::WrongBody));
+        assert_eq!(judged("application/json", "application/json; charset=utf-8"), Ok(()));
+    }
+
+    #[test]
+    fn json_may_be_spelled_in_any_way_where_only_its_value_counts() {
+        let expected = br#"{"a":1,"b":"x"}"#;
+        assert!(is_same_json(br#"{ "b": "\u0078", "a": 1 }"#, expected));
+        assert!(!is_same_json(br#"{"a":1}"#, expected));
+        assert!(!is_same_json(b"", expected));
+    }
+
+    #[test]
+    fn the_length_in_a_request_is_the_length_of_its_body() {
+        let request = Workload::named("post-project-work").unwrap().request;
+        let text = String::from_utf8(request).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())));
+        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+    }
+}
