@@ -41,6 +41,16 @@ pub trait Bench {
     /// Accepting fails now and then until [`Bench::calm`], where that is in our hands.
     fn run_out_of_descriptors(&self) {}
 
+    /// A size for something large: all of `bytes`, or little where a byte at a time may arrive.
+    fn large(&self, bytes: usize) -> usize {
+        if self.is_calm() { bytes } else { bytes.min(2_000) }
+    }
+
+    /// Does the transport tell a peer that broke off from one that only has nothing more to say?
+    fn has_resets(&self) -> bool {
+        true
+    }
+
     /// A number below `limit` (or 0) by which runs of a case differ.
     fn choose(&self, limit: usize) -> usize;
 

@@ -122,6 +122,10 @@ impl Bench for KernelBench {
         false
     }
 
+    fn has_resets(&self) -> bool {
+        self.folder.is_none()
+    }
+
     fn choose(&self, limit: usize) -> usize {
         let next = self.chance.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.chance.set(next);

@@ -12,6 +12,7 @@ pub mod bench;
 pub mod cases;
 mod kernel;
 pub mod peer;
+pub mod random;
 pub mod reply;
 pub mod secure;
 mod simulated;
@@ -68,6 +69,40 @@ macro_rules! server {
             handlers::a_half_closed_http_1_0_peer_gets_its_answer,
             handlers::many_handlers_wait_at_a_time,
             handlers::handlers_may_use_tokio,
+            timeouts::a_silent_connection_is_closed,
+            timeouts::a_slow_head_is_a_408,
+            timeouts::a_slow_body_is_a_408,
+            timeouts::a_body_is_not_late_while_nobody_reads_it,
+            timeouts::the_rest_of_an_unread_body_must_come_soon,
+            timeouts::an_idle_connection_is_closed,
+            timeouts::an_old_connection_is_closed,
+            timeouts::a_slow_handshake_is_cut_off,
+            timeouts::a_route_s_timeout_is_kept,
+            timeouts::a_stalled_reader_is_cut_off_in_time,
+            limits::one_connection_too_many_waits,
+            limits::a_long_target_is_a_414,
+            limits::a_large_head_is_a_431,
+            limits::accepting_goes_on_after_errors,
+            shutdown::idle_connections_are_closed_at_once,
+            shutdown::requests_in_progress_are_finished,
+            shutdown::streams_in_progress_are_finished,
+            shutdown::uploads_in_progress_are_finished,
+            shutdown::nobody_is_accepted_after_the_order,
+            shutdown::what_is_busy_at_the_deadline_is_cut_and_named,
+            shutdown::a_second_order_cuts_at_once,
+            shutdown::a_cut_ends_everything,
+            upgrades::an_upgraded_connection_carries_bytes_both_ways,
+            upgrades::the_other_protocol_may_begin_and_end,
+            upgrades::an_upgrade_that_nobody_asked_for_is_a_500,
+            upgrades::an_upgraded_connection_ends_with_its_peer,
+            secure::requests_work_inside_tls,
+            secure::sessions_are_resumed,
+            secure::pipelining_works_inside_tls,
+            secure::close_notify_is_answered,
+            secure::a_truncated_record_is_no_end,
+            secure::plain_http_on_the_tls_port_is_told_so,
+            secure::garbage_instead_of_tls_harms_nobody,
+            secure::a_handshake_may_be_left,
         );
     };
     (@tests $name:ident, $benches:expr; $($file:ident :: $case:ident,)*) => {

@@ -30,7 +30,7 @@ pub async fn a_body_of_known_length_is_echoed<B: Bench>(bench: &B) {
     for (path, length) in
         [("/echo", 0), ("/echo", 1), ("/echo", 3_000), ("/echo", 70_000), ("/echo-stream", 50_000)]
     {
-        let body = pattern(length);
+        let body = pattern(bench.large(length));
         peer.post(path, &body);
         let reply = peer.reply().await;
         assert_eq!((reply.status, reply.framing), (200, Framing::Length), "{path} {length}");
@@ -56,14 +56,14 @@ pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     for length in [0, 1, 3_000, 70_000] {
-        let body = pattern(length);
+        let body = pattern(bench.large(length));
         peer.send(format!("{POST_ECHO}Transfer-Encoding: chunked\r\n\r\n"));
         peer.send(chunked(bench, &body));
         let reply = peer.reply().await;
         assert_eq!(reply.status, 200);
         assert!(reply.body == body, "{length}");
     }
-    let body = pattern(20_000);
+    let body = pattern(bench.large(20_000));
     let head = "POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut request = [head.as_bytes(), &chunked(bench, &body)].concat();
     request.extend_from_slice(b"GET /numbers/4 HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -80,7 +80,7 @@ pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
 
 /// More than all buffers hold goes through a handler that reads and writes at the same time.
 pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
-    let length = if bench.is_virtual() { 150_000 } else { 4_000_000 };
+    let length = bench.large(if bench.is_virtual() { 150_000 } else { 4_000_000 });
     let mut wide = limits();
     wide.body_bytes_max = 1 << 30;
     let (server, _) = begin_with(bench, wide);
@@ -155,6 +155,7 @@ pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     for length in [5, 3_000, 100_000] {
+        let length = bench.large(length);
         let head = format!("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
         let body = pattern(length);
         peer.send(head);
@@ -166,7 +167,7 @@ pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
     }
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert_eq!(peer.reply().await.text(), "ignored");
-    peer.send(chunked(bench, &pattern(40_000)));
+    peer.send(chunked(bench, &pattern(bench.large(40_000))));
     peer.expect_alive().await;
     drop(peer);
     server.shut_down();
@@ -176,10 +177,10 @@ pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
 /// What a handler leaves of a large body is not received; the answer is not lost to a reset.
 pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
     let mut small = limits();
-    small.drain_bytes_max = 10_000;
+    small.drain_bytes_max = 1_000;
     let (server, _) = begin_with(bench, small);
     let mut peer = Peer::new(server.connect());
-    peer.post("/ignore", &pattern(100_000));
+    peer.post("/ignore", &pattern(bench.large(100_000)));
     let reply = peer.reply().await;
     assert_eq!(reply.text(), "ignored");
     peer.expect_end().await;
@@ -188,7 +189,7 @@ pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
     // Of a chunked body it is known only on the way that it is too much.
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-    peer.send(chunked(bench, &pattern(100_000)));
+    peer.send(chunked(bench, &pattern(bench.large(100_000))));
     assert_eq!(peer.reply().await.text(), "ignored");
     peer.expect_end().await;
     drop(peer);
@@ -208,7 +209,7 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     assert_eq!(reply.field("content-type"), Some("application/problem+json"));
     peer.expect_alive().await;
     peer.send("POST /echo-limited HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-    peer.send(chunked(bench, &pattern(5_000)));
+    peer.send(chunked(bench, &pattern(bench.large(5_000))));
     assert_eq!(peer.reply().await.status, 413);
     peer.expect_alive().await;
     // A client that asks first need not send it.
@@ -291,7 +292,7 @@ pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
 pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
-    let body = pattern(60_000);
+    let body = pattern(bench.large(60_000));
     peer.post("/read-after-wait", &body);
     peer.expect_nothing(Duration::from_millis(50)).await;
     // The extractor reads before the handler waits, so here it waits with all of it read.
