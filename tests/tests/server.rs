@@ -4,6 +4,6 @@ use peregrine::DriverChoice;
 use peregrine_tests::server::SimulatedBenches;
 use peregrine_tests::{server, server_on_kernel};
 
-server!(sim, SimulatedBenches::seeds(0..40));
+server!(sim, SimulatedBenches::seeds(0..100));
 server_on_kernel!(tokio, DriverChoice::Tokio);
 server_on_kernel!(uring, DriverChoice::Uring);

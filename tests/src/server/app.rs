@@ -302,7 +302,9 @@ fn downloads(app: App) -> App {
 
 fn pieces_of(pieces: u32) -> Body {
     let mut numbers = 0..pieces;
-    stream(move |_| Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into()))))
+    stream(move |_| {
+        Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into())))
+    })
 }
 
 /// Bytes that differ at each place.

@@ -161,8 +161,8 @@ impl Served for KernelServer {
 
     async fn ended(self) -> Outcome {
         let stopped = self.running.wait().expect("no worker fails");
-        let [Some(snapshot)] = <[Option<Snapshot>; 1]>::try_from(stopped.workers)
-            .expect("the server has one worker")
+        let [Some(snapshot)] =
+            <[Option<Snapshot>; 1]>::try_from(stopped.workers).expect("the server has one worker")
         else {
             panic!("the worker did not end");
         };
@@ -302,7 +302,14 @@ impl Wire for SocketWire {
         let patience = patience.clamp(Duration::from_millis(1), PATIENCE);
         self.socket.set_read_timeout(patience).expect("the time is not zero");
         let mut bytes = vec![0; RECEIVE_BYTES_MAX];
-        match self.socket.read(&mut bytes) {
+        // The kernel interrupts calls when a ring of the same process has work for the thread.
+        let read = loop {
+            match self.socket.read(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        match read {
             Ok(0) => Got::End,
             Ok(filled) => {
                 bytes.truncate(filled);

@@ -32,9 +32,10 @@ impl<W: Wire> Peer<W> {
     /// Sends a POST request with `body`.
     pub fn post(&mut self, path: &str, body: &[u8]) {
         let length = body.len();
-        let mut request =
-            format!("POST {path} HTTP/1.1\r\nHost: example.org\r\nContent-Length: {length}\r\n\r\n")
-                .into_bytes();
+        let mut request = format!(
+            "POST {path} HTTP/1.1\r\nHost: example.org\r\nContent-Length: {length}\r\n\r\n"
+        )
+        .into_bytes();
         request.extend_from_slice(body);
         self.send(request);
     }

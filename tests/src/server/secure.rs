@@ -56,6 +56,10 @@ pub fn client_config(version: &'static SupportedProtocolVersion) -> Arc<ClientCo
 pub struct Secure<W> {
     wire: W,
     tls: ClientConnection,
+    /// What was decrypted and not asked for yet.
+    plain: Vec<u8>,
+    /// The server said that it sends no more.
+    is_ended: bool,
 }
 
 impl<W: Wire> Secure<W> {
@@ -68,7 +72,7 @@ impl<W: Wire> Secure<W> {
         let name = ServerName::try_from("localhost").expect("it is a name");
         let mut tls = ClientConnection::new(Arc::clone(config), name).expect("it is usable");
         tls.set_buffer_limit(None);
-        let mut secure = Self { wire, tls };
+        let mut secure = Self { wire, tls, plain: Vec::new(), is_ended: false };
         secure.flush();
         secure
     }
@@ -101,6 +105,11 @@ impl<W: Wire> Secure<W> {
         while !bytes.is_empty() {
             self.tls.read_tls(&mut bytes).map_err(|error| error.to_string())?;
             self.tls.process_new_packets().map_err(|error| error.to_string())?;
+            match self.tls.reader().read_to_end(&mut self.plain) {
+                Ok(_) => self.is_ended = true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.to_string()),
+            }
         }
         self.flush();
         Ok(())
@@ -145,15 +154,11 @@ impl<W: Wire> Wire for Secure<W> {
 
     async fn recv(&mut self, patience: Duration) -> Got {
         loop {
-            let mut plain = vec![0; 65_536];
-            match self.tls.reader().read(&mut plain) {
-                Ok(0) => return Got::End,
-                Ok(filled) => {
-                    plain.truncate(filled);
-                    return Got::Bytes(plain);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Got::Broken,
+            if !self.plain.is_empty() {
+                return Got::Bytes(std::mem::take(&mut self.plain));
+            }
+            if self.is_ended {
+                return Got::End;
             }
             match self.wire.recv(patience).await {
                 Got::Bytes(bytes) => {

@@ -96,6 +96,7 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
 
 /// A slow reader is not a stalled one: as long as it reads, it is served.
 pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
+    bench.calm();
     let mut short = limits();
     short.write_stall_timeout = Duration::from_secs(2);
     let (server, _) = begin_with(bench, short);
