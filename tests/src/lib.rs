@@ -12,6 +12,7 @@ pub mod cases;
 mod harness;
 mod kernel;
 mod poll;
+pub mod server;
 mod simulated;
 
 pub use harness::{Harness, Peer};

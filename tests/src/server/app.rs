@@ -1,0 +1,371 @@
+//! The application that the cases talk to.
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http::header::UPGRADE;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use http_body::Body as _;
+use peregrine::App;
+use peregrine::web::connection::ConnectionInfo;
+use peregrine::web::extract::{Path, State, Tls};
+use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::{Body, HandlerExt, Problem, Response};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// What a case and the handlers of its application share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Each permit lets one waiting handler go on.
+    gate: Arc<Semaphore>,
+    /// Handlers that began to wait.
+    pub started: Arc<Counter>,
+    /// Handlers that came to their end.
+    pub finished: Arc<Counter>,
+    /// Handlers that were dropped before their end.
+    pub dropped: Arc<Counter>,
+    /// Bytes that endless streams made.
+    pub produced: Arc<Counter>,
+    /// Bytes of bodies that handlers read.
+    pub consumed: Arc<Counter>,
+}
+
+/// A count that both sides see.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicUsize);
+
+impl Counter {
+    /// The count now.
+    #[must_use]
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn add(&self, count: usize) {
+        self.0.fetch_add(count, Ordering::SeqCst);
+    }
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            gate: Arc::new(Semaphore::new(0)),
+            started: Arc::default(),
+            finished: Arc::default(),
+            dropped: Arc::default(),
+            produced: Arc::default(),
+            consumed: Arc::default(),
+        }
+    }
+}
+
+impl Shared {
+    /// Lets `count` handlers go on that wait now or later.
+    pub fn open(&self, count: usize) {
+        self.gate.add_permits(count);
+    }
+
+    /// Waits until the case lets it go on, and counts how that ends.
+    async fn wait(&self) {
+        let watch = Watch { shared: self.clone(), finished: false };
+        self.started.add(1);
+        self.gate.acquire().await.expect("nobody closes the gate").forget();
+        watch.finish();
+    }
+
+    /// A function that makes the application.
+    pub fn app(&self) -> impl Fn() -> App + Clone + Send + 'static {
+        let shared = self.clone();
+        move || app(&shared)
+    }
+}
+
+/// Counts whether it is dropped before its end.
+struct Watch {
+    shared: Shared,
+    finished: bool,
+}
+
+impl Watch {
+    fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let count = if self.finished { &self.shared.finished } else { &self.shared.dropped };
+        count.add(1);
+    }
+}
+
+fn app(shared: &Shared) -> App {
+    let app = App::new()
+        .state(shared.clone())
+        .get("/hello", || "hello")
+        .get("/numbers/{number}", async |Path(number): Path<u32>| number.to_string())
+        .get("/wait", wait)
+        .get("/wait-to-end", wait.run_to_end())
+        .get("/wait-a-moment", wait.timeout(Duration::from_millis(500)))
+        .get("/sleep/{milliseconds}", sleep)
+        .get("/panic", || -> &'static str { panic!("on purpose") })
+        .get("/panic-late", panic_late)
+        .get("/connection", connection)
+        .get("/tls", async |Tls(tls): Tls| format!("{} {}", tls.version, tls.resumed))
+        .get("/empty", || StatusCode::NO_CONTENT)
+        .get("/close", || ([("connection", "close")], "bye"));
+    uploads(downloads(tokio_users(app)))
+}
+
+async fn wait(State(shared): State<Shared>) -> &'static str {
+    shared.wait().await;
+    "waited"
+}
+
+async fn sleep(Path(milliseconds): Path<u64>) -> String {
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+    format!("slept {milliseconds}")
+}
+
+async fn panic_late() -> &'static str {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    panic!("on purpose")
+}
+
+async fn connection(connection: Rc<ConnectionInfo>) -> String {
+    format!("{} {}", connection.peer, connection.tls.is_some())
+}
+
+/// Handlers that use the runtime they find themselves in.
+fn tokio_users(app: App) -> App {
+    app.get("/spawn", async || {
+        let task = tokio::spawn(async {
+            tokio::task::yield_now().await;
+            "spawned"
+        });
+        task.await.expect("the task does not panic")
+    })
+    .get("/spawn-many", async || {
+        let sleeping = |number: u64| async move {
+            tokio::time::sleep(Duration::from_millis(number % 5)).await;
+            number
+        };
+        let tasks: Vec<_> = (0..100).map(|number| tokio::spawn(sleeping(number))).collect();
+        let mut sum = 0;
+        for task in tasks {
+            sum += task.await.expect("the task does not panic");
+        }
+        sum.to_string()
+    })
+    .get("/spawn-blocking", async || {
+        let task = tokio::task::spawn_blocking(|| "worked");
+        task.await.expect("the task does not panic")
+    })
+    .get("/tcp", async || tcp_round_trip().await.expect("loopback works"))
+}
+
+/// Through sockets of tokio's own, within one handler.
+async fn tcp_round_trip() -> io::Result<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let echo = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await?;
+        let mut bytes = [0; 5];
+        socket.read_exact(&mut bytes).await?;
+        socket.write_all(&bytes).await
+    });
+    let mut socket = tokio::net::TcpStream::connect(address).await?;
+    socket.write_all(b"round").await?;
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await?;
+    echo.await??;
+    Ok(text)
+}
+
+/// Handlers that read bodies, or do not.
+fn uploads(app: App) -> App {
+    app.post("/echo", async |body: Bytes| body)
+        .post("/echo-limited", (async |body: Bytes| body).body_limit(1000))
+        .post("/echo-large", (async |body: Bytes| body).body_limit(64 << 20))
+        .post("/echo-stream", async |body: Body| body)
+        .post("/ignore", || "ignored")
+        .post("/ignore-after-wait", wait)
+        .post("/read-after-wait", read_after_wait)
+        .post("/count", count.body_limit(u64::MAX))
+        .post("/trailers", trailers)
+        .get("/upgrade", upgrade)
+        .get("/upgrade-greeting", greeting)
+}
+
+async fn read_after_wait(State(shared): State<Shared>, body: Bytes) -> Bytes {
+    shared.wait().await;
+    body
+}
+
+/// Reads a body as it comes.
+async fn count(State(shared): State<Shared>, mut body: Body) -> Result<String, Problem> {
+    let watch = Watch { shared: shared.clone(), finished: false };
+    shared.started.add(1);
+    let mut count = 0;
+    while let Some(piece) = body.next().await {
+        let piece = piece?;
+        count += piece.len();
+        shared.consumed.add(piece.len());
+    }
+    watch.finish();
+    Ok(count.to_string())
+}
+
+async fn trailers(mut body: Body) -> Result<String, Problem> {
+    let (mut length, mut trailers) = (0, HeaderMap::new());
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        match frame?.into_data() {
+            Ok(data) => length += data.len(),
+            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+        }
+    }
+    let checksum = trailers.get("x-checksum").and_then(|value| value.to_str().ok());
+    Ok(format!("{length} {}", checksum.unwrap_or("none")))
+}
+
+fn upgrade() -> Response {
+    let echo = OnUpgrade::new(|mut io| async move {
+        while let Ok(Some(bytes)) = io.recv().await {
+            if io.send(bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
+    response.with_field(UPGRADE, HeaderValue::from_static("echo"))
+}
+
+/// The server speaks first, and is the one to end.
+fn greeting() -> Response {
+    let greet = OnUpgrade::new(|mut io| async move {
+        let _ = io.send(Bytes::from_static(b"welcome\n")).await;
+        if let Ok(Some(name)) = io.recv().await {
+            let _ = io.send(name).await;
+        }
+    });
+    let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(greet);
+    response.with_field(UPGRADE, HeaderValue::from_static("greeting"))
+}
+
+/// A stream made by a function.
+struct Produced<F>(F);
+
+impl<F> Stream for Produced<F>
+where
+    F: FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Unpin,
+{
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        (self.0)(context)
+    }
+}
+
+fn stream<F>(next: F) -> Body
+where
+    F: FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Unpin + 'static,
+{
+    Body::stream(Produced(next))
+}
+
+/// Handlers whose responses are streams.
+fn downloads(app: App) -> App {
+    app.get("/stream/{pieces}", async |Path(pieces): Path<u32>| pieces_of(pieces))
+        .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
+        .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
+        .get("/gated/{pieces}", gated)
+        .get("/endless", endless)
+        .get("/broken", || {
+            let mut left = 2;
+            stream(move |_| {
+                left -= 1;
+                Poll::Ready(Some(match left {
+                    0.. => Ok(Bytes::from_static(b"a piece\n")),
+                    _ => Err(io::Error::other("on purpose")),
+                }))
+            })
+        })
+}
+
+fn pieces_of(pieces: u32) -> Body {
+    let mut numbers = 0..pieces;
+    stream(move |_| {
+        Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into())))
+    })
+}
+
+/// Bytes that differ at each place.
+#[must_use]
+pub fn pattern(count: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// A piece every 50 ms.
+fn slow(pieces: u32) -> Body {
+    let mut numbers = 0..pieces;
+    let mut pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
+    stream(move |context| {
+        if pause.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        pause = Box::pin(tokio::time::sleep(Duration::from_millis(50)));
+        Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into())))
+    })
+}
+
+/// A piece for each permit of the case. Its first poll counts as a start, its drop as an end.
+fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
+    let mut numbers = 0..pieces;
+    let mut watch = None;
+    let mut permit: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
+    stream(move |context| {
+        if watch.is_none() {
+            shared.started.add(1);
+            watch = Some(Watch { shared: shared.clone(), finished: false });
+        }
+        if numbers.is_empty() {
+            if let Some(watch) = watch.take() {
+                watch.finish();
+            }
+            return Poll::Ready(None);
+        }
+        let gate = Arc::clone(&shared.gate);
+        let waiting = permit.get_or_insert_with(|| {
+            Box::pin(async move {
+                gate.acquire_owned().await.expect("nobody closes the gate").forget();
+            })
+        });
+        if waiting.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        permit = None;
+        Poll::Ready(numbers.next().map(|number| Ok(format!("piece {number}\n").into())))
+    })
+}
+
+async fn endless(State(shared): State<Shared>) -> Body {
+    let piece = Bytes::from(pattern(1000));
+    let watch = Watch { shared: shared.clone(), finished: false };
+    stream(move |_| {
+        watch.shared.produced.add(piece.len());
+        Poll::Ready(Some(Ok(piece.clone())))
+    })
+}

@@ -1,0 +1,319 @@
+//! Bodies of requests.
+
+use super::{begin, begin_with, limits};
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Got, Served};
+use crate::server::peer::Peer;
+use crate::server::reply::Framing;
+use std::time::Duration;
+
+const POST_ECHO: &str = "POST /echo HTTP/1.1\r\nHost: a\r\n";
+
+/// `body` in chunks, cut where the bench likes.
+fn chunked<B: Bench>(bench: &B, mut body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while !body.is_empty() {
+        let size = 1 + bench.choose(body.len());
+        out.extend_from_slice(format!("{size:x}\r\n").as_bytes());
+        out.extend_from_slice(&body[..size]);
+        out.extend_from_slice(b"\r\n");
+        body = &body[size..];
+    }
+    out.extend_from_slice(b"0\r\n\r\n");
+    out
+}
+
+/// A body of known length comes back as it was, in whatever pieces it comes.
+pub async fn a_body_of_known_length_is_echoed<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for (path, length) in
+        [("/echo", 0), ("/echo", 1), ("/echo", 3_000), ("/echo", 70_000), ("/echo-stream", 50_000)]
+    {
+        let body = pattern(bench.large(length));
+        peer.post(path, &body);
+        let reply = peer.reply().await;
+        assert_eq!((reply.status, reply.framing), (200, Framing::Length), "{path} {length}");
+        assert!(reply.body == body, "{path} {length}");
+    }
+    for _ in 0..3 {
+        let body = pattern(500);
+        let request =
+            [format!("{POST_ECHO}Content-Length: 500\r\n\r\n").as_bytes(), &body].concat();
+        let cut = 1 + bench.choose(request.len() - 1);
+        peer.send(&request[..cut]);
+        bench.sleep(Duration::from_millis(2)).await;
+        peer.send(&request[cut..]);
+        assert!(peer.reply().await.body == body, "cut at {cut}");
+    }
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A chunked body comes back as it was, in whatever chunks and pieces it comes.
+pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for length in [0, 1, 3_000, 70_000] {
+        let body = pattern(bench.large(length));
+        peer.send(format!("{POST_ECHO}Transfer-Encoding: chunked\r\n\r\n"));
+        peer.send(chunked(bench, &body));
+        let reply = peer.reply().await;
+        assert_eq!(reply.status, 200);
+        assert!(reply.body == body, "{length}");
+    }
+    let body = pattern(bench.large(20_000));
+    let head = "POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut request = [head.as_bytes(), &chunked(bench, &body)].concat();
+    request.extend_from_slice(b"GET /numbers/4 HTTP/1.1\r\nHost: a\r\n\r\n");
+    let cut = 1 + bench.choose(request.len() - 1);
+    peer.send(&request[..cut]);
+    bench.sleep(Duration::from_millis(2)).await;
+    peer.send(&request[cut..]);
+    assert!(peer.reply().await.body == body, "cut at {cut}");
+    assert_eq!(peer.reply().await.text(), "4");
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// More than all buffers hold goes through a handler that reads and writes at the same time.
+pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
+    let length = bench.large(if bench.is_virtual() { 150_000 } else { 4_000_000 });
+    let mut wide = limits();
+    wide.body_bytes_max = 1 << 30;
+    let (server, _) = begin_with(bench, wide);
+    let mut peer = Peer::new(server.connect());
+    let body = pattern(length);
+    for path in ["/echo-stream", "/echo-large"] {
+        peer.post(path, &body);
+        assert!(peer.reply().await.body == body, "{path}");
+    }
+    peer.post("/count", &body);
+    assert_eq!(peer.reply().await.text(), length.to_string());
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// The interim 100 comes when the handler reads the body, and only then.
+pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let expect = "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+    peer.send(format!("{POST_ECHO}{expect}"));
+    let interim = peer.expect("\r\n\r\n").await;
+    assert_eq!(interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    peer.send("hello");
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.interim.len()), ("hello", 0));
+
+    // A client that does not wait gets no 100 for a body that is here already.
+    peer.send(format!("{POST_ECHO}{expect}hello"));
+    let reply = peer.reply().await;
+    assert_eq!(reply.text(), "hello");
+    assert!(!bench.is_calm() || reply.interim.is_empty(), "{reply:?}");
+
+    // A handler that waits before it says anything about the body leaves the client waiting.
+    peer.send(format!("POST /ignore-after-wait HTTP/1.1\r\nHost: a\r\n{expect}"));
+    peer.expect_nothing(Duration::from_millis(50)).await;
+    shared.open(1);
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.interim.len(), reply.closes()), ("waited", 0, true));
+    peer.expect_end().await;
+
+    // Nor is one sent to HTTP/1.0, which knows none.
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /echo HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello");
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.interim.len()), ("hello", 0));
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+}
+
+/// A handler that does not read answers at once, and the connection ends.
+pub async fn a_final_status_instead_of_the_100_ends_the_connection<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let head = "POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n";
+    peer.send(format!("{head}Expect: 100-continue\r\n\r\n"));
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.interim.len(), reply.closes()), ("ignored", 0, true));
+    peer.expect_end().await;
+    let mut peer = Peer::new(server.connect());
+    peer.send(format!("{head}Expect: a-miracle\r\n\r\n"));
+    assert_eq!(peer.reply().await.status, 417);
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.ended("agreed"), 1);
+}
+
+/// What a handler leaves of a small body is thrown away, and the connection goes on.
+pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for length in [5, 3_000, 100_000] {
+        let length = bench.large(length);
+        let head = format!("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        let body = pattern(length);
+        peer.send(head);
+        peer.send(&body[..length / 2]);
+        let reply = peer.reply().await;
+        assert_eq!((reply.text(), reply.closes()), ("ignored", false), "{length}");
+        peer.send(&body[length / 2..]);
+        peer.expect_alive().await;
+    }
+    peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(peer.reply().await.text(), "ignored");
+    peer.send(chunked(bench, &pattern(bench.large(40_000))));
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// What a handler leaves of a large body is not received; the answer is not lost to a reset.
+pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
+    let mut small = limits();
+    small.drain_bytes_max = 1_000;
+    let (server, _) = begin_with(bench, small);
+    let mut peer = Peer::new(server.connect());
+    let length = bench.large(100_000);
+    peer.send(format!("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.closes()), ("ignored", false), "the head was sent before");
+    peer.send(pattern(length));
+    peer.expect_end().await;
+    drop(peer);
+
+    // Of a chunked body it is known only on the way that it is too much.
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(peer.reply().await.text(), "ignored");
+    peer.send(chunked(bench, &pattern(length)));
+    peer.expect_end().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+}
+
+/// A body beyond its limit is a 413, whether its length is known before or not.
+pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.post("/echo-limited", &pattern(1000));
+    assert!(peer.reply().await.body == pattern(1000));
+    peer.post("/echo-limited", &pattern(1001));
+    let reply = peer.reply().await;
+    assert_eq!(reply.status, 413);
+    assert_eq!(reply.field("content-type"), Some("application/problem+json"));
+    peer.expect_alive().await;
+    peer.send("POST /echo-limited HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    peer.send(chunked(bench, &pattern(bench.large(5_000))));
+    assert_eq!(peer.reply().await.status, 413);
+    peer.expect_alive().await;
+    // A client that asks first need not send it.
+    let head = "POST /echo-limited HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n";
+    peer.send(format!("{head}Expect: 100-continue\r\n\r\n"));
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.interim.len(), reply.closes()), (413, 0, true));
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+}
+
+/// Fields after a chunked body reach the handler.
+pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let head = "POST /trailers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    peer.send(format!("{head}5\r\nhello\r\n0\r\nX-Checksum: 17\r\n\r\n"));
+    assert_eq!(peer.reply().await.text(), "5 17");
+    peer.send(format!("{head}5\r\nhello\r\n"));
+    bench.sleep(Duration::from_millis(2)).await;
+    peer.send("0\r\nX-Check");
+    bench.sleep(Duration::from_millis(2)).await;
+    peer.send("sum: 18\r\n\r\n");
+    assert_eq!(peer.reply().await.text(), "5 18");
+    peer.send(format!("{head}0\r\n\r\n"));
+    assert_eq!(peer.reply().await.text(), "0 none");
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A client that leaves in the middle of its body is noticed, and nothing is answered as if the
+/// body were whole.
+pub async fn a_truncated_body_never_passes_for_a_whole_one<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for framing in
+        ["Content-Length: 10\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"]
+    {
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("POST /count HTTP/1.1\r\nHost: a\r\n{framing}"));
+        peer.half_close();
+        let rest = peer.rest().await;
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", rest.escape_ascii());
+    }
+    assert_eq!(shared.finished.get(), 0);
+    let before = shared.consumed.get();
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    bench.until("the handler has read", || shared.consumed.get() == before + 5).await;
+    peer.reset();
+    bench.until("the handler is gone", || shared.dropped.get() == 3).await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [("peer-left", 3)]);
+}
+
+/// A chunk that breaks the rules in the middle of a body is a 400, and the end.
+pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let head = "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for rest in ["oh no\r\n", "5\r\nhello!!", "-5\r\nhello\r\n", "ffffffffffffffffff\r\n"] {
+        // At once, and with a handler that is in the middle of it.
+        for pause in [false, true] {
+            let before = shared.consumed.get();
+            let mut peer = Peer::new(server.connect());
+            peer.send(format!("{head}3\r\nabc\r\n"));
+            if pause {
+                bench.until("it is read", || shared.consumed.get() > before).await;
+            }
+            peer.send(format!("{rest}GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"));
+            let reply = peer.reply().await;
+            assert_eq!((reply.status, reply.closes()), (400, true), "{rest:?}: {reply:?}");
+            peer.expect_end().await;
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("rejected", 8)]);
+}
+
+/// A handler that does not read holds the client back: the server does not collect the body.
+pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let body = pattern(bench.large(60_000));
+    peer.post("/read-after-wait", &body);
+    peer.expect_nothing(Duration::from_millis(50)).await;
+    // The extractor reads before the handler waits, so here it waits with all of it read.
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    shared.open(1);
+    assert!(peer.reply().await.body == body);
+    drop(peer);
+
+    let mut peer = Peer::new(server.connect());
+    peer.post("/ignore-after-wait", &body);
+    bench.until("the handler waits", || shared.started.get() == 2).await;
+    shared.open(1);
+    assert_eq!(peer.reply().await.text(), "waited");
+    peer.expect_alive().await;
+    assert_eq!(peer.last(), None::<&Got>);
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}

@@ -1,0 +1,95 @@
+//! How much the server takes.
+
+use super::{begin, begin_with, limits};
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use peregrine::Limits;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Beyond the limit of connections, the next one waits until another is closed.
+pub async fn one_connection_too_many_waits<B: Bench>(bench: &B) {
+    let (server, _) = begin_with(bench, Limits { connections_max: 2, ..limits() });
+    let mut first = Peer::new(server.connect());
+    first.expect_alive().await;
+    let mut second = Peer::new(server.connect());
+    second.expect_alive().await;
+    let mut third = Peer::new(server.connect());
+    third.get("/hello");
+    third.expect_nothing(Duration::from_millis(100)).await;
+    first.expect_alive().await;
+    drop(first);
+    assert_eq!(third.reply().await.text(), "hello");
+    second.expect_alive().await;
+    drop((second, third));
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.accepted, 3);
+    assert_eq!(outcome.endings(), []);
+}
+
+/// Sends `head` and asserts the status that answers it.
+async fn assert_status<B: Bench>(server: &B::Server, head: String, status: u16) {
+    let mut peer = Peer::new(server.connect());
+    peer.send(head);
+    let reply = peer.reply().await;
+    assert_eq!(reply.status, status);
+    assert_eq!(reply.closes(), status != 404 && status != 200);
+    if status >= 400 {
+        assert_eq!(reply.field("content-type"), Some("application/problem+json"));
+    }
+    if reply.closes() {
+        peer.expect_end().await;
+    }
+}
+
+/// A request line beyond its limit is a 414.
+pub async fn a_long_target_is_a_414<B: Bench>(bench: &B) {
+    let small = Limits { request_line_bytes_max: 100, ..limits() };
+    let (server, _) = begin_with(bench, small);
+    let of_length = |bytes: usize| {
+        // RFC 9112 §3: "GET ", the target, and " HTTP/1.1" with the line's end.
+        let path = "x".repeat(bytes - "GET / HTTP/1.1\r\n".len());
+        format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n")
+    };
+    assert_status::<B>(&server, of_length(98), 404).await;
+    assert_status::<B>(&server, of_length(110), 414).await;
+    assert_status::<B>(&server, format!("GET /{}", "x".repeat(200)), 414).await;
+    server.shut_down();
+    assert_eq!(server.ended().await.ended("rejected"), 2);
+}
+
+/// Too many fields, or too long ones, or too much of a head, are a 431.
+pub async fn a_large_head_is_a_431<B: Bench>(bench: &B) {
+    let small = Limits { fields_max: 10, field_bytes_max: 100, head_bytes_max: 500, ..limits() };
+    let (server, _) = begin_with(bench, small);
+    let with_fields = |fields: &str| format!("GET /hello HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    let many = |count: usize| {
+        (0..count).fold(String::new(), |mut fields, number| {
+            write!(fields, "X-{number}: y\r\n").expect("a string takes everything");
+            fields
+        })
+    };
+    assert_status::<B>(&server, with_fields(&many(9)), 200).await;
+    assert_status::<B>(&server, with_fields(&many(10)), 431).await;
+    let long = |bytes: usize| format!("X: {}\r\n", "y".repeat(bytes));
+    assert_status::<B>(&server, with_fields(&long(90)), 200).await;
+    assert_status::<B>(&server, with_fields(&long(120)), 431).await;
+    assert_status::<B>(&server, with_fields(&long(90).repeat(6)), 431).await;
+    server.shut_down();
+    assert_eq!(server.ended().await.ended("rejected"), 3);
+}
+
+/// A failed accept does not end accepting.
+pub async fn accepting_goes_on_after_errors<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    bench.run_out_of_descriptors();
+    for _ in 0..5 {
+        Peer::new(server.connect()).expect_alive().await;
+    }
+    bench.calm();
+    Peer::new(server.connect()).expect_alive().await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.accepted, 6);
+}

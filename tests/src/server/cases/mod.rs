@@ -1,0 +1,38 @@
+//! What a server promises, a function for each promise. A function's name is its claim.
+
+pub mod bodies;
+pub mod handlers;
+pub mod kernel;
+pub mod limits;
+pub mod requests;
+pub mod responses;
+pub mod secure;
+pub mod shutdown;
+pub mod timeouts;
+pub mod upgrades;
+
+use crate::server::app::Shared;
+use crate::server::bench::Bench;
+use peregrine::Limits;
+use std::time::Duration;
+
+/// Limits that let nothing happen by itself within a case.
+fn limits() -> Limits {
+    Limits {
+        linger_timeout: Duration::from_secs(5),
+        shutdown_timeout: Duration::from_secs(20),
+        body_grace: Duration::from_secs(30),
+        ..Limits::default()
+    }
+}
+
+/// A server with the application of all cases.
+fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
+    begin_with(bench, limits())
+}
+
+/// The same with limits of its own.
+fn begin_with<B: Bench>(bench: &B, limits: Limits) -> (B::Server, Shared) {
+    let shared = Shared::default();
+    (bench.start(limits, None, shared.app()), shared)
+}

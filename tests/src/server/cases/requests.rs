@@ -1,0 +1,331 @@
+//! Requests one after the other, several at a time, and in all their forms.
+
+use super::{begin, begin_with, limits};
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use crate::server::reply::Framing;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// One connection serves one request after the other.
+pub async fn a_connection_is_kept_alive<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for number in 0..5 {
+        peer.get(&format!("/numbers/{number}"));
+        let reply = peer.reply().await;
+        assert_eq!((reply.status, reply.text()), (200, &*number.to_string()));
+        assert_eq!(reply.field("connection"), None);
+    }
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.accepted, outcome.snapshot.requests), (1, 5));
+    assert_eq!(outcome.endings(), []);
+}
+
+/// Sixteen requests in one write give sixteen replies in order, and one send.
+pub async fn pipelined_requests_are_answered_in_order_and_at_once<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let mut requests = String::new();
+    for number in 0..16 {
+        write!(requests, "GET /numbers/{number} HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("a string takes everything");
+    }
+    peer.send(requests);
+    for number in 0..16 {
+        assert_eq!(peer.reply().await.text(), number.to_string());
+    }
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.requests, 16);
+    if bench.is_calm() {
+        assert_eq!(outcome.snapshot.sends, 1, "all replies left together");
+    } else {
+        assert!(outcome.snapshot.sends <= 16, "no reply is sent in parts: {outcome:?}");
+    }
+}
+
+/// What is answered is sent before the server waits for a handler.
+pub async fn replies_do_not_wait_for_a_later_handler<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let get = |path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    peer.send([get("/hello"), get("/numbers/1"), get("/wait"), get("/numbers/2")].concat());
+    assert_eq!(peer.reply().await.text(), "hello");
+    assert_eq!(peer.reply().await.text(), "1");
+    peer.expect_nothing(Duration::from_millis(30)).await;
+    assert_eq!(shared.finished.get(), 0);
+    shared.open(1);
+    assert_eq!(peer.reply().await.text(), "waited");
+    assert_eq!(peer.reply().await.text(), "2");
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A client that ends its side after pipelining still gets every reply.
+pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for paths in [
+        &["/hello", "/numbers/1", "/numbers/2"][..],
+        &["/numbers/1", "/sleep/30", "/hello", "/sleep/700", "/numbers/2"][..],
+        &["/stream/3", "/slow/3", "/hello"][..],
+    ] {
+        let mut peer = Peer::new(server.connect());
+        for path in paths {
+            peer.get(path);
+        }
+        peer.half_close();
+        for path in paths {
+            let reply = peer.reply().await;
+            assert_eq!(reply.status, 200, "{path}");
+            let (_, word) = path.rsplit_once('/').expect("paths have slashes");
+            match word.parse::<u64>() {
+                Ok(milliseconds) if path.starts_with("/sleep") => {
+                    assert_eq!(reply.text(), format!("slept {milliseconds}"));
+                }
+                Ok(_) if reply.framing == Framing::Chunked => {
+                    assert_eq!(reply.text(), "piece 0\npiece 1\npiece 2\n");
+                }
+                Ok(number) => assert_eq!(reply.text(), number.to_string()),
+                Err(_) => assert_eq!(reply.text(), "hello"),
+            }
+            // RFC 9110 §15.2: only 1xx responses may come before the final one, and the server has
+            // no reason for any other than the probe of a peer that may have left.
+            assert!(reply.interim.iter().all(|status| *status == 102), "{reply:?}");
+        }
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), []);
+    assert_eq!(outcome.ended("peer-closed"), 3);
+}
+
+/// Many pipelined replies with a limit on output come in order all the same.
+pub async fn pipelining_beyond_the_output_limit_loses_nothing<B: Bench>(bench: &B) {
+    let mut small = limits();
+    small.pending_output_bytes_max = 300;
+    let (server, _) = begin_with(bench, small);
+    let mut peer = Peer::new(server.connect());
+    let mut requests = String::new();
+    for number in 0..100 {
+        write!(requests, "GET /numbers/{number} HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("a string takes everything");
+    }
+    peer.send(requests);
+    for number in 0..100 {
+        assert_eq!(peer.reply().await.text(), number.to_string());
+    }
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.snapshot.requests, 101);
+}
+
+/// HEAD has the head of GET, and no content.
+pub async fn head_is_answered_without_content<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for (path, length) in
+        [("/hello", Some("5")), ("/stream/3", None), ("/large/100000", Some("100000"))]
+    {
+        peer.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let reply = peer.reply_to_head().await;
+        assert_eq!((reply.status, reply.field("content-length")), (200, length), "{path}");
+        peer.expect_alive().await;
+    }
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// HTTP/1.0 ends after one response unless the client asks otherwise.
+pub async fn http_1_0_persists_only_if_asked<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /hello HTTP/1.0\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.text(), reply.closes()), (200, "hello", true));
+    peer.expect_end().await;
+
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!(reply.field("connection"), Some("keep-alive"));
+    peer.send("GET /numbers/7 HTTP/1.0\r\n\r\n");
+    assert_eq!(peer.reply().await.text(), "7");
+    peer.expect_end().await;
+
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [("agreed", 2)]);
+}
+
+/// A stream to HTTP/1.0 ends with the connection, also if the client asked to keep it.
+pub async fn a_stream_to_http_1_0_ends_with_the_connection<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for fields in ["", "Connection: keep-alive\r\n"] {
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("GET /stream/3 HTTP/1.0\r\n{fields}\r\n"));
+        let reply = peer.reply().await;
+        assert_eq!(reply.framing, Framing::UntilClose);
+        assert_eq!(reply.text(), "piece 0\npiece 1\npiece 2\n");
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+}
+
+/// After `Connection: close`, from either side, no further request is answered.
+pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let asked = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let told = "GET /close HTTP/1.1\r\nHost: a\r\n\r\n";
+    for request in [asked, told] {
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("{request}GET /numbers/1 HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let reply = peer.reply().await;
+        assert!(reply.status == 200 && reply.closes(), "{reply:?}");
+        // A client that sends more although it said that it would not may meet a reset.
+        assert_eq!(peer.rest().await, b"");
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.requests, 2);
+    assert_eq!(outcome.endings(), [("agreed", 2)]);
+}
+
+/// `OPTIONS *` and absolute targets are answered; the connection stays.
+pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.framing), (204, Framing::None));
+    peer.send("GET http://example.org/numbers/3?x=1 HTTP/1.1\r\nHost: example.org\r\n\r\n");
+    assert_eq!(peer.reply().await.text(), "3");
+    peer.send("OPTIONS /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!(reply.status, 204);
+    let allow = reply.field("allow").expect("it says what is allowed");
+    assert!(allow.split(", ").any(|method| method == "GET"), "{allow}");
+    peer.send("DELETE /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(peer.reply().await.status, 405);
+    peer.get("/no/such/path");
+    assert_eq!(peer.reply().await.status, 404);
+    peer.get("/empty");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.body.len()), (204, 0));
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A request that breaks a rule gets its status and a problem, and ends the connection; what was
+/// answered before is not lost, and what follows is not answered.
+pub async fn a_broken_rule_is_told_and_ends_the_connection<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let rejects = [
+        ("GET  /hello HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET /hello HTTP/1.1\r\n\r\n", 400),
+        ("GET /hello HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        ("GET /hello HTTP/1.1\nHost: a\n\n", 400),
+        ("GET /hello HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n", 400),
+        ("GET /hello HTTP/1.1\r\nHost: a\r\n folded\r\n\r\n", 400),
+        ("GET /hello#part HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET /hello HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        ("CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n", 501),
+        ("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\nx", 400),
+        ("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nx", 400),
+        (
+            "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            501,
+        ),
+        (
+            "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\
+             \r\n0\r\n\r\n",
+            400,
+        ),
+        ("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n\r\n", 400),
+    ];
+    for (request, status) in rejects {
+        let mut peer = Peer::new(server.connect());
+        let good = "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
+        peer.send(format!("{good}{request}{good}"));
+        assert_eq!(peer.reply().await.text(), "hello");
+        let reply = peer.reply().await;
+        assert_eq!(reply.status, status, "{request:?}: {reply:?}");
+        assert!(reply.closes(), "{request:?}: {reply:?}");
+        assert_eq!(reply.field("content-type"), Some("application/problem+json"), "{request:?}");
+        let length = reply.field("content-length").and_then(|length| length.parse().ok());
+        assert_eq!(length, Some(reply.body.len()), "{request:?}");
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    let count = u64::try_from(rejects.len()).expect("there are few");
+    assert_eq!(outcome.endings(), [("rejected", count)]);
+}
+
+/// A head may come in pieces of any size.
+pub async fn a_head_may_come_in_any_pieces<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let request = b"GET /numbers/12 HTTP/1.1\r\nHost: example.org\r\nX-Filler: some text\r\n\r\n";
+    let mut peer = Peer::new(server.connect());
+    for byte in request {
+        peer.send([*byte]);
+    }
+    assert_eq!(peer.reply().await.text(), "12");
+    for _ in 0..5 {
+        let cut = 1 + bench.choose(request.len() - 1);
+        peer.send(&request[..cut]);
+        bench.sleep(Duration::from_millis(2)).await;
+        peer.send(&request[cut..]);
+        assert_eq!(peer.reply().await.text(), "12");
+    }
+    peer.send([&b"\r\n"[..], request].concat());
+    assert_eq!(peer.reply().await.text(), "12", "one empty line before a request is passed over");
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A client that leaves in the middle of a head is told why nothing came of it, if it listens.
+pub async fn a_head_that_is_cut_short_is_answered<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /hello HTTP/1.1\r\nHos");
+    peer.half_close();
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.closes()), (400, true));
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("rejected", 1)]);
+}
+
+/// Many connections at a time do not mix.
+pub async fn connections_do_not_mix<B: Bench>(bench: &B) {
+    let (server, _): (_, Shared) = begin(bench);
+    let mut peers: Vec<_> = (0..20).map(|_| Peer::new(server.connect())).collect();
+    for round in 0..3 {
+        for (number, peer) in peers.iter_mut().enumerate() {
+            peer.get(&format!("/numbers/{}", 100 * round + number));
+        }
+        for (number, peer) in peers.iter_mut().enumerate() {
+            assert_eq!(peer.reply().await.text(), (100 * round + number).to_string());
+        }
+    }
+    drop(peers);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.accepted, outcome.snapshot.requests), (20, 60));
+}

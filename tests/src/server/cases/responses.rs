@@ -1,0 +1,155 @@
+//! Responses that are streams, and readers that are slow.
+
+use super::{begin, begin_with, limits};
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Got, Served};
+use crate::server::peer::Peer;
+use crate::server::reply::{self, Framing};
+use std::time::Duration;
+
+/// A stream is sent in chunks, and the connection goes on after it.
+pub async fn a_stream_is_sent_in_chunks<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for pieces in [0, 1, 3, bench.large(5_000) / 10] {
+        peer.get(&format!("/stream/{pieces}"));
+        let reply = peer.reply().await;
+        assert_eq!((reply.status, reply.framing), (200, Framing::Chunked));
+        let expected: String = (0..pieces).map(|number| format!("piece {number}\n")).collect();
+        assert_eq!(reply.text(), expected);
+    }
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A large body arrives whole, also on a connection that has more requests waiting.
+pub async fn a_large_response_arrives_whole<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let most = if bench.is_virtual() { 200_000 } else { 6_000_000 };
+    for length in [bench.large(65_536), bench.large(most)] {
+        peer.get(&format!("/large/{length}"));
+        peer.get("/numbers/8");
+        let reply = peer.reply().await;
+        assert_eq!(reply.framing, Framing::Length);
+        assert!(reply.body == pattern(length), "{length}");
+        assert_eq!(peer.reply().await.text(), "8");
+    }
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A slow stream arrives piece by piece, not at its end.
+pub async fn a_slow_stream_arrives_piece_by_piece<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/gated/3");
+    let head = peer.expect("\r\n\r\n").await;
+    assert!(head.starts_with(b"HTTP/1.1 200 OK\r\n"), "the head does not wait for the first piece");
+    for number in 0..3 {
+        peer.expect_nothing(Duration::from_millis(20)).await;
+        shared.open(1);
+        let piece = peer.expect(format!("piece {number}\n\r\n")).await;
+        assert_eq!(piece, format!("8\r\npiece {number}\n\r\n").as_bytes());
+    }
+    assert_eq!(peer.expect("0\r\n\r\n").await, b"0\r\n\r\n");
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A stream that fails cuts the connection, so that its body cannot pass for a whole one.
+pub async fn a_stream_that_fails_cuts_the_connection<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    peer.get("/broken");
+    peer.get("/hello");
+    assert_eq!(peer.reply().await.text(), "hello");
+    let rest = peer.rest().await;
+    assert_eq!(reply::parse(&rest, false, true), Ok(None), "{}", rest.escape_ascii());
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("response-failed", 1)]);
+}
+
+/// While nobody reads, an endless stream is not produced, and in the end the connection is cut.
+pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
+    bench.calm();
+    let mut short = limits();
+    short.write_stall_timeout = Duration::from_secs(2);
+    let (server, shared) = begin_with(bench, short);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/endless");
+    peer.expect("HTTP/1.1 200 OK").await;
+    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    // What the kernels hold, and the limit on what the server holds.
+    let most = if bench.is_virtual() { 64 * 1024 + 3 * 64 * 1024 } else { 32 << 20 };
+    assert!(shared.produced.get() <= most, "{} bytes were made", shared.produced.get());
+    peer.rest().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
+}
+
+/// A slow reader is not a stalled one: as long as it reads, it is served.
+pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
+    bench.calm();
+    let mut short = limits();
+    short.write_stall_timeout = Duration::from_secs(2);
+    let (server, _) = begin_with(bench, short);
+    let mut peer = Peer::new(server.connect());
+    let length = bench.large(if bench.is_virtual() { 150_000 } else { 3_000_000 });
+    peer.get(&format!("/large/{length}"));
+    bench.sleep(Duration::from_millis(1000)).await;
+    assert!(peer.reply().await.body == pattern(length));
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A reader that leaves in the middle of a stream ends it.
+pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/endless");
+    peer.expect("HTTP/1.1 200 OK").await;
+    peer.reset();
+    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+
+    // Also while it has nothing to send, where the transport can tell.
+    let mut streams = 1;
+    if bench.has_resets() {
+        let mut peer = Peer::new(server.connect());
+        peer.get("/gated/3");
+        shared.open(1);
+        peer.expect("piece 0\n").await;
+        peer.reset();
+        bench.until("the stream was dropped", || shared.dropped.get() == 2).await;
+        streams += 1;
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    let left = outcome.ended("peer-left") + outcome.ended("broken");
+    assert_eq!(left, streams, "{outcome:?}");
+}
+
+/// A peer that ended its sending side still gets a stream to its end.
+pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/gated/2");
+    peer.half_close();
+    bench.until("the stream began", || shared.started.get() == 1).await;
+    bench.sleep(Duration::from_millis(700)).await;
+    shared.open(2);
+    let reply = peer.reply().await;
+    assert_eq!(reply.text(), "piece 0\npiece 1\n");
+    peer.expect_end().await;
+    assert_eq!(peer.last(), Some(&Got::End));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}

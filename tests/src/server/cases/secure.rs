@@ -1,0 +1,170 @@
+//! HTTP inside TLS.
+
+use super::limits;
+use crate::server::app::{Shared, pattern};
+use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
+use crate::server::peer::Peer;
+use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
+
+fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
+    let shared = Shared::default();
+    (bench.start(limits(), Some(server_tls()), shared.app()), shared)
+}
+
+/// Requests work as they do without TLS, with both of its versions.
+pub async fn requests_work_inside_tls<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for (version, name) in VERSIONS.into_iter().zip(["TLSv1.3", "TLSv1.2"]) {
+        let wire = Secure::new(server.connect_secure(), &client_config(version));
+        let mut peer = Peer::new(wire);
+        peer.expect_alive().await;
+        peer.get("/tls");
+        assert_eq!(peer.reply().await.text(), format!("{name} false"));
+        let body = pattern(bench.large(40_000));
+        peer.post("/echo", &body);
+        assert!(peer.reply().await.body == body);
+        peer.get("/stream/3");
+        assert_eq!(peer.reply().await.text(), "piece 0\npiece 1\npiece 2\n");
+        peer.send("GET /close HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(peer.reply().await.text(), "bye");
+        // In order means with `close_notify`: this wire takes no other end for one.
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+}
+
+/// A client that connects again resumes its session, and handlers can tell.
+pub async fn sessions_are_resumed<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for version in VERSIONS {
+        let config = client_config(version);
+        for resumed in ["false", "true"] {
+            let mut peer = Peer::new(Secure::new(server.connect_secure(), &config));
+            peer.get("/tls");
+            let reply = peer.reply().await;
+            assert!(reply.text().ends_with(resumed), "{resumed}: {}", reply.text());
+        }
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// Pipelined requests in one record are answered in order, and in one go.
+pub async fn pipelining_works_inside_tls<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    wire.shake_hands(PATIENCE).await;
+    let mut peer = Peer::new(wire);
+    let requests: String = (0..16)
+        .map(|number| format!("GET /numbers/{number} HTTP/1.1\r\nHost: a\r\n\r\n"))
+        .chain(["GET /wait HTTP/1.1\r\nHost: a\r\n\r\n".to_owned()])
+        .collect();
+    peer.send(requests);
+    for number in 0..16 {
+        assert_eq!(peer.reply().await.text(), number.to_string());
+    }
+    shared.open(1);
+    assert_eq!(peer.reply().await.text(), "waited");
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    if bench.is_calm() {
+        // Two flights of the handshake at the most, the sixteen, the last, and the farewell.
+        assert!(outcome.snapshot.sends <= 5, "{outcome:?}");
+    }
+    assert_eq!(outcome.snapshot.requests, 17);
+}
+
+/// A client that says `close_notify` gets the answers to what it asked before, and the same back.
+pub async fn close_notify_is_answered<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for version in VERSIONS {
+        let mut wire = Secure::new(server.connect_secure(), &client_config(version));
+        wire.shake_hands(PATIENCE).await;
+        let mut peer = Peer::new(wire);
+        peer.get("/sleep/20");
+        peer.get("/hello");
+        peer.half_close();
+        assert_eq!(peer.reply().await.text(), "slept 20");
+        assert_eq!(peer.reply().await.text(), "hello");
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [], "{outcome:?}");
+}
+
+/// A TLS connection that ends without `close_notify` in the middle of a body passes no half of it.
+pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
+    // The client does not read its tickets, so there must be room for them on the way.
+    bench.calm();
+    let (server, shared) = begin(bench);
+    let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    wire.shake_hands(PATIENCE).await;
+    let request = b"POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello";
+    wire.send(request);
+    bench.until("the handler has read", || shared.consumed.get() == 5).await;
+    let record = wire.seal(b"world");
+    wire.send_raw(&record[..record.len() - 1]);
+    let mut wire = wire.into_wire();
+    wire.half_close();
+    while let Got::Bytes(_) = wire.recv(PATIENCE).await {}
+    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    assert_eq!((shared.consumed.get(), shared.finished.get()), (5, 0));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-left", 1)]);
+}
+
+/// Plain HTTP on the port for TLS is told so, in plain HTTP.
+pub async fn plain_http_on_the_tls_port_is_told_so<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect_secure());
+    peer.get("/hello");
+    let reply = peer.rest().await;
+    assert!(reply.starts_with(b"HTTP/1.1 400 "), "{}", reply.escape_ascii());
+    assert_eq!(peer.last(), Some(&Got::End));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("plain-on-tls", 1)]);
+}
+
+/// Garbage gets an alert, and harms nobody else.
+pub async fn garbage_instead_of_tls_harms_nobody<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for garbage in
+        [&b"\x00\x01\x02\x03\x04\x05\x06\x07"[..], b"SSH-2.0-OpenSSH_9.6\r\n", &[0xff; 600]]
+    {
+        let mut peer = Peer::new(server.connect_secure());
+        peer.send(garbage);
+        peer.half_close();
+        let rest = peer.rest().await;
+        assert!(rest.is_empty() || rest[0] == 0x15, "an alert: {}", rest.escape_ascii());
+    }
+    // And in the middle of a connection.
+    let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    wire.shake_hands(PATIENCE).await;
+    wire.send_raw(&[0x17, 0x03, 0x03, 0x00, 0x20]);
+    wire.send_raw(&[0x55; 0x20]);
+    let mut peer = Peer::new(wire);
+    peer.rest().await;
+    let config = client_config(VERSIONS[0]);
+    Peer::new(Secure::new(server.connect_secure(), &config)).expect_alive().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("tls-failed", 4)]);
+}
+
+/// A client that leaves in the middle of its handshake harms nobody.
+pub async fn a_handshake_may_be_left<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let config = client_config(VERSIONS[0]);
+    let mut wire = Secure::new(server.connect_secure(), &config).into_wire();
+    wire.half_close();
+    while let Got::Bytes(_) = wire.recv(PATIENCE).await {}
+    Secure::new(server.connect_secure(), &config).into_wire().reset();
+    let mut peer = Peer::new(Secure::new(server.connect_secure(), &config));
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.requests, 1, "{outcome:?}");
+}

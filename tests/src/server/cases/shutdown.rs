@@ -1,0 +1,158 @@
+//! How a server ends.
+
+use super::{begin, begin_with, limits};
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use peregrine::Limits;
+use std::time::Duration;
+
+/// Idle connections are closed at once, whether they were used or not.
+pub async fn idle_connections_are_closed_at_once<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut used = Peer::new(server.connect());
+    used.expect_alive().await;
+    let mut unused = Peer::new(server.connect());
+    bench.sleep(Duration::from_millis(50)).await;
+    server.shut_down();
+    used.expect_end().await;
+    // It may not even have been accepted.
+    unused.rest().await;
+    let outcome = server.ended().await;
+    assert_eq!(outcome.ended("drained"), outcome.snapshot.accepted);
+    assert_eq!(outcome.cut, []);
+}
+
+/// A request in progress is finished, and its response says that none may follow.
+pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/wait");
+    peer.get("/hello");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    server.shut_down();
+    peer.expect_nothing(Duration::from_millis(50)).await;
+    shared.open(1);
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.closes()), ("waited", true));
+    peer.expect_end().await;
+    let outcome = server.ended().await;
+    assert_eq!(outcome.ended("drained"), 1, "{outcome:?}");
+    assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (1, 0));
+}
+
+/// A stream in progress is finished.
+pub async fn streams_in_progress_are_finished<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/gated/2");
+    shared.open(1);
+    let mut all = peer.expect("piece 0\n\r\n").await;
+    server.shut_down();
+    peer.expect_nothing(Duration::from_millis(50)).await;
+    shared.open(1);
+    all.extend(peer.rest().await);
+    assert!(all.ends_with(b"8\r\npiece 1\n\r\n0\r\n\r\n"), "{}", all.escape_ascii());
+    let outcome = server.ended().await;
+    assert_eq!((outcome.ended("drained"), outcome.cut.len()), (1, 0), "{outcome:?}");
+}
+
+/// A body in progress is received to its end.
+pub async fn uploads_in_progress_are_finished<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    bench.until("the handler reads", || shared.consumed.get() == 5).await;
+    server.shut_down();
+    bench.sleep(Duration::from_millis(20)).await;
+    peer.send("world");
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.closes()), ("10", true));
+    peer.expect_end().await;
+    assert_eq!(server.ended().await.ended("drained"), 1);
+}
+
+/// Nobody is accepted any more.
+pub async fn nobody_is_accepted_after_the_order<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut busy = Peer::new(server.connect());
+    busy.get("/wait");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    server.shut_down();
+    bench.sleep(Duration::from_millis(200)).await;
+    shared.open(1);
+    assert_eq!(busy.reply().await.text(), "waited");
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.accepted, 1);
+}
+
+/// What is still busy at the deadline is cut, and named.
+pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) {
+    let time = Duration::from_millis(700);
+    let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    let mut waiting = Peer::new(server.connect());
+    waiting.get("/sleep/3600000");
+    let mut streaming = Peer::new(server.connect());
+    streaming.get("/gated/5");
+    streaming.expect("HTTP/1.1 200 OK\r\n").await;
+    let mut half = Peer::new(server.connect());
+    half.send("GET /hel");
+    bench.until("the stream began", || shared.started.get() == 1).await;
+    // The other two have no way to tell that they are there.
+    bench.sleep(Duration::from_millis(1500)).await;
+    let start = bench.now();
+    server.shut_down();
+    for mut peer in [waiting, half] {
+        let rest = peer.rest().await;
+        assert!(rest.is_empty(), "{}", rest.escape_ascii());
+    }
+    streaming.rest().await;
+    let outcome = server.ended().await;
+    let passed = bench.now() - start;
+    assert!(passed >= time, "{passed:?}");
+    if bench.is_virtual() {
+        assert!(passed <= time + Duration::from_millis(500), "{passed:?}");
+    }
+    assert_eq!(outcome.ended("cut"), 3, "{outcome:?}");
+    let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
+    cut.sort_unstable();
+    assert_eq!(cut.iter().flatten().next(), Some(&"GET /sleep/{milliseconds}"), "{cut:?}");
+    assert_eq!(outcome.cut.len(), 3);
+    assert!(outcome.cut.iter().all(|cut| !cut.peer.is_empty()), "{:?}", outcome.cut);
+    assert_eq!(shared.dropped.get(), 1, "the stream is gone");
+}
+
+/// A second order does not wait for the deadline.
+pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B) {
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, long);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/wait-to-end");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    server.shut_down();
+    peer.expect_nothing(Duration::from_millis(50)).await;
+    server.cut();
+    assert_eq!(peer.rest().await, b"");
+    let outcome = server.ended().await;
+    assert_eq!((outcome.ended("cut"), outcome.cut.len()), (1, 1));
+    assert_eq!(outcome.cut[0].request.as_deref(), Some("GET /wait-to-end"));
+    assert_eq!(shared.dropped.get(), 1);
+}
+
+/// An order to cut needs no order to shut down before it.
+pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peers: Vec<_> = (0..5).map(|_| Peer::new(server.connect())).collect();
+    for peer in &mut peers {
+        peer.get("/wait");
+    }
+    bench.until("all wait", || shared.started.get() == 5).await;
+    let mut idle = Peer::new(server.connect());
+    idle.expect_alive().await;
+    server.cut();
+    for peer in &mut peers {
+        assert_eq!(peer.rest().await, b"");
+    }
+    idle.rest().await;
+    let outcome = server.ended().await;
+    assert_eq!((outcome.ended("cut"), shared.dropped.get()), (5, 5));
+}

@@ -1,0 +1,233 @@
+//! How long the server waits, for what, and what it does then.
+//!
+//! In the simulator the times are exact, up to the resolution of the server's alarms. On a kernel
+//! only what cannot fail on a busy machine is asserted: nothing ends too early.
+
+use super::{begin_with, limits};
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use crate::server::reply::Reply;
+use crate::server::secure::server_tls;
+use peregrine::Limits;
+use std::time::Duration;
+
+/// The resolution of the server's alarms.
+const TICK: Duration = Duration::from_millis(100);
+/// What the drivers may be late, and the rounding of their clocks.
+const SLACK: Duration = Duration::from_millis(10);
+
+const SHORT: Duration = Duration::from_millis(700);
+
+/// Asserts that `passed` is `expected`, as exactly as the bench can tell.
+fn assert_passed<B: Bench>(bench: &B, passed: Duration, expected: Duration) {
+    assert!(passed + SLACK >= expected, "too early: {passed:?} instead of {expected:?}");
+    if bench.is_virtual() {
+        let most = expected + TICK + SLACK;
+        assert!(passed <= most, "too late: {passed:?} instead of {expected:?}");
+    }
+}
+
+/// A connection on which nothing comes is closed.
+pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { first_byte_timeout: SHORT, ..limits() });
+    let start = bench.now();
+    let mut peer = Peer::new(server.connect());
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("first-byte-late", 1)]);
+}
+
+/// A head that does not end is a 408, however many bytes of it come.
+pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    assert_eq!(peer.reply().await.text(), "hello");
+    let start = bench.now();
+    peer.send("GET / HTTP/1.1\r\n");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.closes()), (408, true));
+    assert_eq!(reply.field("content-type"), Some("application/problem+json"));
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+
+    // One byte now and then does not help.
+    let start = bench.now();
+    let mut peer = Peer::new(server.connect());
+    let drip = b"GET /hello HTTP/1.1\r\nHost: example.org\r\nX-Filler: drip drip drip";
+    for byte in drip.iter().take(6) {
+        peer.send([*byte]);
+        bench.sleep(Duration::from_millis(100)).await;
+    }
+    let reply = peer.reply().await;
+    assert_eq!(reply.status, 408);
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
+}
+
+/// A body that stops is a 408 from whoever reads it.
+pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
+    bench.calm();
+    let short = Limits { body_grace: SHORT, body_rate_min: 1000, ..limits() };
+    let (server, _) = begin_with(bench, short);
+    let mut peer = Peer::new(server.connect());
+    let start = bench.now();
+    peer.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.closes()), (408, true));
+    assert_eq!(reply.field("content-type"), Some("application/problem+json"));
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+
+    // Bytes that come earn time: 500 bytes are worth half a second at this rate.
+    let mut peer = Peer::new(server.connect());
+    let start = bench.now();
+    peer.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+    peer.send([b'x'; 500]);
+    assert_eq!(peer.reply().await.status, 408);
+    assert_passed(bench, bench.now() - start, SHORT + Duration::from_millis(500));
+    peer.expect_end().await;
+
+    // And a body that is fast enough may take longer than the grace.
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3000\r\n\r\n");
+    for _ in 0..10 {
+        peer.send([b'x'; 300]);
+        bench.sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(peer.reply().await.body.len(), 3000);
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    let ended = outcome.ended("body-slow") + outcome.ended("agreed");
+    assert_eq!(ended, 2, "{outcome:?}");
+}
+
+/// The time in which a handler does not read is not held against its client.
+pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B) {
+    bench.calm();
+    let short = Limits { body_grace: SHORT, body_rate_min: 1_000_000, ..limits() };
+    let (server, shared) = begin_with(bench, short);
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /ignore-after-wait HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.sleep(2 * SHORT).await;
+    shared.open(1);
+    let reply: Reply = peer.reply().await;
+    assert_eq!((reply.status, reply.text()), (200, "waited"));
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A client that never sends the rest of a body that nobody wants is left.
+pub async fn the_rest_of_an_unread_body_must_come_soon<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { body_grace: SHORT, ..limits() });
+    let start = bench.now();
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    assert_eq!(peer.reply().await.text(), "ignored");
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("body-slow", 1)]);
+}
+
+/// A connection without requests is closed after a while; each request begins that anew.
+pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { idle_timeout: SHORT, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    if bench.is_virtual() {
+        for _ in 0..5 {
+            peer.expect_alive().await;
+            bench.sleep(Duration::from_millis(500)).await;
+        }
+    }
+    let start = bench.now();
+    peer.expect_alive().await;
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("idle", 1)]);
+}
+
+/// A connection that is old enough is told to close by its next response, or closed when idle.
+pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { lifetime_max: Some(SHORT), ..limits() });
+    let start = bench.now();
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    assert_eq!(peer.reply().await.status, 200);
+    peer.expect_end().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+
+    let mut peer = Peer::new(server.connect());
+    peer.get("/sleep/900");
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.closes()), ("slept 900", true));
+    peer.expect_end().await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.ended("lifetime"), 1);
+    assert_eq!(outcome.ended("agreed"), 1, "{outcome:?}");
+}
+
+/// A handshake that is not completed is cut off, whatever trickles in.
+pub async fn a_slow_handshake_is_cut_off<B: Bench>(bench: &B) {
+    bench.calm();
+    let shared = crate::server::app::Shared::default();
+    let short = Limits { handshake_timeout: SHORT, ..limits() };
+    let server = bench.start(short, Some(server_tls()), shared.app());
+    let start = bench.now();
+    let mut silent = Peer::new(server.connect_secure());
+    silent.rest().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+
+    let start = bench.now();
+    let mut dripping = Peer::new(server.connect_secure());
+    for byte in [0x16, 0x03, 0x01, 0x02] {
+        dripping.send([byte]);
+        bench.sleep(Duration::from_millis(100)).await;
+    }
+    dripping.rest().await;
+    assert_passed(bench, bench.now() - start, SHORT);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("handshake-late", 2)]);
+}
+
+/// A handler's own time limit is as exact as the others.
+pub async fn a_route_s_timeout_is_kept<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, limits());
+    let mut peer = Peer::new(server.connect());
+    let start = bench.now();
+    peer.get("/wait-a-moment");
+    assert_eq!(peer.reply().await.status, 503);
+    assert_passed(bench, bench.now() - start, Duration::from_millis(500));
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A reader that stalls is cut off after the time for one write.
+pub async fn a_stalled_reader_is_cut_off_in_time<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, shared) = begin_with(bench, Limits { write_stall_timeout: SHORT, ..limits() });
+    let start = bench.now();
+    let mut peer = Peer::new(server.connect());
+    peer.get("/endless");
+    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    assert_passed(bench, bench.now() - start, SHORT);
+    peer.rest().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
+}

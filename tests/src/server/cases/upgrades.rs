@@ -1,0 +1,83 @@
+//! Connections that go on in another protocol.
+
+use super::begin;
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use std::time::Duration;
+
+fn request(path: &str, name: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: {name}\r\n\r\n")
+}
+
+/// After a 101 bytes go both ways, and those that came with the head are not lost.
+pub async fn an_upgraded_connection_carries_bytes_both_ways<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send([request("/upgrade", "echo").as_bytes(), b"first"].concat());
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.field("upgrade")), (101, Some("echo")));
+    assert_eq!(reply.field("connection"), Some("upgrade"));
+    assert_eq!(peer.expect("first").await, b"first");
+    for round in 0..3 {
+        peer.send(format!("round {round};"));
+        assert_eq!(peer.expect(";").await, format!("round {round};").as_bytes());
+    }
+    // More than is held at a time goes round as well.
+    let bytes = pattern(bench.large(if bench.is_virtual() { 100_000 } else { 1_000_000 }));
+    peer.send(&bytes);
+    peer.half_close();
+    assert!(peer.rest().await == bytes);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.endings(), [("upgraded", 1)]);
+}
+
+/// What the other protocol says last arrives, and its end ends the connection.
+pub async fn the_other_protocol_may_begin_and_end<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    peer.send(request("/upgrade-greeting", "greeting"));
+    assert_eq!(peer.reply().await.text(), "hello");
+    assert_eq!(peer.reply().await.status, 101);
+    assert_eq!(peer.expect("\n").await, b"welcome\n");
+    bench.sleep(Duration::from_millis(5)).await;
+    peer.send("x");
+    assert_eq!(peer.expect("x").await, b"x");
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("upgraded", 1)]);
+}
+
+/// An upgrade that nobody asked for is the application's fault: a 500, not a broken connection.
+pub async fn an_upgrade_that_nobody_asked_for_is_a_500<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/upgrade");
+    assert_eq!(peer.reply().await.status, 500);
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A peer that breaks off ends the other protocol; so does the deadline of a shutdown.
+pub async fn an_upgraded_connection_ends_with_its_peer<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send(request("/upgrade", "echo"));
+    assert_eq!(peer.reply().await.status, 101);
+    peer.reset();
+    let mut peer = Peer::new(server.connect());
+    peer.send(request("/upgrade", "echo"));
+    assert_eq!(peer.reply().await.status, 101);
+    peer.send("hello");
+    assert_eq!(peer.expect("hello").await, b"hello");
+    bench.sleep(Duration::from_millis(300)).await;
+    server.cut();
+    peer.rest().await;
+    let outcome = server.ended().await;
+    let by_peer = outcome.ended("upgraded") + outcome.ended("broken");
+    assert_eq!((by_peer, outcome.ended("cut")), (1, 1), "{outcome:?}");
+}

@@ -1,0 +1,349 @@
+//! Servers on the machine's own sockets, with blocking clients.
+
+use crate::server::bench::{Bench, Got, Outcome, PATIENCE, Served, Wire};
+use peregrine::{DriverChoice, Error, IntoApplication, Limits, Place, Running, Server, Snapshot};
+use peregrine_tls::Tls;
+use std::cell::Cell;
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Bytes that the kernel takes at once from a client, whatever the server does.
+const SMALL_BYTES_MAX: usize = 32 * 1024;
+/// The most bytes that one receive of a client returns.
+const RECEIVE_BYTES_MAX: usize = 64 * 1024;
+
+/// Runs each case once, on one of the drivers that use the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelBenches {
+    choice: DriverChoice,
+    is_unix: bool,
+}
+
+impl KernelBenches {
+    /// Over TCP on the loopback device.
+    #[must_use]
+    pub fn tcp(choice: DriverChoice) -> Self {
+        Self { choice, is_unix: false }
+    }
+
+    /// Over Unix domain sockets.
+    #[must_use]
+    pub fn unix(choice: DriverChoice) -> Self {
+        Self { choice, is_unix: true }
+    }
+
+    /// Runs `case`, if the kernel lets the driver run.
+    ///
+    /// # Panics
+    /// The case fails.
+    pub fn check(&self, case: impl AsyncFn(&KernelBench)) {
+        if let Some(reason) = self.refusal() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let folder = self.is_unix.then(|| tempfile::tempdir().expect("there is a place for files"));
+        let chance = Cell::new(0x9e37_79b9);
+        let bench = KernelBench { choice: self.choice, folder, start: Instant::now(), chance };
+        block_on(case(&bench));
+    }
+
+    /// Why the driver cannot run on this machine.
+    fn refusal(&self) -> Option<String> {
+        let probe = Server::bind("127.0.0.1:0").driver(self.choice).workers(NonZeroUsize::MIN);
+        match probe.quiet().start(peregrine::App::new) {
+            Err(error @ Error::Driver { .. }) => Some(error.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// Runs a future that blocks instead of waiting.
+fn block_on<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("on a kernel a case blocks, so nothing would wake it"),
+    }
+}
+
+/// The machine's sockets.
+pub struct KernelBench {
+    choice: DriverChoice,
+    /// Where Unix sockets are made; none for TCP.
+    folder: Option<TempDir>,
+    start: Instant,
+    chance: Cell<u32>,
+}
+
+impl Bench for KernelBench {
+    type Server = KernelServer;
+    type Wire = SocketWire;
+
+    fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> KernelServer
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        let server = match &self.folder {
+            None => Server::bind("127.0.0.1:0"),
+            Some(folder) => Server::new().unix(folder.path().join("server.sock")),
+        };
+        let server = match tls {
+            None => server,
+            Some(tls) => server.tls("127.0.0.1:0", tls),
+        };
+        let server = server.driver(self.choice).workers(NonZeroUsize::MIN).limits(limits).quiet();
+        let running = server.start(make).expect("the server starts");
+        KernelServer { running }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn calm(&self) {}
+
+    fn is_calm(&self) -> bool {
+        true
+    }
+
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
+    fn has_resets(&self) -> bool {
+        self.folder.is_none()
+    }
+
+    fn choose(&self, limit: usize) -> usize {
+        let next = self.chance.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.chance.set(next);
+        usize::try_from(next >> 8).expect("it has 24 bits").checked_rem(limit).unwrap_or(0)
+    }
+}
+
+/// A server in threads of its own.
+pub struct KernelServer {
+    running: Running,
+}
+
+impl Served for KernelServer {
+    type Wire = SocketWire;
+
+    fn connect(&self) -> SocketWire {
+        let place = self.running.places().next().expect("the server listens somewhere");
+        SocketWire::connect(place)
+    }
+
+    fn connect_secure(&self) -> SocketWire {
+        let address = self.running.https_address().expect("the server was started with TLS");
+        SocketWire::connect(&Place::Tcp(address))
+    }
+
+    fn shut_down(&self) {
+        self.running.handle().shut_down();
+    }
+
+    fn cut(&self) {
+        self.running.handle().cut();
+    }
+
+    async fn ended(self) -> Outcome {
+        let stopped = self.running.wait().expect("no worker fails");
+        let [Some(snapshot)] =
+            <[Option<Snapshot>; 1]>::try_from(stopped.workers).expect("the server has one worker")
+        else {
+            panic!("the worker did not end");
+        };
+        Outcome { snapshot, cut: stopped.cut }
+    }
+}
+
+/// A connected blocking socket of either family.
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Socket {
+    fn connect(place: &Place) -> io::Result<Self> {
+        match place {
+            Place::Tcp(address) => Self::connect_tcp(address),
+            #[cfg(unix)]
+            Place::Unix(path) => std::os::unix::net::UnixStream::connect(path).map(Self::Unix),
+            #[cfg(not(unix))]
+            Place::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn connect_tcp(address: &SocketAddr) -> io::Result<Self> {
+        let socket = TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        Ok(Self::Tcp(socket))
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.try_clone().map(Self::Unix),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.shutdown(how),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.shutdown(how),
+        }
+    }
+
+    fn set_read_timeout(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.set_read_timeout(Some(time)),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.set_read_timeout(Some(time)),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.read(bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.read(bytes),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.write_all(bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.write_all(bytes),
+        }
+    }
+}
+
+/// What the thread that writes is to do.
+enum Errand {
+    Send(Vec<u8>),
+    HalfClose,
+}
+
+/// A client's socket. What is too much for the kernel to take at once is written by a thread.
+#[derive(Debug)]
+pub struct SocketWire {
+    socket: Socket,
+    writer: Option<(mpsc::Sender<Errand>, thread::JoinHandle<()>)>,
+}
+
+impl SocketWire {
+    /// Connects, waiting until the kernel has the connection in the backlog.
+    ///
+    /// # Panics
+    /// Nobody listens at `place`.
+    #[must_use]
+    pub fn connect(place: &Place) -> Self {
+        Self { socket: Socket::connect(place).expect("someone listens there"), writer: None }
+    }
+
+    fn errand(&mut self, errand: Errand) {
+        let (orders, _) = self.writer.get_or_insert_with(|| {
+            let mut socket = self.socket.try_clone().expect("there are free descriptors");
+            let (sender, orders) = mpsc::channel();
+            let thread = thread::spawn(move || {
+                for errand in orders {
+                    let done = match errand {
+                        Errand::Send(bytes) => socket.write_all(&bytes),
+                        Errand::HalfClose => socket.shutdown(Shutdown::Write),
+                    };
+                    // The server may close whenever it likes; what it sent before tells why.
+                    if done.is_err() {
+                        break;
+                    }
+                }
+            });
+            (sender, thread)
+        });
+        let _ = orders.send(errand);
+    }
+}
+
+impl Wire for SocketWire {
+    fn send(&mut self, bytes: &[u8]) {
+        if self.writer.is_some() || bytes.len() > SMALL_BYTES_MAX {
+            self.errand(Errand::Send(bytes.to_vec()));
+        } else {
+            let _ = self.socket.write_all(bytes);
+        }
+    }
+
+    fn half_close(&mut self) {
+        if self.writer.is_some() {
+            self.errand(Errand::HalfClose);
+        } else {
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
+    }
+
+    async fn recv(&mut self, patience: Duration) -> Got {
+        let patience = patience.clamp(Duration::from_millis(1), PATIENCE);
+        self.socket.set_read_timeout(patience).expect("the time is not zero");
+        let mut bytes = vec![0; RECEIVE_BYTES_MAX];
+        // The kernel interrupts calls when a ring of the same process has work for the thread.
+        let read = loop {
+            match self.socket.read(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        match read {
+            Ok(0) => Got::End,
+            Ok(filled) => {
+                bytes.truncate(filled);
+                Got::Bytes(bytes)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Got::Nothing,
+                _ => Got::Broken,
+            },
+        }
+    }
+
+    fn reset(self) {
+        match &self.socket {
+            Socket::Tcp(socket) => {
+                // The last descriptor that is closed then sends RST instead of FIN.
+                let linger = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
+                linger.expect("the option is known everywhere");
+            }
+            // A Unix socket knows no reset but the end of both directions.
+            #[cfg(unix)]
+            Socket::Unix(socket) => drop(socket.shutdown(Shutdown::Both)),
+        }
+    }
+}
+
+impl Drop for SocketWire {
+    fn drop(&mut self) {
+        let Some((orders, thread)) = self.writer.take() else { return };
+        drop(orders);
+        if !thread.is_finished() {
+            // It may be blocked in a write that nobody will ever take.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+        thread.join().expect("the thread that writes does not panic");
+    }
+}

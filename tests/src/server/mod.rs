@@ -1,0 +1,141 @@
+//! What the server promises, tested on every driver.
+//!
+//! [`server!`](crate::server) makes a module with a test for each promise, for the driver that a
+//! bench stands for: [`SimulatedBenches`] for the network in memory, where each test repeats under
+//! many seeds with virtual time, [`KernelBenches`] for the machine's sockets. A case is written
+//! once: it is asynchronous, and on a kernel its clients block.
+//!
+//! Start with `bench.rs`, then any file of `cases/`.
+
+pub mod app;
+pub mod bench;
+pub mod cases;
+mod kernel;
+pub mod peer;
+pub mod random;
+pub mod reply;
+pub mod secure;
+mod simulated;
+
+pub use kernel::{KernelBench, KernelBenches, SocketWire};
+pub use simulated::{SimulatedBench, SimulatedBenches, SimulatedWire};
+
+/// Tests the server on a driver: `server!(name, benches)` makes the module `name`.
+#[macro_export]
+macro_rules! server {
+    ($name:ident, $benches:expr) => {
+        $crate::server!(
+            @tests $name, $benches;
+            requests::a_connection_is_kept_alive,
+            requests::pipelined_requests_are_answered_in_order_and_at_once,
+            requests::replies_do_not_wait_for_a_later_handler,
+            requests::a_half_closed_pipeline_is_answered_to_its_end,
+            requests::pipelining_beyond_the_output_limit_loses_nothing,
+            requests::head_is_answered_without_content,
+            requests::http_1_0_persists_only_if_asked,
+            requests::a_stream_to_http_1_0_ends_with_the_connection,
+            requests::nothing_is_answered_after_close,
+            requests::every_form_of_target_is_understood,
+            requests::a_broken_rule_is_told_and_ends_the_connection,
+            requests::a_head_may_come_in_any_pieces,
+            requests::a_head_that_is_cut_short_is_answered,
+            requests::connections_do_not_mix,
+            bodies::a_body_of_known_length_is_echoed,
+            bodies::a_chunked_body_is_echoed,
+            bodies::a_large_body_flows_through,
+            bodies::the_100_comes_if_the_handler_reads,
+            bodies::a_final_status_instead_of_the_100_ends_the_connection,
+            bodies::a_small_unread_body_is_passed_over,
+            bodies::a_large_unread_body_ends_the_connection,
+            bodies::a_body_beyond_its_limit_is_a_413,
+            bodies::trailers_reach_the_handler,
+            bodies::a_truncated_body_never_passes_for_a_whole_one,
+            bodies::a_malformed_chunk_is_a_400,
+            bodies::a_handler_that_does_not_read_holds_its_client_back,
+            responses::a_stream_is_sent_in_chunks,
+            responses::a_large_response_arrives_whole,
+            responses::a_slow_stream_arrives_piece_by_piece,
+            responses::a_stream_that_fails_cuts_the_connection,
+            responses::an_endless_stream_waits_for_its_reader,
+            responses::a_slow_reader_is_served,
+            responses::a_stream_ends_when_its_reader_leaves,
+            responses::a_half_closed_reader_gets_the_whole_stream,
+            handlers::a_panic_is_a_500_and_harms_nobody_else,
+            handlers::a_late_handler_is_a_503,
+            handlers::a_handler_ends_when_its_peer_breaks_off,
+            handlers::a_handler_ends_when_its_peer_closes,
+            handlers::a_handler_may_outlast_its_peer,
+            handlers::a_half_closed_peer_has_not_left,
+            handlers::a_half_closed_http_1_0_peer_gets_its_answer,
+            handlers::many_handlers_wait_at_a_time,
+            handlers::handlers_may_use_tokio,
+            timeouts::a_silent_connection_is_closed,
+            timeouts::a_slow_head_is_a_408,
+            timeouts::a_slow_body_is_a_408,
+            timeouts::a_body_is_not_late_while_nobody_reads_it,
+            timeouts::the_rest_of_an_unread_body_must_come_soon,
+            timeouts::an_idle_connection_is_closed,
+            timeouts::an_old_connection_is_closed,
+            timeouts::a_slow_handshake_is_cut_off,
+            timeouts::a_route_s_timeout_is_kept,
+            timeouts::a_stalled_reader_is_cut_off_in_time,
+            limits::one_connection_too_many_waits,
+            limits::a_long_target_is_a_414,
+            limits::a_large_head_is_a_431,
+            limits::accepting_goes_on_after_errors,
+            shutdown::idle_connections_are_closed_at_once,
+            shutdown::requests_in_progress_are_finished,
+            shutdown::streams_in_progress_are_finished,
+            shutdown::uploads_in_progress_are_finished,
+            shutdown::nobody_is_accepted_after_the_order,
+            shutdown::what_is_busy_at_the_deadline_is_cut_and_named,
+            shutdown::a_second_order_cuts_at_once,
+            shutdown::a_cut_ends_everything,
+            upgrades::an_upgraded_connection_carries_bytes_both_ways,
+            upgrades::the_other_protocol_may_begin_and_end,
+            upgrades::an_upgrade_that_nobody_asked_for_is_a_500,
+            upgrades::an_upgraded_connection_ends_with_its_peer,
+            secure::requests_work_inside_tls,
+            secure::sessions_are_resumed,
+            secure::pipelining_works_inside_tls,
+            secure::close_notify_is_answered,
+            secure::a_truncated_record_is_no_end,
+            secure::plain_http_on_the_tls_port_is_told_so,
+            secure::garbage_instead_of_tls_harms_nobody,
+            secure::a_handshake_may_be_left,
+        );
+    };
+    (@tests $name:ident, $benches:expr; $($file:ident :: $case:ident,)*) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+
+            $(
+                #[test]
+                fn $case() {
+                    $benches.check(async |bench| $crate::server::cases::$file::$case(bench).await);
+                }
+            )*
+        }
+    };
+}
+
+/// Tests the server on a driver that uses the kernel: `server_on_kernel!(name, choice)` makes the
+/// module `name`, with everything over TCP and over Unix sockets, and what needs a real kernel.
+#[macro_export]
+macro_rules! server_on_kernel {
+    ($name:ident, $choice:expr) => {
+        mod $name {
+            use super::*;
+
+            $crate::server!(tcp, $crate::server::KernelBenches::tcp($choice));
+            #[cfg(unix)]
+            $crate::server!(unix, $crate::server::KernelBenches::unix($choice));
+            $crate::server!(
+                @tests kernel, $crate::server::KernelBenches::tcp($choice);
+                kernel::handlers_may_use_tokio_sockets,
+                kernel::handlers_may_use_blocking_threads,
+            );
+        }
+    };
+}

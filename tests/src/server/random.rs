@@ -1,0 +1,339 @@
+//! Random lives of a server: clients of every kind, all faults at once, and an end at any moment.
+//!
+//! What holds in all of them: nothing panics or hangs; what a client received is the beginning of
+//! what it should receive, in the right order; the server ends in time; nothing is left over; and
+//! the same seed gives the same life again.
+
+use crate::server::app::{Shared, pattern};
+use crate::server::reply::{self, Reply};
+use peregrine::{IntoApplication, Limits};
+use peregrine_driver::{Driver, Options};
+use peregrine_driver_sim::{Client, Faults, Network, Sim};
+use peregrine_server::{Door, Observed, Order, Report};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// What the server may take beyond its shutdown timeout: late timers, and the clock's steps.
+const SLACK: Duration = Duration::from_millis(50);
+/// Connections that are dropped in the middle, by the driver, are among this many first ones.
+const DOOMED_AMONG: u64 = 12;
+/// The driver's first tasks are the server's own: one that accepts and one that keeps time.
+const SERVER_TASKS: u64 = 2;
+
+/// A request and what may be said to it.
+struct Planned {
+    bytes: Vec<u8>,
+    is_head: bool,
+    status: u16,
+    /// What a whole response contains, if that is known.
+    body: Option<Vec<u8>>,
+    /// No request after this one is answered.
+    is_last: bool,
+}
+
+fn number(network: &Network, limit: usize) -> usize {
+    let limit = u64::try_from(limit).expect("a size has at most 64 bits");
+    usize::try_from(network.random(limit)).expect("it is below the limit")
+}
+
+fn choose<'a, T>(network: &Network, items: &'a [T]) -> &'a T {
+    &items[number(network, items.len())]
+}
+
+fn get(path: &str, body: impl Into<Vec<u8>>) -> Planned {
+    Planned {
+        bytes: format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes(),
+        is_head: false,
+        status: 200,
+        body: Some(body.into()),
+        is_last: false,
+    }
+}
+
+fn pieces(count: usize) -> String {
+    (0..count).map(|number| format!("piece {number}\n")).collect()
+}
+
+fn upload(network: &Network) -> Planned {
+    let body = pattern(*choose(network, &[0, 1, 20, 300, 2_000]));
+    let path = *choose(network, &["/echo", "/echo-stream", "/ignore", "/count", "/echo-limited"]);
+    let mut bytes = format!("POST {path} HTTP/1.1\r\nHost: a\r\n").into_bytes();
+    if network.random(8) == 0 {
+        bytes.extend_from_slice(b"Expect: 100-continue\r\n");
+    }
+    if network.random(2) == 0 {
+        bytes.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+        bytes.extend_from_slice(&body);
+    } else {
+        bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+        let mut rest = &body[..];
+        while !rest.is_empty() {
+            let (chunk, more) = rest.split_at(1 + number(network, rest.len()));
+            bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            bytes.extend_from_slice(chunk);
+            bytes.extend_from_slice(b"\r\n");
+            rest = more;
+        }
+        bytes.extend_from_slice(b"0\r\n\r\n");
+    }
+    let (status, expected) = match path {
+        "/echo-limited" if body.len() > 1000 => (413, None),
+        "/ignore" => (200, Some(b"ignored".to_vec())),
+        "/count" => (200, Some(body.len().to_string().into_bytes())),
+        _ => (200, Some(body)),
+    };
+    Planned { bytes, is_head: false, status, body: expected, is_last: false }
+}
+
+fn invalid(network: &Network) -> Planned {
+    let (text, status) = *choose(
+        network,
+        &[
+            ("GET / HTTP/1.1\r\n\r\n", 400),
+            ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            ("\x16\x03\x01\x02\x00\x01\x00\r\n", 400),
+            ("GET / HTTP/3.0\r\nHost: a\r\n\r\n", 505),
+            ("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 501),
+            ("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400),
+            (
+                "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n",
+                400,
+            ),
+        ],
+    );
+    let bytes = text.as_bytes().to_vec();
+    Planned { bytes, is_head: false, status, body: None, is_last: true }
+}
+
+/// Any request.
+fn plan(network: &Network) -> Planned {
+    let small = number(network, 4);
+    match network.random(16) {
+        0..=2 => get(&format!("/numbers/{small}"), small.to_string()),
+        3 | 4 => {
+            let time = *choose(network, &[0, 1, 30, 400, 5_000]);
+            get(&format!("/sleep/{time}"), format!("slept {time}"))
+        }
+        5..=8 => upload(network),
+        9 => get(&format!("/stream/{small}"), pieces(small)),
+        10 => get(&format!("/slow/{small}"), pieces(small)),
+        11 => {
+            let length = *choose(network, &[100, 3_000]);
+            get(&format!("/large/{length}"), pattern(length))
+        }
+        12 => {
+            let bytes = b"HEAD /hello HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+            let body = Some(Vec::new());
+            Planned { bytes, is_head: true, status: 200, body, is_last: false }
+        }
+        13 => Planned { is_last: true, ..get("/close", "bye") },
+        14 if small == 0 => Planned { status: 500, body: None, ..get("/panic-late", "") },
+        14 => {
+            let bytes = b"GET /hello HTTP/1.0\r\n\r\n".to_vec();
+            Planned { bytes, is_last: true, ..get("", "hello") }
+        }
+        _ if small == 0 => invalid(network),
+        _ => Planned { status: 404, body: None, ..get("/nowhere", "") },
+    }
+}
+
+/// Says everything, in pieces, with pauses, and not always to its end.
+async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
+    let all: Vec<u8> = planned.iter().flat_map(|planned| planned.bytes.clone()).collect();
+    let end = if network.random(4) == 0 { number(network, all.len() + 1) } else { all.len() };
+    let mut rest = &all[..end];
+    while !rest.is_empty() {
+        let most = if network.random(3) == 0 { rest.len().min(10) } else { rest.len() };
+        let (piece, more) = rest.split_at(1 + number(network, most));
+        if client.send(piece).await.is_err() {
+            return;
+        }
+        rest = more;
+        let pause = match network.random(40) {
+            0 => network.random(20_000),
+            1..=9 => network.random(200),
+            _ => continue,
+        };
+        network.sleep(Duration::from_millis(pause)).await;
+    }
+    match network.random(6) {
+        0 | 1 => drop(client.half_close().await),
+        2 => {
+            network.sleep(Duration::from_millis(network.random(500))).await;
+            client.reset();
+        }
+        _ => {}
+    }
+}
+
+/// Hears everything until the connection ends, perhaps slowly; or leaves before.
+async fn listen(network: &Network, client: &Client) -> Vec<u8> {
+    let mut all = Vec::new();
+    let leaves = network.random(10) == 0;
+    let is_slow = network.random(6) == 0;
+    loop {
+        if leaves && network.random(8) == 0 {
+            client.reset();
+            return all;
+        }
+        if is_slow {
+            network.sleep(Duration::from_millis(network.random(1_000))).await;
+        }
+        match client.recv().await {
+            Ok(bytes) if !bytes.is_empty() => all.extend(bytes),
+            _ => return all,
+        }
+    }
+}
+
+/// Is `reply` what `planned` may get?
+fn is_right(planned: &Planned, reply: &Reply) -> bool {
+    reply.status == planned.status
+        && planned.body.as_ref().is_none_or(|body| *body == reply.body)
+        && (!planned.is_last || reply.closes())
+}
+
+/// Asserts that `received` is the beginning of the answers to `planned`.
+fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
+    let mut is_over = false;
+    let mut answers = planned.iter();
+    while !received.is_empty() {
+        let shown = || format!("seed {seed}: {}", received.escape_ascii());
+        assert!(!is_over, "nothing comes after the last response: {}", shown());
+        let next = answers.next();
+        let is_head = next.is_some_and(|planned| planned.is_head);
+        let parse = |is_head| {
+            let parsed = reply::parse(received, is_head, false);
+            parsed.unwrap_or_else(|fault| panic!("{fault}: {}", shown()))
+        };
+        let refuses = |reply: &Reply| reply.closes() && matches!(reply.status, 400 | 408);
+        // Where a head did not come to its end, nobody knows that it would have been of HEAD.
+        let parsed = match parse(is_head) {
+            Some((reply, _)) if refuses(&reply) => parse(false),
+            parsed => parsed,
+        };
+        let Some((reply, used)) = parsed else {
+            if let Some(Planned { body: Some(body), is_head: false, .. }) = next {
+                check_beginning(received, body, &shown());
+            }
+            return;
+        };
+        // A request that did not come to its end, or not in time, is refused instead.
+        let is_refused = refuses(&reply);
+        assert!(is_refused || next.is_some_and(|next| is_right(next, &reply)), "{}", shown());
+        is_over = reply.closes();
+        received = &received[used..];
+    }
+}
+
+/// Asserts that a response of known length that was cut off begins as the whole one would.
+fn check_beginning(received: &[u8], body: &[u8], shown: &str) {
+    let text = String::from_utf8_lossy(received);
+    let Some(start) = received.windows(4).rposition(|window| window == b"\r\n\r\n") else { return };
+    if text.starts_with("HTTP/1.1 200") && text.contains("\r\ncontent-length:") {
+        let begun = &received[start + 4..];
+        // The content itself may have such bytes.
+        assert!(
+            begun.len() > body.len() || body.ends_with(begun) || body.starts_with(begun),
+            "{shown}"
+        );
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        first_byte_timeout: Duration::from_secs(8),
+        head_timeout: Duration::from_secs(5),
+        body_grace: Duration::from_secs(3),
+        idle_timeout: Duration::from_secs(6),
+        write_stall_timeout: Duration::from_secs(10),
+        shutdown_timeout: Duration::from_secs(4),
+        pending_output_bytes_max: 1_000,
+        drain_bytes_max: 500,
+        connections_max: 4,
+        ..Limits::default()
+    }
+}
+
+async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
+    network.sleep(Duration::from_millis(network.random(3_000))).await;
+    let planned: Vec<_> = (0..1 + network.random(6)).map(|_| plan(&network)).collect();
+    let client = network.connect_to(place);
+    let speaking = speak(&network, &client, &planned);
+    let ((), received) = crate::both(speaking, listen(&network, &client)).await;
+    check(network.seed(), &planned, &received);
+    let _ = done.send(());
+}
+
+/// One life. Returns the report of the server.
+async fn live(driver: Sim, seed: u64) -> Report {
+    let network = driver.network().clone();
+    let port = network.bind();
+    let place = port.id();
+    for _ in 0..network.random(4) {
+        network.drop_task_at(SERVER_TASKS + network.random(DOOMED_AMONG));
+    }
+    let application = Shared::default().app()().into_application().expect("it is sound");
+    let (orders, receiver) = watch::channel(Order::Serve);
+    let observed = Rc::new(Observed::default());
+    let doors = vec![Door { socket: port, tls: None }];
+    let (done, mut clients) = mpsc::unbounded_channel();
+    for _ in 0..2 + network.random(6) {
+        network.spawn(client(network.clone(), place, done.clone()));
+    }
+    drop(done);
+    let ordering = async {
+        network.sleep(Duration::from_millis(network.random(20_000))).await;
+        orders.send_replace(Order::Drain);
+        let ordered = network.now();
+        if network.random(4) == 0 {
+            network.sleep(Duration::from_millis(network.random(3_000))).await;
+            orders.send_replace(Order::Cut);
+        }
+        ordered
+    };
+    let serving = async {
+        let limits = limits();
+        let serving =
+            peregrine_server::run(driver.clone(), doors, application, limits, observed, receiver);
+        let report = serving.await.expect("the simulated network lets anybody listen");
+        (report, network.now())
+    };
+    let (ordered, (report, ended)) = crate::both(ordering, serving).await;
+    let passed = ended.saturating_sub(ordered);
+    let most = limits().shutdown_timeout + SLACK;
+    assert!(passed <= most, "seed {seed}: it took {passed:?} to end");
+    assert_eq!(report.snapshot.connections, 0, "seed {seed}: a connection is counted as open");
+    // The clients end by themselves: nobody is left at the other end.
+    while clients.recv().await.is_some() {}
+    report
+}
+
+/// What a life left behind, for comparing two of the same seed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// A digest of every event on the network.
+    pub events: u64,
+    /// The server's counts.
+    pub snapshot: peregrine_server::Snapshot,
+}
+
+/// Lives the life that `seed` stands for.
+///
+/// # Panics
+/// Something in it is wrong. The message names the seed.
+#[must_use]
+pub fn life(seed: u64) -> Trace {
+    let network = Network::new(seed, Faults::hostile());
+    let run = network.run(&Options::default(), async |driver| {
+        let report = live(driver.clone(), seed).await;
+        assert_eq!(driver.counters().in_flight, 0, "seed {seed}: an operation is left over");
+        report
+    });
+    let report = run.expect("a runtime without I/O starts");
+    assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
+    assert_eq!(network.chunks_on_loan(), 0, "seed {seed}: a buffer is lost");
+    assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
+    Trace { events: network.trace(), snapshot: report.snapshot }
+}

@@ -1,0 +1,180 @@
+//! TLS on top of any wire, by a client that does no I/O of its own.
+
+use crate::server::bench::{Got, Wire};
+use peregrine_tls::rustls::crypto::aws_lc_rs;
+use peregrine_tls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion, version,
+};
+use peregrine_tls::{SelfSigned, Tls};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use std::io::{ErrorKind, Read, Write};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A certificate for `localhost` that all cases share: making one takes time.
+fn identity() -> &'static SelfSigned {
+    static IDENTITY: OnceLock<SelfSigned> = OnceLock::new();
+    IDENTITY.get_or_init(|| Tls::self_signed(&["localhost"]).expect("a certificate can be made"))
+}
+
+/// What a server for `localhost` needs. Its tickets are its own.
+#[must_use]
+pub fn server_tls() -> Tls {
+    let made = identity();
+    made.tls.clone()
+}
+
+/// The certificate, for clients that are to trust it.
+#[must_use]
+pub fn certificate_pem() -> &'static str {
+    &identity().certificate_pem
+}
+
+/// TLS 1.3 and 1.2.
+pub static VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+
+/// A client that trusts the server and speaks this version only.
+///
+/// # Panics
+/// The library does not know the version.
+#[must_use]
+pub fn client_config(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let pem = certificate_pem().as_bytes();
+    let certificate = CertificateDer::from_pem_slice(pem).expect("it was just made");
+    roots.add(certificate).expect("it was just made");
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[version])
+        .expect("the version is known")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// A wire with TLS on it.
+pub struct Secure<W> {
+    wire: W,
+    tls: ClientConnection,
+    /// What was decrypted and not asked for yet.
+    plain: Vec<u8>,
+    /// The server said that it sends no more.
+    is_ended: bool,
+}
+
+impl<W: Wire> Secure<W> {
+    /// A client that has sent its first message.
+    ///
+    /// # Panics
+    /// The configuration is useless.
+    #[must_use]
+    pub fn new(wire: W, config: &Arc<ClientConfig>) -> Self {
+        let name = ServerName::try_from("localhost").expect("it is a name");
+        let mut tls = ClientConnection::new(Arc::clone(config), name).expect("it is usable");
+        tls.set_buffer_limit(None);
+        let mut secure = Self { wire, tls, plain: Vec::new(), is_ended: false };
+        secure.flush();
+        secure
+    }
+
+    /// What TLS wants to send.
+    fn flush(&mut self) {
+        let mut bytes = Vec::new();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut bytes).expect("a vector takes everything");
+        }
+        if !bytes.is_empty() {
+            self.wire.send(&bytes);
+        }
+    }
+
+    /// Waits until the handshake is complete.
+    ///
+    /// # Panics
+    /// It fails.
+    pub async fn shake_hands(&mut self, patience: Duration) {
+        while self.tls.is_handshaking() {
+            let Got::Bytes(bytes) = self.wire.recv(patience).await else {
+                panic!("the handshake was not completed");
+            };
+            self.feed(&bytes).expect("the server keeps to the rules");
+        }
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+        while !bytes.is_empty() {
+            self.tls.read_tls(&mut bytes).map_err(|error| error.to_string())?;
+            self.tls.process_new_packets().map_err(|error| error.to_string())?;
+            match self.tls.reader().read_to_end(&mut self.plain) {
+                Ok(_) => self.is_ended = true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// Gives the wire back, in the middle of whatever there is.
+    pub fn into_wire(self) -> W {
+        self.wire
+    }
+
+    /// Turns plaintext into records without sending them.
+    ///
+    /// # Panics
+    /// The handshake is not complete.
+    pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        assert!(!self.tls.is_handshaking(), "there are keys only after the handshake");
+        self.tls.writer().write_all(plain).expect("there is no limit");
+        let mut bytes = Vec::new();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut bytes).expect("a vector takes everything");
+        }
+        bytes
+    }
+
+    /// Sends bytes below TLS.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        self.wire.send(bytes);
+    }
+}
+
+impl<W: Wire> Wire for Secure<W> {
+    fn send(&mut self, bytes: &[u8]) {
+        self.tls.writer().write_all(bytes).expect("there is no limit");
+        self.flush();
+    }
+
+    /// Says `close_notify`, and leaves the wire open.
+    fn half_close(&mut self) {
+        self.tls.send_close_notify();
+        self.flush();
+    }
+
+    async fn recv(&mut self, patience: Duration) -> Got {
+        loop {
+            if !self.plain.is_empty() {
+                return Got::Bytes(std::mem::take(&mut self.plain));
+            }
+            if self.is_ended {
+                return Got::End;
+            }
+            match self.wire.recv(patience).await {
+                Got::Bytes(bytes) => {
+                    if let Err(error) = self.feed(&bytes) {
+                        eprintln!("TLS: {error}");
+                        return Got::Broken;
+                    }
+                }
+                // Without `close_notify` an end of the wire is a truncation.
+                Got::End => return Got::Broken,
+                other => return other,
+            }
+        }
+    }
+
+    fn reset(self) {
+        self.wire.reset();
+    }
+}

@@ -1,0 +1,204 @@
+//! Servers on the simulated network: virtual time, and a run for every seed.
+
+use crate::server::bench::{Bench, Got, Outcome, Served, Wire};
+use peregrine::{IntoApplication, Limits};
+use peregrine_driver::{Driver, Options};
+use peregrine_driver_sim::{Client, Faults, Network, Sim};
+use peregrine_server::{Door, Observed, Order, Report};
+use peregrine_tls::Tls;
+use std::cell::Cell;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// Repeats each case for every seed of a range, on a network that cuts, delays and disturbs, but
+/// loses nothing.
+#[derive(Clone, Debug)]
+pub struct SimulatedBenches {
+    seeds: Range<u64>,
+}
+
+impl SimulatedBenches {
+    /// A run for each seed.
+    #[must_use]
+    pub fn seeds(seeds: Range<u64>) -> Self {
+        Self { seeds }
+    }
+
+    /// Runs `case` with each seed. A panic in it fails the test.
+    ///
+    /// # Panics
+    /// The case fails, or something is left over after it.
+    pub fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
+        for seed in self.seeds.clone() {
+            // The first seed is the calm one: what fails there has nothing to do with faults.
+            let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
+            let network = Network::new(seed, faults);
+            let in_flight = network
+                .run(&Options::default(), async |driver| {
+                    let is_calm = Cell::new(seed == 0);
+                    let bench = SimulatedBench { driver: driver.clone(), is_calm };
+                    case(&bench).await;
+                    driver.counters().in_flight
+                })
+                .expect("a runtime without I/O starts");
+            assert_eq!(in_flight, 0, "seed {seed}: an operation is left over");
+            assert_eq!(network.chunks_on_loan(), 0, "seed {seed}: a buffer is lost");
+            assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
+            assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
+        }
+    }
+}
+
+/// One simulated network with its run.
+pub struct SimulatedBench {
+    driver: Sim,
+    is_calm: Cell<bool>,
+}
+
+impl SimulatedBench {
+    fn network(&self) -> &Network {
+        self.driver.network()
+    }
+}
+
+impl Bench for SimulatedBench {
+    type Server = SimulatedServer;
+    type Wire = SimulatedWire;
+
+    fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> SimulatedServer
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        let network = self.network().clone();
+        let plain = network.bind();
+        let plain_place = plain.id();
+        let mut doors = vec![Door { socket: plain, tls: None }];
+        let mut secure_place = None;
+        if let Some(tls) = tls {
+            let secure = network.bind();
+            secure_place = Some(secure.id());
+            doors.push(Door { socket: secure, tls: Some(tls) });
+        }
+        let application = make().into_application().expect("the application is sound");
+        let (orders, receiver) = watch::channel(Order::Serve);
+        let (sender, report) = oneshot::channel();
+        let driver = self.driver.clone();
+        let observed = Rc::new(Observed::default());
+        network.spawn(async move {
+            let served =
+                peregrine_server::run(driver, doors, application, limits, observed, receiver);
+            let report = served.await.expect("the simulated network lets anybody listen");
+            let _ = sender.send(report);
+        });
+        SimulatedServer { network, plain_place, secure_place, orders, report }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.network().sleep(time).await;
+    }
+
+    fn now(&self) -> Duration {
+        self.network().now()
+    }
+
+    fn calm(&self) {
+        self.network().set_faults(Faults::none());
+        self.is_calm.set(true);
+    }
+
+    fn is_calm(&self) -> bool {
+        self.is_calm.get()
+    }
+
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
+    fn run_out_of_descriptors(&self) {
+        let faults = Faults { accept_error_per_mille: 700, ..Faults::harmless() };
+        self.network().set_faults(faults);
+    }
+
+    fn choose(&self, limit: usize) -> usize {
+        let limit = u64::try_from(limit).expect("a length has at most 64 bits");
+        usize::try_from(self.network().random(limit)).expect("it is below a usize")
+    }
+}
+
+/// A server on a simulated network.
+pub struct SimulatedServer {
+    network: Network,
+    plain_place: u64,
+    secure_place: Option<u64>,
+    orders: watch::Sender<Order>,
+    report: oneshot::Receiver<Report>,
+}
+
+impl Served for SimulatedServer {
+    type Wire = SimulatedWire;
+
+    fn connect(&self) -> SimulatedWire {
+        let client = self.network.connect_to(self.plain_place);
+        SimulatedWire { client, network: self.network.clone() }
+    }
+
+    fn connect_secure(&self) -> SimulatedWire {
+        let place = self.secure_place.expect("the server was started with TLS");
+        let client = self.network.connect_to(place);
+        SimulatedWire { client, network: self.network.clone() }
+    }
+
+    fn shut_down(&self) {
+        self.orders.send_replace(Order::Drain);
+    }
+
+    fn cut(&self) {
+        self.orders.send_replace(Order::Cut);
+    }
+
+    async fn ended(self) -> Outcome {
+        let report = self.report.await.expect("the server's task runs to its end");
+        Outcome { snapshot: report.snapshot, cut: report.cut }
+    }
+}
+
+/// A client of the simulated network.
+pub struct SimulatedWire {
+    client: Client,
+    network: Network,
+}
+
+/// Begins what goes on in the background by itself.
+fn begin(work: impl Future) {
+    let _ = pin!(work).poll(&mut Context::from_waker(Waker::noop()));
+}
+
+impl Wire for SimulatedWire {
+    fn send(&mut self, bytes: &[u8]) {
+        begin(self.client.send(bytes));
+    }
+
+    fn half_close(&mut self) {
+        begin(self.client.half_close());
+    }
+
+    async fn recv(&mut self, patience: Duration) -> Got {
+        let received = crate::first_of(self.client.recv(), self.network.sleep(patience)).await;
+        match received {
+            None => Got::Nothing,
+            Some(Ok(bytes)) if bytes.is_empty() => Got::End,
+            Some(Ok(bytes)) => Got::Bytes(bytes),
+            Some(Err(_)) => Got::Broken,
+        }
+    }
+
+    fn reset(self) {
+        self.client.reset();
+    }
+}
