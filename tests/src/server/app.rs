@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body as _;
 use peregrine::App;
 use peregrine::web::connection::ConnectionInfo;
-use peregrine::web::extract::{Path, State, Tls};
+use peregrine::web::extract::{Path, State, TlsInfo};
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::web::{Body, HandlerExt, Problem, Response};
 use std::future::{Future, poll_fn};
@@ -118,7 +118,7 @@ fn app(shared: &Shared) -> App {
         .get("/panic", || -> &'static str { panic!("on purpose") })
         .get("/panic-late", panic_late)
         .get("/connection", connection)
-        .get("/tls", async |Tls(tls): Tls| format!("{} {}", tls.version, tls.resumed))
+        .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
     uploads(downloads(tokio_users(app)))
