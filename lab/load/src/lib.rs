@@ -8,8 +8,9 @@
 //! nobody, and a difference below the noise of the same program against itself is called
 //! "cannot tell".
 //!
-//! Where to start: [`slices`] holds the paired design, [`client`] the load loop, [`statistics`]
-//! what is computed from the slices, and [`workload`] what is asked and which answer is right.
+//! Where to start: [`slices`] holds the paired design, [`client`] the load loop, [`report`] what
+//! is said about the slices, and [`workload`] what is asked and which answer is right. The
+//! statistics are those of `peregrine-lab-stats`.
 //! The program `paired` puts them together; `null-server` answers fixed bytes, for calibration.
 
 #![deny(unsafe_code)]
@@ -18,12 +19,11 @@
 pub mod certificate;
 pub mod client;
 pub mod contender;
+mod forms;
 pub mod host;
 pub mod machine;
 pub mod memory;
 pub mod process;
-pub mod random;
 pub mod report;
 pub mod slices;
-pub mod statistics;
 pub mod workload;

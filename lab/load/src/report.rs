@@ -2,16 +2,19 @@
 
 use std::fmt::Write as _;
 
+use peregrine_lab_stats::estimates::{log_ratios, median, quantile};
+use peregrine_lab_stats::intervals::{self, Interval};
+use peregrine_lab_stats::verdicts::{
+    Judgement, Ratio, SMALLEST_EFFECT, Verdict, judge, noise_band, ratio,
+};
 use serde::Serialize;
 
 use crate::client::EngineKind;
 use crate::client::fault::Faults;
 use crate::contender::Command;
+use crate::forms::{self, IntervalForm, RatioForm};
 use crate::machine::Machine;
 use crate::slices::{Measured, Plan, Slice};
-use crate::statistics::{
-    Interval, Ratio, Verdict, bootstrap, median, noise_band, paired_ratio, quantile,
-};
 
 /// The version of the run file's form.
 pub const SCHEMA: u32 = 1;
@@ -82,8 +85,10 @@ pub struct Summary {
     /// Server CPU time per request in microseconds: the median over its slices.
     pub server_us: f64,
     /// The middle half of its slices.
+    #[serde(with = "IntervalForm")]
     pub server_us_quartiles: Interval,
     /// The 95 % bootstrap interval of the median.
+    #[serde(with = "IntervalForm")]
     pub server_us_interval: Interval,
     /// The part of `server_us` spent in the program itself, by ticks.
     pub user_us: f64,
@@ -104,27 +109,76 @@ pub struct Summary {
     /// Everything that was wrong, by kind.
     pub faults: Faults,
     /// Its cost against the reference.
+    #[serde(with = "RatioForm")]
     pub ratio: Ratio,
     /// What may be said about that ratio; nothing for the reference and for a contender with
     /// faults.
-    pub verdict: Option<Verdict>,
+    #[serde(serialize_with = "forms::judgement")]
+    pub judgement: Option<Judgement>,
+}
+
+impl Summary {
+    /// The verdict of the judgement, if there is one.
+    #[must_use]
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.judgement.map(|judgement| judgement.verdict)
+    }
 }
 
 impl Run {
     /// The differences that count as noise in this run, as a share. Infinite without an A/A arm.
     #[must_use]
     pub fn band(&self) -> f64 {
-        self.again.map_or(f64::INFINITY, |again| noise_band(self.ratio(again, 0)))
+        self.again.map_or(f64::INFINITY, |again| {
+            noise_band(ratio(&self.log_ratios(again, 0), self.plan.seed), SMALLEST_EFFECT)
+        })
     }
 
     /// What the run says about each contender, in the order of their numbers.
     #[must_use]
     pub fn summaries(&self) -> Vec<Summary> {
-        let band = self.band();
-        (0..self.contenders.len()).map(|contender| self.summary(contender, band)).collect()
+        let judgements = self.judgements();
+        judgements
+            .into_iter()
+            .enumerate()
+            .map(|(contender, judgement)| self.summary(contender, judgement))
+            .collect()
     }
 
-    fn summary(&self, contender: usize, band: f64) -> Summary {
+    /// The judgements on all contenders that may be judged, those with a claim to be tested as one
+    /// family. The A/A arm against its own program makes no claim, so it is judged alone.
+    fn judgements(&self) -> Vec<Option<Judgement>> {
+        let (band, seed) = (self.band(), self.plan.seed);
+        let mut judgements = vec![None; self.contenders.len()];
+        let (alone, family): (Vec<usize>, Vec<usize>) = (0..self.contenders.len())
+            .filter(|&contender| contender != self.reference)
+            .filter(|&contender| self.faults(contender).total() == 0)
+            .partition(|&contender| self.is_own_arm(contender));
+        for members in [alone, family] {
+            let ratios: Vec<Vec<f64>> = members
+                .iter()
+                .map(|&contender| self.log_ratios(contender, self.reference))
+                .collect();
+            let ratios: Vec<&[f64]> = ratios.iter().map(Vec::as_slice).collect();
+            for (contender, judgement) in members.into_iter().zip(judge(&ratios, band, seed)) {
+                judgements[contender] = Some(judgement);
+            }
+        }
+        judgements
+    }
+
+    /// Whether the contender is the reference itself, started once more.
+    fn is_own_arm(&self, contender: usize) -> bool {
+        self.again == Some(contender) && self.reference == 0
+    }
+
+    fn faults(&self, contender: usize) -> Faults {
+        let mut faults = Faults::default();
+        self.slices(contender).for_each(|slice| faults.add(&slice.faults));
+        faults
+    }
+
+    fn summary(&self, contender: usize, judgement: Option<Judgement>) -> Summary {
         let slices: Vec<&Slice> = self.slices(contender).collect();
         let over = |value: &dyn Fn(&Slice) -> f64| -> Vec<f64> {
             slices.iter().map(|slice| value(slice)).filter(|value| value.is_finite()).collect()
@@ -133,10 +187,6 @@ impl Run {
         let server_us = median(&costs);
         let ticks = self.measured.ticks[contender];
         let user_share = ticks.user as f64 / (ticks.user + ticks.system) as f64;
-        let mut faults = Faults::default();
-        slices.iter().for_each(|slice| faults.add(&slice.faults));
-        let ratio = self.ratio(contender, self.reference);
-        let is_judged = contender != self.reference && faults.total() == 0;
         Summary {
             name: self.contenders[contender].name.clone(),
             server_us,
@@ -144,7 +194,7 @@ impl Run {
                 low: quantile(&costs, 0.25),
                 high: quantile(&costs, 0.75),
             },
-            server_us_interval: bootstrap(&costs, self.plan.seed, median),
+            server_us_interval: intervals::percentile(&costs, self.plan.seed, median),
             user_us: server_us * user_share,
             system_us: server_us * (1.0 - user_share),
             requests_per_s: median(&over(&|slice| {
@@ -156,9 +206,12 @@ impl Run {
             busy_share: median(&over(&|slice| slice.server_cpu_ns as f64 / slice.wall_ns as f64)),
             wait_share: median(&over(&|slice| slice.server_wait_ns as f64 / slice.wall_ns as f64)),
             idle_share: self.idle_share(contender),
-            faults,
-            ratio,
-            verdict: is_judged.then(|| Verdict::of(ratio, band)),
+            faults: self.faults(contender),
+            ratio: judgement.map_or_else(
+                || ratio(&self.log_ratios(contender, self.reference), self.plan.seed),
+                |judgement| judgement.ratio,
+            ),
+            judgement,
         }
     }
 
@@ -174,7 +227,7 @@ impl Run {
         if wall == 0 { 0.0 } else { used as f64 / wall as f64 }
     }
 
-    fn ratio(&self, contender: usize, reference: usize) -> Ratio {
+    fn log_ratios(&self, contender: usize, reference: usize) -> Vec<f64> {
         let costs = |wanted: usize| -> Vec<f64> {
             let mut costs = vec![f64::NAN; self.plan.slices];
             for slice in self.slices(wanted) {
@@ -182,7 +235,7 @@ impl Run {
             }
             costs
         };
-        paired_ratio(&costs(contender), &costs(reference), self.plan.seed)
+        log_ratios(&costs(contender), &costs(reference))
     }
 
     /// The report in Markdown.
@@ -225,29 +278,34 @@ impl Run {
         let reference = &self.contenders[self.reference].name;
         let _ = writeln!(
             text,
-            "\n| contender | cost against {reference} | 95 % interval | verdict |\n\
-             |---|---|---|---|"
+            "\n| contender | cost against {reference} | 95 % interval | p | verdict |\n\
+             |---|---|---|---|---|"
         );
         for (contender, summary) in summaries.iter().enumerate() {
             if contender == self.reference {
                 continue;
             }
             let Ratio { estimate, interval } = summary.ratio;
-            let verdict = match summary.verdict {
-                Some(_) if self.again == Some(contender) && self.reference == 0 => "A/A arm",
-                Some(verdict) => verdict.words(),
-                None => "void: faults",
+            let (p, verdict) = match summary.judgement {
+                Some(_) if self.is_own_arm(contender) => ("-".to_owned(), "A/A arm".to_owned()),
+                Some(judgement) => (probability(judgement.p_adjusted), judgement.verdict.words()),
+                None => ("-".to_owned(), "void: faults".to_owned()),
             };
             let _ = writeln!(
                 text,
-                "| {} | {estimate:.3} | {:.3} to {:.3} | {verdict} |",
+                "| {} | {estimate:.3} | {:.3} to {:.3} | {p} | {verdict} |",
                 summary.name, interval.low, interval.high
             );
         }
         let band = self.band();
         let _ = if band.is_finite() {
             let percent = band * 100.0;
-            writeln!(text, "\nDifferences up to {percent:.1} % count as noise in this run (A/A).")
+            writeln!(
+                text,
+                "\nDifferences up to {percent:.1} % count as noise in this run (A/A). Estimates are \
+                 Hodges-Lehmann over paired blocks with BCa intervals; p is that of Wilcoxon's \
+                 signed-rank test for no difference beyond the noise, after Holm's correction."
+            )
         } else {
             writeln!(text, "\nNo A/A arm, so no difference can be told from noise.")
         };
@@ -300,6 +358,11 @@ impl Run {
             );
         }
     }
+}
+
+/// A probability as a report prints it.
+fn probability(p: f64) -> String {
+    if p < 0.0001 { "< 0.0001".to_owned() } else { format!("{p:.4}") }
 }
 
 fn write_costs(text: &mut String, summaries: &[Summary]) {
@@ -388,17 +451,20 @@ mod tests {
     #[test]
     fn differences_beyond_the_noise_are_found_through_a_larger_drift() {
         let run = run(&[5000, 4700, 5300, 5010, 5000]);
-        let verdicts: Vec<_> = run.summaries().iter().map(|summary| summary.verdict).collect();
+        let verdicts: Vec<_> = run.summaries().iter().map(|summary| summary.verdict()).collect();
         let expected = [
             None,
             Some(Verdict::Faster),
             Some(Verdict::Slower),
-            Some(Verdict::CannotTell),
-            Some(Verdict::CannotTell),
+            Some(Verdict::Equivalent),
+            Some(Verdict::Equivalent),
         ];
         assert_eq!(verdicts, expected);
         let text = run.markdown();
         assert!(text.contains("| server 1 | 0.940 |"), "{text}");
+        assert!(text.contains("| < 0.0001 | faster |"), "{text}");
+        assert!(text.contains("| 1.0000 | equivalent |"), "{text}");
+        assert!(text.contains("| - | A/A arm |"), "{text}");
         assert!(text.contains("up to 1.0 % count as noise"), "{text}");
         assert!(!text.contains("Guard:"), "{text}");
     }
@@ -418,7 +484,7 @@ mod tests {
     fn one_fault_voids_the_verdict() {
         let mut run = run(&[5000, 4000, 5000]);
         run.measured.slices[1].faults.record(Fault::WrongBody);
-        assert_eq!(run.summaries()[1].verdict, None);
+        assert_eq!(run.summaries()[1].verdict(), None);
         let text = run.markdown();
         assert!(text.contains("| void: faults |") && text.contains("| 1 wrong body |"), "{text}");
     }
@@ -427,8 +493,34 @@ mod tests {
     fn without_an_arm_of_the_same_program_nothing_can_be_told() {
         let mut run = run(&[5000, 2000, 5000]);
         run.again = None;
-        assert_eq!(run.summaries()[1].verdict, Some(Verdict::CannotTell));
+        let unknown = Verdict::CannotTell { blocks_needed: None };
+        assert_eq!(run.summaries()[1].verdict(), Some(unknown));
         assert!(run.markdown().contains("No A/A arm"));
+    }
+
+    #[test]
+    fn a_run_that_cannot_tell_says_how_many_blocks_it_lacks() {
+        let mut run = run(&[5000, 5070, 5000]);
+        let mut random = peregrine_lab_stats::random::Random::new(1);
+        for slice in &mut run.measured.slices {
+            let noise = random.below(80) as u64;
+            slice.server_cpu_ns = slice.server_cpu_ns * (1000 + noise) / 1000;
+        }
+        let Some(Verdict::CannotTell { blocks_needed: Some(more) }) = run.summaries()[1].verdict()
+        else {
+            panic!("{}", run.markdown())
+        };
+        assert!(more > 0);
+        let text = run.markdown();
+        assert!(text.contains("cannot tell (needs about"), "{text}");
+    }
+
+    #[test]
+    fn a_summary_can_be_written_as_json() {
+        let summaries = serde_json::to_value(run(&[5000, 4700, 5000]).summaries()).unwrap();
+        assert_eq!(summaries[0]["judgement"], serde_json::Value::Null);
+        assert_eq!(summaries[1]["judgement"]["verdict"], "faster");
+        assert!(summaries[1]["ratio"]["interval"]["high"].as_f64().unwrap() < 0.95);
     }
 
     #[test]

@@ -8,12 +8,12 @@
 use std::io;
 use std::time::Duration;
 
+use peregrine_lab_stats::orders;
 use serde::Serialize;
 
 use crate::client::fault::Faults;
 use crate::client::{Client, Group, Stop};
 use crate::process::{CpuReading, CpuTime, Process, Ticks};
-use crate::random::Random;
 
 /// How long a server may finish what it does after its last reply, before its counters are read.
 const SETTLE_TIME: Duration = Duration::from_micros(300);
@@ -85,25 +85,7 @@ pub struct Measured {
     pub ticks: Vec<Ticks>,
 }
 
-/// The order of contenders in each block: random, and each odd block is the reverse of the one
-/// before, so that no contender profits from a place or from its neighbour.
-#[must_use]
-pub fn order(contenders: usize, blocks: usize, seed: u64) -> Vec<Vec<usize>> {
-    let mut random = Random::new(seed);
-    let mut rows: Vec<Vec<usize>> = Vec::with_capacity(blocks);
-    for block in 0..blocks {
-        let mut row: Vec<usize> = (0..contenders).collect();
-        if block % 2 == 1 {
-            row = rows[block - 1].iter().rev().copied().collect();
-        } else {
-            random.shuffle(&mut row);
-        }
-        rows.push(row);
-    }
-    rows
-}
-
-/// Measures all runners by the plan. The calling thread is the client's.
+/// Measures all runners by the plan, in the order of [`orders::balanced`]. The calling thread is the client's.
 ///
 /// # Errors
 ///
@@ -121,7 +103,8 @@ pub fn measure(client: &mut Client, runners: &mut [Runner], plan: &Plan) -> io::
     let mut measured = Measured::default();
     let ticks_before: Vec<Ticks> = runners.iter().map(|runner| runner.process.ticks()).collect();
     let mut before = read_all(runners);
-    for (block, row) in order(runners.len(), plan.slices, plan.seed).into_iter().enumerate() {
+    let order = orders::balanced(runners.len(), plan.slices, plan.seed);
+    for (block, row) in order.into_iter().enumerate() {
         for contender in row {
             let tally = client.run(runners[contender].group, stop)?;
             std::thread::sleep(SETTLE_TIME);
@@ -165,37 +148,4 @@ fn read_all(runners: &[Runner]) -> Vec<CpuReading> {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).expect("a run is shorter than 500 years")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_block_holds_every_contender_once() {
-        for row in order(5, 40, 7) {
-            let mut sorted = row.clone();
-            sorted.sort_unstable();
-            assert_eq!(sorted, [0, 1, 2, 3, 4]);
-        }
-    }
-
-    #[test]
-    fn places_are_balanced_over_two_blocks() {
-        let rows = order(4, 60, 3);
-        let places: Vec<usize> = (0..4)
-            .map(|contender| {
-                rows.iter()
-                    .map(|row| row.iter().position(|&other| other == contender).unwrap())
-                    .sum()
-            })
-            .collect();
-        assert!(places.iter().all(|&sum| sum == 60 * 3 / 2), "{places:?}");
-    }
-
-    #[test]
-    fn the_seed_decides_the_order() {
-        assert_eq!(order(4, 20, 1), order(4, 20, 1));
-        assert_ne!(order(4, 20, 1), order(4, 20, 2));
-    }
 }

@@ -1,6 +1,8 @@
 //! Repeatable randomness: the same seed gives the same run order and the same intervals.
 
-/// A small generator (SplitMix64). Not for secrets.
+/// A small generator: SplitMix64, by Steele, Lea and Flood (2014). It counts in steps of an odd
+/// constant and scrambles each count, so every seed has a sequence of the full length of 2^64.
+/// Good for resampling and run orders, not for secrets.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
@@ -29,6 +31,11 @@ impl Random {
         usize::try_from(product >> 64).expect("the result is below the bound")
     }
 
+    /// A number from 0 up to, but not including, 1: a multiple of 2^-53.
+    pub fn unit(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+
     /// Puts `items` in a random order (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
@@ -50,6 +57,18 @@ mod tests {
             first,
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
         );
+    }
+
+    #[test]
+    fn units_fill_their_range_evenly() {
+        let mut random = Random::new(2);
+        let mut counts = [0_u32; 10];
+        for _ in 0..10_000 {
+            let unit = random.unit();
+            assert!((0.0..1.0).contains(&unit));
+            counts[(unit * 10.0) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
 
     #[test]
