@@ -16,7 +16,7 @@
 
 pub mod cpu_list;
 pub mod cpu_sets;
-// pub mod doctor;
+pub mod doctor;
 // pub mod environment;
 pub mod guard;
 // pub mod journal;
