@@ -17,10 +17,10 @@
 pub mod cpu_list;
 pub mod cpu_sets;
 pub mod doctor;
-// pub mod environment;
+pub mod environment;
 pub mod guard;
-// pub mod journal;
-// pub mod plan;
+pub mod journal;
+pub mod plan;
 pub mod processes;
 pub mod root;
 pub mod snapshot;
