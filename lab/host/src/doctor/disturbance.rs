@@ -116,7 +116,8 @@ fn foreign(facts: &Facts<'_>) -> Found {
     let window = after.cpu_ticks_since(facts.before, &facts.topology.allowed).total();
     let count = facts.topology.allowed.len().max(1) as u64;
     let ticks: u64 = strangers.iter().map(|&(ticks, _)| ticks).sum();
-    let share = ticks as f64 / window.max(1) as f64;
+    // Readings are not taken at one instant, so a busy machine may seem more than full.
+    let share = (ticks as f64 / window.max(1) as f64).min(1.0);
     // As `top` has it: 100 % is one CPU.
     let percent = |ticks: u64| ticks as f64 * 100.0 / (window as f64 / count as f64).max(1.0);
     let names = strangers.iter().take(NAMES);
