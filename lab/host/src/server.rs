@@ -166,8 +166,8 @@ pub struct Server {
     output: Output,
     watcher: Watcher,
     is_reaped: bool,
-    // Dropped last: until then a second Ctrl-C ends the group.
-    _enlisted: Enlisted,
+    /// While it is here, a second Ctrl-C ends the group.
+    enlisted: Option<Enlisted>,
 }
 
 impl Server {
@@ -207,7 +207,7 @@ impl Server {
                 output,
                 watcher,
                 is_reaped: false,
-                _enlisted: enlisted,
+                enlisted: Some(enlisted),
             }),
             Err(error) => {
                 let _ = kill_process_group(group, Signal::KILL);
@@ -357,10 +357,11 @@ impl Server {
         if !self.is_reaped {
             let _ = kill_process_group(self.group, Signal::KILL);
         }
-        self.is_reaped = true;
-        let status = self.child.wait()?;
+        // Whoever could still signal the group lets go of its id before it is free for others.
         self.watcher.dismiss();
-        Ok(status)
+        self.enlisted = None;
+        self.is_reaped = true;
+        self.child.wait()
     }
 }
 
@@ -403,7 +404,7 @@ impl Watcher {
         Ok(Watcher(child))
     }
 
-    /// Ends the watcher before it sees its pipe close: the id may soon be another group's.
+    /// Ends the watcher before it sees its pipe close.
     fn dismiss(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
