@@ -1,0 +1,152 @@
+//! What disturbed a run, from two snapshots of machines that are not this one.
+
+use peregrine_lab_host::cpu_sets::{CpuSets, Side};
+use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip, compare};
+use peregrine_lab_host::snapshot::Snapshot;
+
+use crate::machine::Machine;
+
+/// The lab (500) loads a server (510) of two processes for ten seconds; the server runs on CPUs 0
+/// and 16, the client on 8 and 24. `meanwhile` may change what the second snapshot shows.
+fn trips(tolerances: &Tolerances, meanwhile: impl FnOnce(&Machine)) -> Vec<Trip> {
+    let machine = Machine::desktop();
+    machine.process(500, "lab", 1, 500, 100, 8);
+    machine.process(510, "server", 500, 510, 0, 0);
+    machine.process(511, "worker", 510, 510, 0, 16);
+    machine.process(600, "cc1plus", 1, 600, 40, 0);
+    let before = Snapshot::read(&machine.root);
+    machine.process(500, "lab", 1, 500, 1000, 8);
+    machine.process(510, "server", 500, 510, 500, 0);
+    machine.process(511, "worker", 510, 510, 300, 16);
+    machine.ticks(100_000, &busy(0));
+    machine.tcp(1_001_000, 50, 0);
+    meanwhile(&machine);
+    let after = Snapshot::read(&machine.root);
+    compare(&before, &after, &sets(), &expected(), tolerances)
+}
+
+/// The run's own work, and so many ticks of user code on CPU 0 besides.
+fn busy(foreign: u64) -> Vec<(usize, u64, u64, u64)> {
+    vec![(0, 500 + foreign, 400, 0), (16, 300, 200, 0), (8, 900, 100, 0)]
+}
+
+fn sets() -> CpuSets {
+    CpuSets { server: [0, 16].into(), client: [8, 24].into(), remarks: Vec::new() }
+}
+
+fn expected() -> Expected {
+    Expected { servers: vec![510], clients: vec![500] }
+}
+
+fn texts(trips: &[Trip]) -> Vec<String> {
+    trips.iter().map(Trip::to_string).collect()
+}
+
+#[test]
+fn a_quiet_run_stands_however_busy_its_own_processes_are() {
+    assert_eq!(trips(&Tolerances::default(), |_| {}), []);
+}
+
+#[test]
+fn a_stranger_on_the_servers_cpus_is_named_with_its_share() {
+    let found = trips(&Tolerances::default(), |machine| {
+        machine.process(600, "cc1plus", 1, 600, 140, 0);
+        machine.ticks(100_000, &busy(100));
+    });
+    let names = vec![("cc1plus".to_owned(), 1000)];
+    let share = 100.0 / 1500.0;
+    assert_eq!(found, [Trip::ForeignCpu { side: Side::Server, share, names }]);
+    let text = "strangers used 6.7 % of the server's CPUs (cc1plus 1000 ms)";
+    assert_eq!(texts(&found), [text]);
+}
+
+#[test]
+fn a_stranger_that_came_and_went_is_still_counted() {
+    let found = trips(&Tolerances::default(), |machine| machine.ticks(100_000, &busy(40)));
+    assert_eq!(texts(&found), ["strangers used 2.8 % of the server's CPUs"]);
+}
+
+#[test]
+fn a_stranger_elsewhere_or_below_the_tolerance_does_not_void_a_run() {
+    let elsewhere = trips(&Tolerances::default(), |machine| {
+        let mut busy = busy(0);
+        busy.push((5, 900, 0, 500));
+        machine.ticks(100_000, &busy);
+        machine.process(600, "cc1plus", 1, 600, 940, 5);
+    });
+    assert_eq!(elsewhere, []);
+    let few = trips(&Tolerances::default(), |machine| machine.ticks(100_000, &busy(3)));
+    assert_eq!(few, []);
+    let allowed = Tolerances { foreign_share_max: 0.1, ..Tolerances::default() };
+    assert_eq!(trips(&allowed, |machine| machine.ticks(100_000, &busy(100))), []);
+}
+
+#[test]
+fn stolen_time_trips_the_side_it_was_stolen_from() {
+    let found = trips(&Tolerances::default(), |machine| {
+        let mut busy = busy(0);
+        busy[2].3 = 60;
+        machine.ticks(100_000, &busy);
+    });
+    assert_eq!(found, [Trip::Stolen { side: Side::Client, share: 60.0 / 1060.0 }]);
+}
+
+#[test]
+fn throttling_and_moving_frequencies_trip_on_the_runs_cpus_only() {
+    let found = trips(&Tolerances::default(), |machine| {
+        let file = |cpu: usize, path: &str, text: &str| {
+            machine.file(&format!("/sys/devices/system/cpu/cpu{cpu}/{path}"), text);
+        };
+        file(8, "thermal_throttle/core_throttle_count", "4");
+        file(9, "thermal_throttle/core_throttle_count", "9");
+        file(16, "cpufreq/scaling_cur_freq", "2000000");
+        file(17, "cpufreq/scaling_cur_freq", "1000000");
+        file(24, "cpufreq/scaling_cur_freq", "3300000");
+    });
+    let expected = [
+        Trip::HotThrottled { cpu: 8, times: 4 },
+        Trip::Frequency { cpu: 16, before_khz: 3_400_000, after_khz: 2_000_000 },
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(texts(&found)[1], "CPU 16 went from 3400 to 2000 MHz");
+}
+
+#[test]
+fn lost_segments_and_refused_connections_trip() {
+    let disturb = |machine: &Machine| machine.tcp(1_001_000, 500, 7);
+    let found = trips(&Tolerances::default(), disturb);
+    let expected =
+        [Trip::SentAgain { segments: 500, sent: 1_000_000 }, Trip::ListenOverflow { times: 7 }];
+    assert_eq!(found, expected);
+    let overload = Tolerances {
+        listen_overflows_max: 1000,
+        sent_again_share_max: 0.5,
+        ..Tolerances::default()
+    };
+    assert_eq!(trips(&overload, disturb), []);
+}
+
+#[test]
+fn a_quota_that_ran_out_trips() {
+    let machine = Machine::container();
+    let sets = CpuSets { server: [2].into(), client: [3].into(), remarks: Vec::new() };
+    let mut guard = Guard::new(machine.root.clone(), sets, Tolerances::default());
+    assert_eq!(guard.boundary(&Expected::default()), []);
+    let throttled = |times: u32| {
+        machine.file("/sys/fs/cgroup/cpu.stat", &format!("nr_periods 90\nnr_throttled {times}\n"));
+    };
+    throttled(8);
+    assert_eq!(guard.boundary(&Expected::default()), [Trip::QuotaThrottled { times: 5 }]);
+    assert_eq!(guard.boundary(&Expected::default()), [], "each run is judged by itself");
+    throttled(20);
+    guard.begin();
+    assert_eq!(guard.boundary(&Expected::default()), [], "what came before the run is not its");
+}
+
+#[test]
+fn trips_survive_a_run_file() {
+    let found = trips(&Tolerances::default(), |machine| machine.tcp(1_001_000, 500, 7));
+    let text = serde_json::to_string(&found).unwrap();
+    assert!(text.contains(r#"{"guard":"listen_overflow","times":7}"#), "{text}");
+    assert_eq!(serde_json::from_str::<Vec<Trip>>(&text).unwrap(), found);
+}
