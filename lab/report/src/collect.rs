@@ -34,7 +34,9 @@ impl Palette {
         };
         let mut names: Vec<String> = files
             .iter()
-            .flat_map(|file| file.contenders.iter().map(|contender| contender.name.clone()))
+            .flat_map(|file| &file.contenders)
+            .filter(|contender| contender.skipped.is_none())
+            .map(|contender| contender.name.clone())
             .filter(|name| !is_second(name))
             .collect();
         names.sort_unstable();
@@ -301,7 +303,7 @@ fn sentence(verdict: &Verdict) -> String {
     if verdict.decision == Decision::Void {
         return format!("is not judged: {}", verdict.note);
     }
-    let estimate = numbers::ratio(ratio.estimate);
+    let [estimate, low, high] = numbers::ratio(ratio.estimate, ratio.low, ratio.high);
     let what = match verdict.measure {
         Measure::ServerCpu => format!("used {estimate}x the server CPU per request of {reference}"),
         Measure::Throughput => {
@@ -312,8 +314,8 @@ fn sentence(verdict: &Verdict) -> String {
         Measure::Memory => format!("used {estimate}x the peak memory of {reference}"),
         Measure::Other => format!("had {estimate}x the figure of {reference}"),
     };
-    let (low, high) = (numbers::ratio(ratio.low), numbers::ratio(ratio.high));
-    let mut text = format!("{what} (95 % interval {low} to {high}): {}", verdict.decision.words());
+    let mut text =
+        format!("{what} (95\u{a0}% interval {low} to {high}): {}", verdict.decision.words());
     if let Some(more) = verdict.more_blocks {
         text.push_str(&format!("; about {} more blocks would tell", numbers::count(more.into())));
     }

@@ -67,11 +67,11 @@ pub(crate) fn rate(value: f64) -> String {
 /// A latency in milliseconds, with the unit that keeps it short.
 pub(crate) fn latency(milliseconds: f64) -> String {
     if milliseconds >= 1e3 {
-        format!("{} s", short(milliseconds / 1e3))
+        format!("{}\u{a0}s", short(milliseconds / 1e3))
     } else if milliseconds >= 1.0 {
-        format!("{} ms", short(milliseconds))
+        format!("{}\u{a0}ms", short(milliseconds))
     } else {
-        format!("{} µs", short(milliseconds * 1e3))
+        format!("{}\u{a0}µs", short(milliseconds * 1e3))
     }
 }
 
@@ -79,25 +79,25 @@ pub(crate) fn latency(milliseconds: f64) -> String {
 pub(crate) fn bytes(value: f64) -> String {
     let size = value.abs();
     if size >= 1024.0 * 1024.0 * 1024.0 {
-        format!("{} GiB", short(value / (1024.0 * 1024.0 * 1024.0)))
+        format!("{}\u{a0}GiB", short(value / (1024.0 * 1024.0 * 1024.0)))
     } else if size >= 1024.0 * 1024.0 {
-        format!("{} MiB", short(value / (1024.0 * 1024.0)))
+        format!("{}\u{a0}MiB", short(value / (1024.0 * 1024.0)))
     } else if size >= 1024.0 {
-        format!("{} KiB", short(value / 1024.0))
+        format!("{}\u{a0}KiB", short(value / 1024.0))
     } else {
-        format!("{} B", short(value))
+        format!("{}\u{a0}B", short(value))
     }
 }
 
-/// A ratio: two digits, or three where two would hide what decides.
-pub(crate) fn ratio(value: f64) -> String {
-    let digits = if (value - 1.0).abs() < 0.0995 { 3 } else { 2 };
-    fixed(value, digits)
+/// A ratio and the ends of its interval, with as many digits as the interval deserves.
+pub(crate) fn ratio(estimate: f64, low: f64, high: f64) -> [String; 3] {
+    let digits = if (high - low) / estimate < 0.05 { 3 } else { 2 };
+    [estimate, low, high].map(|value| fixed(value, digits))
 }
 
 /// A share as a percentage with one digit.
 pub(crate) fn percent(share: f64) -> String {
-    format!("{} %", fixed(share * 100.0, 1))
+    format!("{}\u{a0}%", fixed(share * 100.0, 1))
 }
 
 /// A moment in seconds since 1970 as a date and time in UTC.
@@ -130,10 +130,10 @@ mod tests {
         assert_eq!(short(0.5), "0.5");
         assert_eq!(short(12.0), "12");
         assert_eq!(rate(20_000.0), "20k");
-        assert_eq!(latency(0.412), "412 µs");
-        assert_eq!(bytes(13_517.0), "13.2 KiB");
-        assert_eq!(ratio(0.8123), "0.81");
-        assert_eq!(ratio(1.0123), "1.012");
+        assert_eq!(latency(0.412), "412\u{a0}µs");
+        assert_eq!(bytes(13_517.0), "13.2\u{a0}KiB");
+        assert_eq!(ratio(0.812, 0.79, 0.834), ["0.81", "0.79", "0.83"]);
+        assert_eq!(ratio(1.0123, 1.0, 1.02), ["1.012", "1.000", "1.020"]);
     }
 
     #[test]

@@ -115,12 +115,16 @@ fn write_verdicts(page: &mut String, verdicts: &[Verdict]) {
     page.push_str("<ul class=\"verdicts\">\n");
     for Verdict { word, name, sentence } in verdicts {
         let class = word.replace(' ', "-");
-        let (name, sentence) = (Html(name), Html(sentence));
-        let _ = writeln!(
-            page,
-            "<li data-name=\"{name}\"><span class=\"word {class}\">{word}</span>\
-             <span><b>{name}</b> {sentence}</span></li>"
-        );
+        let name = Html(name);
+        let _ = write!(page, "<li data-name=\"{name}\" class=\"{class}\"><span><b>{name}</b> ");
+        // The word stands at the end of the sentence; what follows it is a remark.
+        let _ = match sentence.split_once(&format!(": {word}")) {
+            Some((before, after)) => {
+                write!(page, "{}: <em>{word}</em>{}", Html(before), Html(after))
+            }
+            None => write!(page, "{}", Html(sentence)),
+        };
+        page.push_str("</span></li>\n");
     }
     page.push_str("</ul>\n");
 }

@@ -27,10 +27,14 @@ pub(crate) fn standing(files: &[RunFile]) -> Standing {
     if files.iter().all(|file| file.blocks.is_empty()) {
         add(&mut reasons, Light::Red, "nothing was measured".to_owned());
     }
+    if files.iter().all(|file| file.verdicts.is_empty()) {
+        add(&mut reasons, Light::Amber, "nothing is compared with anything".to_owned());
+    }
     for file in files {
         judge_result(file, &mut reasons);
         judge_machine(file, &mut reasons);
     }
+    judge_quiet(files, &mut reasons);
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.light));
     let light = reasons.first().map_or(Light::Green, |reason| reason.light);
     if reasons.is_empty() {
@@ -49,6 +53,7 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
         !matches!(verdict.decision, Decision::Void | Decision::Other)
     };
     match &file.again {
+        None if file.verdicts.is_empty() => {}
         None => add(reasons, Light::Red, format!("{run}: no A/A arm, so the noise is unknown")),
         Some(again) if again.band > BAND_MAX => {
             let band = numbers::percent(again.band);
@@ -57,16 +62,7 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
         }
         Some(_) => {}
     }
-    for check in &file.checks {
-        let who = check.contender.as_deref().unwrap_or("the run");
-        let (light, words) = match check.outcome {
-            Outcome::Failed => (Light::Red, "failed"),
-            Outcome::Warned => (Light::Amber, "is odd"),
-            Outcome::ClientBound => (Light::Amber, "shows that the client was the limit"),
-            Outcome::Passed | Outcome::Skipped | Outcome::Other => continue,
-        };
-        add(reasons, light, format!("{run}: “{}” {words} for {who}", check.name));
-    }
+    judge_checks(file, reasons);
     for verdict in file.verdicts.iter().filter(judged) {
         let name = &verdict.contender;
         if file.blocks_of(name).any(|block| block.errors_total() > 0) {
@@ -75,11 +71,10 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
     }
     let fewest = file.verdicts.iter().filter(judged).map(|verdict| verdict.blocks).min();
     match fewest {
-        None => add(reasons, Light::Amber, format!("{run}: nothing is compared")),
         Some(blocks) if blocks < BLOCKS_MIN => {
             add(reasons, Light::Amber, format!("{run}: a verdict rests on {blocks} blocks only"));
         }
-        Some(_) => {}
+        Some(_) | None => {}
     }
     if file.is_partial {
         add(reasons, Light::Amber, format!("{run}: stopped before its plan was done"));
@@ -87,6 +82,31 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
     if file.tool.is_modified || file.tool.commit.is_empty() {
         let text = "the lab was built from sources that no commit names";
         add(reasons, Light::Amber, text.to_owned());
+    }
+}
+
+/// A check that went wrong for several contenders is one reason.
+fn judge_checks(file: &RunFile, reasons: &mut Vec<Reason>) {
+    let mut seen: Vec<(&str, Outcome)> = Vec::new();
+    for check in &file.checks {
+        let (light, words) = match check.outcome {
+            Outcome::Failed => (Light::Red, "failed"),
+            Outcome::Warned => (Light::Amber, "is odd"),
+            Outcome::ClientBound => (Light::Amber, "shows that the client was the limit"),
+            Outcome::Passed | Outcome::Skipped | Outcome::Other => continue,
+        };
+        if seen.contains(&(&check.name, check.outcome)) {
+            continue;
+        }
+        seen.push((&check.name, check.outcome));
+        let same = file
+            .checks
+            .iter()
+            .filter(|other| other.name == check.name && other.outcome == check.outcome);
+        let names: Vec<&str> =
+            same.map(|other| other.contender.as_deref().unwrap_or("the run")).collect();
+        let (run, check, names) = (&file.run, &check.name, names.join(", "));
+        add(reasons, light, format!("{run}: “{check}” {words} for {names}"));
     }
 }
 
@@ -107,19 +127,35 @@ fn judge_machine(file: &RunFile, reasons: &mut Vec<Reason>) {
     if shared {
         add(reasons, Light::Red, format!("{run}: client and servers share a CPU"));
     }
-    let disturbances =
-        [(machine.stolen_share, "the host took"), (machine.foreign_share, "other programs used")];
-    for (share, what) in disturbances {
-        let Some(share) = share.filter(|share| *share > DISTURBED_MAX) else { continue };
-        let light = if share > DISTURBED_RED { Light::Red } else { Light::Amber };
-        let share = numbers::percent(share);
-        add(reasons, light, format!("{run}: {what} {share} of the servers' CPU time"));
-    }
     if let Some([load, ..]) = machine.load_before
         && load > LOAD_MAX * f64::from(machine.cpus)
     {
         let load = numbers::fixed(load, 2);
         add(reasons, Light::Amber, format!("{run}: the machine had a load of {load} before"));
+    }
+}
+
+/// The worst of all runs is one reason, whatever they are called.
+fn judge_quiet(files: &[RunFile], reasons: &mut Vec<Reason>) {
+    type Share = fn(&RunFile) -> Option<f64>;
+    let disturbances: [(Share, &str); 2] = [
+        (|file| file.machine.stolen_share, "the host took"),
+        (|file| file.machine.foreign_share, "other programs used"),
+    ];
+    for (share, what) in disturbances {
+        let disturbed: Vec<f64> =
+            files.iter().filter_map(share).filter(|share| *share > DISTURBED_MAX).collect();
+        let worst = disturbed.iter().copied().fold(0.0, f64::max);
+        if disturbed.is_empty() {
+            continue;
+        }
+        let light = if worst > DISTURBED_RED { Light::Red } else { Light::Amber };
+        let (worst, count) = (numbers::percent(worst), disturbed.len());
+        let text = match count {
+            1 => format!("{what} {worst} of the servers' CPU time in one run"),
+            _ => format!("{what} up to {worst} of the servers' CPU time in {count} runs"),
+        };
+        add(reasons, light, text);
     }
 }
 

@@ -8,7 +8,7 @@ use super::scale::{Scale, from_zero};
 use crate::content::Series;
 use crate::numbers;
 
-const WORD_WIDTH: f64 = 106.0;
+const WORD_WIDTH: f64 = 126.0;
 
 /// Blocks are spread over the height of a lane by their number, in this many steps, so that equal
 /// values do not hide each other.

@@ -41,18 +41,24 @@ pub(crate) fn draw(groups: &[Group<'_>], size: Size) -> String {
     let lanes = Lanes::new(size, 18.0, 150.0, WORD_WIDTH);
     let (low, high) = range(groups);
     let scale = Scale::log((low, high), (lanes.left, lanes.right));
-    let top = 34.0;
+    let top = 48.0;
     let height_of = |group: &Group<'_>| 30.0 + group.rows.len() as f64 * lanes.height();
     let bottom = top + groups.iter().map(height_of).sum::<f64>() + 4.0;
     axis(&mut canvas, &scale, (low, high), (top - 8.0, bottom));
+    // Bands first, then the line at 1, then the lanes: names and marks stand above both.
+    let mut y = top;
+    for group in groups {
+        if let Some(band) = group.band {
+            let (left, right) = (scale.at(1.0 / (1.0 + band)), scale.at(1.0 + band));
+            canvas.rect((left, y + 26.0), (right - left, height_of(group) - 24.0), "band");
+        }
+        y += height_of(group);
+    }
+    let one = scale.at(1.0);
+    canvas.line((one, top - 8.0), (one, bottom), "one");
     let mut y = top;
     for group in groups {
         y += 30.0;
-        if let Some(band) = group.band {
-            let (left, right) = (scale.at(1.0 / (1.0 + band)), scale.at(1.0 + band));
-            let height = group.rows.len() as f64 * lanes.height();
-            canvas.rect((left, y - 4.0), (right - left, height + 6.0), "band");
-        }
         let title = fit(&group.title, size.width(), 12.5);
         canvas.text((0.0, y - 9.0), Anchor::Start, "group", &title);
         for row in &group.rows {
@@ -60,8 +66,6 @@ pub(crate) fn draw(groups: &[Group<'_>], size: Size) -> String {
             y += lanes.height();
         }
     }
-    let one = scale.at(1.0);
-    canvas.line((one, top - 8.0), (one, bottom), "one");
     canvas.text((scale.at(low), 12.0), Anchor::Start, "axis", "← less CPU per request");
     canvas.text((scale.at(high), 12.0), Anchor::End, "axis", "more →");
     canvas.finish(size.width(), bottom + 4.0, "Paired ratios with their 95 % intervals")
@@ -107,8 +111,9 @@ fn lane(canvas: &mut Canvas, lanes: &Lanes, scale: &Scale, y: f64, row: &Row<'_>
     });
     let labels = Labels { name: row.name, series: row.series, figure: &figure, word: row.word };
     let lane = lanes.lane(canvas, y, &labels, WORD_WIDTH);
+    let middle = lane.middle();
+    canvas.line((lanes.left, middle), (lanes.right, middle), "guide");
     if let Some(ratio) = row.ratio {
-        let middle = lane.middle();
         let (low, high) = (scale.at(ratio.low), scale.at(ratio.high));
         canvas.line((low, middle), (high, middle), "whisker");
         for end in [low, high] {

@@ -44,7 +44,7 @@ impl Lanes {
     /// `figure_width` and `word_width` are the room for figures and words on wide screens.
     pub(crate) fn new(size: Size, plot_height: f64, figure_width: f64, word_width: f64) -> Lanes {
         let (left, right) = match size {
-            Size::Wide => (186.0, size.width() - figure_width - word_width - 12.0),
+            Size::Wide => (196.0, size.width() - figure_width - word_width - 12.0),
             Size::Narrow => (6.0, size.width() - 6.0),
         };
         Lanes { size, plot_height, left, right }

@@ -82,7 +82,6 @@ pub(crate) fn draw(frame: &Frame<'_>, lines: &[Line<'_>]) -> String {
     let places = name_places(lines, (top + 4.0, bottom));
     for (line, place) in lines.iter().zip(places) {
         canvas.open(line.series, line.name);
-        canvas.curve(&line.points, "halo");
         canvas.curve(&line.points, "line");
         for (x, y, is_hollow) in &line.marks {
             canvas.mark((*x, *y), 3.6, line.series, if *is_hollow { "hollow" } else { "" });

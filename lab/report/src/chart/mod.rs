@@ -25,7 +25,7 @@ impl Size {
     /// The width in CSS pixels at which the text has its natural size.
     pub(crate) fn width(self) -> f64 {
         match self {
-            Size::Wide => 840.0,
+            Size::Wide => 960.0,
             Size::Narrow => 348.0,
         }
     }

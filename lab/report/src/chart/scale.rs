@@ -1,5 +1,8 @@
 //! Values to places on an axis, and where its ticks are.
 
+/// The fewest ticks of a logarithmic axis.
+const TICKS_MIN: usize = 4;
+
 /// An axis from a value at `start` to a value at `end`, in pixels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
@@ -49,8 +52,8 @@ pub(crate) fn from_zero(largest: f64, ticks: usize) -> (f64, f64) {
     ((largest / step).ceil() * step, step)
 }
 
-/// Ticks at 1, 2 and 5 times the powers of ten within two positive values; the powers alone where
-/// that would be more than `most`.
+/// Ticks at 1, 2 and 5 times the powers of ten within two positive values: more where these would
+/// be very few, and the powers alone where they would be more than `most`.
 pub(crate) fn log_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let within = |factors: &[f64]| -> Vec<f64> {
@@ -61,13 +64,17 @@ pub(crate) fn log_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
             .collect()
     };
     let all = within(&[1.0, 2.0, 5.0]);
-    if all.len() <= most { all } else { within(&[1.0]) }
+    if all.len() > most {
+        return within(&[1.0]);
+    }
+    if all.len() < TICKS_MIN { within(&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]) } else { all }
 }
 
 /// The nearest of the steps 1, 2 and 5 times a power of ten below and above a positive range.
 pub(crate) fn log_range(low: f64, high: f64) -> (f64, f64) {
+    // A range of two powers of ten and more has ticks enough, so these are at 1, 2 and 5.
     let steps = log_ticks(low / 10.0, high * 10.0, usize::MAX);
-    let below = steps.iter().copied().filter(|step| *step <= low).fold(low / 2.0, f64::max);
+    let below = steps.iter().copied().filter(|step| *step <= low).fold(low / 10.0, f64::max);
     let above = steps.iter().copied().filter(|step| *step >= high).fold(f64::INFINITY, f64::min);
     (below, if above.is_finite() { above } else { high * 2.0 })
 }
@@ -88,6 +95,7 @@ mod tests {
         let (low, high) = log_range(0.13, 7.0);
         assert!((low - 0.1).abs() < 1e-9 && (high - 10.0).abs() < 1e-9, "{low} {high}");
         assert_eq!(log_ticks(1.0, 10.0, 9), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(log_ticks(2.0, 5.0, 9), [2.0, 3.0, 4.0, 5.0]);
         assert_eq!(log_ticks(1.0, 1000.0, 4), [1.0, 10.0, 100.0, 1000.0]);
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn forest(report: &Report) -> Option<Section> {
         ("contender", "", false),
         ("against", "", false),
         ("ratio", "×", true),
-        ("95 % interval", "×", true),
+        ("95\u{a0}% interval", "×", true),
         ("blocks", "", true),
         ("p, corrected", "", true),
         ("verdict", "", false),
@@ -72,7 +72,7 @@ pub(crate) fn forest(report: &Report) -> Option<Section> {
         return None;
     }
     let caption = "Server CPU time per request against the reference (×, logarithmic axis), with \
-                   95 % intervals of paired blocks. Left of the line is cheaper. The shaded band \
+                   95\u{a0}% intervals of paired blocks. Left of the line is cheaper. The shaded band \
                    is how far the same program differs from itself (A/A): nothing inside it is \
                    ranked.";
     let figure = Figure {

@@ -25,6 +25,10 @@ pub(crate) fn section(scenario: &Scenario) -> Section {
         parts.extend(ranking_note(run).map(Part::Text));
         parts.extend(cpu_figure(run).map(Part::Figure));
         parts.extend(order_figure(run).map(Part::Figure));
+        if let Some(table) = measures(run) {
+            parts.push(Part::Heading("What else it took".to_owned()));
+            parts.push(Part::Table(table));
+        }
     }
     match equal_rate(scenario) {
         Some(run) => parts.extend(percentile_figure(run).map(Part::Figure)),
@@ -50,75 +54,88 @@ fn contender(row: &Row) -> Cell {
     cell
 }
 
-/// Columns that no contender has a figure for are left out.
+/// A column: its title, its unit, how a figure is written, and who has one.
+type Column = (&'static str, &'static str, fn(&Row) -> String, fn(&Row) -> bool);
+
+/// What the ranking rests on.
+const COSTS: &[Column] = &[
+    ("server CPU", "µs/request", |row| us(row.server_us.map(|it| it.median)), |_| true),
+    ("p25 to p75", "µs/request", quartiles, |row| row.server_us.is_some()),
+    ("user", "µs/request", |row| us(row.user_us), |row| row.user_us.is_some()),
+    ("system", "µs/request", |row| us(system(row)), |row| row.user_us.is_some()),
+    ("throughput", "requests/s", |row| numbers::fixed_or_dash(row.requests_per_s, 0), |_| true),
+    ("errors", "", |row| numbers::count(row.errors), |_| true),
+];
+
+/// What else was measured.
+const MEASURES: &[Column] = &[
+    (
+        "goodput",
+        "MB/s",
+        |row| numbers::fixed_or_dash(row.goodput_mb_per_s, 1),
+        |row| row.goodput_mb_per_s.is_some_and(|goodput| goodput > 0.0),
+    ),
+    (
+        "on the wire",
+        "bytes/reply",
+        |row| numbers::fixed_or_dash(row.wire_bytes_per_reply, 0),
+        |row| row.wire_bytes_per_reply.is_some_and(|bytes| bytes > 0.0),
+    ),
+    (
+        "peak memory",
+        "MiB",
+        |row| numbers::fixed_or_dash(row.memory_peak_bytes.map(mebibytes), 1),
+        |row| row.memory_peak_bytes.is_some(),
+    ),
+    (
+        "context switches",
+        "per request",
+        |row| numbers::fixed_or_dash(row.switches_per_request, 3),
+        |row| row.switches_per_request.is_some(),
+    ),
+    ("client CPU", "µs/request", |row| us(row.client_us), |row| row.client_us.is_some()),
+    (
+        "client headroom",
+        "×",
+        |row| numbers::fixed_or_dash(row.headroom, 1),
+        |row| row.headroom.is_some(),
+    ),
+];
+
 fn costs(run: &Run) -> Table {
-    type Figure = fn(&Row) -> String;
-    type Known = fn(&Row) -> bool;
-    let columns: [(&str, &'static str, Figure, Known); 13] = [
-        ("rank", "", |row| row.rank.map_or("–".into(), |rank| rank.to_string()), |_| true),
-        ("", "", |_| String::new(), |_| true),
-        ("server CPU", "µs/request", |row| us(row.server_us.map(|it| it.median)), |_| true),
-        (
-            "p25 to p75",
-            "µs/request",
-            |row| {
-                row.server_us.map_or("–".into(), |it| {
-                    let [low, high] =
-                        [it.quarter_low, it.quarter_high].map(|it| numbers::fixed(it, 2));
-                    format!("{low} to {high}")
-                })
-            },
-            |row| row.server_us.is_some(),
-        ),
-        ("user", "µs", |row| us(row.user_us), |row| row.user_us.is_some()),
-        ("system", "µs", |row| us(system(row)), |row| row.user_us.is_some()),
-        ("requests", "1/s", |row| numbers::fixed_or_dash(row.requests_per_s, 0), |_| true),
-        (
-            "goodput",
-            "MB/s",
-            |row| numbers::fixed_or_dash(row.goodput_mb_per_s, 1),
-            |row| row.goodput_mb_per_s.is_some_and(|goodput| goodput > 0.0),
-        ),
-        ("client CPU", "µs/request", |row| us(row.client_us), |row| row.client_us.is_some()),
-        (
-            "headroom",
-            "×",
-            |row| numbers::fixed_or_dash(row.headroom, 1),
-            |row| row.headroom.is_some(),
-        ),
-        (
-            "switches",
-            "per request",
-            |row| numbers::fixed_or_dash(row.switches_per_request, 3),
-            |row| row.switches_per_request.is_some(),
-        ),
-        (
-            "on the wire",
-            "B/reply",
-            |row| numbers::fixed_or_dash(row.wire_bytes_per_reply, 0),
-            |row| row.wire_bytes_per_reply.is_some_and(|bytes| bytes > 0.0),
-        ),
-        (
-            "peak memory",
-            "MiB",
-            |row| numbers::fixed_or_dash(row.memory_peak_bytes.map(mebibytes), 1),
-            |row| row.memory_peak_bytes.is_some(),
-        ),
-    ];
-    let known: Vec<_> =
-        columns.into_iter().filter(|(.., is_known)| run.rows.iter().any(is_known)).collect();
-    let mut heads: Vec<(&str, &'static str, bool)> =
-        known.iter().map(|(title, unit, ..)| (*title, *unit, true)).collect();
-    heads[1] = ("contender", "", false);
-    heads.push(("errors", "", true));
+    let mut table = figures(run, COSTS);
+    let rank = Table::new(&[("rank", "", true)]).columns;
+    table.columns.splice(0..0, rank);
+    for (cells, row) in table.rows.iter_mut().zip(&run.rows) {
+        cells.insert(0, row.rank.map_or("–".into(), |rank| rank.to_string()).into());
+    }
+    table
+}
+
+fn measures(run: &Run) -> Option<Table> {
+    Some(figures(run, MEASURES)).filter(|table| table.columns.len() > 1)
+}
+
+/// The contenders with these columns. Columns that nobody has a figure for are left out.
+fn figures(run: &Run, columns: &[Column]) -> Table {
+    let known: Vec<&Column> =
+        columns.iter().filter(|(.., is_known)| run.rows.iter().any(is_known)).collect();
+    let mut heads = vec![("contender", "", false)];
+    heads.extend(known.iter().map(|(title, unit, ..)| (*title, *unit, true)));
     let mut table = Table::new(&heads);
     for row in &run.rows {
-        let mut cells: Vec<Cell> = known.iter().map(|(.., figure, _)| figure(row).into()).collect();
-        cells[1] = contender(row);
-        cells.push(numbers::count(row.errors).into());
+        let mut cells = vec![contender(row)];
+        cells.extend(known.iter().map(|(_, _, figure, _)| Cell::from(figure(row))));
         table.push(cells);
     }
     table
+}
+
+fn quartiles(row: &Row) -> String {
+    row.server_us.map_or("–".into(), |it| {
+        let [low, high] = [it.quarter_low, it.quarter_high].map(|it| numbers::fixed(it, 2));
+        format!("{low} to {high}")
+    })
 }
 
 fn us(value: Option<f64>) -> String {
@@ -226,7 +243,7 @@ fn order_figure(run: &Run) -> Option<Figure> {
         title: "Throughput in run order".to_owned(),
         caption: format!(
             "Each dot is a block; the line is the contender's own median, and a lane reaches from \
-             −{deviation:.0} % to +{deviation:.0} % of it. A slope in all lanes is the machine \
+             −{deviation:.0}\u{a0}% to +{deviation:.0}\u{a0}% of it. A slope in all lanes is the machine \
              drifting, in one lane it is the contender."
         ),
         wide: order::draw(&rows, Size::Wide),
@@ -374,7 +391,7 @@ fn ladder_figure(scenario: &Scenario) -> Option<Figure> {
     (!climbs.is_empty()).then(|| Figure {
         title: "Latency against offered load".to_owned(),
         caption: "p99 from the intended start. A hollow mark is a rate that the contender did not \
-                  keep up with: fewer than 99 % were answered, or requests were dropped."
+                  keep up with: fewer than 99\u{a0}% were answered, or requests were dropped."
             .to_owned(),
         wide: ladder::draw(&climbs, Size::Wide),
         narrow: ladder::draw(&climbs, Size::Narrow),
