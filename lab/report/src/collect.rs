@@ -39,7 +39,7 @@ impl Palette {
             .map(|contender| contender.name.clone())
             .filter(|name| !is_second(name))
             .collect();
-        names.sort_unstable();
+        names.sort_unstable_by_key(|name| (name.to_lowercase(), name.clone()));
         names.dedup();
         Palette { numbers: names.into_iter().zip(0..).collect() }
     }

@@ -54,9 +54,9 @@ fn light_class(light: Light) -> &'static str {
 
 fn write_standing(page: &mut String, document: &Document) {
     let class = light_class(document.light);
-    let _ = write!(
+    let _ = writeln!(
         page,
-        "<div class=\"standing {class}\"><p class=\"badge\">{}</p>\n",
+        "<div class=\"standing {class}\"><p class=\"badge\">{}</p>",
         Html(document.light_words)
     );
     let (shown, folded) = document.reasons.split_at(document.reasons.len().min(REASONS_SHOWN));

@@ -18,10 +18,10 @@ fn compare(name: &str, files: &[RunFile]) {
     for (form, text) in forms {
         let path = folder.join(format!("{name}.{form}"));
         if std::env::var_os("REWRITE_GOLDEN").is_some() {
-            fs::write(&path, &text).unwrap();
+            fs::write(&path, &text).expect("the golden folder is writable");
             continue;
         }
-        let golden = fs::read_to_string(&path).unwrap();
+        let golden = fs::read_to_string(&path).expect("the golden file is there");
         let differs = golden.lines().zip(text.lines()).position(|(old, new)| old != new);
         assert!(
             golden == text,
@@ -90,7 +90,7 @@ fn hostile() -> Vec<RunFile> {
         text = text.replace(word, &nasty);
     }
     let mut files: Vec<RunFile> =
-        text.split('\u{1e}').map(|text| RunFile::read(text).unwrap()).collect();
+        text.split('\u{1e}').map(|text| RunFile::read(text).expect("still a run file")).collect();
     for file in &mut files {
         file.machine.cpu = NASTY.into();
         file.machine.kernel = NASTY.into();

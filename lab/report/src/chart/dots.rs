@@ -8,7 +8,8 @@ use super::scale::{Scale, from_zero};
 use crate::content::Series;
 use crate::numbers;
 
-const WORD_WIDTH: f64 = 126.0;
+/// The room for the unit, and for the unit with a label such as CLIENT-BOUND.
+const WORD_WIDTHS: (f64, f64) = (34.0, 126.0);
 
 /// Blocks are spread over the height of a lane by their number, in this many steps, so that equal
 /// values do not hide each other.
@@ -27,7 +28,9 @@ pub(crate) struct Row<'a> {
 
 pub(crate) fn draw(rows: &[Row<'_>], size: Size) -> String {
     let mut canvas = Canvas::default();
-    let lanes = Lanes::new(size, 20.0, 66.0, WORD_WIDTH);
+    let is_labelled = rows.iter().any(|row| row.word.contains(' '));
+    let word_width = if is_labelled { WORD_WIDTHS.1 } else { WORD_WIDTHS.0 };
+    let lanes = Lanes::new(size, 20.0, 66.0, word_width);
     let largest = rows.iter().flat_map(|row| &row.blocks).copied().fold(0.0, f64::max);
     let ticks = if size == Size::Wide { 8 } else { 5 };
     let (end, step) = from_zero(largest, ticks);
@@ -54,7 +57,7 @@ fn lane(canvas: &mut Canvas, lanes: &Lanes, scale: &Scale, y: f64, row: &Row<'_>
     canvas.open(row.series, row.name);
     let figure = numbers::fixed(row.median, 2);
     let labels = Labels { name: row.name, series: row.series, figure: &figure, word: row.word };
-    let lane = lanes.lane(canvas, y, &labels, WORD_WIDTH);
+    let lane = lanes.lane(canvas, y, &labels);
     let zero = scale.at(0.0);
     let (top, height) = (lane.top + 3.0, lane.bottom - lane.top - 6.0);
     canvas.rect((zero, top), (scale.at(row.median) - zero, height), "bar");

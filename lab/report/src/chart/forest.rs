@@ -110,7 +110,7 @@ fn lane(canvas: &mut Canvas, lanes: &Lanes, scale: &Scale, y: f64, row: &Row<'_>
         format!("{estimate} ({low}–{high})")
     });
     let labels = Labels { name: row.name, series: row.series, figure: &figure, word: row.word };
-    let lane = lanes.lane(canvas, y, &labels, WORD_WIDTH);
+    let lane = lanes.lane(canvas, y, &labels);
     let middle = lane.middle();
     canvas.line((lanes.left, middle), (lanes.right, middle), "guide");
     if let Some(ratio) = row.ratio {

@@ -13,6 +13,7 @@ pub(crate) struct Lanes {
     size: Size,
     /// The height of the plot in a lane.
     plot_height: f64,
+    word_width: f64,
     pub(crate) left: f64,
     pub(crate) right: f64,
 }
@@ -47,7 +48,7 @@ impl Lanes {
             Size::Wide => (196.0, size.width() - figure_width - word_width - 12.0),
             Size::Narrow => (6.0, size.width() - 6.0),
         };
-        Lanes { size, plot_height, left, right }
+        Lanes { size, plot_height, word_width, left, right }
     }
 
     pub(crate) fn height(&self) -> f64 {
@@ -58,13 +59,7 @@ impl Lanes {
     }
 
     /// Writes the labels of the lane that begins at `y`, and says where its plot is.
-    pub(crate) fn lane(
-        &self,
-        canvas: &mut Canvas,
-        y: f64,
-        labels: &Labels<'_>,
-        word_width: f64,
-    ) -> Lane {
+    pub(crate) fn lane(&self, canvas: &mut Canvas, y: f64, labels: &Labels<'_>) -> Lane {
         let width = self.size.width();
         let Labels { name, series, figure, word } = labels;
         match self.size {
@@ -74,8 +69,8 @@ impl Lanes {
                 canvas.mark((7.0, lane.middle()), 4.5, *series, "");
                 let name = fit(name, self.left - 34.0, FONT);
                 canvas.text((20.0, base), Anchor::Start, "name", &name);
-                canvas.text((width - word_width, base), Anchor::End, "fig", figure);
-                canvas.text((width - word_width + 10.0, base), Anchor::Start, "word", word);
+                canvas.text((width - self.word_width, base), Anchor::End, "fig", figure);
+                canvas.text((width - self.word_width + 10.0, base), Anchor::Start, "word", word);
                 lane
             }
             Size::Narrow => {

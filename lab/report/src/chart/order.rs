@@ -53,7 +53,7 @@ pub(crate) fn draw(rows: &[Row<'_>], size: Size) -> String {
         let figure = numbers::fixed(row.median, 0);
         let word = if size == Size::Wide { "requests/s" } else { "/s" };
         let labels = Labels { name: row.name, series: row.series, figure: &figure, word };
-        let lane = lanes.lane(&mut canvas, y, &labels, WORD_WIDTH);
+        let lane = lanes.lane(&mut canvas, y, &labels);
         canvas.rect((lanes.left, lane.top), (lanes.right - lanes.left, 30.0), "field");
         canvas.line((lanes.left, lane.middle()), (lanes.right, lane.middle()), "own");
         let across = Scale::linear((-deviation, deviation), (lane.bottom - 2.0, lane.top + 2.0));
