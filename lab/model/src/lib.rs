@@ -8,8 +8,7 @@
 //! missing, and unknown words in lists of words read as `other`. A change that breaks readers
 //! raises [`SCHEMA`], and [`RunFile::read`] names both versions when it refuses a file.
 //!
-//! Where to start: [`RunFile`], then [`Block`](block::Block) and
-//! [`Verdict`](verdict::Verdict).
+//! Where to start: [`RunFile`], then [`Block`] and [`Verdict`].
 
 #![forbid(unsafe_code)]
 

@@ -233,43 +233,66 @@ pub(crate) fn environment(report: &Report) -> Section {
             facts.push([Cell::from(*name), values.join(" / ").into()]);
         }
     }
-    let mut runs = Table::new(&[
+    let tables = [facts, plans(records), states(records)];
+    section("Environment", tables.into_iter().map(Part::Table).collect())
+}
+
+fn plans(records: &[Record]) -> Table {
+    let mut table = Table::new(&[
         ("run", "", false),
-        ("began", "", false),
-        ("took", "s", true),
         ("seed", "", true),
         ("blocks", "", true),
         ("block", "", true),
         ("warm-up", "", true),
+        ("timeout", "", true),
         ("budget", "s", true),
         ("smallest effect", "", true),
-        ("load before", "", true),
-        ("load after", "", true),
-        ("stolen", "", true),
-        ("foreign CPU", "", true),
         ("scenario file", "SHA-256", false),
     ]);
-    for Record { run, started_unix_s, took_s, machine, plan, .. } in records {
-        let percent = |share: Option<f64>| share.map_or("–".to_owned(), numbers::percent);
-        let load = |load: Option<[f64; 3]>| numbers::fixed_or_dash(load.map(|load| load[0]), 2);
-        runs.push([
+    let time = |nanoseconds: u64| numbers::latency(nanoseconds as f64 / 1e6);
+    for Record { run, plan, .. } in records {
+        table.push([
+            run.as_str().into(),
+            plan.seed.to_string().into(),
+            plan.blocks.to_string().into(),
+            time(plan.block_ns).into(),
+            time(plan.warmup_ns).into(),
+            plan.timeout_ns.map_or("–".to_owned(), time).into(),
+            numbers::fixed_or_dash(plan.budget_s, 0).into(),
+            percent(plan.effect_min).into(),
+            hash(&plan.scenario_sha256),
+        ]);
+    }
+    table
+}
+
+fn states(records: &[Record]) -> Table {
+    let mut table = Table::new(&[
+        ("run", "", false),
+        ("began", "", false),
+        ("took", "s", true),
+        ("load before", "", true),
+        ("load after", "", true),
+        ("stolen by the host", "", true),
+        ("foreign CPU", "", true),
+    ]);
+    let load = |load: Option<[f64; 3]>| numbers::fixed_or_dash(load.map(|load| load[0]), 2);
+    for Record { run, started_unix_s, took_s, machine, .. } in records {
+        table.push([
             run.as_str().into(),
             numbers::moment(*started_unix_s).into(),
             numbers::fixed(*took_s, 0).into(),
-            plan.seed.to_string().into(),
-            plan.blocks.to_string().into(),
-            numbers::latency(plan.block_ns as f64 / 1e6).into(),
-            numbers::latency(plan.warmup_ns as f64 / 1e6).into(),
-            numbers::fixed_or_dash(plan.budget_s, 0).into(),
-            percent(plan.effect_min).into(),
             load(machine.load_before).into(),
             load(machine.load_after).into(),
             percent(machine.stolen_share).into(),
             percent(machine.foreign_share).into(),
-            hash(&plan.scenario_sha256),
         ]);
     }
-    section("Environment", vec![Part::Table(facts), Part::Table(runs)])
+    table
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".to_owned(), numbers::percent)
 }
 
 type Fact = fn(&Record) -> String;

@@ -3,7 +3,7 @@
 use peregrine_lab_model::verdict::{Decision, Measure};
 
 use crate::chart::{Size, forest};
-use crate::content::{Report, Run, Section as Scenario, Series};
+use crate::content::{Judged, Report, Run, Section as Scenario, Series};
 use crate::document::{Cell, Figure, Part, Section, Table, Verdict};
 use crate::numbers;
 
@@ -137,17 +137,23 @@ fn list(table: &mut Table, scenario: &str, run: &Run) {
         if judged.measure != Measure::ServerCpu || is_again(run, &judged.contender) {
             continue;
         }
-        let is_void = judged.decision == Decision::Void;
-        let three = |value: f64| if is_void { "–".into() } else { numbers::fixed(value, 3) };
-        let p_value = judged.p_value.map_or("–".to_owned(), |p_value| {
+        let Judged { ratio, p_value, .. } = judged;
+        let [estimate, low, high] =
+            [ratio.estimate, ratio.low, ratio.high].map(|value| numbers::fixed(value, 3));
+        let (estimate, interval) = match judged.decision {
+            Decision::Void => ("–".to_owned(), "–".to_owned()),
+            _ => (estimate, format!("{low} to {high}")),
+        };
+        let p_value = p_value.filter(|_| judged.decision != Decision::Void);
+        let p_value = p_value.map_or("–".to_owned(), |p_value| {
             if p_value < 0.001 { "< 0.001".to_owned() } else { numbers::fixed(p_value, 3) }
         });
         table.push([
             scenario.into(),
             Cell::name(&judged.contender, judged.series),
             judged.reference.as_str().into(),
-            three(judged.ratio.estimate).into(),
-            format!("{} to {}", three(judged.ratio.low), three(judged.ratio.high)).into(),
+            estimate.into(),
+            interval.into(),
             numbers::count(judged.blocks.into()).into(),
             p_value.into(),
             judged.decision.words().into(),

@@ -70,6 +70,10 @@ fn machine() -> Machine {
     }
 }
 
+fn hash(seed: u64) -> String {
+    format!("{:016x}", seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).repeat(4)
+}
+
 fn contender(server: &Server, index: usize) -> Contender {
     let name = server.0;
     let program = format!("target/release/lab-contender-{name}");
@@ -84,8 +88,8 @@ fn contender(server: &Server, index: usize) -> Contender {
         environment: [("PORT", "18080"), ("WORKERS", "1")]
             .map(|(name, value)| (name.into(), value.into()))
             .into(),
-        lock_sha256: format!("{:064x}", 0x9e37_79b9_7f4a_7c15_u128 * (index as u128 + 7)),
-        program_sha256: format!("{:064x}", 0xc2b2_ae3d_27d4_eb4f_u128 * (index as u128 + 3)),
+        lock_sha256: hash(index as u64 + 7),
+        program_sha256: hash(index as u64 + 103),
         workers: 1,
         skipped: None,
     }
@@ -243,7 +247,7 @@ pub(crate) fn run(shape: &Shape<'_>) -> RunFile {
         plan: Plan {
             scenario: shape.scenario.into(),
             description: "A small request and its reply, verified byte by byte.".into(),
-            scenario_sha256: format!("{:064x}", 0xabcd_ef01_2345_6789_u128 << 64),
+            scenario_sha256: hash(1),
             connections: shape.connections,
             is_tls: shape.scenario.starts_with("https"),
             schedule: shape.rate.map_or(Schedule::Closed { depth: 1 }, |rate_per_s| {
