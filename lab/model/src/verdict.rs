@@ -1,6 +1,6 @@
 //! What may be said, and what may not.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What may be said about one contender against another, by one measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,15 +29,32 @@ pub struct Verdict {
     pub note: String,
 }
 
-/// A ratio with its 95 % interval.
+/// A ratio with its 95 % interval. What could not be estimated is not a number, and `null` in the
+/// file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The estimate.
+    #[serde(deserialize_with = "number_or_null")]
     pub estimate: f64,
     /// The interval's lower end.
+    #[serde(deserialize_with = "number_or_null")]
     pub low: f64,
     /// The interval's upper end.
+    #[serde(deserialize_with = "number_or_null")]
     pub high: f64,
+}
+
+impl Ratio {
+    /// Whether all three are positive numbers, so that the ratio can be shown.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        [self.estimate, self.low, self.high].iter().all(|value| value.is_finite() && *value > 0.0)
+    }
+}
+
+/// JSON knows no number for "not a number": it is written as `null`.
+fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 /// What is compared.
@@ -103,6 +120,8 @@ pub struct Again {
     pub second: String,
     /// The second start's cost over the first one's.
     pub ratio: Ratio,
-    /// The share up to which differences count as noise: 0.02 is 2 %.
+    /// The share up to which differences count as noise: 0.02 is 2 %. Not a number, and `null` in
+    /// the file, if it could not be estimated.
+    #[serde(deserialize_with = "number_or_null")]
     pub band: f64,
 }

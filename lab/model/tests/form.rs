@@ -92,6 +92,15 @@ fn what_is_no_run_file_is_said_to_be_none() {
 }
 
 #[test]
+fn a_ratio_that_could_not_be_estimated_survives_the_file() {
+    let mut file = full();
+    assert!(file.verdicts[0].ratio.is_known());
+    file.verdicts[0].ratio = Ratio { estimate: f64::NAN, low: 0.0, high: f64::INFINITY };
+    let ratio = RunFile::read(&file.write()).unwrap().verdicts[0].ratio;
+    assert!(ratio.estimate.is_nan() && ratio.high.is_nan() && !ratio.is_known());
+}
+
+#[test]
 fn a_figure_without_a_counter_is_none() {
     let block = full().blocks.remove(0);
     assert_eq!(block.server_ns_per_request(), Some(5_000.0));

@@ -105,7 +105,7 @@ fn title(sections: &[Section]) -> String {
 
 fn run(file: &RunFile, palette: &Palette) -> Run {
     let again = file.again.as_ref();
-    let band = again.map(|again| again.band);
+    let band = again.map(|again| again.band).filter(|band| band.is_finite());
     let mut rows: Vec<Row> = file
         .contenders
         .iter()
@@ -149,7 +149,7 @@ fn ratio_for_rank(file: &RunFile, row: &Row) -> Option<Ratio> {
             && verdict.reference == file.plan.reference
             && verdict.measure == Measure::ServerCpu
     })?;
-    (verdict.decision != Decision::Void).then_some(verdict.ratio)
+    (verdict.decision != Decision::Void && verdict.ratio.is_known()).then_some(verdict.ratio)
 }
 
 fn load(plan: &Plan) -> String {
@@ -302,6 +302,9 @@ fn sentence(verdict: &Verdict) -> String {
     let Verdict { reference, ratio, .. } = verdict;
     if verdict.decision == Decision::Void {
         return format!("is not judged: {}", verdict.note);
+    }
+    if !ratio.is_known() {
+        return format!("cannot be compared with {reference}: too few blocks have both figures");
     }
     let [estimate, low, high] = numbers::ratio(ratio.estimate, ratio.low, ratio.high);
     let what = match verdict.measure {

@@ -55,6 +55,9 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
     match &file.again {
         None if file.verdicts.is_empty() => {}
         None => add(reasons, Light::Red, format!("{run}: no A/A arm, so the noise is unknown")),
+        Some(again) if !again.band.is_finite() => {
+            add(reasons, Light::Red, format!("{run}: the A/A arm has no result"));
+        }
         Some(again) if again.band > BAND_MAX => {
             let band = numbers::percent(again.band);
             let text = format!("{run}: the same program twice differs by up to {band}");

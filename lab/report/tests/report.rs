@@ -9,6 +9,7 @@ use std::path::Path;
 
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::check::Outcome;
+use peregrine_lab_model::verdict::Ratio;
 use peregrine_lab_report::Report;
 
 fn compare(name: &str, files: &[RunFile]) {
@@ -207,6 +208,44 @@ fn the_client_bound_are_labelled_in_their_rows() {
     let section = markdown.split("\n## https-json").nth(1).unwrap();
     let row = section.lines().find(|line| line.contains("| hyper")).unwrap();
     assert!(row.contains("**CLIENT-BOUND**"), "{row}");
+}
+
+#[test]
+fn figures_that_are_missing_or_absurd_break_no_picture() {
+    let mut files = synthetic::five();
+    for verdict in files.iter_mut().flat_map(|file| &mut file.verdicts) {
+        verdict.ratio = Ratio { estimate: f64::NAN, low: 0.0, high: f64::INFINITY };
+    }
+    for (index, block) in files.iter_mut().flat_map(|file| &mut file.blocks).enumerate() {
+        match index % 5 {
+            0 => block.wall_ns = 0,
+            1 => block.requests = 0,
+            2 => block.server_cpu_ns = u64::from(u32::MAX) << 12,
+            3 => block.latency = None,
+            _ => block.server_user_ns = None,
+        }
+    }
+    for again in files.iter_mut().filter_map(|file| file.again.as_mut()) {
+        again.band = f64::NAN;
+    }
+    let report = Report::new(&files);
+    for picture in svg::pictures(&report.html()) {
+        svg::check(picture).unwrap();
+    }
+    let markdown = report.markdown();
+    assert!(markdown.contains("too few blocks have both figures"));
+    assert!(markdown.contains("the A/A arm has no result"));
+    for word in ["NaN", "inf ", "infx"] {
+        assert!(!markdown.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn open_loops_alone_are_compared_at_the_highest_rate_that_all_kept() {
+    let files = &synthetic::five()[1..7];
+    let markdown = Report::new(files).markdown();
+    assert!(markdown.contains("All contenders at 110,000 requests/s"), "{markdown}");
+    assert!(markdown.contains("### Latency against offered load"));
 }
 
 #[test]

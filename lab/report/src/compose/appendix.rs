@@ -384,6 +384,7 @@ pub(crate) fn contenders(report: &Report) -> Section {
             Cell::code(pairs(contender.environment.iter(), "=")),
         ]);
     }
-    let parts = vec![Part::Table(versions), Part::Folded("Commands".to_owned(), commands)];
+    let heading = Part::Heading("Commands".to_owned());
+    let parts = vec![Part::Table(versions), heading, Part::Table(commands)];
     section("Contenders", parts)
 }

@@ -1,6 +1,6 @@
 //! What stands first: the verdicts in words, what they do not show, and the forest plot.
 
-use peregrine_lab_model::verdict::{Decision, Measure};
+use peregrine_lab_model::verdict::{Decision, Measure, Ratio};
 
 use crate::chart::{Size, forest};
 use crate::content::{Judged, Report, Run, Section as Scenario, Series};
@@ -98,7 +98,7 @@ fn group<'a>(scenario: &Scenario, run: &'a Run) -> Option<forest::Group<'a>> {
         .map(|judged| forest::Row {
             name: &judged.contender,
             series: judged.series,
-            ratio: (judged.decision != Decision::Void).then_some(judged.ratio),
+            ratio: shown(judged),
             word: judged.decision.words(),
         })
         .collect();
@@ -111,13 +111,18 @@ fn group<'a>(scenario: &Scenario, run: &'a Run) -> Option<forest::Group<'a>> {
         rows.push(forest::Row {
             name: second,
             series: Series::Neutral,
-            ratio: Some(*ratio),
+            ratio: Some(*ratio).filter(Ratio::is_known),
             word: "A/A arm",
         });
     }
     let against = &rows_reference(run);
     let title = format!("{}  ·  against {against}", heading(scenario, run));
     Some(forest::Group { title, band: run.band, rows })
+}
+
+/// The ratio, unless it is void or unknown.
+fn shown(judged: &Judged) -> Option<Ratio> {
+    (judged.decision != Decision::Void && judged.ratio.is_known()).then_some(judged.ratio)
 }
 
 /// Whom the verdicts compare with, by the verdicts themselves.
@@ -140,9 +145,9 @@ fn list(table: &mut Table, scenario: &str, run: &Run) {
         let Judged { ratio, p_value, .. } = judged;
         let [estimate, low, high] =
             [ratio.estimate, ratio.low, ratio.high].map(|value| numbers::fixed(value, 3));
-        let (estimate, interval) = match judged.decision {
-            Decision::Void => ("–".to_owned(), "–".to_owned()),
-            _ => (estimate, format!("{low} to {high}")),
+        let (estimate, interval) = match shown(judged) {
+            None => ("–".to_owned(), "–".to_owned()),
+            Some(_) => (estimate, format!("{low} to {high}")),
         };
         let p_value = p_value.filter(|_| judged.decision != Decision::Void);
         let p_value = p_value.map_or("–".to_owned(), |p_value| {
