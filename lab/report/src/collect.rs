@@ -18,8 +18,9 @@ const SCHEMA: u32 = 1;
 /// The fewest samples beyond p99.9 (and beyond any higher share) for it to be shown.
 const BEYOND_MIN: u64 = 1_000;
 
-/// The points of a percentile curve between a share and ten times fewer samples beyond it.
-const CURVE_STEPS: i32 = 12;
+/// The points of a percentile curve between a share and ten times fewer samples beyond it. With 10,
+/// one of them is the median.
+const CURVE_STEPS: i32 = 10;
 
 /// How every contender of the report is drawn.
 #[derive(Debug, Default)]

@@ -49,8 +49,8 @@ pub(crate) fn along(height: f64) -> (f64, f64) {
 /// The height that gives every name of so many lines its place.
 pub(crate) fn height(size: Size, lines: usize) -> f64 {
     match size {
-        Size::Wide => (lines as f64 * NAME_DISTANCE + 80.0).max(360.0),
-        Size::Narrow => 300.0,
+        Size::Wide => (lines as f64 * (NAME_DISTANCE + 5.0) + 80.0).max(360.0),
+        Size::Narrow => (lines as f64 * 6.0 + 260.0).max(300.0),
     }
 }
 

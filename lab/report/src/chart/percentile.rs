@@ -34,17 +34,14 @@ pub(crate) fn draw(curves: &[Curve<'_>], size: Size) -> String {
     let end = rarity(furthest.fold(0.99, f64::max));
     let across = Scale::linear((0.0, end), lines::across(size));
     let shares = SHARES.iter().filter(|(share, _)| rarity(*share) <= end + 0.01);
+    let place = |(share, latency): &(f64, f64)| (across.at(rarity(*share)), up.at(*latency));
     let drawn: Vec<Line<'_>> = curves
         .iter()
         .map(|curve| Line {
             name: curve.name,
             series: curve.series,
-            points: curve
-                .points
-                .iter()
-                .map(|(share, latency)| (across.at(rarity(*share)), up.at(*latency)))
-                .collect(),
-            marks: Vec::new(),
+            points: curve.points.iter().map(place).collect(),
+            marks: marks(curve.points).map(place).map(|(x, y)| (x, y, false)).collect(),
             note: String::new(),
         })
         .collect();
@@ -58,6 +55,16 @@ pub(crate) fn draw(curves: &[Curve<'_>], size: Size) -> String {
         words: "Latency by percentile",
     };
     lines::draw(&frame, &drawn)
+}
+
+/// The points nearest to the shares with a tick, but for the first: marks tell lines of the same
+/// colour apart.
+fn marks(points: &[(f64, f64)]) -> impl Iterator<Item = &(f64, f64)> {
+    let furthest = points.last().map_or(0.0, |point| point.0);
+    SHARES[1..].iter().filter(move |(share, _)| *share <= furthest).filter_map(|(share, _)| {
+        let distance = |point: &(f64, f64)| (rarity(point.0) - rarity(*share)).abs();
+        points.iter().min_by(|one, other| distance(one).total_cmp(&distance(other)))
+    })
 }
 
 /// How many powers of ten fewer samples lie beyond a share.
