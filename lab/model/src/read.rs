@@ -1,0 +1,84 @@
+//! Reads and writes run files.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::{RunFile, SCHEMA};
+
+/// Why a run file could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The text is no JSON, or no run file: the message has the line and the column.
+    Malformed(serde_json::Error),
+    /// The document says in no `schema` field which form it has.
+    NoSchema,
+    /// The form is one that this library does not know.
+    UnknownSchema {
+        /// The version that the document names.
+        found: u64,
+    },
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Malformed(error) => write!(formatter, "not a run file: {error}"),
+            ReadError::NoSchema => {
+                write!(formatter, "not a run file: there is no number in the field `schema`")
+            }
+            ReadError::UnknownSchema { found } if *found > u64::from(SCHEMA) => write!(
+                formatter,
+                "the run file has schema {found}, and this lab reads up to {SCHEMA}: read it \
+                 with a newer lab"
+            ),
+            ReadError::UnknownSchema { found } => write!(
+                formatter,
+                "the run file has schema {found}, which no lab wrote: the first one is 1"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReadError::Malformed(error) => Some(error),
+            ReadError::NoSchema | ReadError::UnknownSchema { .. } => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Form {
+    schema: Option<serde_json::Value>,
+}
+
+impl RunFile {
+    /// Reads a run file. The version of its form is looked at first, so that a newer form is
+    /// named as such and not as a missing field.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`] says what is wrong and what to do about it.
+    pub fn read(text: &str) -> Result<RunFile, ReadError> {
+        let form: Form = serde_json::from_str(text).map_err(ReadError::Malformed)?;
+        let found = form.schema.and_then(|schema| schema.as_u64()).ok_or(ReadError::NoSchema)?;
+        if found == 0 || found > u64::from(SCHEMA) {
+            return Err(ReadError::UnknownSchema { found });
+        }
+        serde_json::from_str(text).map_err(ReadError::Malformed)
+    }
+
+    /// The run file as JSON, ending in a line feed. Reading it gives an equal value.
+    ///
+    /// # Panics
+    ///
+    /// Never: every map in a run file has text for its keys.
+    #[must_use]
+    pub fn write(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("all keys are text");
+        text.push('\n');
+        text
+    }
+}

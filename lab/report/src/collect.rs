@@ -1,0 +1,331 @@
+//! Run files to figures.
+
+use std::collections::BTreeMap;
+
+use peregrine_lab_model::RunFile;
+use peregrine_lab_model::block::Block;
+use peregrine_lab_model::check::Outcome;
+use peregrine_lab_model::histogram::Histogram;
+use peregrine_lab_model::plan::{Design, Plan, Schedule};
+use peregrine_lab_model::verdict::{Decision, Measure, Ratio, Verdict};
+
+use crate::content::{BlockPoint, Judged, Latency, Report, Row, Run, Section, Series, Spread};
+use crate::{limits, numbers, rank, records, standing};
+
+/// The version of the report's own JSON form.
+const SCHEMA: u32 = 1;
+
+/// The fewest samples beyond p99.9 (and beyond any higher share) for it to be shown.
+const BEYOND_MIN: u64 = 1_000;
+
+/// The points of a percentile curve between a share and ten times fewer samples beyond it. With 10,
+/// one of them is the median.
+const CURVE_STEPS: i32 = 10;
+
+/// How every contender of the report is drawn.
+#[derive(Debug, Default)]
+pub(crate) struct Palette {
+    numbers: BTreeMap<String, usize>,
+}
+
+impl Palette {
+    fn new(files: &[RunFile]) -> Palette {
+        let is_second = |name: &String| {
+            files.iter().any(|file| file.again.as_ref().is_some_and(|again| again.second == *name))
+        };
+        let mut names: Vec<String> = files
+            .iter()
+            .flat_map(|file| &file.contenders)
+            .filter(|contender| contender.skipped.is_none())
+            .map(|contender| contender.name.clone())
+            .filter(|name| !is_second(name))
+            .collect();
+        names.sort_unstable_by_key(|name| (name.to_lowercase(), name.clone()));
+        names.dedup();
+        Palette { numbers: names.into_iter().zip(0..).collect() }
+    }
+
+    pub(crate) fn series(&self, name: &str) -> Series {
+        self.numbers.get(name).map_or(Series::Neutral, |number| Series::Number(*number))
+    }
+}
+
+pub(crate) fn report(files: &[RunFile]) -> Report {
+    let palette = Palette::new(files);
+    let mut sections: Vec<Section> = Vec::new();
+    for file in files.iter().filter(|file| !file.blocks.is_empty() || !file.verdicts.is_empty()) {
+        let run = run(file, &palette);
+        let plan = &file.plan;
+        let found = sections.iter_mut().find(|section| {
+            section.scenario == plan.scenario && section.connections == plan.connections
+        });
+        if let Some(section) = found {
+            section.runs.push(run);
+            continue;
+        }
+        sections.push(Section {
+            scenario: plan.scenario.clone(),
+            description: plan.description.clone(),
+            connections: plan.connections,
+            is_tls: plan.is_tls,
+            runs: vec![run],
+        });
+    }
+    Report {
+        schema: SCHEMA,
+        title: title(&sections),
+        started_unix_s: files.iter().map(|file| file.started_unix_s).min().unwrap_or(0),
+        standing: standing::standing(files),
+        not_shown: limits::not_shown(files),
+        memory: records::memory(files, &palette),
+        claims: files.iter().flat_map(|file| file.claims.clone()).collect(),
+        audits: files.iter().flat_map(|file| file.audits.clone()).collect(),
+        checks: records::checks(files),
+        excluded: records::excluded(files),
+        errors: records::errors(files),
+        skipped: records::skipped(files),
+        records: files.iter().map(records::record).collect(),
+        sections,
+    }
+}
+
+fn title(sections: &[Section]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for section in sections {
+        if !names.contains(&section.scenario.as_str()) {
+            names.push(&section.scenario);
+        }
+    }
+    match names[..] {
+        [] => "Lab report".to_owned(),
+        [name] => format!("Lab report: {name}"),
+        [first, second] => format!("Lab report: {first} and {second}"),
+        [..] => format!("Lab report: {} scenarios", names.len()),
+    }
+}
+
+fn run(file: &RunFile, palette: &Palette) -> Run {
+    let again = file.again.as_ref();
+    let band = again.map(|again| again.band).filter(|band| band.is_finite());
+    let mut rows: Vec<Row> = file
+        .contenders
+        .iter()
+        .filter(|contender| contender.skipped.is_none())
+        .filter_map(|contender| row(file, &contender.name, palette))
+        .collect();
+    let ratios: Vec<Option<Ratio>> = rows.iter().map(|row| ratio_for_rank(file, row)).collect();
+    for (row, rank) in rows.iter_mut().zip(rank::ranks(&ratios, band)) {
+        row.rank = rank;
+    }
+    rows.sort_by(|one, other| cost(one).total_cmp(&cost(other)));
+    Run {
+        run: file.run.clone(),
+        load: load(&file.plan),
+        rate_per_s: file.plan.schedule.rate_per_s(),
+        is_closed: matches!(file.plan.schedule, Schedule::Closed { .. }),
+        reference: file.plan.reference.clone(),
+        band,
+        again: again.map(|again| (again.second.clone(), again.ratio)),
+        rows,
+        verdicts: file.verdicts.iter().map(|verdict| judged(verdict, palette)).collect(),
+    }
+}
+
+fn cost(row: &Row) -> f64 {
+    row.server_us.map_or(f64::INFINITY, |spread| spread.median)
+}
+
+/// The reference itself has the ratio 1 to itself, without doubt. The second start of the A/A arm
+/// and who has errors have none.
+fn ratio_for_rank(file: &RunFile, row: &Row) -> Option<Ratio> {
+    let is_second = file.again.as_ref().is_some_and(|again| again.second == row.contender);
+    if is_second || row.errors > 0 {
+        return None;
+    }
+    if row.contender == file.plan.reference {
+        return Some(Ratio { estimate: 1.0, low: 1.0, high: 1.0 });
+    }
+    let verdict = file.verdicts.iter().find(|verdict| {
+        verdict.contender == row.contender
+            && verdict.reference == file.plan.reference
+            && verdict.measure == Measure::ServerCpu
+    })?;
+    (verdict.decision != Decision::Void && verdict.ratio.is_known()).then_some(verdict.ratio)
+}
+
+fn load(plan: &Plan) -> String {
+    let connections = numbers::count(u64::from(plan.connections));
+    let schedule = match &plan.schedule {
+        Schedule::Closed { depth: 0 | 1 } => "closed loop".to_owned(),
+        Schedule::Closed { depth } => format!("closed loop, {depth} requests sent together"),
+        Schedule::Constant { rate_per_s } => {
+            format!("open loop, {} requests/s evenly", numbers::fixed(*rate_per_s, 0))
+        }
+        Schedule::Poisson { rate_per_s } => {
+            format!("open loop, {} requests/s at random", numbers::fixed(*rate_per_s, 0))
+        }
+        Schedule::Ramp { from_per_s, to_per_s } => format!(
+            "open loop, from {} to {} requests/s",
+            numbers::fixed(*from_per_s, 0),
+            numbers::fixed(*to_per_s, 0)
+        ),
+        Schedule::Steps { rates_per_s } => {
+            format!("open loop, {} steps of requests/s", rates_per_s.len())
+        }
+        Schedule::Other => "a schedule this report does not know".to_owned(),
+    };
+    let design = match plan.design {
+        Design::Paired => "paired slices",
+        Design::Separate => "separate runs, interleaved",
+        Design::Other => "a design this report does not know",
+    };
+    let time = numbers::latency(plan.block_ns as f64 / 1e6);
+    format!("{connections} connections, {schedule}; {} {design} of {time}", plan.blocks)
+}
+
+fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {
+    let blocks: Vec<&Block> = file.blocks_of(name).collect();
+    if blocks.is_empty() {
+        return None;
+    }
+    let sum = |value: fn(&Block) -> u64| -> u64 { blocks.iter().map(|block| value(block)).sum() };
+    let requests = sum(|block| block.requests);
+    let per_request = |total: u64| (requests > 0).then(|| total as f64 / requests as f64);
+    let middle = |value: fn(&Block) -> Option<f64>| -> Option<f64> {
+        spread(blocks.iter().filter_map(|block| value(block)).collect()).map(|it| it.median)
+    };
+    let costs = blocks.iter().filter_map(|block| Some(block.server_ns_per_request()? / 1e3));
+    let server_us = spread(costs.collect());
+    let requests_per_s = middle(Block::requests_per_s);
+    let is_client_bound = file.checks.iter().any(|check| {
+        check.outcome == Outcome::ClientBound && check.contender.as_deref() == Some(name)
+    });
+    let switches: Option<u64> = blocks.iter().map(|block| block.context_switches).sum();
+    Some(Row {
+        contender: name.to_owned(),
+        series: palette.series(name),
+        class: file.contender(name)?.class.word(),
+        rank: None,
+        is_client_bound,
+        server_us,
+        user_us: user_us(&blocks, server_us),
+        requests_per_s,
+        goodput_mb_per_s: middle(|block| {
+            (block.wall_ns > 0).then(|| block.body_bytes as f64 * 1e3 / block.wall_ns as f64)
+        }),
+        client_us: middle(Block::client_ns_per_request).map(|nanoseconds| nanoseconds / 1e3),
+        headroom: file
+            .calibration
+            .zip(requests_per_s)
+            .map(|(calibration, rate)| calibration.requests_per_s / rate),
+        switches_per_request: switches.and_then(per_request),
+        wire_bytes_per_reply: per_request(sum(|block| block.wire_bytes)),
+        memory_peak_bytes: blocks.iter().filter_map(|block| block.memory_peak_bytes).max(),
+        late: sum(|block| block.late),
+        dropped: sum(|block| block.dropped),
+        errors: sum(Block::errors_total),
+        latency: latency(&blocks),
+        blocks: blocks.iter().map(|block| point(block)).collect(),
+    })
+}
+
+fn point(block: &Block) -> BlockPoint {
+    BlockPoint {
+        number: block.number,
+        started_s: block.started_ns as f64 / 1e9,
+        server_us: block.server_ns_per_request().map(|nanoseconds| nanoseconds / 1e3),
+        requests_per_s: block.requests_per_s(),
+    }
+}
+
+/// The user part of the median, by the share over all blocks: single blocks have too few ticks.
+fn user_us(blocks: &[&Block], server_us: Option<Spread>) -> Option<f64> {
+    let user: u64 = blocks.iter().map(|block| block.server_user_ns).sum::<Option<u64>>()?;
+    let all: u64 = blocks.iter().map(|block| block.server_cpu_ns).sum();
+    (all > 0).then_some(server_us?.median * (user as f64 / all as f64).min(1.0))
+}
+
+/// The quartiles by linear interpolation between neighbours; none if there are no values.
+fn spread(mut values: Vec<f64>) -> Option<Spread> {
+    if values.is_empty() {
+        return None;
+    }
+    values.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| {
+        let position = share * (values.len() - 1) as f64;
+        let index = position as usize;
+        let above = values[(index + 1).min(values.len() - 1)];
+        values[index] + (above - values[index]) * position.fract()
+    };
+    Some(Spread { median: at(0.5), quarter_low: at(0.25), quarter_high: at(0.75) })
+}
+
+fn latency(blocks: &[&Block]) -> Option<Latency> {
+    let mut all = Histogram::default();
+    blocks.iter().filter_map(|block| block.latency.as_ref()).for_each(|one| all.merge(one));
+    let milliseconds = |share: f64| Some(all.at(share)? as f64 / 1e6);
+    let beyond_p99_9 = all.beyond(0.999);
+    // Shares at even distances of the logarithm of what lies beyond: 0, 50 %, 90 %, 99 %, ...
+    let curve = (0..=4 * CURVE_STEPS)
+        .map(|step| 1.0 - 10_f64.powf(-f64::from(step) / f64::from(CURVE_STEPS)))
+        .filter(|share| *share <= 0.990_001 || all.beyond(*share) >= BEYOND_MIN)
+        .filter_map(|share| Some((share, milliseconds(share)?)))
+        .collect();
+    Some(Latency {
+        samples: all.count(),
+        p50_ms: milliseconds(0.5)?,
+        p90_ms: milliseconds(0.9)?,
+        p99_ms: milliseconds(0.99)?,
+        p99_9_ms: milliseconds(0.999).filter(|_| beyond_p99_9 >= BEYOND_MIN),
+        beyond_p99_9,
+        max_ms: all.longest()? as f64 / 1e6,
+        censored: all.censored,
+        curve,
+    })
+}
+
+fn judged(verdict: &Verdict, palette: &Palette) -> Judged {
+    Judged {
+        contender: verdict.contender.clone(),
+        reference: verdict.reference.clone(),
+        series: palette.series(&verdict.contender),
+        measure: verdict.measure,
+        ratio: verdict.ratio,
+        decision: verdict.decision,
+        blocks: verdict.blocks,
+        p_value: verdict.p_value,
+        sentence: sentence(verdict),
+    }
+}
+
+/// The verdict without the name that it begins with.
+fn sentence(verdict: &Verdict) -> String {
+    let Verdict { reference, ratio, .. } = verdict;
+    if verdict.decision == Decision::Void {
+        return format!("is not judged: {}", verdict.note);
+    }
+    if !ratio.is_known() {
+        return format!("cannot be compared with {reference}: too few blocks have both figures");
+    }
+    let [estimate, low, high] = numbers::ratio(ratio.estimate, ratio.low, ratio.high);
+    let what = match verdict.measure {
+        Measure::ServerCpu => format!("used {estimate}x the server CPU per request of {reference}"),
+        Measure::Throughput => {
+            format!("answered {estimate}x the requests per second of {reference}")
+        }
+        Measure::LatencyMedian => format!("had {estimate}x the median latency of {reference}"),
+        Measure::LatencyP99 => format!("had {estimate}x the p99 latency of {reference}"),
+        Measure::Memory => format!("used {estimate}x the peak memory of {reference}"),
+        Measure::Other => format!("had {estimate}x the figure of {reference}"),
+    };
+    let mut text =
+        format!("{what} (95\u{a0}% interval {low} to {high}): {}", verdict.decision.words());
+    if let Some(more) = verdict.more_blocks {
+        text.push_str(&format!("; about {} more blocks would tell", numbers::count(more.into())));
+    }
+    if !verdict.note.is_empty() {
+        text.push_str("; ");
+        text.push_str(&verdict.note);
+    }
+    text
+}

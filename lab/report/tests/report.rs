@@ -1,0 +1,258 @@
+//! Reports on invented runs, compared with committed files and looked at for what must hold.
+//! The variable REWRITE_GOLDEN, set to anything, writes the files anew.
+
+mod svg;
+mod synthetic;
+
+use std::fs;
+use std::path::Path;
+
+use peregrine_lab_model::RunFile;
+use peregrine_lab_model::check::Outcome;
+use peregrine_lab_model::verdict::Ratio;
+use peregrine_lab_report::Report;
+
+fn compare(name: &str, files: &[RunFile]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let report = Report::new(files);
+    let forms = [("html", report.html()), ("md", report.markdown()), ("json", report.json())];
+    for (form, text) in forms {
+        let path = folder.join(format!("{name}.{form}"));
+        if std::env::var_os("REWRITE_GOLDEN").is_some() {
+            fs::write(&path, &text).expect("the golden folder is writable");
+            continue;
+        }
+        let golden = fs::read_to_string(&path).expect("the golden file is there");
+        let differs = golden.lines().zip(text.lines()).position(|(old, new)| old != new);
+        assert!(
+            golden == text,
+            "{name}.{form} differs from line {:?} on; set REWRITE_GOLDEN=1 and review the diff",
+            differs.map(|line| line + 1)
+        );
+    }
+}
+
+#[test]
+fn the_report_on_one_contender_is_as_committed() {
+    compare("one", &synthetic::one());
+}
+
+#[test]
+fn the_report_on_five_contenders_is_as_committed() {
+    compare("five", &synthetic::five());
+}
+
+#[test]
+fn the_report_on_twenty_contenders_is_as_committed() {
+    compare("twenty", &synthetic::twenty());
+}
+
+#[test]
+fn the_report_is_a_function_of_what_is_written_in_the_files() {
+    let files = synthetic::five();
+    let read: Vec<RunFile> =
+        files.iter().map(|file| RunFile::read(&file.write()).unwrap()).collect();
+    assert_eq!(Report::new(&files).html(), Report::new(&read).html());
+}
+
+#[test]
+fn every_picture_is_well_formed() {
+    for files in [synthetic::one(), synthetic::five(), synthetic::twenty(), hostile()] {
+        let page = Report::new(&files).html();
+        let pictures = svg::pictures(&page);
+        assert!(pictures.len() >= 6, "only {} pictures", pictures.len());
+        for picture in pictures {
+            if let Err(error) = svg::check(picture) {
+                panic!("{error} in {picture}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_page_stands_alone() {
+    let page = Report::new(&synthetic::five()).html();
+    for outside in [" src=", "@import", "url(", "<link", "<iframe", "fetch(", "XMLHttpRequest"] {
+        assert!(!page.contains(outside), "the page has {outside}");
+    }
+    assert!(include_str!("../src/script.js").lines().count() <= 150);
+}
+
+const NASTY: &str = "<script>alert('x')</script>\"&|`*";
+
+/// A run in which every text that comes from outside tries to be markup.
+fn hostile() -> Vec<RunFile> {
+    let mut text =
+        synthetic::five().iter().map(|file| file.write()).collect::<Vec<_>>().join("\u{1e}");
+    let nasty = serde_json_text(NASTY);
+    for word in
+        ["actix-web", "get-json", "timeout", "wrong status", "loopback, MTU 65536", "lab, io_uring"]
+    {
+        text = text.replace(word, &nasty);
+    }
+    let mut files: Vec<RunFile> =
+        text.split('\u{1e}').map(|text| RunFile::read(text).expect("still a run file")).collect();
+    for file in &mut files {
+        file.machine.cpu = NASTY.into();
+        file.machine.kernel = NASTY.into();
+        file.machine.governor = NASTY.into();
+        file.tool.commit = NASTY.into();
+        file.tool.command = vec![NASTY.into()];
+        for check in &mut file.checks {
+            check.name = NASTY.into();
+            check.detail = NASTY.into();
+        }
+        for claim in &mut file.claims {
+            claim.claim = NASTY.into();
+            claim.source = format!("javascript:{NASTY}");
+        }
+        for audit in &mut file.audits {
+            audit.subject = NASTY.into();
+            audit.detail = NASTY.into();
+        }
+        for excluded in &mut file.excluded {
+            excluded.reason = NASTY.into();
+        }
+        for verdict in &mut file.verdicts {
+            verdict.note = NASTY.into();
+        }
+        for contender in &mut file.contenders {
+            contender.version = NASTY.into();
+            contender.lock_sha256 = NASTY.into();
+            contender.run = vec![NASTY.into()];
+            contender.environment = [(NASTY.into(), NASTY.into())].into();
+        }
+    }
+    files
+}
+
+fn serde_json_text(text: &str) -> String {
+    text.replace('"', "\\\"")
+}
+
+#[test]
+fn no_text_from_a_run_file_becomes_markup() {
+    let report = Report::new(&hostile());
+    let page = report.html();
+    assert!(page.contains("&lt;script&gt;alert("), "the hostile name is shown as text");
+    assert_eq!(page.matches("<script").count(), 1, "the page's own script is the only one");
+    let is_inside_tag = page.split('<').skip(1).any(|tag| {
+        let attributes = tag.split('>').next().unwrap_or_default();
+        attributes.contains("alert(") && !attributes.contains("&lt;script&gt;")
+    });
+    assert!(!is_inside_tag, "a text has left its attribute");
+    let markdown = report.markdown();
+    assert!(!markdown.contains("<script"), "Markdown passes HTML through");
+    let columns = |line: &str| {
+        let unescaped = line.replace("\\\\", "").replace("\\|", "");
+        unescaped.matches('|').count()
+    };
+    let mut previous: Option<usize> = None;
+    for line in markdown.lines() {
+        let here = line.starts_with('|').then(|| columns(line));
+        if let (Some(previous), Some(here)) = (previous, here) {
+            assert_eq!(previous, here, "a text has left its cell: {line}");
+        }
+        previous = here;
+    }
+}
+
+#[test]
+fn a_tail_is_hidden_with_fewer_than_a_thousand_samples_beyond() {
+    let mut files = synthetic::one();
+    let hidden = Report::new(&files).markdown();
+    assert!(hidden.contains("| p99.9, ms |"));
+    let samples: u64 =
+        files[0].blocks.iter().filter_map(|block| Some(block.latency.as_ref()?.count())).sum();
+    assert!(samples >= 1_000_000 && !hidden.contains("| hidden |"), "{samples} samples");
+    files[0].blocks.truncate(2);
+    assert!(Report::new(&files).markdown().contains("| hidden |"));
+}
+
+#[test]
+fn zero_errors_are_shown_as_zero() {
+    let markdown = Report::new(&synthetic::one()).markdown();
+    let table = markdown.split("## Errors by kind").nth(1).unwrap();
+    let row = table.lines().find(|line| line.contains("peregrine")).unwrap();
+    assert_eq!(row.matches("| 0 ").count(), 6, "{row}");
+}
+
+#[test]
+fn wrong_answers_are_never_ranked_or_called_fast() {
+    let mut files = synthetic::five();
+    let markdown = Report::new(&files).markdown();
+    assert!(markdown.contains("**flaky** is not judged"));
+    let row = markdown.lines().find(|line| line.contains("flaky **ERRORS**")).unwrap();
+    assert!(row.starts_with("| – |"), "{row}");
+    // A run file that judges it all the same is not publishable.
+    for verdict in files.iter_mut().flat_map(|file| &mut file.verdicts) {
+        verdict.decision = peregrine_lab_model::verdict::Decision::Faster;
+    }
+    let page = Report::new(&files).markdown();
+    assert!(page.contains("**red: ") && page.contains("flaky is judged in spite of its errors"));
+}
+
+#[test]
+fn a_failed_check_is_red_and_a_quiet_run_is_green() {
+    let mut files = synthetic::twenty();
+    files[0].machine.is_virtual = false;
+    files[0].machine.stolen_share = Some(0.001);
+    assert!(Report::new(&files).markdown().contains("**green: May be published**"));
+    files[0].checks[0].outcome = Outcome::Failed;
+    assert!(Report::new(&files).markdown().contains("**red: "));
+}
+
+#[test]
+fn the_client_bound_are_labelled_in_their_rows() {
+    let markdown = Report::new(&synthetic::five()).markdown();
+    let section = markdown.split("\n## https-json").nth(1).unwrap();
+    let row = section.lines().find(|line| line.contains("| hyper")).unwrap();
+    assert!(row.contains("**CLIENT-BOUND**"), "{row}");
+}
+
+#[test]
+fn figures_that_are_missing_or_absurd_break_no_picture() {
+    let mut files = synthetic::five();
+    for verdict in files.iter_mut().flat_map(|file| &mut file.verdicts) {
+        verdict.ratio = Ratio { estimate: f64::NAN, low: 0.0, high: f64::INFINITY };
+    }
+    for (index, block) in files.iter_mut().flat_map(|file| &mut file.blocks).enumerate() {
+        match index % 5 {
+            0 => block.wall_ns = 0,
+            1 => block.requests = 0,
+            2 => block.server_cpu_ns = u64::from(u32::MAX) << 12,
+            3 => block.latency = None,
+            _ => block.server_user_ns = None,
+        }
+    }
+    for again in files.iter_mut().filter_map(|file| file.again.as_mut()) {
+        again.band = f64::NAN;
+    }
+    let report = Report::new(&files);
+    for picture in svg::pictures(&report.html()) {
+        svg::check(picture).unwrap();
+    }
+    let markdown = report.markdown();
+    assert!(markdown.contains("too few blocks have both figures"));
+    assert!(markdown.contains("the A/A arm has no result"));
+    for word in ["NaN", "inf ", "infx"] {
+        assert!(!markdown.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn open_loops_alone_are_compared_at_the_highest_rate_that_all_kept() {
+    let files = &synthetic::five()[1..7];
+    let markdown = Report::new(files).markdown();
+    assert!(markdown.contains("All contenders at 110,000 requests/s"), "{markdown}");
+    assert!(markdown.contains("### Latency against offered load"));
+}
+
+#[test]
+fn a_report_on_nothing_says_so() {
+    let report = Report::new(&[]);
+    assert!(report.markdown().contains("nothing was measured"));
+    assert!(report.html().contains("Must not be published"));
+    let bare = RunFile::new("stopped at once");
+    assert!(Report::new(&[bare]).html().contains("nothing was measured"));
+}
