@@ -2,11 +2,11 @@
 
 use crate::builder::SlashPolicy;
 use crate::methods::Methods;
-use crate::node::{Choice, NONE, Tree};
-use crate::parameters::{Noted, Parameters, Slot, Values};
+use crate::node::{Choice, Tree};
+use crate::parameters::{Noted, Parameters, Slot, Values, name_key};
 use crate::slashes::{Searched, Slashes64, Slashes128, scan_medium, scan_short};
 use crate::statics::Statics;
-use crate::word::tail_word;
+use crate::word::short_word;
 
 /// An immutable table of routes. [`Builder`](crate::Builder) makes it.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Router {
     pub(crate) statics: Statics,
     pub(crate) tree: Tree,
     pub(crate) routes: Box<[Route]>,
-    /// For each id the place in `routes`, or [`NONE`].
+    /// For each id the place in `routes`, or [`NONE`](crate::node::NONE).
     pub(crate) by_id: Box<[u32]>,
     pub(crate) slash_policy: SlashPolicy,
 }
@@ -27,6 +27,8 @@ pub struct Route {
     pub(crate) label: Box<str>,
     pub(crate) methods: Methods,
     pub(crate) names: Box<[Box<str>]>,
+    /// For each name its key, which nearly always decides.
+    pub(crate) name_keys: Box<[u64]>,
     pub(crate) slots: Box<[Slot]>,
 }
 
@@ -54,6 +56,20 @@ impl Route {
     /// The names of its parameters, from the left.
     pub fn names(&self) -> &[Box<str>] {
         &self.names
+    }
+
+    /// The number of a parameter by its name.
+    #[inline]
+    pub fn parameter_index(&self, name: &str) -> Option<usize> {
+        let key = name_key(name);
+        let mut keys = self.name_keys.iter().enumerate();
+        let same = |index: usize| name.len() < 8 || self.is_name(index, name);
+        keys.find(|(index, known)| **known == key && same(*index)).map(|(index, _)| index)
+    }
+
+    #[inline(never)]
+    fn is_name(&self, index: usize, name: &str) -> bool {
+        self.names.get(index).is_some_and(|known| **known == *name)
     }
 }
 
@@ -88,38 +104,30 @@ impl Router {
     /// no route. A `method` of 32 or more is one that no route answers.
     #[inline]
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let wanted = Methods::of(method).bits();
-        let mut allow = 0;
-        if path.first() != Some(&b'/') {
-            *parameters = Parameters::default();
-            return Match::Missing;
+        let view = self.view(path);
+        // A method that the fixed path lacks is left to the walk, which looks at all patterns.
+        if let Some(leaf) = self.statics.find(view)
+            && let Some(choice) = self.tree.choose(leaf, method, &mut 0)
+        {
+            (parameters.route, parameters.noted) = (choice.route, Noted::Values(0));
+            return Match::Found { route: choice.id };
         }
-        match self.locate(self.view(path), path, wanted, &mut allow, parameters) {
-            Some(choice) => Match::Found { route: choice.id },
-            None => self.not_found(path, wanted, Methods::from_bits(allow), parameters),
-        }
+        self.search(view, path, method, parameters)
     }
 
     /// The methods of all routes that match a path, for a reply to OPTIONS; none if it has no
     /// route. Under [`SlashPolicy::Redirect`] only the path as it is written counts.
     pub fn methods(&self, path: &[u8]) -> Methods {
         let mut allow = 0;
-        if path.first() == Some(&b'/') {
-            let mut parameters = Parameters::default();
-            self.locate(self.view(path), path, 0, &mut allow, &mut parameters);
-        }
+        self.locate(self.view(path), path, NO_METHOD, &mut allow, &mut Parameters::default());
         Methods::from_bits(allow)
     }
 
     /// The values of the parameters that [`Router::find`] noted for this path. Empty if it found
     /// no route. With another path than that, the values are meaningless or missing.
     #[inline]
-    pub fn values<'r, 'p>(&'r self, parameters: &Parameters, path: &'p [u8]) -> Values<'r, 'p> {
-        let (slots, names) = match self.routes.get(parameters.route as usize) {
-            Some(route) => (&*route.slots, &*route.names),
-            None => (&[][..], &[][..]),
-        };
-        Values { slots, names, parameters: *parameters, path }
+    pub fn values<'r, 'p>(&'r self, parameters: &'p Parameters, path: &'p [u8]) -> Values<'r, 'p> {
+        Values { route: self.routes.get(parameters.route as usize), parameters, path }
     }
 
     /// The route with this id.
@@ -141,7 +149,7 @@ impl Router {
     /// The number of a parameter by its name, to be looked up once and used with
     /// [`Values::get`] for every request.
     pub fn parameter_index(&self, id: u32, name: &str) -> Option<usize> {
-        self.names(id).iter().position(|known| **known == *name)
+        self.route(id)?.parameter_index(name)
     }
 
     /// All routes in the order of insertion.
@@ -162,50 +170,48 @@ impl Router {
         }
     }
 
-    /// The route for a path that begins with `/`, whose segments are those of `view`.
+    /// The answer for a path that is not in the table of static paths. Apart from the look into
+    /// that table, so that this one stays small.
+    #[inline(never)]
+    fn search(&self, view: &[u8], path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let mut allow = 0;
+        match self.locate(view, path, method, &mut allow, parameters) {
+            Some(choice) => {
+                parameters.route = choice.route;
+                Match::Found { route: choice.id }
+            }
+            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
+        }
+    }
+
+    /// The route for a path whose segments are those of `view`, by the tree.
     #[inline(always)]
     fn locate(
         &self,
         view: &[u8],
         path: &[u8],
-        wanted: u32,
+        method: u8,
         allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<&Choice> {
-        if let Some(leaf) = self.statics.find(view) {
-            let choice = self.tree.choose(leaf, wanted, allow);
-            if let Some(found) = choice {
-                // A route of fixed text has no values, so no slashes need be noted.
-                parameters.route = found.route;
-                parameters.noted = Noted::Nothing;
-                return choice;
-            }
+    ) -> Option<Choice> {
+        if view.first() != Some(&b'/') {
+            return None;
         }
         if view.len() >= 64 {
-            return self.locate_long(view, path, wanted, allow, parameters);
+            return self.locate_long(view, path, method, allow, parameters);
         }
-        self.locate_short(view, path, wanted, allow, parameters)
-    }
-
-    /// Apart from the look into the table of static paths, so that this one stays small.
-    #[inline(never)]
-    fn locate_short(
-        &self,
-        view: &[u8],
-        path: &[u8],
-        wanted: u32,
-        allow: &mut u32,
-        parameters: &mut Parameters,
-    ) -> Option<&Choice> {
         let (bits, escapes) = scan_short(view);
         if escapes {
-            return self.locate_searching(view, path, wanted, allow, parameters);
+            return self.locate_searching(view, path, method, allow, parameters);
         }
-        let slashes = Slashes64 { bits, limit: view.len(), tail: tail_word(view) };
-        let choice = self.tree.walk(path, &slashes, wanted, allow);
-        let route = choice.map_or(NONE, |choice| choice.route);
-        *parameters = Parameters { route, noted: Noted::Low, slashes: [bits, 0] };
-        choice
+        let padded;
+        let mut text = view;
+        if view.len() < 8 {
+            padded = short_word(view).to_le_bytes();
+            text = &padded;
+        }
+        let slashes = Slashes64 { bits, limit: view.len(), text };
+        self.tree.walk(path, &slashes, method, allow, parameters)
     }
 
     #[inline(never)]
@@ -213,23 +219,19 @@ impl Router {
         &self,
         view: &[u8],
         path: &[u8],
-        wanted: u32,
+        method: u8,
         allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<&Choice> {
+    ) -> Option<Choice> {
         if view.len() >= 128 {
-            return self.locate_searching(view, path, wanted, allow, parameters);
+            return self.locate_searching(view, path, method, allow, parameters);
         }
-        let scan = scan_medium(view);
-        if scan.escapes {
-            return self.locate_searching(view, path, wanted, allow, parameters);
+        let (bits, escapes) = scan_medium(view);
+        if escapes {
+            return self.locate_searching(view, path, method, allow, parameters);
         }
-        let slashes = Slashes128 { bits: scan.bits, limit: view.len() };
-        let choice = self.tree.walk(path, &slashes, wanted, allow);
-        let route = choice.map_or(NONE, |choice| choice.route);
-        let slashes = [scan.bits as u64, (scan.bits >> 64) as u64];
-        *parameters = Parameters { route, noted: Noted::Both, slashes };
-        choice
+        let slashes = Slashes128 { bits, text: view };
+        self.tree.walk(path, &slashes, method, allow, parameters)
     }
 
     #[inline(never)]
@@ -237,14 +239,13 @@ impl Router {
         &self,
         view: &[u8],
         path: &[u8],
-        wanted: u32,
+        method: u8,
         allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<&Choice> {
+    ) -> Option<Choice> {
         let slashes = Searched { path: view, slash_added: false };
-        let choice = self.tree.walk(path, &slashes, wanted, allow);
-        let route = choice.map_or(NONE, |choice| choice.route);
-        *parameters = Parameters { route, noted: Noted::Search, slashes: [0; 2] };
+        let choice = self.tree.walk(path, &slashes, method, allow, parameters);
+        parameters.noted = Noted::Search;
         choice
     }
 
@@ -252,13 +253,13 @@ impl Router {
     fn not_found(
         &self,
         path: &[u8],
-        wanted: u32,
+        method: u8,
         allow: Methods,
         parameters: &mut Parameters,
     ) -> Match {
-        *parameters = Parameters::default();
+        parameters.clear();
         if self.slash_policy == SlashPolicy::Redirect
-            && let Some(add_slash) = self.other_form(path, wanted)
+            && let Some(add_slash) = self.other_form(path, method)
         {
             return Match::Redirect { add_slash };
         }
@@ -266,9 +267,9 @@ impl Router {
     }
 
     /// Whether the path with its slash at the end added (true) or removed (false) has a route.
-    fn other_form(&self, path: &[u8], wanted: u32) -> Option<bool> {
+    fn other_form(&self, path: &[u8], method: u8) -> Option<bool> {
         let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
-        if names_a_host || path.len() < 2 {
+        if names_a_host || path.len() < 2 || path[0] != b'/' {
             return None;
         }
         let (path, add_slash) = match path {
@@ -276,6 +277,10 @@ impl Router {
             _ => (path, true),
         };
         let slashes = Searched { path, slash_added: add_slash };
-        self.tree.walk(path, &slashes, wanted, &mut 0).map(|_| add_slash)
+        let mut unused = Parameters::default();
+        self.tree.walk(path, &slashes, method, &mut 0, &mut unused).map(|_| add_slash)
     }
 }
+
+/// In no set of methods.
+const NO_METHOD: u8 = u8::MAX;
