@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ROUTE_ID_MAX;
 use crate::error::{BuildError, Problem, RouteName};
 use crate::methods::Methods;
-use crate::node::{Affix, Choice, Fixed, Leaf, NONE, Node, SameKey, Tree};
+use crate::node::{Affix, Choice, Leaf, NONE, Node, Otherwise, SameKey, Tree};
 use crate::parameters::{Slot, name_key};
 use crate::pattern::{Part, Pattern};
 use crate::router::{Route, Router};
@@ -401,9 +401,14 @@ impl Draft {
             suffix: suffix.as_slice().into(),
             node: *node,
         }));
+        let texts = self.fixed.iter().filter(|(text, _)| !text.is_empty());
+        let children: Vec<(&[u8], u32)> =
+            texts.map(|(text, child)| (text.as_slice(), *child)).collect();
+        debug_assert!(children.len() != 1 || children[0].1 == index + 1);
         let leaf = |leaf: Option<u32>| leaf.map_or(Leaf::default(), |leaf| leaves[leaf as usize]);
         Ok(Node {
-            fixed: self.fixed_of(index, tree)?,
+            fixed: tree.add_fixed(&children)?,
+            otherwise: self.otherwise(index, fallback),
             empty: self.fixed.get(&Vec::new()).copied().unwrap_or(NONE),
             affix_start,
             affix_count: self.affixed.len() as u16,
@@ -417,22 +422,17 @@ impl Draft {
         })
     }
 
-    fn fixed_of(&self, index: u32, tree: &mut Tree) -> Result<Fixed, SameKey> {
-        let fixed = self.fixed.iter().filter(|(text, _)| !text.is_empty());
-        let children: Vec<(&[u8], u32)> =
-            fixed.map(|(text, child)| (text.as_slice(), *child)).collect();
-        let others = self.fixed.len() + self.affixed.len();
-        Ok(match *children {
-            [] if others == 0 && self.rest.is_none() && self.parameter == Some(index + 1) => {
-                Fixed::ParameterOnly
-            }
-            [] => Fixed::Nothing,
-            [(text, child)] => {
-                debug_assert_eq!(child, index + 1);
-                tree.add_text(text).into()
-            }
-            _ => tree.add_table(&children)?.into(),
-        })
+    /// What a segment leads to that is neither empty nor fixed text of this node, `index`.
+    fn otherwise(&self, index: u32, fallback: u32) -> Otherwise {
+        match self.parameter {
+            _ if !self.affixed.is_empty() => Otherwise::Ask,
+            // The first child is the next node, and those with fixed text come first.
+            Some(child) if child == index + 1 => Otherwise::NextNode,
+            Some(_) => Otherwise::Parameter,
+            None if self.rest.is_some() => Otherwise::Rest,
+            None if fallback == NONE => Otherwise::Missing,
+            None => Otherwise::Ask,
+        }
     }
 }
 

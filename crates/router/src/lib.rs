@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod descend;
 mod encoding;
 mod error;
 #[doc(hidden)]

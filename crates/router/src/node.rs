@@ -32,10 +32,28 @@ pub(crate) struct Node {
     pub(crate) depth: u8,
     /// How many parameters lead here.
     pub(crate) parameters: u8,
+    /// What a segment that is not empty leads to, if not to a child with fixed text.
+    pub(crate) otherwise: Otherwise,
     /// The ancestor to go on with when nothing here matches.
     pub(crate) fallback: u32,
     /// The alternative of the ancestor to go on with.
     pub(crate) fallback_stage: u16,
+}
+
+/// The first alternative of a node after its children with fixed text, where there is only one
+/// step to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// Its parameter's child, which is the next node in the list; there is no fixed text.
+    NextNode,
+    /// Its parameter's child.
+    Parameter,
+    /// Its catch-all.
+    Rest,
+    /// No route matches.
+    Missing,
+    /// More must be looked at: affixed parameters, or an ancestor's alternatives.
+    Ask,
 }
 
 /// The children of a node that have fixed text which is not empty.
@@ -46,59 +64,38 @@ pub(crate) struct Node {
 pub(crate) enum Fixed {
     /// None.
     Nothing,
-    /// None; and the node has no other children than a parameter, which is the next node.
-    ParameterOnly,
-    /// The next node, by a [`Text`]. Its fields stand here one by one, as do those of the table
-    /// below, because only so the compiler packs them with the kind into 24 bytes.
-    Next { first: u64, last: u64, place: u32, length: u8 },
-    /// Several, by a [`Table`].
-    Several {
-        multiplier: u64,
-        start: u32,
-        bucket_start: u32,
-        slot_shift: u8,
-        bucket_shift: u8,
-        whole: bool,
-    },
-}
-
-impl From<Text> for Fixed {
-    fn from(Text { first, last, place, length }: Text) -> Self {
-        Self::Next { first, last, place, length }
-    }
-}
-
-impl From<Table> for Fixed {
-    fn from(table: Table) -> Self {
-        let Table { multiplier, start, bucket_start, slot_shift, bucket_shift, whole } = table;
-        Self::Several { multiplier, start, bucket_start, slot_shift, bucket_shift, whole }
-    }
+    /// The next node, by a [`Text`]. Its fields stand here one by one, because only so the
+    /// compiler packs them with the kind into 24 bytes.
+    Next { first: u64, last: u64, place: u32, length: u16 },
+    /// Some, in a small table whose keys are made of the first eight bytes and the length: where
+    /// it starts in [`Tree::children`], and what leads each key to a place of its own.
+    Several { multiplier: u64, start: u32, slot_shift: u8 },
+    /// Any others, in the table with this number in [`Tree::tables`].
+    Many(u32),
 }
 
 /// A text of 1 to 255 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text {
+struct Text {
     /// The first eight bytes, padded with zeros.
     first: u64,
     /// The last eight bytes if there are more than eight.
     last: u64,
     /// Where it is in [`Tree::text`], which only decides beyond sixteen bytes.
     place: u32,
-    length: u8,
+    length: u16,
 }
 
-/// Where children are in [`Tree::children`], without collisions.
+/// A table whose keys are made of whole texts. Its keys are divided into buckets, and each bucket
+/// has a multiplier that leads its keys to places of their own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Table {
-    /// Spreads the keys of a small table; a large one has a multiplier for each bucket.
-    multiplier: u64,
+struct Table {
+    /// Where it starts in [`Tree::children`].
     start: u32,
-    /// Where the multipliers of the buckets start, or [`NONE`] for a small table.
+    /// Where its multipliers start in [`Tree::multipliers`].
     bucket_start: u32,
     slot_shift: u8,
     bucket_shift: u8,
-    /// Whether keys are made of whole texts; else of the length and the first eight bytes.
-    whole: bool,
 }
 
 /// A child with fixed text, or a free place.
@@ -109,7 +106,9 @@ struct Child {
     node: u32,
 }
 
-const FREE: Child = Child { text: Text { first: 0, last: 0, place: 0, length: 0 }, node: NONE };
+/// Its length is that of no segment that a child is sought for.
+const FREE: Child =
+    Child { text: Text { first: 0, last: 0, place: 0, length: u16::MAX }, node: NONE };
 
 /// A segment with fixed text around its parameter.
 #[derive(Clone, Debug)]
@@ -144,29 +143,10 @@ pub(crate) struct Tree {
     pub(crate) affixes: Vec<Affix>,
     pub(crate) choices: Vec<Choice>,
     children: Vec<Child>,
+    tables: Vec<Table>,
     multipliers: Vec<u64>,
     text: Vec<u8>,
     seed: u64,
-}
-
-/// A part of a text of at least eight bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Piece<'t> {
-    pub(crate) text: &'t [u8],
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-}
-
-impl Piece<'_> {
-    #[inline(always)]
-    fn length(&self) -> usize {
-        self.end - self.start
-    }
-
-    #[inline(always)]
-    fn bytes(&self) -> &[u8] {
-        &self.text[self.start..self.end]
-    }
 }
 
 /// Two texts of one table have the same key under this seed, so no table can tell them apart.
@@ -202,120 +182,117 @@ impl Tree {
         Leaf { methods, base }
     }
 
-    /// The place of the child with this fixed text of the node at this place.
+    /// The place of the child with the fixed text `text[start..end]`, of the node at this place.
+    /// `text` has at least eight bytes.
     #[inline(always)]
-    pub(crate) fn fixed_child(&self, fixed: &Fixed, at: usize, piece: Piece<'_>) -> Option<usize> {
+    pub(crate) fn fixed_child(
+        &self,
+        fixed: &Fixed,
+        at: usize,
+        text: &[u8],
+        start: usize,
+        end: usize,
+    ) -> Option<usize> {
+        let length = end - start;
         match *fixed {
-            Fixed::Nothing | Fixed::ParameterOnly => None,
-            Fixed::Next { first, last, place, length } => {
-                let text = Text { first, last, place, length };
-                self.is_text(&text, piece).then_some(at + 1)
+            Fixed::Nothing => None,
+            Fixed::Next { first, last, place, length: expected } => {
+                let same = length == usize::from(expected)
+                    && masked(leading_word(text, start), length) == first
+                    && (length <= 8 || self.ends_alike(last, place, text, start, end));
+                same.then_some(at + 1)
             }
-            Fixed::Several { multiplier, start, bucket_start, slot_shift, bucket_shift, whole } => {
-                let table =
-                    Table { multiplier, start, bucket_start, slot_shift, bucket_shift, whole };
-                let child = self.child(&table, piece);
-                (child != NONE).then_some(child as usize)
+            Fixed::Several { multiplier, start: table, slot_shift } => {
+                let first = masked(leading_word(text, start), length);
+                let slot = place(quick_key(first, length), multiplier, slot_shift);
+                let Child { text: known, node } = &self.children[table as usize + slot];
+                let same = length == usize::from(known.length)
+                    && first == known.first
+                    && (length <= 8 || self.ends_alike(known.last, known.place, text, start, end));
+                same.then_some(*node as usize)
             }
+            Fixed::Many(table) => self.child_of_many(table, &text[start..end]),
         }
     }
 
-    /// Whether the piece is the text.
+    /// Whether a piece of more than eight bytes, whose length and first eight agree with those of
+    /// a known text, agrees with all of it.
     #[inline(always)]
-    fn is_text(&self, text: &Text, piece: Piece<'_>) -> bool {
-        let length = piece.length();
-        let first = masked(leading_word(piece.text, piece.start), length);
-        length == usize::from(text.length)
-            && first == text.first
-            && (length <= 8 || self.same_end(text, piece))
+    fn ends_alike(&self, last: u64, place: u32, text: &[u8], start: usize, end: usize) -> bool {
+        word(text, end - 8) == last
+            && (end - start <= 16 || self.same_text(place, &text[start..end]))
     }
 
-    /// The child of the table whose fixed text is the piece, or [`NONE`].
-    #[inline(always)]
-    fn child(&self, table: &Table, piece: Piece<'_>) -> u32 {
-        let length = piece.length();
-        let first = masked(leading_word(piece.text, piece.start), length);
-        let key = if table.whole { self.whole_key(piece) } else { quick_key(first, length) };
-        let multiplier = if table.bucket_start == NONE {
-            table.multiplier
-        } else {
-            let bucket = place(key, BUCKETS, table.bucket_shift);
-            self.multipliers[table.bucket_start as usize + bucket]
-        };
+    #[inline(never)]
+    fn child_of_many(&self, table: u32, piece: &[u8]) -> Option<usize> {
+        let table = self.tables[table as usize];
+        let key = hash(piece, self.seed);
+        let bucket = place(key, BUCKETS, table.bucket_shift);
+        let multiplier = self.multipliers[table.bucket_start as usize + bucket];
         let child = &self.children[table.start as usize + place(key, multiplier, table.slot_shift)];
-        let same = length == usize::from(child.text.length)
-            && first == child.text.first
-            && (length <= 8 || self.same_end(&child.text, piece));
-        if same { child.node } else { NONE }
+        let same = usize::from(child.text.length) == piece.len()
+            && self.same_text(child.text.place, piece);
+        same.then_some(child.node as usize)
     }
 
     #[inline(never)]
-    fn whole_key(&self, piece: Piece<'_>) -> u64 {
-        hash(piece.bytes(), self.seed)
+    fn same_text(&self, place: u32, piece: &[u8]) -> bool {
+        let place = place as usize;
+        self.text[place..place + piece.len()] == *piece
     }
 
-    /// Whether a piece of more than eight bytes, whose length and first eight agree with the
-    /// text's, agrees with all of it.
-    #[inline(always)]
-    fn same_end(&self, text: &Text, piece: Piece<'_>) -> bool {
-        word(piece.text, piece.end - 8) == text.last
-            && (piece.length() <= 16 || self.same_bytes(text, piece))
-    }
-
-    #[inline(never)]
-    fn same_bytes(&self, text: &Text, piece: Piece<'_>) -> bool {
-        let place = text.place as usize;
-        self.text[place..place + piece.length()] == *piece.bytes()
-    }
-
-    /// The text, kept. It has 1 to 255 bytes.
-    pub(crate) fn add_text(&mut self, text: &[u8]) -> Text {
+    /// Keeps a text of 1 to 255 bytes.
+    fn add_text(&mut self, text: &[u8]) -> Text {
         let mut padded = text.to_vec();
         padded.resize(text.len().max(8), 0);
         let place = self.text.len() as u32;
         self.text.extend_from_slice(text);
         let last = if text.len() <= 8 { 0 } else { word(text, text.len() - 8) };
-        let length = u8::try_from(text.len()).expect("a pattern's fixed text is short");
+        let length = u16::try_from(text.len()).expect("a pattern's fixed text is short");
         Text { first: word(&padded, 0), last, place, length }
     }
 
-    /// Adds a table of children with distinct fixed texts, none of them empty.
-    pub(crate) fn add_table(&mut self, children: &[(&[u8], u32)]) -> Result<Table, SameKey> {
-        let mut entries: Vec<Entry> = Vec::with_capacity(children.len());
-        for (text, node) in children {
-            let text = self.add_text(text);
-            let key = quick_key(text.first, text.length.into());
-            entries.push(Entry { key, child: Child { text, node: *node } });
+    /// Adds the fixed texts of children, distinct and none of them empty. If there is one child
+    /// only, it must be the next node.
+    pub(crate) fn add_fixed(&mut self, children: &[(&[u8], u32)]) -> Result<Fixed, SameKey> {
+        let entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
+            let key = hash(text, tree.seed);
+            Entry { key, child: Child { text: tree.add_text(text), node } }
+        };
+        let entries: Vec<Entry> = children.iter().map(|child| entry(self, *child)).collect();
+        if let [Entry { child, .. }] = &*entries {
+            let Text { first, last, place, length } = child.text;
+            return Ok(Fixed::Next { first, last, place, length });
         }
-        let whole = !has_distinct_keys(&entries);
-        if whole {
-            for (entry, (text, _)) in entries.iter_mut().zip(children) {
-                entry.key = hash(text, self.seed);
-            }
-            if !has_distinct_keys(&entries) {
-                return Err(SameKey);
-            }
+        if entries.is_empty() {
+            return Ok(Fixed::Nothing);
         }
         let start = self.children.len() as u32;
-        if entries.len() > SMALL_TABLE_MAX {
-            return Ok(Table { whole, ..self.add_large_table(entries, start) });
+        let key = |entry: &Entry| quick_key(entry.child.text.first, entry.child.text.length.into());
+        let quick_keys: Vec<u64> = entries.iter().map(key).collect();
+        if entries.len() > SMALL_TABLE_MAX || !have_no_pair(&quick_keys) {
+            let keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();
+            if !have_no_pair(&keys) {
+                return Err(SameKey);
+            }
+            let table = self.add_table(entries, start);
+            self.tables.push(table);
+            return Ok(Fixed::Many(self.tables.len() as u32 - 1));
         }
-        let keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();
-        let (multiplier, bits) = spread(&keys);
-        self.children.resize(start as usize + (1 << bits), FREE);
+        let (multiplier, bits) = spread(&quick_keys);
         let slot_shift = 63 - bits;
-        for entry in entries {
-            let slot = start as usize + place(entry.key, multiplier, slot_shift);
-            self.children[slot] = entry.child;
+        self.children.resize(start as usize + (1 << bits), FREE);
+        for (entry, key) in entries.into_iter().zip(quick_keys) {
+            self.children[start as usize + place(key, multiplier, slot_shift)] = entry.child;
         }
-        Ok(Table { multiplier, start, bucket_start: NONE, slot_shift, bucket_shift: 0, whole })
+        Ok(Fixed::Several { multiplier, start, slot_shift })
     }
 
-    /// A large table divides its keys into buckets and looks for a multiplier for each that
-    /// leads all its keys to free places, fullest bucket first.
-    fn add_large_table(&mut self, entries: Vec<Entry>, start: u32) -> Table {
+    /// Divides the keys into buckets and looks for a multiplier for each that leads all its keys to
+    /// free places, fullest bucket first.
+    fn add_table(&mut self, entries: Vec<Entry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
-        let bucket_bits = (entries.len() / 4).next_power_of_two().trailing_zeros() as u8;
+        let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
         let (slot_shift, bucket_shift) = (63 - slot_bits, 63 - bucket_bits);
         let mut buckets: Vec<(usize, Vec<Entry>)> =
             (0..1 << bucket_bits).map(|bucket| (bucket, Vec::new())).collect();
@@ -327,7 +304,7 @@ impl Tree {
         self.multipliers.resize(bucket_start as usize + (1 << bucket_bits), 1);
         self.children.resize(start as usize + (1 << slot_bits), FREE);
         for (bucket, entries) in buckets {
-            let free = |slot: &usize| self.children[start as usize + slot].text.length == 0;
+            let free = |slot: &usize| self.children[start as usize + slot].node == NONE;
             let (multiplier, slots) = (0..)
                 .map(|attempt| {
                     let multiplier = multiplier(attempt);
@@ -344,7 +321,7 @@ impl Tree {
                 self.children[start as usize + slot] = entry.child;
             }
         }
-        Table { multiplier: 0, start, bucket_start, slot_shift, bucket_shift, whole: false }
+        Table { start, bucket_start, slot_shift, bucket_shift }
     }
 }
 
@@ -355,8 +332,8 @@ struct Entry {
     child: Child,
 }
 
-fn has_distinct_keys(entries: &[Entry]) -> bool {
-    let mut keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();
+fn have_no_pair(keys: &[u64]) -> bool {
+    let mut keys = keys.to_vec();
     keys.sort_unstable();
     keys.windows(2).all(|pair| pair[0] != pair[1])
 }
@@ -367,7 +344,7 @@ fn quick_key(first: u64, length: usize) -> u64 {
     first.wrapping_add((length as u64).wrapping_mul(MIX[3]))
 }
 
-/// The most children that one multiplier spreads; more need buckets.
+/// The most children that one multiplier spreads.
 const SMALL_TABLE_MAX: usize = 24;
 /// Spreads keys over buckets.
 const BUCKETS: u64 = 0x9FB2_1C65_1E98_DF25;
@@ -409,7 +386,7 @@ fn all_differ(places: &[usize]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Choice, Methods, NONE, Node, Piece, Tree};
+    use super::{Choice, Methods, Node, Tree};
 
     #[test]
     fn a_node_fits_a_cache_line() {
@@ -435,10 +412,10 @@ mod tests {
 
     #[test]
     fn a_table_of_any_size_finds_its_children_and_no_others() {
-        let child = |tree: &Tree, table: &_, text: &str| {
+        let child = |tree: &Tree, fixed: &_, text: &str| {
             let text = format!("/{text}/1234567");
             let end = text.len() - 8;
-            tree.child(table, Piece { text: text.as_bytes(), start: 1, end })
+            tree.fixed_child(fixed, 99, text.as_bytes(), 1, end)
         };
         let text = |n: usize| match n % 4 {
             0 => format!("{n}"),
@@ -446,17 +423,18 @@ mod tests {
             2 => format!("resource-{n}"),
             _ => format!("a-rather-long-name-{n}-with-the-same-end"),
         };
-        for size in [2, 3, 8, 24, 25, 100, 2000] {
+        for size in [0, 1, 2, 3, 8, 24, 25, 100, 2000] {
             let texts: Vec<String> = (0..size).map(text).collect();
             let children: Vec<(&[u8], u32)> =
                 texts.iter().enumerate().map(|(n, text)| (text.as_bytes(), n as u32)).collect();
             let mut tree = Tree::new(0);
-            let table = tree.add_table(&children).ok().expect("the keys differ");
+            let fixed = tree.add_fixed(&children).ok().expect("the keys differ");
             for (node, text) in texts.iter().enumerate() {
-                assert_eq!(child(&tree, &table, text), node as u32);
+                let expected = if size == 1 { 100 } else { node };
+                assert_eq!(child(&tree, &fixed, text), Some(expected));
             }
             for n in size..size + 100 {
-                assert_eq!(child(&tree, &table, &text(n)), NONE);
+                assert_eq!(child(&tree, &fixed, &text(n)), None);
             }
         }
     }

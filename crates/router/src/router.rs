@@ -1,10 +1,11 @@
 //! The router: one lookup, and what there is to know about the routes.
 
 use crate::builder::SlashPolicy;
+use crate::descend::Descent;
 use crate::methods::Methods;
-use crate::node::{Choice, Tree};
+use crate::node::Tree;
 use crate::parameters::{Noted, Parameters, Slot, Values, name_key};
-use crate::slashes::{Searched, Slashes64, Slashes128, scan_medium, scan_short};
+use crate::slashes::{Cursor, Searched, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
 use crate::statics::Statics;
 use crate::word::short_word;
 
@@ -112,14 +113,18 @@ impl Router {
             (parameters.route, parameters.noted) = (choice.route, Noted::Values(0));
             return Match::Found { route: choice.id };
         }
-        self.search(view, path, method, parameters)
+        self.search(path, method, parameters)
     }
 
     /// The methods of all routes that match a path, for a reply to OPTIONS; none if it has no
     /// route. Under [`SlashPolicy::Redirect`] only the path as it is written counts.
     pub fn methods(&self, path: &[u8]) -> Methods {
         let mut allow = 0;
-        self.locate(self.view(path), path, NO_METHOD, &mut allow, &mut Parameters::default());
+        if path.first() == Some(&b'/') {
+            let slashes = Searched { path: self.view(path), slash_added: false };
+            let (start, mut unused) = ((0, slashes.seek(0)), Parameters::default());
+            self.tree.walk(path, &slashes, start, NO_METHOD, &mut allow, &mut unused);
+        }
         Methods::from_bits(allow)
     }
 
@@ -170,39 +175,21 @@ impl Router {
         }
     }
 
-    /// The answer for a path that is not in the table of static paths. Apart from the look into
-    /// that table, so that this one stays small.
+    /// The answer for a path that is not in the table of static paths. Apart from the look into that
+    /// table, so that this one stays small; for the same reason all that is rare is apart from this.
     #[inline(never)]
-    fn search(&self, view: &[u8], path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let mut allow = 0;
-        match self.locate(view, path, method, &mut allow, parameters) {
-            Some(choice) => {
-                parameters.route = choice.route;
-                Match::Found { route: choice.id }
-            }
-            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
-        }
-    }
-
-    /// The route for a path whose segments are those of `view`, by the tree.
-    #[inline(always)]
-    fn locate(
-        &self,
-        view: &[u8],
-        path: &[u8],
-        method: u8,
-        allow: &mut u32,
-        parameters: &mut Parameters,
-    ) -> Option<Choice> {
+    fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let view = self.view(path);
         if view.first() != Some(&b'/') {
-            return None;
+            parameters.clear();
+            return Match::Missing;
         }
         if view.len() >= 64 {
-            return self.locate_long(view, path, method, allow, parameters);
+            return self.search_medium(path, method, parameters);
         }
         let (bits, escapes) = scan_short(view);
         if escapes {
-            return self.locate_searching(view, path, method, allow, parameters);
+            return self.search_any(path, method, parameters);
         }
         let padded;
         let mut text = view;
@@ -211,42 +198,60 @@ impl Router {
             text = &padded;
         }
         let slashes = Slashes64 { bits, limit: view.len(), text };
-        self.tree.walk(path, &slashes, method, allow, parameters)
+        match self.tree.descend(path, &slashes, method, parameters) {
+            Descent::Found(choice) => {
+                parameters.route = choice.route;
+                Match::Found { route: choice.id }
+            }
+            Descent::Missing => self.not_found(path, method, Methods::NONE, parameters),
+            Descent::Ask(at, cursor) => self.walk(path, &slashes, (at, cursor), method, parameters),
+        }
     }
 
+    /// As [`Router::search`], for a view of 64 bytes or more.
     #[inline(never)]
-    fn locate_long(
-        &self,
-        view: &[u8],
-        path: &[u8],
-        method: u8,
-        allow: &mut u32,
-        parameters: &mut Parameters,
-    ) -> Option<Choice> {
+    fn search_medium(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let view = self.view(path);
         if view.len() >= 128 {
-            return self.locate_searching(view, path, method, allow, parameters);
+            return self.search_any(path, method, parameters);
         }
         let (bits, escapes) = scan_medium(view);
         if escapes {
-            return self.locate_searching(view, path, method, allow, parameters);
+            return self.search_any(path, method, parameters);
         }
         let slashes = Slashes128 { bits, text: view };
-        self.tree.walk(path, &slashes, method, allow, parameters)
+        self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters)
+    }
+
+    /// As [`Router::search`], for any view.
+    #[inline(never)]
+    fn search_any(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let view = self.view(path);
+        let slashes = Searched { path: view, slash_added: false };
+        let found = self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters);
+        if matches!(found, Match::Found { .. }) {
+            parameters.noted = Noted::Search;
+        }
+        found
     }
 
     #[inline(never)]
-    fn locate_searching(
+    fn walk<S: Slashes>(
         &self,
-        view: &[u8],
         path: &[u8],
+        slashes: &S,
+        place: (usize, Cursor<S::Rest>),
         method: u8,
-        allow: &mut u32,
         parameters: &mut Parameters,
-    ) -> Option<Choice> {
-        let slashes = Searched { path: view, slash_added: false };
-        let choice = self.tree.walk(path, &slashes, method, allow, parameters);
-        parameters.noted = Noted::Search;
-        choice
+    ) -> Match {
+        let mut allow = 0;
+        match self.tree.walk(path, slashes, place, method, &mut allow, parameters) {
+            Some(choice) => {
+                parameters.route = choice.route;
+                Match::Found { route: choice.id }
+            }
+            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
+        }
     }
 
     #[inline(never)]
@@ -269,7 +274,7 @@ impl Router {
     /// Whether the path with its slash at the end added (true) or removed (false) has a route.
     fn other_form(&self, path: &[u8], method: u8) -> Option<bool> {
         let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
-        if names_a_host || path.len() < 2 || path[0] != b'/' {
+        if names_a_host || path.len() < 2 {
             return None;
         }
         let (path, add_slash) = match path {
@@ -278,7 +283,8 @@ impl Router {
         };
         let slashes = Searched { path, slash_added: add_slash };
         let mut unused = Parameters::default();
-        self.tree.walk(path, &slashes, method, &mut 0, &mut unused).map(|_| add_slash)
+        let start = (0, slashes.seek(0));
+        self.tree.walk(path, &slashes, start, method, &mut 0, &mut unused).map(|_| add_slash)
     }
 }
 

@@ -47,6 +47,14 @@ pub(crate) struct Slashes64<'p> {
     pub(crate) text: &'p [u8],
 }
 
+impl Slashes64<'_> {
+    /// Whether no segment is left where the cursor is.
+    #[inline(always)]
+    pub(crate) fn is_over(&self, cursor: Cursor<u64>) -> bool {
+        cursor.rest == 0
+    }
+}
+
 impl Slashes for Slashes64<'_> {
     type Rest = u64;
     const ENCODED: bool = false;
@@ -174,6 +182,14 @@ fn slashes_of_word(word: u64) -> u64 {
     zeros.wrapping_mul(0x0002_0408_1020_4081) >> 56
 }
 
+/// A high bit of the result is set if a byte of `word` is a `%`; the other bits mean nothing, nor
+/// does it matter which of the high bits it is.
+#[inline(always)]
+fn escapes_of_word(word: u64) -> u64 {
+    let differing = word ^ (ONES * b'%' as u64);
+    differing.wrapping_sub(ONES) & !differing
+}
+
 /// The slashes of up to 64 bytes, a multiple of eight.
 #[inline(always)]
 fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
@@ -193,8 +209,16 @@ fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
 fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     let parts = (path.first_chunk::<PART>(), path.last_chunk::<PART>());
     let (Some(front), Some(back)) = parts else { unreachable!("the path has a whole part") };
-    // Without an early end, so that the compiler compares many bytes at once.
-    let escapes = (0..PART).fold(false, |seen, at| seen | (front[at] == b'%') | (back[at] == b'%'));
+    let mut escapes = false;
+    if PART == 8 {
+        let found = escapes_of_word(word(front, 0)) | escapes_of_word(word(back, 0));
+        escapes = found & HIGHS != 0;
+    } else {
+        // Without an early end, so that the compiler compares many bytes at once.
+        for at in 0..PART {
+            escapes |= (front[at] == b'%') | (back[at] == b'%');
+        }
+    }
     (slashes_of(front), slashes_of(back), escapes)
 }
 
@@ -205,7 +229,7 @@ pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     debug_assert!(length < 64);
     let (front, back, part, escapes) = if length < 8 {
         let word = short_word(path);
-        (slashes_of_word(word), 0, 0, path.contains(&b'%'))
+        (slashes_of_word(word), 0, 0, escapes_of_word(word) & HIGHS != 0)
     } else if length <= 16 {
         let (front, back, escapes) = scan::<8>(path);
         (front, back, 8, escapes)

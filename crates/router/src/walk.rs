@@ -1,8 +1,8 @@
-//! The walk through the tree: from the root, a segment at a time, in order of precedence.
+//! The walk through the tree: a segment at a time, in order of precedence, back and forth.
 
 use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
-use crate::node::{Affix, Choice, Fixed, NONE, Node, Piece, Tree};
+use crate::node::{Affix, Choice, NONE, Node, Tree};
 use crate::parameters::{Noted, Parameters};
 use crate::slashes::{Cursor, Slashes};
 
@@ -10,18 +10,18 @@ impl Tree {
     /// The route of the first leaf in order of precedence that answers the method. Adds the
     /// methods of the matching leaves that do not to `allow`. Notes the parameters' bounds.
     ///
-    /// Visits each node at most once, and only those whose way matches the path.
+    /// Begins at a node and the segment that follows it, which at the root is the first; the way
+    /// there has matched. Visits each node at most once, and only those whose way matches the path.
     #[inline(always)]
     pub(crate) fn walk<S: Slashes>(
         &self,
         path: &[u8],
         slashes: &S,
+        (mut at, mut cursor): (usize, Cursor<S::Rest>),
         method: u8,
         allow: &mut u32,
         parameters: &mut Parameters,
     ) -> Option<Choice> {
-        let mut at = 0;
-        let mut cursor = slashes.seek(0);
         'enter: loop {
             let mut node = self.nodes.get(at)?;
             let mut stage = 0;
@@ -43,11 +43,6 @@ impl Tree {
                     continue 'enter;
                 }
                 stage = node.affix_count + 1;
-            } else if matches!(node.fixed, Fixed::ParameterOnly) {
-                note::<S>(parameters, node, cursor.start, cursor.end);
-                at += 1;
-                cursor = slashes.advance(cursor);
-                continue 'enter;
             }
             loop {
                 if let Some(child) =
@@ -86,9 +81,9 @@ impl Tree {
             let mut text = [0; LITERAL_BYTES_MAX + 8];
             let raw = slashes.text().get(start..end)?;
             let end = write_plain(raw, &mut text[..LITERAL_BYTES_MAX])?;
-            return self.fixed_child(&node.fixed, at, Piece { text: &text, start: 0, end });
+            return self.fixed_child(&node.fixed, at, &text, 0, end);
         }
-        self.fixed_child(&node.fixed, at, Piece { text: slashes.text(), start, end })
+        self.fixed_child(&node.fixed, at, slashes.text(), start, end)
     }
 
     /// The place of the child by the first alternative from `stage` on that is a parameter and
