@@ -180,14 +180,16 @@ impl Router {
     #[inline(never)]
     fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
-        if view.first() != Some(&b'/') {
-            parameters.clear();
-            return Match::Missing;
-        }
         if view.len() >= 64 {
             return self.search_medium(path, method, parameters);
         }
         let (bits, escapes) = scan_short(view);
+        // The slashes tell whether the path begins with one; looking at its first byte before that
+        // would spoil the comparison of many bytes at once. An empty path has but its end.
+        if bits & 1 == 0 || view.is_empty() {
+            parameters.clear();
+            return Match::Missing;
+        }
         if escapes {
             return self.search_any(path, method, parameters);
         }
@@ -216,7 +218,7 @@ impl Router {
             return self.search_any(path, method, parameters);
         }
         let (bits, escapes) = scan_medium(view);
-        if escapes {
+        if escapes || bits & 1 == 0 {
             return self.search_any(path, method, parameters);
         }
         let slashes = Slashes128 { bits, text: view };
@@ -227,6 +229,10 @@ impl Router {
     #[inline(never)]
     fn search_any(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
+        if view.first() != Some(&b'/') {
+            parameters.clear();
+            return Match::Missing;
+        }
         let slashes = Searched { path: view, slash_added: false };
         let found = self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters);
         if matches!(found, Match::Found { .. }) {
