@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::ROUTE_ID_MAX;
 use crate::error::{BuildError, Problem, RouteName};
 use crate::methods::Methods;
-use crate::node::{Affix, Choice, Leaf, NONE, Node, SameKey, Table, Tree};
-use crate::parameters::Slot;
+use crate::node::{Affix, Choice, Leaf, NONE, Node, Otherwise, SameKey, Tree};
+use crate::parameters::{Slot, name_key};
 use crate::pattern::{Part, Pattern};
 use crate::router::{Route, Router};
 use crate::statics::Statics;
@@ -185,6 +185,7 @@ impl Builder {
             label: inserted.label.as_str().into(),
             methods: inserted.methods,
             slots: slots.collect(),
+            name_keys: pattern.names.iter().map(|name| name_key(name)).collect(),
             names: pattern.names.into(),
         }
     }
@@ -217,7 +218,9 @@ struct Draft {
     parameter: Option<u32>,
     rest: Option<u32>,
     leaf: Option<u32>,
-    depth: u16,
+    depth: u8,
+    /// How many parameters lead here.
+    parameters: u8,
 }
 
 impl Plan {
@@ -264,7 +267,8 @@ impl Plan {
         };
         if child == next {
             let depth = draft.depth + 1;
-            self.drafts.push(Draft { depth, ..Draft::default() });
+            let parameters = draft.parameters + u8::from(!matches!(part, Part::Static(_)));
+            self.drafts.push(Draft { depth, parameters, ..Draft::default() });
         }
         child
     }
@@ -281,7 +285,8 @@ impl Plan {
                     .then_with(|| (left, right).cmp(&(other_left, other_right)))
             });
         }
-        let tree = (0..)
+        self.number_in_depth();
+        let (tree, leaves) = (0..)
             .find_map(|seed| self.tree(seed).ok())
             .expect("some seed gives the texts of each table distinct keys");
         let ids = self.routes.iter().map(|route| route.id);
@@ -289,16 +294,38 @@ impl Plan {
         for (index, id) in ids.enumerate() {
             by_id[id as usize] = index as u32;
         }
-        let statics = Statics::new(&self.static_paths);
+        let leaf_of = |(path, leaf): &(Vec<u8>, u32)| (path.clone(), leaves[*leaf as usize]);
+        let static_paths: Vec<_> = self.static_paths.iter().map(leaf_of).collect();
+        let statics = Statics::new(&static_paths);
         Router { statics, tree, routes: self.routes.into(), by_id: by_id.into(), slash_policy }
     }
 
-    fn tree(&self, seed: u64) -> Result<Tree, SameKey> {
-        let mut tree = Tree::new(seed);
-        for leaf in &self.leaves {
-            let leaf = self.leaf(leaf, &mut tree);
-            tree.leaves.push(leaf);
+    /// Numbers the drafts so that the first child of each is the next number. Children still come
+    /// after their parents.
+    fn number_in_depth(&mut self) {
+        let mut order = Vec::with_capacity(self.drafts.len());
+        let mut left = vec![0];
+        while let Some(index) = left.pop() {
+            order.push(index);
+            let children: Vec<u32> = self.drafts[index as usize].fixed_first().collect();
+            left.extend(children.into_iter().rev());
         }
+        let mut numbers = vec![0; order.len()];
+        let mut drafts = Vec::with_capacity(order.len());
+        for (number, index) in (0..).zip(order) {
+            numbers[index as usize] = number;
+            drafts.push(std::mem::take(&mut self.drafts[index as usize]));
+        }
+        for child in drafts.iter_mut().flat_map(Draft::children_mut) {
+            *child = numbers[*child as usize];
+        }
+        self.drafts = drafts;
+    }
+
+    fn tree(&self, seed: u64) -> Result<(Tree, Vec<Leaf>), SameKey> {
+        let mut tree = Tree::new(seed);
+        let leaves: Vec<Leaf> =
+            self.leaves.iter().map(|routes| self.leaf(routes, &mut tree)).collect();
         // For each draft, the ancestor and stage to go on with; parents come first.
         let mut fallbacks = vec![(NONE, 0); self.drafts.len()];
         for (index, draft) in self.drafts.iter().enumerate() {
@@ -307,23 +334,19 @@ impl Plan {
                 let stage = draft.stage_from(next_stage);
                 fallbacks[child as usize] = stage.map_or(own, |stage| (index as u32, stage));
             }
-            let node = draft.node(own, &mut tree)?;
+            let node = draft.node(index as u32, own, &leaves, &mut tree)?;
             tree.nodes.push(node);
         }
-        Ok(tree)
+        Ok((tree, leaves))
     }
 
     fn leaf(&self, routes: &[usize], tree: &mut Tree) -> Leaf {
-        let mut choices = routes.iter().map(|index| {
+        let choice = |index: &usize| {
             let route = &self.routes[*index];
-            Choice { methods: route.methods.bits(), route: *index as u32, id: route.id }
-        });
-        let first = choices.next().expect("a leaf is made for a route");
-        let more_start = tree.choices.len() as u32;
-        tree.choices.extend(choices);
-        let more = &tree.choices[more_start as usize..];
-        let methods = more.iter().fold(first.methods, |all, choice| all | choice.methods);
-        Leaf { methods, first, more_start, more_end: tree.choices.len() as u32 }
+            (route.methods, Choice { route: *index as u32, id: route.id })
+        };
+        let choices: Vec<_> = routes.iter().map(choice).collect();
+        tree.add_leaf(&choices)
     }
 }
 
@@ -341,6 +364,19 @@ impl Draft {
         fixed.chain(affixed).chain(parameter)
     }
 
+    /// The children; first those with fixed text, of them last the one with none.
+    fn fixed_first(&self) -> impl Iterator<Item = u32> {
+        let texts = self.fixed.iter().filter(|(text, _)| !text.is_empty());
+        let texts = texts.chain(self.fixed.get_key_value(&Vec::new()));
+        let affixed = self.affixed.iter().map(|(_, _, child)| *child);
+        texts.map(|(_, child)| *child).chain(affixed).chain(self.parameter)
+    }
+
+    fn children_mut(&mut self) -> impl Iterator<Item = &mut u32> {
+        let affixed = self.affixed.iter_mut().map(|(_, _, child)| child);
+        self.fixed.values_mut().chain(affixed).chain(&mut self.parameter)
+    }
+
     /// The first stage from `stage` on that this draft has.
     fn stage_from(&self, stage: u16) -> Option<u16> {
         let parameter_stage = self.affixed.len() as u16;
@@ -354,7 +390,9 @@ impl Draft {
 
     fn node(
         &self,
+        index: u32,
         (fallback, fallback_stage): (u32, u16),
+        leaves: &[Leaf],
         tree: &mut Tree,
     ) -> Result<Node, SameKey> {
         let affix_start = tree.affixes.len() as u32;
@@ -363,23 +401,38 @@ impl Draft {
             suffix: suffix.as_slice().into(),
             node: *node,
         }));
-        let fixed = self.fixed.iter().filter(|(text, _)| !text.is_empty());
+        let texts = self.fixed.iter().filter(|(text, _)| !text.is_empty());
         let children: Vec<(&[u8], u32)> =
-            fixed.map(|(text, child)| (text.as_slice(), *child)).collect();
-        let table: Table = tree.add_table(&children)?;
+            texts.map(|(text, child)| (text.as_slice(), *child)).collect();
+        debug_assert!(children.len() != 1 || children[0].1 == index + 1);
+        let leaf = |leaf: Option<u32>| leaf.map_or(Leaf::default(), |leaf| leaves[leaf as usize]);
         Ok(Node {
-            lengths: children.iter().fold(0, |all, (text, _)| all | 1 << text.len().min(63)),
-            table,
+            fixed: tree.add_fixed(&children)?,
+            otherwise: self.otherwise(index, fallback),
             empty: self.fixed.get(&Vec::new()).copied().unwrap_or(NONE),
             affix_start,
             affix_count: self.affixed.len() as u16,
             depth: self.depth,
+            parameters: self.parameters,
             parameter: self.parameter.unwrap_or(NONE),
-            rest: self.rest.unwrap_or(NONE),
-            leaf: self.leaf.unwrap_or(NONE),
+            rest: leaf(self.rest),
+            leaf: leaf(self.leaf),
             fallback,
             fallback_stage,
         })
+    }
+
+    /// What a segment leads to that is neither empty nor fixed text of this node, `index`.
+    fn otherwise(&self, index: u32, fallback: u32) -> Otherwise {
+        match self.parameter {
+            _ if !self.affixed.is_empty() => Otherwise::Ask,
+            // The first child is the next node, and those with fixed text come first.
+            Some(child) if child == index + 1 => Otherwise::NextNode,
+            Some(_) => Otherwise::Parameter,
+            None if self.rest.is_some() => Otherwise::Rest,
+            None if fallback == NONE => Otherwise::Missing,
+            None => Otherwise::Ask,
+        }
     }
 }
 

@@ -104,7 +104,7 @@ pub fn compare(router: &Router, reference: &Reference, path: &[u8], method: u8) 
         .map(|index| {
             let Span { start, end } = values.span(index).expect("the index is below the length");
             assert_eq!(values.get(index), path.get(start as usize..end as usize));
-            assert_eq!(values.by_name(&values.names[index]), values.get(index));
+            assert_eq!(values.by_name(&values.names()[index]), values.get(index));
             (start as usize, end as usize)
         })
         .collect();

@@ -7,11 +7,13 @@
 //! It knows no HTTP: a method is a number below 32 that the caller assigns, a path is bytes, and
 //! an answer is a [`Match`]. It does no I/O and has no dependencies.
 //!
-//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the walk
-//! itself is `walk.rs`, and `reference.rs` says the same thing slowly and plainly.
+//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the way
+//! down the tree is `descend.rs`, with its alternatives `walk.rs`, and `reference.rs` says the same
+//! thing slowly and plainly.
 #![forbid(unsafe_code)]
 
 mod builder;
+mod descend;
 mod encoding;
 mod error;
 #[doc(hidden)]

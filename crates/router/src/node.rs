@@ -4,9 +4,10 @@
 //! by one path only, where to go on after a dead end is known at build: each node names the
 //! nearest ancestor with an alternative left, so a walk needs no stack.
 
-use crate::word::{hash, leading_word, word};
+use crate::methods::Methods;
+use crate::word::{MIX, hash, leading_word, masked, word};
 
-/// No such node, leaf or list.
+/// No such node.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// One place in the tree: the segments up to here have matched.
@@ -16,53 +17,98 @@ pub(crate) const NONE: u32 = u32::MAX;
 #[repr(align(64))]
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// Bit `n`: a child's fixed text has `n` bytes; bit 63: 63 or more. Zero without children.
-    pub(crate) lengths: u64,
-    pub(crate) table: Table,
+    pub(crate) fixed: Fixed,
+    /// The leaf for a path that ends here.
+    pub(crate) leaf: Leaf,
+    /// The leaf for whatever is left of the path, if something is.
+    pub(crate) rest: Leaf,
     /// The child for an empty segment.
     pub(crate) empty: u32,
+    /// The child for any segment that is not empty.
+    pub(crate) parameter: u32,
     pub(crate) affix_start: u32,
     pub(crate) affix_count: u16,
     /// How many segments lead here.
-    pub(crate) depth: u16,
-    /// The child for any segment that is not empty.
-    pub(crate) parameter: u32,
-    /// The leaf for whatever is left of the path, if something is.
-    pub(crate) rest: u32,
-    /// The leaf for a path that ends here.
-    pub(crate) leaf: u32,
+    pub(crate) depth: u8,
+    /// How many parameters lead here.
+    pub(crate) parameters: u8,
+    /// What a segment that is not empty leads to, if not to a child with fixed text.
+    pub(crate) otherwise: Otherwise,
     /// The ancestor to go on with when nothing here matches.
     pub(crate) fallback: u32,
     /// The alternative of the ancestor to go on with.
     pub(crate) fallback_stage: u16,
 }
 
-/// Where a node's children with fixed text are in [`Tree::children`], without collisions.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Table {
-    /// Spreads the keys of a small table; a large one has a multiplier for each bucket.
-    multiplier: u64,
+/// The first alternative of a node after its children with fixed text, where there is only one
+/// step to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// Its parameter's child, which is the next node in the list; there is no fixed text.
+    NextNode,
+    /// Its parameter's child.
+    Parameter,
+    /// Its catch-all.
+    Rest,
+    /// No route matches.
+    Missing,
+    /// More must be looked at: affixed parameters, or an ancestor's alternatives.
+    Ask,
+}
+
+/// The children of a node that have fixed text which is not empty.
+///
+/// A child that is the only one stands behind its parent in the list of nodes. So its place is
+/// known before anything is read from memory, and the processor need not wait to go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fixed {
+    /// None.
+    Nothing,
+    /// The next node, by a [`Text`]. Its fields stand here one by one, because only so the
+    /// compiler packs them with the kind into 24 bytes.
+    Next { first: u64, last: u64, place: u32, length: u16 },
+    /// Some, in a small table whose keys are made of the first eight bytes and the length: where
+    /// it starts in [`Tree::children`], and what leads each key to a place of its own.
+    Several { multiplier: u64, start: u32, slot_shift: u8 },
+    /// Any others, in the table with this number in [`Tree::tables`].
+    Many(u32),
+}
+
+/// A text of 1 to 255 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Text {
+    /// The first eight bytes, padded with zeros.
+    first: u64,
+    /// The last eight bytes if there are more than eight.
+    last: u64,
+    /// Where it is in [`Tree::text`], which only decides beyond sixteen bytes.
+    place: u32,
+    length: u16,
+}
+
+/// A table whose keys are made of whole texts. Its keys are divided into buckets, and each bucket
+/// has a multiplier that leads its keys to places of their own.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    /// Where it starts in [`Tree::children`].
     start: u32,
-    /// Where the multipliers of the buckets start, or [`NONE`] for a small table.
+    /// Where its multipliers start in [`Tree::multipliers`].
     bucket_start: u32,
     slot_shift: u8,
     bucket_shift: u8,
 }
 
 /// A child with fixed text, or a free place.
+#[repr(align(32))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Child {
-    /// The first eight bytes, padded with zeros.
-    first: u64,
-    /// The last eight bytes if there are more than eight.
-    last: u64,
-    length: u32,
-    /// Where the text is in [`Tree::text`], which only decides beyond sixteen bytes.
-    text: u32,
+struct Child {
+    text: Text,
     node: u32,
 }
 
-const FREE: Child = Child { first: 0, last: 0, length: NONE, text: 0, node: NONE };
+/// Its length is that of no segment that a child is sought for.
+const FREE: Child =
+    Child { text: Text { first: 0, last: 0, place: 0, length: u16::MAX }, node: NONE };
 
 /// A segment with fixed text around its parameter.
 #[derive(Clone, Debug)]
@@ -72,20 +118,18 @@ pub(crate) struct Affix {
     pub(crate) node: u32,
 }
 
-/// The routes of one shape.
-#[derive(Clone, Copy, Debug)]
+/// The routes of one shape, if any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
     /// All methods of all routes.
     pub(crate) methods: u32,
-    pub(crate) first: Choice,
-    pub(crate) more_start: u32,
-    pub(crate) more_end: u32,
+    /// Added to a method that is among them, its place in [`Tree::choices`].
+    pub(crate) base: u32,
 }
 
-/// One route of a leaf.
+/// The route of a leaf for one method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    pub(crate) methods: u32,
     /// Its place in the router's list of routes.
     pub(crate) route: u32,
     /// The caller's id.
@@ -97,9 +141,9 @@ pub(crate) struct Choice {
 pub(crate) struct Tree {
     pub(crate) nodes: Vec<Node>,
     pub(crate) affixes: Vec<Affix>,
-    pub(crate) leaves: Vec<Leaf>,
     pub(crate) choices: Vec<Choice>,
     children: Vec<Child>,
+    tables: Vec<Table>,
     multipliers: Vec<u64>,
     text: Vec<u8>,
     seed: u64,
@@ -114,113 +158,141 @@ impl Tree {
         Self { seed, ..Self::default() }
     }
 
-    /// The route of a leaf for one of the wanted methods. Adds the leaf's methods to `allow` if
-    /// there is none.
+    /// The route of a leaf for the method. Adds the leaf's methods to `allow` if there is none.
     #[inline(always)]
-    pub(crate) fn choose(&self, leaf: u32, wanted: u32, allow: &mut u32) -> Option<&Choice> {
-        let leaf = self.leaves.get(leaf as usize)?;
-        if leaf.first.methods & wanted != 0 {
-            return Some(&leaf.first);
+    pub(crate) fn choose(&self, leaf: Leaf, method: u8, allow: &mut u32) -> Option<Choice> {
+        if Methods::from_bits(leaf.methods).contains(method) {
+            return self.choices.get(leaf.base.wrapping_add(method.into()) as usize).copied();
         }
-        self.choose_later(leaf, wanted, allow)
+        *allow |= leaf.methods;
+        None
+    }
+
+    /// Adds the routes of a leaf, each with its methods, no method twice.
+    pub(crate) fn add_leaf(&mut self, routes: &[(Methods, Choice)]) -> Leaf {
+        let methods = routes.iter().fold(0, |all, (methods, _)| all | methods.bits());
+        let (first, end) = (methods.trailing_zeros(), 32 - methods.leading_zeros());
+        let base = (self.choices.len() as u32).wrapping_sub(first);
+        for method in first..end {
+            let mut answering = routes.iter().filter(|(methods, _)| methods.contains(method as u8));
+            // A method between two others that no route answers is never looked up.
+            let choice = answering.next().map_or(Choice { route: NONE, id: NONE }, |(_, it)| *it);
+            self.choices.push(choice);
+        }
+        Leaf { methods, base }
+    }
+
+    /// The place of the child with the fixed text `text[start..end]`, of the node at this place.
+    /// `text` has at least eight bytes.
+    #[inline(always)]
+    pub(crate) fn fixed_child(
+        &self,
+        fixed: &Fixed,
+        at: usize,
+        text: &[u8],
+        start: usize,
+        end: usize,
+    ) -> Option<usize> {
+        let length = end - start;
+        match *fixed {
+            Fixed::Nothing => None,
+            Fixed::Next { first, last, place, length: expected } => {
+                let same = length == usize::from(expected)
+                    && masked(leading_word(text, start), length) == first
+                    && (length <= 8 || self.ends_alike(last, place, text, start, end));
+                same.then_some(at + 1)
+            }
+            Fixed::Several { multiplier, start: table, slot_shift } => {
+                let first = masked(leading_word(text, start), length);
+                let slot = place(quick_key(first, length), multiplier, slot_shift);
+                let Child { text: known, node } = &self.children[table as usize + slot];
+                let same = length == usize::from(known.length)
+                    && first == known.first
+                    && (length <= 8 || self.ends_alike(known.last, known.place, text, start, end));
+                same.then_some(*node as usize)
+            }
+            Fixed::Many(table) => self.child_of_many(table, &text[start..end]),
+        }
+    }
+
+    /// Whether a piece of more than eight bytes, whose length and first eight agree with those of
+    /// a known text, agrees with all of it.
+    #[inline(always)]
+    fn ends_alike(&self, last: u64, place: u32, text: &[u8], start: usize, end: usize) -> bool {
+        word(text, end - 8) == last
+            && (end - start <= 16 || self.same_text(place, &text[start..end]))
     }
 
     #[inline(never)]
-    fn choose_later(&self, leaf: &Leaf, wanted: u32, allow: &mut u32) -> Option<&Choice> {
-        if leaf.methods & wanted == 0 {
-            *allow |= leaf.methods;
-            return None;
-        }
-        let more = &self.choices[leaf.more_start as usize..leaf.more_end as usize];
-        more.iter().find(|choice| choice.methods & wanted != 0)
+    fn child_of_many(&self, table: u32, piece: &[u8]) -> Option<usize> {
+        let table = self.tables[table as usize];
+        let key = hash(piece, self.seed);
+        let bucket = place(key, BUCKETS, table.bucket_shift);
+        let multiplier = self.multipliers[table.bucket_start as usize + bucket];
+        let child = &self.children[table.start as usize + place(key, multiplier, table.slot_shift)];
+        let same = usize::from(child.text.length) == piece.len()
+            && self.same_text(child.text.place, piece);
+        same.then_some(child.node as usize)
     }
 
-    /// The child of `table` whose fixed text is in `word`, of one to eight bytes.
-    #[inline(always)]
-    pub(crate) fn short_child(&self, table: &Table, word: u64, length: usize) -> u32 {
-        let child = self.place_of(table, word);
-        let same = child.first == word && child.length as usize == length;
-        if same { child.node } else { NONE }
-    }
-
-    /// The child of `table` whose fixed text is `piece`, of more than eight bytes.
     #[inline(never)]
-    pub(crate) fn long_child(&self, table: &Table, piece: &[u8]) -> u32 {
-        let child = self.place_of(table, hash(piece, self.seed));
-        let same = child.length as usize == piece.len()
-            && child.first == word(piece, 0)
-            && self.same_tail(child, piece);
-        if same { child.node } else { NONE }
+    fn same_text(&self, place: u32, piece: &[u8]) -> bool {
+        let place = place as usize;
+        self.text[place..place + piece.len()] == *piece
     }
 
-    /// The only place in the table where a text with this key can be.
-    #[inline(always)]
-    fn place_of(&self, table: &Table, key: u64) -> &Child {
-        let multiplier = if table.bucket_start == NONE {
-            table.multiplier
-        } else {
-            let bucket = place(key, BUCKETS, table.bucket_shift);
-            self.multipliers[table.bucket_start as usize + bucket]
+    /// Keeps a text of 1 to 255 bytes.
+    fn add_text(&mut self, text: &[u8]) -> Text {
+        let mut padded = text.to_vec();
+        padded.resize(text.len().max(8), 0);
+        let place = self.text.len() as u32;
+        self.text.extend_from_slice(text);
+        let last = if text.len() <= 8 { 0 } else { word(text, text.len() - 8) };
+        let length = u16::try_from(text.len()).expect("a pattern's fixed text is short");
+        Text { first: word(&padded, 0), last, place, length }
+    }
+
+    /// Adds the fixed texts of children, distinct and none of them empty. If there is one child
+    /// only, it must be the next node.
+    pub(crate) fn add_fixed(&mut self, children: &[(&[u8], u32)]) -> Result<Fixed, SameKey> {
+        let entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
+            let key = hash(text, tree.seed);
+            Entry { key, child: Child { text: tree.add_text(text), node } }
         };
-        &self.children[table.start as usize + place(key, multiplier, table.slot_shift)]
-    }
-
-    /// Whether a piece of more than eight bytes, whose first eight and length agree with the
-    /// child's, agrees with all of it.
-    #[inline(always)]
-    fn same_tail(&self, child: &Child, piece: &[u8]) -> bool {
-        let length = piece.len();
-        let text = child.text as usize;
-        child.last == word(piece, length - 8)
-            && (length <= 16 || self.text[text..text + length] == *piece)
-    }
-
-    /// Adds a table of children with distinct fixed texts, none of them empty.
-    pub(crate) fn add_table(&mut self, children: &[(&[u8], u32)]) -> Result<Table, SameKey> {
-        let entries: Vec<Entry> = children.iter().map(|child| self.entry(*child)).collect();
-        let mut keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();
-        keys.sort_unstable();
-        if keys.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(SameKey);
+        let entries: Vec<Entry> = children.iter().map(|child| entry(self, *child)).collect();
+        if let [Entry { child, .. }] = &*entries {
+            let Text { first, last, place, length } = child.text;
+            return Ok(Fixed::Next { first, last, place, length });
+        }
+        if entries.is_empty() {
+            return Ok(Fixed::Nothing);
         }
         let start = self.children.len() as u32;
-        if entries.is_empty() {
-            return Ok(Table::default());
-        }
-        if entries.len() <= SMALL_TABLE_MAX {
-            let (multiplier, bits) = spread(&keys);
-            self.children.resize(start as usize + (1 << bits), FREE);
-            let slot_shift = 63 - bits;
-            for entry in entries {
-                let slot = start as usize + place(entry.key, multiplier, slot_shift);
-                self.children[slot] = entry.child;
+        let key = |entry: &Entry| quick_key(entry.child.text.first, entry.child.text.length.into());
+        let quick_keys: Vec<u64> = entries.iter().map(key).collect();
+        if entries.len() > SMALL_TABLE_MAX || !have_no_pair(&quick_keys) {
+            let keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();
+            if !have_no_pair(&keys) {
+                return Err(SameKey);
             }
-            return Ok(Table {
-                multiplier,
-                start,
-                bucket_start: NONE,
-                slot_shift,
-                bucket_shift: 0,
-            });
+            let table = self.add_table(entries, start);
+            self.tables.push(table);
+            return Ok(Fixed::Many(self.tables.len() as u32 - 1));
         }
-        Ok(self.add_large_table(entries, start))
+        let (multiplier, bits) = spread(&quick_keys);
+        let slot_shift = 63 - bits;
+        self.children.resize(start as usize + (1 << bits), FREE);
+        for (entry, key) in entries.into_iter().zip(quick_keys) {
+            self.children[start as usize + place(key, multiplier, slot_shift)] = entry.child;
+        }
+        Ok(Fixed::Several { multiplier, start, slot_shift })
     }
 
-    fn entry(&mut self, (text, node): (&[u8], u32)) -> Entry {
-        let length = text.len();
-        let first = leading_word(text, 0, length);
-        let key = if length <= 8 { first } else { hash(text, self.seed) };
-        let last = if length <= 8 { 0 } else { word(text, length - 8) };
-        let at = self.text.len() as u32;
-        self.text.extend_from_slice(text);
-        Entry { key, child: Child { first, last, length: length as u32, text: at, node } }
-    }
-
-    /// A large table divides its keys into buckets and looks for a multiplier for each that
-    /// leads all its keys to free places, fullest bucket first.
-    fn add_large_table(&mut self, entries: Vec<Entry>, start: u32) -> Table {
+    /// Divides the keys into buckets and looks for a multiplier for each that leads all its keys to
+    /// free places, fullest bucket first.
+    fn add_table(&mut self, entries: Vec<Entry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
-        let bucket_bits = (entries.len() / 4).next_power_of_two().trailing_zeros() as u8;
+        let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
         let (slot_shift, bucket_shift) = (63 - slot_bits, 63 - bucket_bits);
         let mut buckets: Vec<(usize, Vec<Entry>)> =
             (0..1 << bucket_bits).map(|bucket| (bucket, Vec::new())).collect();
@@ -232,7 +304,7 @@ impl Tree {
         self.multipliers.resize(bucket_start as usize + (1 << bucket_bits), 1);
         self.children.resize(start as usize + (1 << slot_bits), FREE);
         for (bucket, entries) in buckets {
-            let free = |slot: &usize| self.children[start as usize + slot].length == NONE;
+            let free = |slot: &usize| self.children[start as usize + slot].node == NONE;
             let (multiplier, slots) = (0..)
                 .map(|attempt| {
                     let multiplier = multiplier(attempt);
@@ -249,7 +321,7 @@ impl Tree {
                 self.children[start as usize + slot] = entry.child;
             }
         }
-        Table { multiplier: 0, start, bucket_start, slot_shift, bucket_shift }
+        Table { start, bucket_start, slot_shift, bucket_shift }
     }
 }
 
@@ -260,7 +332,19 @@ struct Entry {
     child: Child,
 }
 
-/// The most children that one multiplier spreads; more need buckets.
+fn have_no_pair(keys: &[u64]) -> bool {
+    let mut keys = keys.to_vec();
+    keys.sort_unstable();
+    keys.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// A key that costs nearly nothing, made of the first eight bytes and the length.
+#[inline(always)]
+fn quick_key(first: u64, length: usize) -> u64 {
+    first.wrapping_add((length as u64).wrapping_mul(MIX[3]))
+}
+
+/// The most children that one multiplier spreads.
 const SMALL_TABLE_MAX: usize = 24;
 /// Spreads keys over buckets.
 const BUCKETS: u64 = 0x9FB2_1C65_1E98_DF25;
@@ -302,13 +386,36 @@ fn all_differ(places: &[usize]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{NONE, Table, Tree, leading_word};
+    use super::{Choice, Methods, Node, Tree};
+
+    #[test]
+    fn a_node_fits_a_cache_line() {
+        assert_eq!(size_of::<Node>(), 64);
+    }
+
+    #[test]
+    fn a_leaf_has_the_route_of_each_method_and_no_more() {
+        let mut tree = Tree::new(0);
+        let choice = |id| Choice { route: id, id };
+        let methods = |bits| Methods::from_bits(bits);
+        tree.add_leaf(&[(methods(0b1000), choice(7))]);
+        let leaf = tree.add_leaf(&[(methods(0b1_0100), choice(1)), (methods(1 << 31), choice(2))]);
+        let found = |method| {
+            let mut allow = 0;
+            let choice = tree.choose(leaf, method, &mut allow);
+            assert_eq!(allow == 0, choice.is_some());
+            choice.map(|choice| choice.id)
+        };
+        let all: Vec<_> = (0..40).filter_map(|method| Some((method, found(method)?))).collect();
+        assert_eq!(all, [(2, 1), (4, 1), (31, 2)]);
+    }
 
     #[test]
     fn a_table_of_any_size_finds_its_children_and_no_others() {
-        let child = |tree: &Tree, table: &Table, piece: &[u8]| match piece.len() {
-            0..=8 => tree.short_child(table, leading_word(piece, 0, piece.len()), piece.len()),
-            _ => tree.long_child(table, piece),
+        let child = |tree: &Tree, fixed: &_, text: &str| {
+            let text = format!("/{text}/1234567");
+            let end = text.len() - 8;
+            tree.fixed_child(fixed, 99, text.as_bytes(), 1, end)
         };
         let text = |n: usize| match n % 4 {
             0 => format!("{n}"),
@@ -316,19 +423,21 @@ mod tests {
             2 => format!("resource-{n}"),
             _ => format!("a-rather-long-name-{n}-with-the-same-end"),
         };
-        for size in [1, 2, 3, 8, 24, 25, 100, 2000] {
+        for size in [0, 1, 2, 3, 8, 24, 25, 100, 2000] {
             let texts: Vec<String> = (0..size).map(text).collect();
             let children: Vec<(&[u8], u32)> =
                 texts.iter().enumerate().map(|(n, text)| (text.as_bytes(), n as u32)).collect();
             let mut tree = Tree::new(0);
-            let table = tree.add_table(&children).ok().expect("the keys differ");
-            for (piece, node) in &children {
-                assert_eq!(child(&tree, &table, piece), *node);
+            let fixed = tree.add_fixed(&children).ok().expect("the keys differ");
+            for (node, text) in texts.iter().enumerate() {
+                let expected = if size == 1 { 100 } else { node };
+                assert_eq!(child(&tree, &fixed, text), Some(expected));
             }
             for n in size..size + 100 {
-                let other = text(n);
-                assert_eq!(child(&tree, &table, other.as_bytes()), NONE);
+                assert_eq!(child(&tree, &fixed, &text(n)), None);
             }
+            // An empty segment looks like a free place: both are all zeros.
+            assert_eq!(tree.fixed_child(&fixed, 99, &[0; 8], 0, 0), None);
         }
     }
 }

@@ -1,39 +1,72 @@
 //! The values of a path's parameters, found when they are asked for.
 
+use crate::PARAMETERS_MAX;
 use crate::encoding::{raw_prefix, raw_suffix};
-use crate::slashes::{Searched, Slashes, Slashes64, Slashes128};
+use crate::router::Route;
+use crate::slashes::{Searched, Slashes};
+use crate::word::{short_word, word};
 
 /// What [`Router::find`](crate::Router::find) notes about a match, so that values can be found
 /// later. It is small, owns nothing, and can be reused for the next lookup.
 ///
 /// To read values, give it to [`Router::values`](crate::Router::values) with the same path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Parameters {
-    /// The place of the route in the router's list.
+    /// The place of the route in the router's list, or [`NONE`](crate::node::NONE).
     pub(crate) route: u32,
     pub(crate) noted: Noted,
-    /// The slashes of the path, if they were noted: the low and the high half.
-    pub(crate) slashes: [u64; 2],
+    /// Where the values begin and end, if they are noted. Those of earlier lookups are not wiped:
+    /// only as many count as the route has parameters.
+    bounds: [[u8; 2]; PARAMETERS_MAX],
 }
 
-/// Which note of the slashes was taken.
+/// Whether the bounds of the values were noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// There is no match.
-    Nothing,
-    /// The low half.
-    Low,
-    /// Both halves.
-    Both,
-    /// None: the path is long or has escapes, and is searched again.
+    /// Of this many values.
+    Values(u8),
+    /// No: the path is long or has escapes, and is searched again.
     Search,
 }
 
-impl Default for Parameters {
-    fn default() -> Self {
-        Self { route: u32::MAX, noted: Noted::Nothing, slashes: [0; 2] }
+impl Parameters {
+    /// Forgets the match.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        (self.route, self.noted) = (u32::MAX, Noted::Values(0));
+    }
+
+    /// Notes the bounds of a value, which are below 256.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, index: u8, start: usize, end: usize) {
+        debug_assert!(start < end && end < 256);
+        // The mask only spares a check: a pattern has no more parameters than this.
+        self.bounds[index as usize % PARAMETERS_MAX] = [start as u8, end as u8];
+    }
+
+    fn known(&self) -> &[[u8; 2]] {
+        match self.noted {
+            Noted::Values(count) => &self.bounds[..count as usize],
+            Noted::Search => &[],
+        }
     }
 }
+
+impl Default for Parameters {
+    #[inline]
+    fn default() -> Self {
+        Self { route: u32::MAX, noted: Noted::Values(0), bounds: [[0; 2]; PARAMETERS_MAX] }
+    }
+}
+
+impl PartialEq for Parameters {
+    fn eq(&self, other: &Self) -> bool {
+        let same = (self.route, self.noted) == (other.route, other.noted);
+        same && self.known() == other.known()
+    }
+}
+
+impl Eq for Parameters {}
 
 /// Where a value lies in the path, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,82 +91,89 @@ pub(crate) struct Slot {
 /// [`decode`](crate::decode)). Numbered from the left, from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'r, 'p> {
-    pub(crate) slots: &'r [Slot],
-    pub(crate) names: &'r [Box<str>],
-    pub(crate) parameters: Parameters,
+    /// The route that was found, if one was.
+    pub(crate) route: Option<&'r Route>,
+    pub(crate) parameters: &'p Parameters,
     pub(crate) path: &'p [u8],
 }
 
 impl<'r, 'p> Values<'r, 'p> {
     /// How many parameters there are.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.names().len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len() == 0
+    }
+
+    /// The names, from the left.
+    #[inline]
+    pub fn names(&self) -> &'r [Box<str>] {
+        self.route.map_or(&[], Route::names)
     }
 
     /// The raw value of the parameter with this number.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'p [u8]> {
-        let (start, end) = self.bounds(self.slots.get(index)?);
+        let (start, end) = self.bounds(index)?;
         self.path.get(start..end)
     }
 
-    /// The raw value of the parameter with this name.
+    /// The raw value of the parameter with this name. To read the same parameter of many requests,
+    /// [`Values::get`] with [`Router::parameter_index`](crate::Router::parameter_index) is faster.
     #[inline]
     pub fn by_name(&self, name: &str) -> Option<&'p [u8]> {
-        self.get(self.names.iter().position(|known| **known == *name)?)
+        self.get(self.route?.parameter_index(name)?)
     }
 
     /// Where the value of the parameter with this number lies in the path.
     #[inline]
     pub fn span(&self, index: usize) -> Option<Span> {
-        let (start, end) = self.bounds(self.slots.get(index)?);
+        let (start, end) = self.bounds(index)?;
         Some(Span { start: start as u32, end: end as u32 })
     }
 
     /// Names and raw values, from the left.
     pub fn iter(&self) -> impl Iterator<Item = (&'r str, &'p [u8])> {
         let values = *self;
-        (0..self.len()).filter_map(move |index| Some((&*values.names[index], values.get(index)?)))
+        let names = values.names().iter().enumerate();
+        names.filter_map(move |(index, name)| Some((&**name, values.get(index)?)))
     }
 
     #[inline]
-    fn bounds(&self, slot: &Slot) -> (usize, usize) {
-        let segment = slot.segment as usize;
-        let limit = self.path.len();
-        let [low, high] = self.parameters.slashes;
-        let (start, end) = match self.parameters.noted {
-            Noted::Nothing => return (0, 0),
-            Noted::Low => {
-                let cursor = Slashes64 { bits: low, limit, tail: 0 }.seek(segment);
-                (cursor.start, cursor.end)
+    fn bounds(&self, index: usize) -> Option<(usize, usize)> {
+        match self.parameters.noted {
+            Noted::Values(count) if index < count.into() => {
+                let [start, end] = self.parameters.bounds[index % PARAMETERS_MAX];
+                Some((start.into(), end.into()))
             }
-            Noted::Both => {
-                let bits = u128::from(low) | u128::from(high) << 64;
-                let cursor = Slashes128 { bits, limit }.seek(segment);
-                (cursor.start, cursor.end)
-            }
-            Noted::Search => return self.search(slot),
-        };
-        if slot.rest {
-            return (start, limit);
+            Noted::Values(_) => None,
+            Noted::Search => self.search(index),
         }
-        (start + slot.prefix.len(), end - slot.suffix.len())
     }
 
     #[cold]
-    fn search(&self, slot: &Slot) -> (usize, usize) {
+    fn search(&self, index: usize) -> Option<(usize, usize)> {
+        let slot = self.route?.slots.get(index)?;
         let cursor = Searched { path: self.path, slash_added: false }.seek(slot.segment as usize);
         if slot.rest {
-            return (cursor.start, self.path.len());
+            return Some((cursor.start, self.path.len()));
         }
         let segment = self.path.get(cursor.start..cursor.end).unwrap_or_default();
         let prefix = raw_prefix(segment, &slot.prefix).unwrap_or(0);
         let suffix = raw_suffix(segment, &slot.suffix).unwrap_or(0);
-        (cursor.start + prefix, cursor.end - suffix)
+        Some((cursor.start + prefix, cursor.end - suffix))
     }
+}
+
+/// A number that is different for names of up to seven bytes, and mostly so for longer ones.
+#[inline(always)]
+pub(crate) fn name_key(name: &str) -> u64 {
+    let length = name.len();
+    let text = name.as_bytes();
+    let first = if length < 8 { short_word(text) } else { word(text, 0) & u64::MAX >> 8 };
+    first | (length.min(255) as u64) << 56
 }

@@ -1,12 +1,13 @@
 //! The router: one lookup, and what there is to know about the routes.
 
 use crate::builder::SlashPolicy;
+use crate::descend::Descent;
 use crate::methods::Methods;
-use crate::node::{Choice, NONE, Tree};
-use crate::parameters::{Noted, Parameters, Slot, Values};
-use crate::slashes::{Searched, Slashes64, Slashes128, scan_medium, scan_short};
+use crate::node::Tree;
+use crate::parameters::{Noted, Parameters, Slot, Values, name_key};
+use crate::slashes::{Cursor, Searched, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
 use crate::statics::Statics;
-use crate::word::tail_word;
+use crate::word::short_word;
 
 /// An immutable table of routes. [`Builder`](crate::Builder) makes it.
 #[derive(Clone, Debug)]
@@ -14,7 +15,7 @@ pub struct Router {
     pub(crate) statics: Statics,
     pub(crate) tree: Tree,
     pub(crate) routes: Box<[Route]>,
-    /// For each id the place in `routes`, or [`NONE`].
+    /// For each id the place in `routes`, or [`NONE`](crate::node::NONE).
     pub(crate) by_id: Box<[u32]>,
     pub(crate) slash_policy: SlashPolicy,
 }
@@ -27,6 +28,8 @@ pub struct Route {
     pub(crate) label: Box<str>,
     pub(crate) methods: Methods,
     pub(crate) names: Box<[Box<str>]>,
+    /// For each name its key, which nearly always decides.
+    pub(crate) name_keys: Box<[u64]>,
     pub(crate) slots: Box<[Slot]>,
 }
 
@@ -54,6 +57,20 @@ impl Route {
     /// The names of its parameters, from the left.
     pub fn names(&self) -> &[Box<str>] {
         &self.names
+    }
+
+    /// The number of a parameter by its name.
+    #[inline]
+    pub fn parameter_index(&self, name: &str) -> Option<usize> {
+        let key = name_key(name);
+        let mut keys = self.name_keys.iter().enumerate();
+        let same = |index: usize| name.len() < 8 || self.is_name(index, name);
+        keys.find(|(index, known)| **known == key && same(*index)).map(|(index, _)| index)
+    }
+
+    #[inline(never)]
+    fn is_name(&self, index: usize, name: &str) -> bool {
+        self.names.get(index).is_some_and(|known| **known == *name)
     }
 }
 
@@ -88,16 +105,15 @@ impl Router {
     /// no route. A `method` of 32 or more is one that no route answers.
     #[inline]
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let wanted = Methods::of(method).bits();
-        let mut allow = 0;
-        if path.first() != Some(&b'/') {
-            *parameters = Parameters::default();
-            return Match::Missing;
+        let view = self.view(path);
+        // A method that the fixed path lacks is left to the walk, which looks at all patterns.
+        if let Some(leaf) = self.statics.find(view)
+            && let Some(choice) = self.tree.choose(leaf, method, &mut 0)
+        {
+            (parameters.route, parameters.noted) = (choice.route, Noted::Values(0));
+            return Match::Found { route: choice.id };
         }
-        match self.locate(self.view(path), path, wanted, &mut allow, parameters) {
-            Some(choice) => Match::Found { route: choice.id },
-            None => self.not_found(path, wanted, Methods::from_bits(allow), parameters),
-        }
+        self.search(path, method, parameters)
     }
 
     /// The methods of all routes that match a path, for a reply to OPTIONS; none if it has no
@@ -105,8 +121,9 @@ impl Router {
     pub fn methods(&self, path: &[u8]) -> Methods {
         let mut allow = 0;
         if path.first() == Some(&b'/') {
-            let mut parameters = Parameters::default();
-            self.locate(self.view(path), path, 0, &mut allow, &mut parameters);
+            let slashes = Searched { path: self.view(path), slash_added: false };
+            let (start, mut unused) = ((0, slashes.seek(0)), Parameters::default());
+            self.tree.walk(path, &slashes, start, NO_METHOD, &mut allow, &mut unused);
         }
         Methods::from_bits(allow)
     }
@@ -114,12 +131,8 @@ impl Router {
     /// The values of the parameters that [`Router::find`] noted for this path. Empty if it found
     /// no route. With another path than that, the values are meaningless or missing.
     #[inline]
-    pub fn values<'r, 'p>(&'r self, parameters: &Parameters, path: &'p [u8]) -> Values<'r, 'p> {
-        let (slots, names) = match self.routes.get(parameters.route as usize) {
-            Some(route) => (&*route.slots, &*route.names),
-            None => (&[][..], &[][..]),
-        };
-        Values { slots, names, parameters: *parameters, path }
+    pub fn values<'r, 'p>(&'r self, parameters: &'p Parameters, path: &'p [u8]) -> Values<'r, 'p> {
+        Values { route: self.routes.get(parameters.route as usize), parameters, path }
     }
 
     /// The route with this id.
@@ -141,7 +154,7 @@ impl Router {
     /// The number of a parameter by its name, to be looked up once and used with
     /// [`Values::get`] for every request.
     pub fn parameter_index(&self, id: u32, name: &str) -> Option<usize> {
-        self.names(id).iter().position(|known| **known == *name)
+        self.route(id)?.parameter_index(name)
     }
 
     /// All routes in the order of insertion.
@@ -162,103 +175,102 @@ impl Router {
         }
     }
 
-    /// The route for a path that begins with `/`, whose segments are those of `view`.
-    #[inline(always)]
-    fn locate(
-        &self,
-        view: &[u8],
-        path: &[u8],
-        wanted: u32,
-        allow: &mut u32,
-        parameters: &mut Parameters,
-    ) -> Option<&Choice> {
-        if let Some(leaf) = self.statics.find(view) {
-            let choice = self.tree.choose(leaf, wanted, allow);
-            if let Some(found) = choice {
-                // A route of fixed text has no values, so no slashes need be noted.
-                parameters.route = found.route;
-                parameters.noted = Noted::Nothing;
-                return choice;
-            }
-        }
+    /// The answer for a path that is not in the table of static paths. Apart from the look into that
+    /// table, so that this one stays small; for the same reason all that is rare is apart from this.
+    #[inline(never)]
+    fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let view = self.view(path);
         if view.len() >= 64 {
-            return self.locate_long(view, path, wanted, allow, parameters);
+            return self.search_medium(path, method, parameters);
         }
-        self.locate_short(view, path, wanted, allow, parameters)
-    }
-
-    /// Apart from the look into the table of static paths, so that this one stays small.
-    #[inline(never)]
-    fn locate_short(
-        &self,
-        view: &[u8],
-        path: &[u8],
-        wanted: u32,
-        allow: &mut u32,
-        parameters: &mut Parameters,
-    ) -> Option<&Choice> {
         let (bits, escapes) = scan_short(view);
+        // The slashes tell whether the path begins with one; looking at its first byte before that
+        // would spoil the comparison of many bytes at once. An empty path has but its end.
+        if bits & 1 == 0 || view.is_empty() {
+            parameters.clear();
+            return Match::Missing;
+        }
         if escapes {
-            return self.locate_searching(view, path, wanted, allow, parameters);
+            return self.search_any(path, method, parameters);
         }
-        let slashes = Slashes64 { bits, limit: view.len(), tail: tail_word(view) };
-        let choice = self.tree.walk(path, &slashes, wanted, allow);
-        let route = choice.map_or(NONE, |choice| choice.route);
-        *parameters = Parameters { route, noted: Noted::Low, slashes: [bits, 0] };
-        choice
+        let padded;
+        let mut text = view;
+        if view.len() < 8 {
+            padded = short_word(view).to_le_bytes();
+            text = &padded;
+        }
+        let slashes = Slashes64 { bits, limit: view.len(), text };
+        match self.tree.descend(path, &slashes, method, parameters) {
+            Descent::Found(choice) => {
+                parameters.route = choice.route;
+                Match::Found { route: choice.id }
+            }
+            Descent::Missing => self.not_found(path, method, Methods::NONE, parameters),
+            Descent::Ask(at, cursor) => self.walk(path, &slashes, (at, cursor), method, parameters),
+        }
     }
 
+    /// As [`Router::search`], for a view of 64 bytes or more.
     #[inline(never)]
-    fn locate_long(
-        &self,
-        view: &[u8],
-        path: &[u8],
-        wanted: u32,
-        allow: &mut u32,
-        parameters: &mut Parameters,
-    ) -> Option<&Choice> {
+    fn search_medium(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let view = self.view(path);
         if view.len() >= 128 {
-            return self.locate_searching(view, path, wanted, allow, parameters);
+            return self.search_any(path, method, parameters);
         }
-        let scan = scan_medium(view);
-        if scan.escapes {
-            return self.locate_searching(view, path, wanted, allow, parameters);
+        let (bits, escapes) = scan_medium(view);
+        if escapes || bits & 1 == 0 {
+            return self.search_any(path, method, parameters);
         }
-        let slashes = Slashes128 { bits: scan.bits, limit: view.len() };
-        let choice = self.tree.walk(path, &slashes, wanted, allow);
-        let route = choice.map_or(NONE, |choice| choice.route);
-        let slashes = [scan.bits as u64, (scan.bits >> 64) as u64];
-        *parameters = Parameters { route, noted: Noted::Both, slashes };
-        choice
+        let slashes = Slashes128 { bits, text: view };
+        self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters)
+    }
+
+    /// As [`Router::search`], for any view.
+    #[inline(never)]
+    fn search_any(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
+        let view = self.view(path);
+        if view.first() != Some(&b'/') {
+            parameters.clear();
+            return Match::Missing;
+        }
+        let slashes = Searched { path: view, slash_added: false };
+        let found = self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters);
+        if matches!(found, Match::Found { .. }) {
+            parameters.noted = Noted::Search;
+        }
+        found
     }
 
     #[inline(never)]
-    fn locate_searching(
+    fn walk<S: Slashes>(
         &self,
-        view: &[u8],
         path: &[u8],
-        wanted: u32,
-        allow: &mut u32,
+        slashes: &S,
+        place: (usize, Cursor<S::Rest>),
+        method: u8,
         parameters: &mut Parameters,
-    ) -> Option<&Choice> {
-        let slashes = Searched { path: view, slash_added: false };
-        let choice = self.tree.walk(path, &slashes, wanted, allow);
-        let route = choice.map_or(NONE, |choice| choice.route);
-        *parameters = Parameters { route, noted: Noted::Search, slashes: [0; 2] };
-        choice
+    ) -> Match {
+        let mut allow = 0;
+        match self.tree.walk(path, slashes, place, method, &mut allow, parameters) {
+            Some(choice) => {
+                parameters.route = choice.route;
+                Match::Found { route: choice.id }
+            }
+            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
+        }
     }
 
     #[inline(never)]
     fn not_found(
         &self,
         path: &[u8],
-        wanted: u32,
+        method: u8,
         allow: Methods,
         parameters: &mut Parameters,
     ) -> Match {
-        *parameters = Parameters::default();
+        parameters.clear();
         if self.slash_policy == SlashPolicy::Redirect
-            && let Some(add_slash) = self.other_form(path, wanted)
+            && let Some(add_slash) = self.other_form(path, method)
         {
             return Match::Redirect { add_slash };
         }
@@ -266,7 +278,7 @@ impl Router {
     }
 
     /// Whether the path with its slash at the end added (true) or removed (false) has a route.
-    fn other_form(&self, path: &[u8], wanted: u32) -> Option<bool> {
+    fn other_form(&self, path: &[u8], method: u8) -> Option<bool> {
         let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
         if names_a_host || path.len() < 2 {
             return None;
@@ -276,6 +288,11 @@ impl Router {
             _ => (path, true),
         };
         let slashes = Searched { path, slash_added: add_slash };
-        self.tree.walk(path, &slashes, wanted, &mut 0).map(|_| add_slash)
+        let mut unused = Parameters::default();
+        let start = (0, slashes.seek(0));
+        self.tree.walk(path, &slashes, start, method, &mut 0, &mut unused).map(|_| add_slash)
     }
 }
+
+/// In no set of methods.
+const NO_METHOD: u8 = u8::MAX;

@@ -4,7 +4,7 @@
 //! register, up to 127 of two; a longer path is searched as the walk goes. Bit `n` stands for a
 //! slash at byte `n`, and one more bit behind the last byte ends the last segment.
 
-use crate::word::{leading_word, leading_word_beside, short_word, word};
+use crate::word::{short_word, word};
 
 /// A segment of the path, and what is needed to go on to the next.
 #[derive(Clone, Copy)]
@@ -31,25 +31,31 @@ pub(crate) trait Slashes {
     /// The segment after this one, or a place beyond the limit.
     fn advance(&self, cursor: Cursor<Self::Rest>) -> Cursor<Self::Rest>;
 
-    /// The first eight bytes of a piece of the path, padded with zeros if it is shorter.
-    #[inline(always)]
-    fn leading_word(&self, path: &[u8], start: usize, end: usize) -> u64 {
-        leading_word(path, start, end)
-    }
+    /// A text in which the segments lie as in the path. If they need not be decoded, it has at
+    /// least eight bytes.
+    fn text(&self) -> &[u8];
 }
 
 /// The slashes of a path of up to 63 bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Slashes64 {
+pub(crate) struct Slashes64<'p> {
     /// The bits, that of the end included.
     pub(crate) bits: u64,
     /// The length of the path in bytes.
     pub(crate) limit: usize,
-    /// The last eight bytes of the path, if pieces of it are to be read.
-    pub(crate) tail: u64,
+    /// The path, with zeros behind it if it is shorter than eight bytes.
+    pub(crate) text: &'p [u8],
 }
 
-impl Slashes for Slashes64 {
+impl Slashes64<'_> {
+    /// Whether no segment is left where the cursor is.
+    #[inline(always)]
+    pub(crate) fn is_over(&self, cursor: Cursor<u64>) -> bool {
+        cursor.rest == 0
+    }
+}
+
+impl Slashes for Slashes64<'_> {
     type Rest = u64;
     const ENCODED: bool = false;
 
@@ -76,26 +82,26 @@ impl Slashes for Slashes64 {
     }
 
     #[inline(always)]
-    fn leading_word(&self, path: &[u8], start: usize, end: usize) -> u64 {
-        leading_word_beside(&path[..self.limit], self.tail, start, end)
+    fn text(&self) -> &[u8] {
+        self.text
     }
 }
 
 /// The slashes of a path of up to 127 bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Slashes128 {
+pub(crate) struct Slashes128<'p> {
     /// The bits, that of the end included.
     pub(crate) bits: u128,
-    /// The length of the path in bytes.
-    pub(crate) limit: usize,
+    /// The path.
+    pub(crate) text: &'p [u8],
 }
 
-impl Slashes for Slashes128 {
+impl Slashes for Slashes128<'_> {
     type Rest = u128;
     const ENCODED: bool = false;
 
     fn limit(&self) -> usize {
-        self.limit
+        self.text.len()
     }
 
     fn seek(&self, segment: usize) -> Cursor<u128> {
@@ -112,6 +118,11 @@ impl Slashes for Slashes128 {
     fn advance(&self, cursor: Cursor<u128>) -> Cursor<u128> {
         let rest = cursor.rest & cursor.rest.wrapping_sub(1);
         Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, rest }
+    }
+
+    #[inline(always)]
+    fn text(&self) -> &[u8] {
+        self.text
     }
 }
 
@@ -152,14 +163,10 @@ impl Slashes for Searched<'_> {
     fn advance(&self, cursor: Cursor<()>) -> Cursor<()> {
         self.at(cursor.end + 1)
     }
-}
 
-/// What one look at a path of up to 127 bytes finds.
-pub(crate) struct Scan {
-    /// The slashes, and the end.
-    pub(crate) bits: u128,
-    /// Whether there is a `%`.
-    pub(crate) escapes: bool,
+    fn text(&self) -> &[u8] {
+        self.path
+    }
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;
@@ -183,46 +190,65 @@ fn escapes_of_word(word: u64) -> u64 {
     differing.wrapping_sub(ONES) & !differing
 }
 
-/// The slashes of up to 64 bytes, and a number that is not zero if there is an escape.
+/// The slashes of up to 64 bytes, a multiple of eight.
 #[inline(always)]
-fn scan_words(text: &[u8]) -> (u64, u64) {
-    let length = text.len();
-    if length < 8 {
-        let word = short_word(text);
-        return (slashes_of_word(word), escapes_of_word(word) & HIGHS);
-    }
-    let (mut bits, mut escapes, mut at) = (0, 0, 0);
-    while at + 8 < length {
-        let word = word(text, at);
-        bits |= slashes_of_word(word) << at;
-        escapes |= escapes_of_word(word);
+fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
+    let mut bits = 0;
+    let mut at = 0;
+    while at < LENGTH {
+        bits |= slashes_of_word(word(text, at)) << at;
         at += 8;
     }
-    // The last word overlaps the one before; it finds the same slashes again.
-    let last = word(text, length - 8);
-    let escapes = (escapes | escapes_of_word(last)) & HIGHS;
-    (bits | slashes_of_word(last) << (length - 8), escapes)
+    bits
+}
+
+/// The slashes of the first and of the last `PART` bytes of a path, and whether there is an escape
+/// in them. The two parts overlap, and so cover any path of `PART` to twice as many bytes without
+/// a branch.
+#[inline(always)]
+fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
+    let parts = (path.first_chunk::<PART>(), path.last_chunk::<PART>());
+    let (Some(front), Some(back)) = parts else { unreachable!("the path has a whole part") };
+    let mut escapes = false;
+    if PART == 8 {
+        let found = escapes_of_word(word(front, 0)) | escapes_of_word(word(back, 0));
+        escapes = found & HIGHS != 0;
+    } else {
+        // Without an early end, so that the compiler compares many bytes at once.
+        for at in 0..PART {
+            escapes |= (front[at] == b'%') | (back[at] == b'%');
+        }
+    }
+    (slashes_of(front), slashes_of(back), escapes)
 }
 
 /// Looks at a path of up to 63 bytes: its slashes and end, and whether there is an escape.
 #[inline(always)]
 pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
-    debug_assert!(path.len() < 64);
-    let (bits, escapes) = scan_words(path);
-    (bits | 1 << path.len(), escapes != 0)
+    let length = path.len();
+    debug_assert!(length < 64);
+    let (front, back, part, escapes) = if length < 8 {
+        let word = short_word(path);
+        (slashes_of_word(word), 0, 0, escapes_of_word(word) & HIGHS != 0)
+    } else if length <= 16 {
+        let (front, back, escapes) = scan::<8>(path);
+        (front, back, 8, escapes)
+    } else if length <= 32 {
+        let (front, back, escapes) = scan::<16>(path);
+        (front, back, 16, escapes)
+    } else {
+        let (front, back, escapes) = scan::<32>(path);
+        (front, back, 32, escapes)
+    };
+    (front | back << (length - part) | 1 << length, escapes)
 }
 
 /// Looks at a path of 64 to 127 bytes.
-pub(crate) fn scan_medium(path: &[u8]) -> Scan {
-    debug_assert!((64..128).contains(&path.len()));
-    let (front, back) = path.split_at(64);
-    let (low, escapes_low) = scan_words(front);
-    let (high, escapes_high) = scan_words(back);
-    let high = high | 1 << back.len();
-    Scan {
-        bits: u128::from(low) | u128::from(high) << 64,
-        escapes: escapes_low | escapes_high != 0,
-    }
+pub(crate) fn scan_medium(path: &[u8]) -> (u128, bool) {
+    let length = path.len();
+    debug_assert!((64..128).contains(&length));
+    let (front, back, escapes) = scan::<64>(path);
+    (u128::from(front) | u128::from(back) << (length - 64) | 1 << length, escapes)
 }
 
 #[cfg(test)]
@@ -251,11 +277,11 @@ mod tests {
                 let found = if length < 64 {
                     let (bits, escapes) = scan_short(&path);
                     assert!(!escapes);
-                    segments(Slashes64 { bits, limit: length, tail: 0 })
+                    segments(Slashes64 { bits, limit: length, text: &path })
                 } else {
-                    let scan = scan_medium(&path);
-                    assert!(!scan.escapes);
-                    segments(Slashes128 { bits: scan.bits, limit: length })
+                    let (bits, escapes) = scan_medium(&path);
+                    assert!(!escapes);
+                    segments(Slashes128 { bits, text: &path })
                 };
                 assert_eq!(found, expected, "{length} by {step}");
             }
@@ -268,8 +294,7 @@ mod tests {
             for at in 0..length {
                 let mut path = vec![b'/'; length];
                 path[at] = b'%';
-                let seen =
-                    if length < 64 { scan_short(&path).1 } else { scan_medium(&path).escapes };
+                let seen = if length < 64 { scan_short(&path).1 } else { scan_medium(&path).1 };
                 assert!(seen, "{at} of {length}");
             }
         }

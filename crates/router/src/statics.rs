@@ -1,44 +1,71 @@
 //! The table of full static paths, asked before anything else.
 
-use crate::word::{hash, short_word, word};
+use crate::node::Leaf;
+use crate::word::{MIX, fold, hash, short_word, word};
 
 /// The longest static path in the table, in bytes; longer ones are found by the walk.
 pub(crate) const STATIC_BYTES_MAX: usize = 255;
-const WORDS: usize = 6;
-/// The longest path whose words fill an entry.
-const WORDS_BYTES_MAX: usize = WORDS * 8;
+/// The longest path that is covered by the words of a key.
+const KEY_BYTES_MAX: usize = 32;
 
 /// Full static paths and their leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Statics {
     /// For each length of a path, a filter over two of its bytes: most other paths end here.
     filters: Box<[u64; STATIC_BYTES_MAX + 1]>,
-    /// Sixteen bits of each entry's hash, never zero; zero where there is no entry.
-    tags: Vec<u16>,
     entries: Vec<Entry>,
     /// The paths that are too long for an entry's words.
     text: Vec<u8>,
     mask: usize,
 }
 
+/// A path with its leaf, or a free place.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    /// The path eight bytes at a time, the last word overlapping the one before; or, of a path
-    /// that is too long for that, the place in `text`.
-    words: [u64; WORDS],
+    words: [u64; 4],
+    leaf: Leaf,
+    /// Where a path is in `text` that its words do not cover.
+    text: u32,
+    /// Zero in a free place: no path is empty.
     length: u32,
-    leaf: u32,
+}
+
+/// What a path is looked up and compared by.
+struct Key {
+    /// Four words from the path. Up to [`KEY_BYTES_MAX`] bytes they overlap and cover it.
+    words: [u64; 4],
+    hash: u64,
+}
+
+impl Key {
+    /// The same few steps for all lengths from 8 to 32, so that no branch depends on the path.
+    #[inline(always)]
+    fn new(path: &[u8]) -> Self {
+        let length = path.len();
+        let words = if length < 8 {
+            [short_word(path), 0, 0, 0]
+        } else {
+            let last = length - 8;
+            let places = [0, last.min(8), last.saturating_sub(8), last];
+            places.map(|at| word(path, at))
+        };
+        let outer = fold(words[0] ^ MIX[0] ^ length as u64, words[3] ^ MIX[1]);
+        let mut mixed = outer ^ fold(words[1] ^ MIX[2], words[2] ^ MIX[3]);
+        if length > KEY_BYTES_MAX {
+            mixed ^= hash(&path[16..length - 16], 0);
+        }
+        Self { words, hash: mixed }
+    }
 }
 
 impl Statics {
     /// A table of these distinct paths, each with its leaf. Leaves out those too long for it.
-    pub(crate) fn new(paths: &[(Vec<u8>, u32)]) -> Self {
+    pub(crate) fn new(paths: &[(Vec<u8>, Leaf)]) -> Self {
         // At most a quarter full, so that the first look nearly always decides.
         let size = (paths.len() * 4).next_power_of_two();
         let mut statics = Self {
             filters: Box::new([0; STATIC_BYTES_MAX + 1]),
-            tags: vec![0; size],
             entries: vec![Entry::default(); size],
             text: Vec::new(),
             mask: size - 1,
@@ -49,76 +76,53 @@ impl Statics {
         statics
     }
 
-    fn insert(&mut self, path: &[u8], leaf: u32) {
-        let mut entry = Entry { length: path.len() as u32, leaf, ..Entry::default() };
-        if path.len() > WORDS_BYTES_MAX {
-            entry.words[0] = self.text.len() as u64;
-            self.text.extend_from_slice(path);
-        } else if path.len() < 8 {
-            entry.words[0] = short_word(path);
-        } else {
-            let last = (path.len() - 1) / 8;
-            for (at, target) in entry.words[..last].iter_mut().enumerate() {
-                *target = word(path, at * 8);
-            }
-            entry.words[last] = word(path, path.len() - 8);
-        }
-        self.filters[path.len()] |= 1 << filter_bit(path);
-        let hash = hash(path, 0);
+    fn insert(&mut self, path: &[u8], leaf: Leaf) {
+        let Key { words, hash } = Key::new(path);
         let mut slot = hash as usize & self.mask;
-        while self.tags[slot] != 0 {
+        while self.entries[slot].length != 0 {
             slot = (slot + 1) & self.mask;
         }
-        self.tags[slot] = tag(hash);
-        self.entries[slot] = entry;
+        let (text, length) = (self.text.len() as u32, path.len() as u32);
+        if path.len() > KEY_BYTES_MAX {
+            self.text.extend_from_slice(path);
+        }
+        self.entries[slot] = Entry { words, leaf, text, length };
+        self.filters[path.len()] |= 1 << filter_bit(path);
     }
 
-    /// The leaf of this path, which is not empty.
+    /// The leaf of this path.
     #[inline(always)]
-    pub(crate) fn find(&self, path: &[u8]) -> Option<u32> {
+    pub(crate) fn find(&self, path: &[u8]) -> Option<Leaf> {
         let filter = self.filters.get(path.len())?;
+        if path.is_empty() {
+            return None;
+        }
         if filter >> filter_bit(path) & 1 == 0 {
             return None;
         }
-        let hash = hash(path, 0);
-        let tag = tag(hash);
+        let Key { words, hash } = Key::new(path);
         let mut slot = hash as usize & self.mask;
         loop {
-            let found = self.tags[slot];
-            if found == tag && self.holds(&self.entries[slot], path) {
-                return Some(self.entries[slot].leaf);
+            let entry = self.entries.get(slot)?;
+            let pairs = entry.words.iter().zip(words);
+            let differing = pairs.fold(0, |all, (left, right)| all | (left ^ right));
+            let same = differing == 0 && entry.length as usize == path.len();
+            if same && (path.len() <= KEY_BYTES_MAX || self.holds(entry, path)) {
+                return Some(entry.leaf);
             }
-            if found == 0 {
+            if entry.length == 0 {
                 return None;
             }
             slot = (slot + 1) & self.mask;
         }
     }
 
-    #[inline(always)]
+    /// Whether the text of an entry of the path's length is the path.
+    #[inline(never)]
     fn holds(&self, entry: &Entry, path: &[u8]) -> bool {
-        let length = path.len();
-        if entry.length as usize != length {
-            return false;
-        }
-        if length < 8 {
-            return entry.words[0] == short_word(path);
-        }
-        if length > WORDS_BYTES_MAX {
-            let text = entry.words[0] as usize;
-            return self.text[text..text + length] == *path;
-        }
-        let last = (length - 1) / 8;
-        let mut differing = entry.words[last] ^ word(path, length - 8);
-        for (at, expected) in entry.words[..last].iter().enumerate() {
-            differing |= expected ^ word(path, at * 8);
-        }
-        differing == 0
+        let text = entry.text as usize;
+        self.text[text..text + path.len()] == *path
     }
-}
-
-fn tag(hash: u64) -> u16 {
-    (hash >> 48) as u16 | 1
 }
 
 /// Mixes the last byte and a middle one: paths of one length mostly differ in one of the two.
@@ -132,6 +136,7 @@ fn filter_bit(path: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::Statics;
+    use crate::node::Leaf;
 
     #[test]
     fn every_length_of_path_is_found_and_no_neighbour_of_it() {
@@ -140,7 +145,8 @@ mod tests {
             path[0] = b'/';
             path
         };
-        let paths: Vec<(Vec<u8>, u32)> = (1..256).map(|n| (path(n), n as u32)).collect();
+        let leaf = |n: usize| Leaf { methods: 1, base: n as u32 };
+        let paths: Vec<(Vec<u8>, Leaf)> = (1..256).map(|n| (path(n), leaf(n))).collect();
         let statics = Statics::new(&paths);
         for (path, leaf) in &paths {
             assert_eq!(statics.find(path), Some(*leaf));

@@ -1,111 +1,93 @@
-//! The walk through the tree: from the root, a segment at a time, in order of precedence.
+//! The walk through the tree: a segment at a time, in order of precedence, back and forth.
 
 use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
 use crate::node::{Affix, Choice, NONE, Node, Tree};
+use crate::parameters::{Noted, Parameters};
 use crate::slashes::{Cursor, Slashes};
-use crate::word::leading_word;
 
 impl Tree {
-    /// The route of the first leaf in order of precedence that answers a wanted method. Adds the
-    /// methods of the matching leaves that answer none to `allow`.
+    /// The route of the first leaf in order of precedence that answers the method. Adds the
+    /// methods of the matching leaves that do not to `allow`. Notes the parameters' bounds.
     ///
-    /// Visits each node at most once, and only those whose way matches the path.
+    /// Begins at a node and the segment that follows it, which at the root is the first; the way
+    /// there has matched. Visits each node at most once, and only those whose way matches the path.
     #[inline(always)]
     pub(crate) fn walk<S: Slashes>(
         &self,
         path: &[u8],
         slashes: &S,
-        wanted: u32,
+        (mut at, mut cursor): (usize, Cursor<S::Rest>),
+        method: u8,
         allow: &mut u32,
-    ) -> Option<&Choice> {
-        let mut node = &self.nodes[0];
-        let mut cursor = slashes.seek(0);
+        parameters: &mut Parameters,
+    ) -> Option<Choice> {
         'enter: loop {
+            let mut node = self.nodes.get(at)?;
             let mut stage = 0;
             if cursor.start > slashes.limit() {
-                let choice = self.choose(node.leaf, wanted, allow);
+                let choice = self.choose(node.leaf, method, allow);
                 if choice.is_some() {
+                    parameters.noted = Noted::Values(node.parameters);
                     return choice;
                 }
                 stage = NO_STAGE;
+            } else if let Some(child) = self.static_child(node, at, slashes, cursor) {
+                at = child;
+                cursor = slashes.advance(cursor);
+                continue 'enter;
             } else if cursor.start == cursor.end {
                 if node.empty != NONE {
-                    node = &self.nodes[node.empty as usize];
+                    at = node.empty as usize;
                     cursor = slashes.advance(cursor);
                     continue 'enter;
                 }
                 stage = node.affix_count + 1;
-            } else if let Some(child) = self.fixed_child(node, path, slashes, cursor) {
-                node = child;
-                cursor = slashes.advance(cursor);
-                continue 'enter;
             }
             loop {
-                if let Some(child) = self.parameter_child::<S>(node, stage, path, cursor) {
-                    node = child;
+                if let Some(child) =
+                    self.parameter_child::<S>(node, stage, path, cursor, parameters)
+                {
+                    at = child;
                     cursor = slashes.advance(cursor);
                     continue 'enter;
                 }
                 // The imagined slash of the other form leaves nothing for a catch-all.
-                if node.rest != NONE && stage != NO_STAGE && cursor.start < path.len() {
-                    let choice = self.choose(node.rest, wanted, allow);
+                if node.rest.methods != 0 && stage != NO_STAGE && cursor.start < path.len() {
+                    let choice = self.choose(node.rest, method, allow);
                     if choice.is_some() {
+                        note::<S>(parameters, node, cursor.start, path.len());
+                        parameters.noted = Noted::Values(node.parameters + 1);
                         return choice;
                     }
                 }
-                if node.fallback == NONE {
-                    return None;
-                }
                 stage = node.fallback_stage;
-                node = &self.nodes[node.fallback as usize];
-                cursor = slashes.seek(node.depth as usize);
+                node = self.nodes.get(node.fallback as usize)?;
+                cursor = slashes.seek(node.depth.into());
             }
         }
     }
 
-    /// The child with the segment's fixed text.
+    /// The place of the child with the segment's fixed text.
     #[inline(always)]
-    fn fixed_child<S: Slashes>(
+    fn static_child<S: Slashes>(
         &self,
         node: &Node,
-        path: &[u8],
+        at: usize,
         slashes: &S,
         Cursor { start, end, .. }: Cursor<S::Rest>,
-    ) -> Option<&Node> {
+    ) -> Option<usize> {
         if S::ENCODED {
-            let mut plain = [0; LITERAL_BYTES_MAX];
-            let length = write_plain(&path[start..end], &mut plain)?;
-            let first = || leading_word(&plain[..length], 0, length);
-            return self.fixed_child_of(node, length, first, || &plain[..length]);
+            let mut text = [0; LITERAL_BYTES_MAX + 8];
+            let raw = slashes.text().get(start..end)?;
+            let end = write_plain(raw, &mut text[..LITERAL_BYTES_MAX])?;
+            return self.fixed_child(&node.fixed, at, &text, 0, end);
         }
-        let first = || slashes.leading_word(path, start, end);
-        self.fixed_child_of(node, end - start, first, || &path[start..end])
+        self.fixed_child(&node.fixed, at, slashes.text(), start, end)
     }
 
-    /// The child with a fixed text of this length. Its first eight bytes and all of it are asked
-    /// for only if needed.
-    #[inline(always)]
-    fn fixed_child_of<'t>(
-        &self,
-        node: &Node,
-        length: usize,
-        first: impl FnOnce() -> u64,
-        text: impl FnOnce() -> &'t [u8],
-    ) -> Option<&Node> {
-        if node.lengths >> length.min(63) & 1 == 0 {
-            return None;
-        }
-        let child = if length <= 8 {
-            self.short_child(&node.table, first(), length)
-        } else {
-            self.long_child(&node.table, text())
-        };
-        self.nodes.get(child as usize)
-    }
-
-    /// The child by the first alternative from `stage` on that is a parameter and matches the
-    /// segment.
+    /// The place of the child by the first alternative from `stage` on that is a parameter and
+    /// matches the segment, whose value is noted.
     #[inline(always)]
     fn parameter_child<S: Slashes>(
         &self,
@@ -113,7 +95,8 @@ impl Tree {
         stage: u16,
         path: &[u8],
         Cursor { start, end, .. }: Cursor<S::Rest>,
-    ) -> Option<&Node> {
+        parameters: &mut Parameters,
+    ) -> Option<usize> {
         if stage > node.affix_count {
             return None;
         }
@@ -122,10 +105,25 @@ impl Tree {
             let affixes = &self.affixes[first + stage as usize..first + node.affix_count as usize];
             let segment = &path[start..end];
             if let Some(affix) = affixes.iter().find(|affix| affix.matches::<S>(segment)) {
-                return Some(&self.nodes[affix.node as usize]);
+                let (left, right) = (affix.prefix.len(), affix.suffix.len());
+                note::<S>(parameters, node, start + left, end - right);
+                return Some(affix.node as usize);
             }
         }
-        self.nodes.get(node.parameter as usize)
+        if node.parameter == NONE {
+            return None;
+        }
+        note::<S>(parameters, node, start, end);
+        Some(node.parameter as usize)
+    }
+}
+
+/// Notes the bounds of the value of a node's parameter. Those of a path that is searched are found
+/// when they are asked for.
+#[inline(always)]
+fn note<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
+    if !S::ENCODED {
+        parameters.note(node.parameters, start, end);
     }
 }
 

@@ -24,37 +24,31 @@ pub(crate) fn short_word(text: &[u8]) -> u64 {
     }
 }
 
-/// The last eight bytes of a text that is not empty, with zeros before it if it is shorter.
-#[inline(always)]
-pub(crate) fn tail_word(text: &[u8]) -> u64 {
-    let length = text.len();
-    if length >= 8 { word(text, length - 8) } else { short_word(text) << (8 * (8 - length)) }
-}
-
-/// The first eight bytes of `text[start..end]`, padded with zeros if it is shorter.
-pub(crate) fn leading_word(text: &[u8], start: usize, end: usize) -> u64 {
-    leading_word_beside(text, tail_word(text), start, end)
-}
-
-/// As [`leading_word`], for a text whose last eight bytes are known.
+/// The first eight bytes of a text of at least eight from `start` on. What is beyond the end of
+/// the text is zero.
 ///
-/// Reads beyond `end` where it can, because one wide load and a mask are cheaper than a choice by
-/// length. The piece must not be empty.
+/// One load that is moved back where it must be, because a choice by length would be mispredicted.
 #[inline(always)]
-pub(crate) fn leading_word_beside(text: &[u8], tail: u64, start: usize, end: usize) -> u64 {
-    let length = text.len();
-    debug_assert!(start < end && end <= length);
-    let wide =
-        if start + 8 <= length { word(text, start) } else { tail >> (8 * (start + 8 - length)) };
-    let kept = (end - start).min(8);
-    wide & (u64::MAX >> (64 - 8 * kept))
+pub(crate) fn leading_word(text: &[u8], start: usize) -> u64 {
+    let at = start.min(text.len() - 8);
+    // At the very end nothing is left; what is read then belongs to no piece and is not looked at.
+    word(text, at).wrapping_shr(8 * (start - at) as u32)
 }
 
-const MIX: [u64; 3] = [0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03, 0x8CB9_2BA7_2F3D_8DD7];
+/// The first `length` bytes of a word, which are at most all eight; the others become zero.
+/// An empty piece has no meaningful word.
+#[inline(always)]
+pub(crate) fn masked(word: u64, length: usize) -> u64 {
+    word & u64::MAX.wrapping_shr(64 - 8 * length.min(8) as u32)
+}
+
+/// Odd constants without a pattern.
+pub(crate) const MIX: [u64; 4] =
+    [0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03, 0x8CB9_2BA7_2F3D_8DD7, 0xA076_1D64_78BD_642F];
 
 /// Multiplies to 128 bits and folds the halves together: every input bit reaches every output bit.
 #[inline(always)]
-fn fold(left: u64, right: u64) -> u64 {
+pub(crate) fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     (product as u64) ^ (product >> 64) as u64
 }
@@ -80,19 +74,20 @@ pub(crate) fn hash(text: &[u8], seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{hash, leading_word, short_word};
+    use super::{hash, leading_word, masked, short_word};
 
     #[test]
-    fn a_leading_word_never_sees_beyond_its_piece() {
+    fn a_masked_leading_word_never_sees_beyond_its_piece() {
         let text = b"/abcdefghijklmnop";
-        for length in 1..=text.len() {
+        for length in 8..=text.len() {
             let text = &text[..length];
             for start in 0..length {
                 for end in start + 1..=length {
                     let mut expected = [0; 8];
                     let kept = (end - start).min(8);
                     expected[..kept].copy_from_slice(&text[start..start + kept]);
-                    assert_eq!(leading_word(text, start, end), u64::from_le_bytes(expected));
+                    let found = masked(leading_word(text, start), end - start);
+                    assert_eq!(found, u64::from_le_bytes(expected));
                 }
             }
         }

@@ -1,4 +1,7 @@
-//! The five tables of routes of the founding page, and the requests made on them.
+//! The five tables of routes of the founding page, and that of a larger service; and the requests
+//! made on them.
+
+use crate::service::ROUTES;
 
 /// GET, POST, PUT and DELETE.
 pub(crate) const METHODS: u8 = 4;
@@ -35,7 +38,7 @@ pub(crate) struct Case {
 
 /// All tables.
 pub(crate) fn all() -> Vec<Table> {
-    vec![fixed(), parameters(), mixed(), catch_all(), large()]
+    vec![fixed(), parameters(), mixed(), catch_all(), large(), service()]
 }
 
 fn route(method: u8, pattern: &str) -> Route {
@@ -175,6 +178,25 @@ fn large() -> Table {
         case.hits = false;
     }
     Table { name: "400 routes", routes, cases }
+}
+
+fn service() -> Table {
+    let mut routes = Vec::new();
+    for line in ROUTES.lines() {
+        let (letters, pattern) = line.split_once(' ').expect("methods, a space, and a path");
+        let method = |letter| "GPUD".find(letter).expect("a letter of a method") as u8;
+        routes.extend(letters.chars().map(|letter| route(method(letter), pattern)));
+    }
+    let cases = vec![
+        hot("130 static", &["/account/followers"]),
+        hot("130 one parameter", &["/users/falconer/projects"]),
+        hot("130 three parameters", &["/projects/falconer/peregrine/tickets/1347/comments"]),
+        random("130 routes", |source| {
+            let route = &routes[source.below(routes.len() as u64) as usize];
+            Request { method: route.method, path: source.fill(&route.pattern) }
+        }),
+    ];
+    Table { name: "130 routes", routes, cases }
 }
 
 /// A small pseudo-random generator (xorshift), so that every run makes the same requests.
