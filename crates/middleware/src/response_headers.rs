@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use http::header::{ETAG, VARY};
     use peregrine_web::App;
-    use peregrine_web::connection::{ConnectionInfo, TlsInfo};
+    use peregrine_web::connection::ConnectionInfo;
     use peregrine_web::test::TestClient;
 
     fn client(headers: ResponseHeaders) -> TestClient {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(response.field("x-frame-options"), Some("ALLOW"));
         assert_eq!(response.field("referrer-policy"), Some("strict-origin-when-cross-origin"));
         assert_eq!(response.field("strict-transport-security"), None);
-        let tls = ConnectionInfo { tls: Some(TlsInfo::default()), ..ConnectionInfo::default() };
+        let tls = ConnectionInfo { tls: Some(Box::default()), ..ConnectionInfo::default() };
         let response = plain.on(tls).get("/").send_now();
         assert_eq!(response.field("strict-transport-security"), Some("max-age=31536000"));
     }
