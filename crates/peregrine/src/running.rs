@@ -9,6 +9,7 @@ use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Cut, Door, Limits, Observed, Order, Report, Snapshot};
 use peregrine_web::application::Application;
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -112,10 +113,23 @@ impl Running {
                         return;
                     }
                 };
-                let _ = ready.send(Ok(()));
-                drop(ready);
-                let result = worker.run(application, orders);
-                let _ = report.send(Ended { number, result });
+                // Taken when the driver has started, so that a worker that could not start is told
+                // as that.
+                let ready = Rc::new(Cell::new(Some(ready)));
+                let started = Rc::clone(&ready);
+                let result = worker.run(application, orders, move || {
+                    if let Some(ready) = started.take() {
+                        let _ = ready.send(Ok(()));
+                    }
+                });
+                match (ready.take(), result) {
+                    (Some(ready), Err(error)) => {
+                        let _ = ready.send(Err(Error::Worker(error)));
+                    }
+                    (_, result) => {
+                        let _ = report.send(Ended { number, result });
+                    }
+                }
             };
             let name = format!("peregrine-{number}");
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
@@ -282,11 +296,19 @@ impl Drop for Running {
 }
 
 impl Worker {
-    fn run(self, application: Application, orders: watch::Receiver<Order>) -> io::Result<Report> {
+    /// Runs to the end; `started` is called when the driver has all that it needs.
+    fn run(
+        self,
+        application: Application,
+        orders: watch::Receiver<Order>,
+        started: impl FnOnce(),
+    ) -> io::Result<Report> {
         match self.choice {
-            Choice::Tokio => self.run_on::<Tokio>(application, orders),
+            Choice::Tokio => self.run_on::<Tokio>(application, orders, started),
             #[cfg(target_os = "linux")]
-            Choice::Uring => self.run_on::<peregrine_driver_uring::Uring>(application, orders),
+            Choice::Uring => {
+                self.run_on::<peregrine_driver_uring::Uring>(application, orders, started)
+            }
             #[cfg(not(target_os = "linux"))]
             Choice::Uring => unreachable!("the probe refuses io_uring on this system"),
         }
@@ -296,11 +318,14 @@ impl Worker {
         self,
         application: Application,
         orders: watch::Receiver<Order>,
+        started: impl FnOnce(),
     ) -> io::Result<Report> {
         let Self { doors, limits, options, .. } = self;
         let observed = Rc::new(Observed::default());
-        D::run(&options, |driver| {
-            peregrine_server::run(driver, doors, application, limits, observed, orders)
+        D::run(&options, |driver| async move {
+            // What a driver needs besides its handle is there when it polls.
+            started();
+            peregrine_server::run(driver, doors, application, limits, observed, orders).await
         })?
     }
 }

@@ -15,10 +15,11 @@ use crate::stage::Stage;
 use crate::worker::{Cut, Interrupt, Order, Until, Worker};
 use peregrine_driver::{Address, Driver, Stream};
 use peregrine_proto::h1::{self, Event, Next, Waiting};
-use peregrine_proto::{HeadIndex, Reject};
+use peregrine_proto::{HeadIndex, Method, Reject};
 use peregrine_slot::FutureSlot;
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::head::Head;
+use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::pin::pin;
@@ -226,8 +227,22 @@ pub(crate) struct Talk<'c, D: Driver> {
     born: Duration,
     /// The peer said that it sends no further request.
     pub(crate) is_last: bool,
-    /// Method and path of the request in progress, kept only while its handler is waiting.
-    pub(crate) request: Option<String>,
+    /// The last request, until its response is sent.
+    pub(crate) request: Option<Asked<'c>>,
+}
+
+/// What names a request in the report of a shutdown.
+pub(crate) struct Asked<'c> {
+    pub(crate) method: Method,
+    /// The route's pattern: a path may hold what no report should.
+    pub(crate) pattern: Option<&'c str>,
+}
+
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = self.method.name().unwrap_or("(extension)");
+        write!(f, "{method} {}", self.pattern.unwrap_or("(no route)"))
+    }
 }
 
 /// Answers requests until none is left unanswered. `Ok`: the connection is idle.
@@ -241,7 +256,7 @@ async fn converse<D: Driver>(
         let worker = talk.link.worker;
         worker.cut.borrow_mut().push(Cut {
             peer: talk.info.peer.to_string(),
-            request: talk.request.take(),
+            request: talk.request.take().map(|asked| asked.to_string()),
             age: worker.driver.now() - talk.born,
         });
     }
@@ -282,6 +297,7 @@ impl<D: Driver> Talk<'_, D> {
                 Event::NeedInput => {
                     self.link.inbox.consume(used);
                     self.link.flush().await?;
+                    self.request = None;
                     if self.link.inbox.is_empty() && is_between(self.protocol.waiting()) {
                         self.rest().await?;
                         return Ok(progress);

@@ -1,13 +1,13 @@
 //! One request and its response.
 
-use crate::connection::Talk;
+use crate::connection::{Asked, Talk};
 use crate::ended::Ended;
 use crate::link::Filled;
 use crate::respond;
 use crate::upload::{Begun, Upload, Uploaded};
 use crate::worker::{Interrupt, Order, Until};
 use peregrine_driver::Driver;
-use peregrine_proto::{Method, Reject, Version};
+use peregrine_proto::{Reject, Version};
 use peregrine_slot::FutureSlot;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
 use peregrine_web::head::Head;
@@ -57,11 +57,8 @@ pub(crate) async fn run<D: Driver>(
         Ok(Begun { body, upload }) => (body, upload),
         Err(reject) => return Err(talk.reject(reject).await),
     };
-    let manner = Manner {
-        options,
-        can_probe: head.index().version == Version::Http11,
-        name: (method, target.pattern()),
-    };
+    talk.request = Some(Asked { method, pattern: target.pattern() });
+    let manner = Manner { options, can_probe: head.index().version == Version::Http11 };
     let states = Rc::clone(worker.application.states());
     let request = Request::new(head, body, states, Rc::clone(talk.info));
     let mut handler = Guarded(target.call(slot, request));
@@ -105,8 +102,6 @@ struct Manner<'a> {
     options: &'a RouteOptions,
     /// May a peer that ended its sending side be probed?
     can_probe: bool,
-    /// Names the request in the report of a shutdown.
-    name: (Method, Option<&'a str>),
 }
 
 /// Polls a handler that was not ready at once to its end.
@@ -117,9 +112,6 @@ async fn wait<D: Driver>(
     manner: &Manner<'_>,
 ) -> Result<Result<Response, Panicked>, Ended> {
     let worker = talk.link.worker;
-    let (method, pattern) = manner.name;
-    let method = method.name().unwrap_or("(extension)");
-    talk.request = Some(format!("{method} {}", pattern.unwrap_or("(no route)")));
     let _hold = worker.driver.hold();
     let too_late = async {
         let Some(timeout) = manner.options.timeout else { return pending().await };
@@ -130,14 +122,8 @@ async fn wait<D: Driver>(
     let left = {
         let meanwhile = meanwhile(talk, upload, manner.can_probe);
         match race(&mut handler, race(too_late, meanwhile)).await {
-            Raced::First(outcome) => {
-                talk.request = None;
-                return Ok(outcome);
-            }
-            Raced::Second(Raced::First(())) => {
-                talk.request = None;
-                return Ok(Ok(respond::handler_late()));
-            }
+            Raced::First(outcome) => return Ok(outcome),
+            Raced::Second(Raced::First(())) => return Ok(Ok(respond::handler_late())),
             Raced::Second(Raced::Second(ended)) => ended,
         }
     };

@@ -58,7 +58,7 @@ pub struct Report {
 pub struct Cut {
     /// Who was at the other end.
     pub peer: String,
-    /// Method and path of the request in progress; `None` if none was.
+    /// Method and route of the request whose response was not sent yet; `None` if there was none.
     pub request: Option<String>,
     /// How long the connection had existed.
     pub age: Duration,

@@ -263,9 +263,17 @@ mod linux {
         fn cancel(&mut self, name: u64) -> Result<(), Refusal> {
             const STEP: &str = "cancel";
             self.submit(opcode::AsyncCancel::new(name).build(), CANCEL)?;
-            self.expect(CANCEL, STEP)?;
+            let is_gone = match self.wait(CANCEL, STEP)?.result() {
+                0.. => false,
+                code if code == -libc::ENOENT => true,
+                code if code == -libc::EINVAL => return Err(Refusal::TooOld(STEP)),
+                code => return Err(failed(STEP, io::Error::from_raw_os_error(-code))),
+            };
             match self.wait(name, STEP)?.result() {
                 code if code == -libc::ECANCELED => Ok(()),
+                // It ended by itself, and says why: a multishot accept does so when there is no
+                // descriptor for the next connection.
+                code @ ..0 if is_gone => Err(failed(STEP, io::Error::from_raw_os_error(-code))),
                 _ => Err(Refusal::TooOld(STEP)),
             }
         }
@@ -294,8 +302,11 @@ mod linux {
         }
     }
 
-    fn failed(step: &'static str, error: io::Error) -> Refusal {
-        Refusal::Failed(step, error)
+    pub(super) fn failed(step: &'static str, error: io::Error) -> Refusal {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Refusal::Descriptors(error),
+            _ => Refusal::Failed(step, error),
+        }
     }
 
     /// A listener with one connection in its backlog. It needs neither a network nor a file.
@@ -312,7 +323,7 @@ mod linux {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::linux::refusal_of_setup;
+    use super::linux::{failed, refusal_of_setup};
     use super::*;
 
     fn refused(code: i32, sysctl: Option<u8>) -> String {
@@ -327,6 +338,11 @@ mod tests {
             (refused(libc::ENOSYS, None), "seccomp", "profile"),
             (refused(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l"),
             (refused(libc::EMFILE, Some(0)), "descriptor", "ulimit -n"),
+            (
+                failed("send", io::Error::from_raw_os_error(libc::EMFILE)).to_string(),
+                "descriptor",
+                "ulimit -n",
+            ),
             (refused(libc::EINVAL, Some(0)), "cannot do this", "Linux 6.1"),
             (refused(libc::EIO, Some(0)), "creating a ring", "tokio driver"),
             (Refusal::NotLinux.to_string(), "Linux only", "tokio driver"),
