@@ -41,12 +41,19 @@ pub(crate) async fn run<D: Driver>(
                 let open = worker.observed.opened(room);
                 worker.driver.spawn(connection::serve(Rc::clone(&worker), stream, stage, open));
             }
-            Ok(Err(error)) if is_exhausted(&error) => {
+            // The peer was gone before it was accepted.
+            Ok(Err(error)) if is_of_the_peer(&error) => {
+                tracing::debug!(target: "peregrine", %error, "a peer gave up");
+            }
+            Ok(Err(error)) => {
                 // The connection waits in the backlog until something is freed. Trying again at
                 // once would spin; never trying again would be the end of the server.
-                tracing::warn!(target: "peregrine", %error, ?pause,
-                    "cannot accept: out of descriptors or memory; raise the limit (ulimit -n) or \
-                     lower connections_max");
+                let remedy = if is_exhausted(&error) {
+                    "; raise the limit of descriptors (ulimit -n) or lower connections_max"
+                } else {
+                    ""
+                };
+                tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}");
                 worker.observed.refused();
                 let over = worker.driver.sleep_until(worker.driver.now() + pause);
                 let drained = async {
@@ -56,10 +63,14 @@ pub(crate) async fn run<D: Driver>(
                 first_of(over, drained).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
-            // The peer was gone before it was accepted.
-            Ok(Err(error)) => tracing::debug!(target: "peregrine", %error, "accept failed"),
         }
     }
+}
+
+/// Does the error tell of a connection that broke while it was accepted?
+fn is_of_the_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
 }
 
 /// Is the process or the system out of descriptors or memory?

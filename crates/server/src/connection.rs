@@ -319,9 +319,8 @@ impl<D: Driver> Talk<'_, D> {
     async fn shake_hands(&mut self, first: <D::Stream as Stream>::Chunk) -> Result<(), Ended> {
         let worker = self.link.worker;
         let until = Until::At(self.born + worker.limits.handshake_timeout);
-        let permit = pin!(worker.handshakes.acquire());
-        let permit = worker.within(self.link.alarm, until, Order::Cut, permit).await;
-        let Ok(_permit) = permit else { return Err(Ended::HandshakeLate) };
+        let (wheel, alarm) = (&worker.wheel, self.link.alarm);
+        let _one = worker.handshakes.begin(wheel, alarm, worker.limits.handshakes_max);
         self.link.take(first).await?;
         while self.link.stage.is_handshaking() {
             // A record that completes the handshake and holds no plaintext leaves `fill` waiting

@@ -72,6 +72,18 @@ impl Wheel {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Lets the alarm with this number ring at once.
+    pub(crate) fn ring(&self, number: u32) {
+        let mut inner = self.0.borrow_mut();
+        let Some(entry) = inner.alarms.get_mut(number as usize) else { return };
+        entry.at = 0;
+        let waker = entry.waker.take();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     /// When the wheel wants to be turned next.
     pub(crate) fn next(&self) -> Option<Duration> {
         let mut inner = self.0.borrow_mut();
@@ -162,6 +174,11 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
+    /// Its number among the alarms that exist now.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Lets it ring at `at`, on the driver's clock, instead of when it was set for before.
     pub(crate) fn set(&self, at: Duration) {
         let tick = at.as_nanos().div_ceil(TICK.as_nanos()) as u64;

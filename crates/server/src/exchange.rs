@@ -222,7 +222,7 @@ impl<F: Future + Unpin> Future for Guarded<F> {
     }
 }
 
-fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

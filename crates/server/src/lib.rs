@@ -13,6 +13,7 @@ mod connection;
 mod deadline;
 mod ended;
 mod exchange;
+mod handshakes;
 mod inbox;
 mod limits;
 mod link;

@@ -58,8 +58,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// From the connection's start to the end of the TLS handshake. Default 10 s. Passing it: close.
     pub handshake_timeout: Duration,
-    /// TLS handshakes in progress at a time, per worker. Default 256. Further ones wait, and their
-    /// timeout runs.
+    /// TLS handshakes in progress at a time, per worker. Default 1,024. One too many ends the oldest
+    /// of them, which is one whose peer does not go on.
     pub handshakes_max: usize,
     /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
     /// does not read, parse or produce more for this connection until the peer took them.
@@ -92,7 +92,7 @@ impl Default for Limits {
             lifetime_max: None,
             connections_max: 16_384,
             handshake_timeout: Duration::from_secs(10),
-            handshakes_max: 256,
+            handshakes_max: 1024,
             pending_output_bytes_max: 64 * 1024,
             linger_timeout: Duration::from_secs(2),
             shutdown_timeout: Duration::from_secs(30),

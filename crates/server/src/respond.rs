@@ -12,8 +12,9 @@ use peregrine_proto::Reject;
 use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_web::{Body, Fields, Problem, Response, respond::IntoResponse};
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 /// Writes a whole response, and sends it piece by piece where it is large or a stream.
 pub(crate) async fn run<D: Driver>(
@@ -95,12 +96,12 @@ async fn next_frame<D: Driver>(
     body: &mut Body,
     upload: &mut Upload,
 ) -> Result<Framed, Ended> {
-    let first = poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await;
+    let first = poll_fn(|context| Poll::Ready(poll_frame(body, context))).await;
     if let Poll::Ready(frame) = first {
         return Ok(frame);
     }
     let _hold = talk.link.worker.driver.hold();
-    let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+    let frame = poll_fn(|context| poll_frame(body, context));
     // A probe would stand in the middle of the response, so none is sent: what is written next
     // finds out.
     match race(frame, exchange::meanwhile(talk, upload, false)).await {
@@ -108,6 +109,18 @@ async fn next_frame<D: Driver>(
         Raced::Second(Ended::Broken(_)) => Err(Ended::PeerLeft),
         Raced::Second(ended) => Err(ended),
     }
+}
+
+/// Polls a body that the application made. If it panics, that is how it fails.
+fn poll_frame(body: &mut Body, context: &mut Context<'_>) -> Poll<Framed> {
+    let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(context)));
+    polled.unwrap_or_else(|panic| {
+        // It is not polled again, so whatever state it left is never seen.
+        *body = Body::empty();
+        let message = exchange::message_of(&*panic);
+        let error = format!("the stream panicked: {message}").into();
+        Poll::Ready(Some(Err(peregrine_web::BodyError::Failed(error))))
+    })
 }
 
 /// Writes the 101 that hands the connection over. False if the request did not ask for it.

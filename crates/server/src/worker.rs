@@ -3,6 +3,7 @@
 use crate::accept;
 use crate::connection::Desk;
 use crate::deadline::{Alarm, Wheel};
+use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::observe::{Observed, Snapshot};
 use peregrine_driver::{Driver, Stream};
@@ -80,7 +81,7 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
     pub(crate) connections: Arc<Semaphore>,
-    pub(crate) handshakes: Semaphore,
+    pub(crate) handshakes: Handshakes,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
     date: Cell<(u64, Date)>,
@@ -112,7 +113,7 @@ pub async fn run<D: Driver>(
         wheel: Wheel::new(),
         observed,
         connections: Arc::new(Semaphore::new(limits.connections_max)),
-        handshakes: Semaphore::new(limits.handshakes_max),
+        handshakes: Handshakes::default(),
         cut: RefCell::default(),
         order: Cell::new(Order::Serve),
         date: Cell::new((0, Date::from_unix_seconds(0))),

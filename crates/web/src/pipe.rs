@@ -15,6 +15,9 @@ use std::task::{Context, Poll, Waker};
 /// Bytes that may wait in a pipe before its writer has to pause, unless told otherwise.
 pub const PIPE_BYTES_MAX: usize = 64 * 1024;
 
+/// What a piece costs beside its bytes.
+const PIECE_BYTES: usize = 64;
+
 /// A pipe that holds at most about `bytes_max` unread bytes (one piece more at the most).
 /// `length` is the body's length if it is known beforehand.
 #[must_use]
@@ -103,7 +106,7 @@ impl Writer {
         if state.reader_gone || piece.is_empty() {
             return;
         }
-        state.unread += piece.len();
+        state.unread += weight(&piece);
         state.pieces.push_back(piece);
         wake(&mut state.reader);
     }
@@ -158,7 +161,7 @@ impl Reader {
         }
         if let Some(piece) = state.pieces.pop_front() {
             let was_full = state.unread >= state.bytes_max;
-            state.unread -= piece.len();
+            state.unread -= weight(&piece);
             if let Some(left) = &mut state.left {
                 *left = left.saturating_sub(piece.len() as u64);
             }
@@ -200,6 +203,12 @@ impl Drop for Reader {
         state.pieces.clear();
         wake(&mut state.writer);
     }
+}
+
+/// What a piece costs while it waits: its bytes, and its place in the queue. Without the latter, a
+/// pipe full of pieces of one byte each would hold many times its limit.
+fn weight(piece: &Bytes) -> usize {
+    piece.len() + PIECE_BYTES
 }
 
 fn register(place: &mut Option<Waker>, context: &mut Context<'_>) {
