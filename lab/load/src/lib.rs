@@ -16,14 +16,20 @@
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+pub mod calibration;
 pub mod certificate;
 pub mod client;
 pub mod contender;
 mod forms;
+pub mod generator;
 pub mod host;
+pub mod latency;
 pub mod machine;
 pub mod memory;
+pub mod null;
 pub mod process;
+pub mod question;
 pub mod report;
+pub mod schedule;
 pub mod slices;
 pub mod workload;

@@ -16,6 +16,19 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Signa
 /// servers that follow the client and servers that choose for themselves use the same cipher.
 #[must_use]
 pub fn config() -> Arc<ClientConfig> {
+    Arc::new(unshared_config())
+}
+
+/// As [`config`], but new connections resume sessions with the tickets that the server sent on
+/// earlier ones.
+#[must_use]
+pub fn resuming_config() -> Arc<ClientConfig> {
+    let mut config = unshared_config();
+    config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+    Arc::new(config)
+}
+
+fn unshared_config() -> ClientConfig {
     let mut provider = default_provider();
     provider.cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -32,7 +45,18 @@ pub fn config() -> Arc<ClientConfig> {
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
-    Arc::new(config)
+    config
+}
+
+/// The most servers whose tickets are kept.
+const SESSIONS_MAX: usize = 256;
+
+/// A session that has not begun; its bytes go through whatever the caller has.
+pub(crate) fn begin(
+    config: &Arc<ClientConfig>,
+    name: &ServerName<'static>,
+) -> Result<Box<ClientConnection>, Error> {
+    ClientConnection::new(config.clone(), name.clone()).map(Box::new)
 }
 
 /// Shakes hands on a blocking stream.
