@@ -149,7 +149,7 @@ pub fn serve(listener: &TcpListener, script: &Script, is_stopped: &AtomicBool) -
             Err(error) => return Err(error.into()),
         }
         for event in events.drain(..) {
-            let id = event.data.u64();
+            let (id, flags) = (event.data.u64(), event.flags);
             if id == LISTENER {
                 accept(listener, &poll, script, &mut peers, &mut next)?;
                 continue;
@@ -165,7 +165,7 @@ pub fn serve(listener: &TcpListener, script: &Script, is_stopped: &AtomicBool) -
                 // What is sent later is read for later, too.
                 Ok(false) => epoll::EventFlags::OUT,
             };
-            if interest == epoll::EventFlags::OUT || event.flags.contains(epoll::EventFlags::OUT) {
+            if interest == epoll::EventFlags::OUT || flags.contains(epoll::EventFlags::OUT) {
                 epoll::modify(&poll, &peer.stream, epoll::EventData::new_u64(id), interest)?;
             }
         }

@@ -188,6 +188,12 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Counters of its own for a second run, which ends when the other one is stopped.
+    #[must_use]
+    pub fn stopped_by(other: &Watch) -> Watch {
+        Watch { is_stopped: other.is_stopped.clone(), ..Watch::default() }
+    }
+
     /// Requests sent so far, warm-up included.
     #[must_use]
     pub fn sent(&self) -> u64 {
