@@ -205,8 +205,8 @@ mod tests {
     fn the_v2_form_is_read_back_the_same() {
         let latency = evenly(3000);
         let bytes = latency.to_v2();
-        // The cookie of the uncompressed V2 encoding.
-        assert_eq!(bytes[..4], 0x1c84_9303_u32.to_be_bytes());
+        // The cookie of the uncompressed V2 encoding, with its word size.
+        assert_eq!(bytes[..4], 0x1c84_9313_u32.to_be_bytes());
         let read = Latency::from_v2(&bytes).unwrap();
         assert_eq!(read.percentile(50.0), latency.percentile(50.0));
         assert_eq!(read.count(), 3000);

@@ -122,9 +122,12 @@ impl Starts {
     fn on_ramp(index: f64, from: f64, to: f64, duration_ns: f64) -> f64 {
         let (from, slope) = (from / SECOND_NS, (to - from) / SECOND_NS / duration_ns);
         // from * t + slope * t^2 / 2 = index, in the form that stays exact for small slopes.
-        let under = (from * from + 2.0 * slope * index).max(0.0);
-        let reach = from + under.sqrt();
-        if under == 0.0 && slope < 0.0 { f64::INFINITY } else { 2.0 * index / reach }
+        let under = from * from + 2.0 * slope * index;
+        match () {
+            () if index == 0.0 => 0.0,
+            () if under <= 0.0 => f64::INFINITY,
+            () => 2.0 * index / (from + under.sqrt()),
+        }
     }
 
     fn on_steps(&self, index: f64, from: f64, to: f64, steps: u32) -> f64 {

@@ -134,8 +134,10 @@ impl<'a> Worker<'a> {
         loop {
             if !is_warm && now_ns >= warm_ns {
                 (is_warm, cpu_start, asked_start_ns) = (true, thread_cpu(), now_ns);
-                self.lanes.forget(now_ns);
-                seen = [0; 3];
+                if !self.plan.warmup.is_zero() {
+                    self.lanes.forget(now_ns);
+                    seen = [0; 3];
+                }
             }
             is_stopped |= watch.is_stopped.load(Ordering::Relaxed);
             let is_over = now_ns >= end_ns || self.sent_all >= self.requests_max || is_stopped;
@@ -531,7 +533,17 @@ impl<'a> Lanes<'a> {
         self.judge.advance(now_ns);
         self.judge.occupied_ns = 0;
         let carried = self.judge.under_way;
-        self.outcome = Outcome { carried, sent: carried, ..Outcome::default() };
+        let seen = std::mem::take(&mut self.outcome);
+        // Connections outlive the warm-up, so what is known of them stays.
+        self.outcome = Outcome {
+            carried,
+            sent: carried,
+            connecting: seen.connecting,
+            handshakes_full: seen.handshakes_full,
+            handshakes_resumed: seen.handshakes_resumed,
+            alpn_missing: seen.alpn_missing,
+            ..Outcome::default()
+        };
         // The next reply is read whole, so that its Date is seen.
         self.judge.forget();
         for one in self.lanes.iter_mut().flat_map(|lane| &mut lane.awaited) {
