@@ -23,11 +23,7 @@ const CALIBRATION_WARMUP: Duration = Duration::from_millis(200);
 /// # Errors
 ///
 /// The kernel's, or an error if the null server was not answered rightly.
-pub fn calibrate(
-    plan: &Plan,
-    server_cpus: &[usize],
-    watch: &Watch,
-) -> io::Result<Option<Ceiling>> {
+pub fn calibrate(plan: &Plan, server_cpus: &[usize], watch: &Watch) -> io::Result<Option<Ceiling>> {
     let question = Arc::new(plan.question.frozen());
     let example = question.expected.example(question.values(), 0, question.is_head);
     let Some(reply) = example else { return Ok(None) };
@@ -65,8 +61,5 @@ pub fn calibrate(
         let text = format!("the calibration saw faults: {}", outcome.faults);
         return Err(io::Error::other(text));
     }
-    Ok(Some(Ceiling {
-        rate: outcome.rate(),
-        client_us_per_reply: outcome.client_us_per_reply(),
-    }))
+    Ok(Some(Ceiling { rate: outcome.rate(), client_us_per_reply: outcome.client_us_per_reply() }))
 }

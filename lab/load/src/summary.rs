@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn times_have_three_digits_and_a_unit() {
-        let cases = [(0.0, "0.00 ns"), (999.0, "999 ns"), (1500.0, "1.50 us"), (45_600.0, "45.6 us")];
+        let cases =
+            [(0.0, "0.00 ns"), (999.0, "999 ns"), (1500.0, "1.50 us"), (45_600.0, "45.6 us")];
         for (nanoseconds, words) in cases {
             assert_eq!(time_words(nanoseconds), words);
         }

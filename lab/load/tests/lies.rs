@@ -70,7 +70,7 @@ fn serve(mut stream: TcpStream, lie: Lie) {
             Lie::ResetInBody | Lie::ResetBeforeHead => {
                 let _ = stream.write_all(&replies.concat());
                 std::thread::sleep(Duration::from_millis(20));
-                rustix_reset(&stream);
+                reset_on_close(&stream);
                 return;
             }
             _ => {}
@@ -82,7 +82,7 @@ fn serve(mut stream: TcpStream, lie: Lie) {
     }
 }
 
-fn rustix_reset(stream: &TcpStream) {
+fn reset_on_close(stream: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
 }
 

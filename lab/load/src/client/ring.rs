@@ -329,7 +329,10 @@ impl Ring {
     /// How many operations the kernel holds.
     fn operations(&self) -> usize {
         let held = |slot: &Slot| {
-            [slot.is_sending, slot.is_receiving, slot.is_connecting].map(usize::from).iter().sum::<usize>()
+            [slot.is_sending, slot.is_receiving, slot.is_connecting]
+                .map(usize::from)
+                .iter()
+                .sum::<usize>()
         };
         self.slots.iter().map(held).sum()
     }

@@ -268,7 +268,11 @@ fn set<T>(place: &mut T, value: Option<T>) -> Result<(), ()> {
 fn schedule(typed: &Typed) -> Result<Schedule, String> {
     let Some(rate) = typed.rate else {
         let is_open = typed.is_poisson || typed.ramp_to.is_some() || typed.steps.is_some();
-        return if is_open { Err("an open loop needs --rate".into()) } else { Ok(Schedule::Closed) };
+        return if is_open {
+            Err("an open loop needs --rate".into())
+        } else {
+            Ok(Schedule::Closed)
+        };
     };
     if typed.closed.is_some() {
         return Err("a loop is open (--rate) or closed (--closed), not both".to_owned());

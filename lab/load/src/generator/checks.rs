@@ -120,9 +120,7 @@ fn little(plan: &Plan, outcome: &Outcome) -> Check {
         name: "Little's law",
         holds: (outcome.sent > 0).then_some(is_equal && has_places),
         is_voiding: true,
-        detail: format!(
-            "{under_way:.2} under way, rate x time {product:.2}, {places:.0} places"
-        ),
+        detail: format!("{under_way:.2} under way, rate x time {product:.2}, {places:.0} places"),
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod checks;
 mod lane;
+mod lanes;
 mod outcome;
 mod worker;
 
@@ -134,7 +135,9 @@ impl Plan {
             Schedule::Constant { rate } | Schedule::Poisson { rate } => {
                 (is_rate(rate) && rate > 0.0, true)
             }
-            Schedule::Ramp { from, to } => (is_rate(from) && is_rate(to) && from.max(to) > 0., true),
+            Schedule::Ramp { from, to } => {
+                (is_rate(from) && is_rate(to) && from.max(to) > 0., true)
+            }
             Schedule::Step { from, to, steps } => {
                 (is_rate(from) && is_rate(to) && from.max(to) > 0.0, (1..=1000).contains(&steps))
             }

@@ -140,9 +140,11 @@ impl Question {
             ExpectedBody::Json(body) => ExpectedContent::Json(Template::fixed(body)),
             ExpectedBody::Length(length) => ExpectedContent::Length(*length),
         };
-        let fields = workload.answer.fields.iter().map(|(name, value)| {
-            ((*name).to_owned(), Some(Template::fixed(value.as_bytes())))
-        });
+        let fields = workload
+            .answer
+            .fields
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Some(Template::fixed(value.as_bytes()))));
         Question {
             values: Values::new(0),
             head: Template::fixed(&workload.request[..head_bytes]),
