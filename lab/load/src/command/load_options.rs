@@ -8,9 +8,9 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::quantity;
-use crate::client::{EngineKind, tls};
+use crate::client::EngineKind;
 use crate::cross_check::Tool;
-use crate::generator::Plan;
+use crate::generator::{Plan, Secured};
 use crate::question::{BodyWording, Question, Wording};
 use crate::schedule::Schedule;
 
@@ -236,9 +236,8 @@ impl LoadOptions {
         self.wording.host = place.authority;
         if place.is_tls {
             let name = typed.server_name.unwrap_or(place.host);
-            let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
-            let config = if typed.is_resuming { tls::resuming_config() } else { tls::config() };
-            self.plan.tls = Some((config, name));
+            let server_name = ServerName::try_from(name).map_err(|error| error.to_string())?;
+            self.plan.tls = Some(Secured { server_name, is_resuming: typed.is_resuming });
         }
         let question = Question::new(&self.wording).map_err(|error| error.to_string())?;
         self.plan.question = Arc::new(question);

@@ -1,6 +1,9 @@
 //! The connections of one thread, and what the events of the kernel do to them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
 
 use super::Plan;
 use super::lane::{Judge, Lane, State};
@@ -12,6 +15,7 @@ use crate::client::{tls, write_records};
 /// All connections of a thread; whoever holds the engine does what they ask for.
 pub(super) struct Lanes<'a> {
     plan: &'a Plan,
+    config: Option<&'a Arc<ClientConfig>>,
     pub(super) lanes: Vec<Lane>,
     /// The lane of each token, or none if it has been given up.
     pub(super) by_token: Vec<Option<usize>>,
@@ -29,9 +33,14 @@ pub(super) struct Lanes<'a> {
 }
 
 impl<'a> Lanes<'a> {
-    pub(super) fn new(plan: &'a Plan, connections: usize) -> Lanes<'a> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        config: Option<&'a Arc<ClientConfig>>,
+        connections: usize,
+    ) -> Lanes<'a> {
         Lanes {
             plan,
+            config,
             lanes: (0..connections).map(|_| Lane::new()).collect(),
             by_token: Vec::new(),
             ready: VecDeque::with_capacity(connections),
@@ -93,7 +102,7 @@ impl<'a> Lanes<'a> {
 
     fn on_connected(&mut self, lane: usize) {
         let one = &mut self.lanes[lane];
-        let Some((config, name)) = &self.plan.tls else {
+        let (Some(config), Some(secured)) = (self.config, &self.plan.tls) else {
             one.state = State::Open;
             self.connecting -= 1;
             self.outcome.connecting.record(self.judge.now_ns.saturating_sub(one.since_ns));
@@ -102,10 +111,11 @@ impl<'a> Lanes<'a> {
         };
         one.state = State::Shaking;
         self.scratch.clear();
-        let begun = tls::begin(config, name).map_err(|_| ()).and_then(|mut session| {
-            write_records(&mut session, &mut self.scratch).map_err(|_| ())?;
-            Ok(session)
-        });
+        let begun =
+            tls::begin(config, &secured.server_name).map_err(|_| ()).and_then(|mut session| {
+                write_records(&mut session, &mut self.scratch).map_err(|_| ())?;
+                Ok(session)
+            });
         match begun {
             Ok(session) => {
                 one.session = Some(session);

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 pub use checks::{Ceiling, Check, checks};
@@ -27,6 +26,7 @@ use worker::Worker;
 
 use crate::client::EngineKind;
 use crate::client::fault::Faults;
+use crate::client::tls;
 use crate::process::pin_this_thread;
 use crate::question::Question;
 use crate::schedule::Schedule;
@@ -51,8 +51,8 @@ pub const RATE_MAX: f64 = 100e6;
 pub struct Plan {
     /// Where the server listens.
     pub address: SocketAddr,
-    /// TLS, if the bytes go through it: the configuration and the server's name.
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    /// TLS 1.3, if the bytes go through it.
+    pub tls: Option<Secured>,
     /// What is asked, and which answer is right.
     pub question: Arc<Question>,
     /// How many connections; the default is 64.
@@ -88,6 +88,16 @@ pub struct Plan {
     /// CPU time that each reply is made to cost the client in addition: a way to test whether a
     /// client that is too slow is noticed.
     pub burn: Duration,
+}
+
+/// How TLS is spoken. Certificates are not judged: this measures speed, not identity.
+#[derive(Debug, Clone)]
+pub struct Secured {
+    /// The name that the server is asked for.
+    pub server_name: ServerName<'static>,
+    /// Whether later connections of the run resume sessions of earlier ones. Nothing is resumed
+    /// from one run to the next.
+    pub is_resuming: bool,
 }
 
 impl Plan {
@@ -236,6 +246,11 @@ impl Watch {
 /// Whatever a server does wrong is in the outcome instead.
 pub fn run(plan: &Plan, watch: &Watch) -> io::Result<Outcome> {
     plan.check().map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
+    let config = plan.tls.as_ref().map(|secured| match secured.is_resuming {
+        true => tls::resuming_config(),
+        false => tls::config(),
+    });
+    let config = config.as_ref();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
@@ -243,7 +258,7 @@ pub fn run(plan: &Plan, watch: &Watch) -> io::Result<Outcome> {
                     if !plan.cpus.is_empty() {
                         pin_this_thread(&[plan.cpus[thread % plan.cpus.len()]])?;
                     }
-                    Worker::new(plan, thread)?.run(watch)
+                    Worker::new(plan, config, thread)?.run(watch)
                 })
             })
             .collect();

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
 
 use super::lane::{Awaited, State};
 use super::lanes::Lanes;
@@ -61,7 +64,11 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(plan: &'a Plan, thread: usize) -> io::Result<Worker<'a>> {
+    pub(super) fn new(
+        plan: &'a Plan,
+        config: Option<&'a Arc<ClientConfig>>,
+        thread: usize,
+    ) -> io::Result<Worker<'a>> {
         let (kind, engine) = engine::make(plan.engine)?;
         let share =
             |whole: usize| whole / plan.threads + usize::from(thread < whole % plan.threads);
@@ -77,7 +84,7 @@ impl<'a> Worker<'a> {
             plan,
             kind,
             engine,
-            lanes: Lanes::new(plan, connections),
+            lanes: Lanes::new(plan, config, connections),
             starts,
             next_start_ns: None,
             waiting: VecDeque::new(),
