@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use peregrine_lab_load::client::EngineKind;
 use peregrine_lab_load::client::fault::Fault;
-use peregrine_lab_load::generator::{Outcome, Plan, Watch, checks, run};
+use peregrine_lab_load::generator::{Outcome, Plan, Secured, Watch, checks, run};
 use peregrine_lab_load::question::{BodyWording, Question, Wording};
 use peregrine_lab_load::schedule::Schedule;
+use rustls::pki_types::ServerName;
 
 /// What the server does to every reply, or to every connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -261,6 +262,28 @@ fn a_date_that_stands_still_is_noticed() {
     let outcome = outcome(&plan);
     let date = checks(&plan, &outcome, None).into_iter().find(|one| one.name.starts_with("Date"));
     assert_eq!(date.unwrap().holds, Some(false));
+}
+
+#[test]
+fn a_server_without_tls_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(b"no handshake");
+            // Kept open until the client has read it.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.read(&mut [0; 4096]);
+        }
+    });
+    let server_name = ServerName::try_from("localhost").unwrap();
+    let tls = Some(Secured { server_name, is_resuming: false });
+    for engine in engines() {
+        let outcome = outcome(&Plan { tls: tls.clone(), ..plan(address, engine) });
+        assert_eq!(outcome.faults.count(Fault::Tls), 3, "{}", outcome.faults);
+        assert_eq!((outcome.sent, outcome.faults.total()), (0, 3));
+    }
 }
 
 #[test]

@@ -7,10 +7,11 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use peregrine_lab_load::calibration::calibrate;
 use peregrine_lab_load::certificate;
 use peregrine_lab_load::generator::{Plan, Secured, Watch, run};
 use peregrine_lab_load::null::{self, NullServer, RequestEnd, Script};
-use peregrine_lab_load::question::{Question, Wording};
+use peregrine_lab_load::question::{BodyWording, Question, Wording};
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 
@@ -142,5 +143,35 @@ fn full_and_resumed_handshakes_are_told_apart() {
         let (full, resumed) = (outcome.handshakes_full, outcome.handshakes_resumed);
         assert!(full + resumed >= 20);
         assert_eq!(if is_resuming { full } else { resumed }, if is_resuming { 10 } else { 0 });
+    }
+}
+
+#[test]
+fn the_client_is_calibrated_in_the_manner_of_the_run() {
+    let wording = Wording {
+        method: "POST".into(),
+        target: "/{counter}?n={random:1..1000}".into(),
+        body: Some(br#"{"n":{random:1..1000}}"#.to_vec()),
+        expected_body: BodyWording::Json(r#"{"id":{counter},"n":{random:1..1000}}"#.into()),
+        ..Wording::default()
+    };
+    let question = Arc::new(Question::new(&wording).unwrap());
+    let server_name = ServerName::try_from("localhost").unwrap();
+    let base = Plan {
+        connections: 2,
+        duration: Duration::from_millis(100),
+        ..Plan::new("127.0.0.1:1".parse().unwrap(), question)
+    };
+    let plans = [
+        base.clone(),
+        Plan { depth: 4, ..base.clone() },
+        Plan { requests_per_connection: Some(3), ..base.clone() },
+        Plan { tls: Some(Secured { server_name, is_resuming: true }), ..base },
+    ];
+    for plan in plans {
+        let ceiling = calibrate(&plan, &[], &Watch::default()).unwrap().unwrap();
+        assert!(ceiling.rate > 0.0);
+        assert!(ceiling.is_client_bound(ceiling.rate * 0.6));
+        assert!(!ceiling.is_client_bound(ceiling.rate * 0.4));
     }
 }
