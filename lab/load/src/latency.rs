@@ -117,6 +117,13 @@ impl Latency {
         [50.0, 90.0, 99.0, 99.9].map(|percent| self.percentile(percent))
     }
 
+    /// The classes that were seen: the upper end of each in nanoseconds, and its count, rising.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.histogram
+            .iter_recorded()
+            .map(|class| (class.value_iterated_to().min(self.max_ns), class.count_at_value()))
+    }
+
     /// The histogram in the V2 format that HdrHistogram's tools read. The exact sum and the
     /// number of censored samples are not part of it.
     #[must_use]
@@ -210,6 +217,9 @@ mod tests {
         let read = Latency::from_v2(&bytes).unwrap();
         assert_eq!(read.percentile(50.0), latency.percentile(50.0));
         assert_eq!(read.count(), 3000);
+        assert!(read.buckets().eq(latency.buckets()));
+        assert_eq!(latency.buckets().map(|(_, count)| count).sum::<u64>(), 3000);
+        assert_eq!(latency.buckets().last().map(|(value, _)| value), Some(3_000_000));
         assert!(Latency::from_v2(b"nothing").is_none());
     }
 

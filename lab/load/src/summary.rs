@@ -79,6 +79,10 @@ pub struct Record {
     pub client_load: f64,
     /// Connections that were made, the first ones included.
     pub connections_made: u64,
+    /// From the beginning of a connection to its readiness, by percent, in nanoseconds.
+    pub connecting: Vec<Percentile>,
+    /// Connections that the server closed while nothing was asked on them.
+    pub closed_idle: u64,
     /// Full TLS handshakes.
     pub handshakes_full: u64,
     /// Resumed TLS handshakes.
@@ -119,6 +123,8 @@ impl Record {
             client_load: outcome.client_cpu.as_secs_f64()
                 / (outcome.wall.as_secs_f64() * plan.threads as f64),
             connections_made: outcome.connecting.count(),
+            connecting: outcome.connecting.percentiles().to_vec(),
+            closed_idle: outcome.closed_idle,
             handshakes_full: outcome.handshakes_full,
             handshakes_resumed: outcome.handshakes_resumed,
             latency_v2: hexadecimal(&outcome.latency.to_v2()),

@@ -70,6 +70,9 @@ pub(super) fn describe(options: &LoadOptions, record: &Record) -> String {
     line("bytes/reply", format!("{:.1}", record.bytes_per_reply));
     let (cost, share) = (record.client_us_per_reply, record.client_load * 100.0);
     line("client CPU", format!("{cost:.2} us per reply, {share:.0} % of its threads' time"));
+    if record.closed_idle > 0 {
+        line("closed idle", format!("{} connections, by the server", record.closed_idle));
+    }
     if plan.tls.is_some() {
         let (full, resumed) = (record.handshakes_full, record.handshakes_resumed);
         line("handshakes", format!("{full} full, {resumed} resumed"));

@@ -60,7 +60,9 @@ pub struct Plan {
     /// How many requests a connection may have under way; the default is 1.
     pub depth: usize,
     /// After how many requests a connection is closed and made anew; none: never. The last one
-    /// carries `Connection: close`, and its first one's latency includes connecting.
+    /// carries `Connection: close`. In a closed loop the latency of the first one includes
+    /// connecting; in an open loop connections are made ahead, and a request that finds none
+    /// waits, which its latency includes.
     pub requests_per_connection: Option<u64>,
     /// When requests start; the default is the closed loop.
     pub schedule: Schedule,
