@@ -217,7 +217,9 @@ mod tests {
         let read = Latency::from_v2(&bytes).unwrap();
         assert_eq!(read.percentile(50.0), latency.percentile(50.0));
         assert_eq!(read.count(), 3000);
-        assert!(read.buckets().eq(latency.buckets()));
+        // The exact maximum is not part of the form, so the last class may end elsewhere.
+        let counts = |one: &Latency| one.buckets().map(|(_, count)| count).collect::<Vec<_>>();
+        assert_eq!(counts(&read), counts(&latency));
         assert_eq!(latency.buckets().map(|(_, count)| count).sum::<u64>(), 3000);
         assert_eq!(latency.buckets().last().map(|(value, _)| value), Some(3_000_000));
         assert!(Latency::from_v2(b"nothing").is_none());
