@@ -1,5 +1,5 @@
-//! Load generation for the lab: one verifying client, and the paired design that makes small
-//! differences visible on a noisy machine.
+//! Load generation for the lab: clients that verify every answer, and the paired design that
+//! makes small differences visible on a noisy machine.
 //!
 //! It is a stranger to every server it measures: it knows a socket, a process and a file, and it
 //! shares no code with any framework, so that one bug cannot hide in both.
@@ -10,20 +10,31 @@
 //!
 //! Where to start: [`slices`] holds the paired design, [`client`] the load loop, [`report`] what
 //! is said about the slices, and [`workload`] what is asked and which answer is right. The
-//! statistics are those of `peregrine-lab-stats`.
-//! The program `paired` puts them together; `null-server` answers fixed bytes, for calibration.
+//! statistics are those of `peregrine-lab-stats`. The program `paired` puts them together.
+//! [`generator`] is the load generator for latency and throughput, in open and closed loops,
+//! asking any [`question`]; the program `load` offers it, and `null-server` answers fixed bytes,
+//! for calibration.
 
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+pub mod calibration;
 pub mod certificate;
 pub mod client;
+pub mod command;
 pub mod contender;
+pub mod cross_check;
 mod forms;
+pub mod generator;
 pub mod host;
+pub mod latency;
 pub mod machine;
 pub mod memory;
+pub mod null;
 pub mod process;
+pub mod question;
 pub mod report;
+pub mod schedule;
 pub mod slices;
+pub mod summary;
 pub mod workload;

@@ -153,7 +153,7 @@ impl Answer {
     }
 }
 
-fn is_same_json(body: &[u8], expected: &[u8]) -> bool {
+pub(crate) fn is_same_json(body: &[u8], expected: &[u8]) -> bool {
     if body == expected {
         return true;
     }
@@ -164,7 +164,7 @@ fn is_same_json(body: &[u8], expected: &[u8]) -> bool {
     }
 }
 
-fn is_same_value(value: &[u8], expected: &[u8]) -> bool {
+pub(crate) fn is_same_value(value: &[u8], expected: &[u8]) -> bool {
     match value.strip_prefix(expected) {
         Some(rest) => rest.is_empty() || rest.trim_ascii_start().starts_with(b";"),
         None => false,

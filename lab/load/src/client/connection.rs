@@ -157,14 +157,16 @@ impl Connection {
             return None;
         }
         Some(match (error, self.has_head) {
-            (Some(_), _) => Fault::Reset,
+            (Some(_), true) => Fault::ResetInBody,
+            (Some(_), false) => Fault::Reset,
             (None, true) => Fault::ShortBody,
             (None, false) => Fault::Closed,
         })
     }
 }
 
-fn write_records(session: &mut ClientConnection, out: &mut Vec<u8>) -> io::Result<()> {
+/// Moves what the session wants to send into `out`.
+pub(crate) fn write_records(session: &mut ClientConnection, out: &mut Vec<u8>) -> io::Result<()> {
     while session.wants_write() {
         session.write_tls(out)?;
     }

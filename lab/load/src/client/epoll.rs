@@ -1,13 +1,13 @@
 //! The engine for machines that refuse io_uring.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 
-use super::engine::{Engine, Event, Token};
+use super::engine::{self, Engine, Event, Token};
 
 /// The most events that one turn takes from the kernel.
 const EVENTS_MAX: usize = 256;
@@ -27,6 +27,7 @@ pub(crate) struct Readiness {
 struct Attached {
     stream: TcpStream,
     unsent: Vec<u8>,
+    is_connecting: bool,
 }
 
 impl Readiness {
@@ -47,6 +48,9 @@ impl Readiness {
         sink: &mut dyn FnMut(Token, Event<'_>),
     ) -> io::Result<()> {
         let Some(attached) = self.streams[token].as_mut() else { return Ok(()) };
+        if attached.is_connecting {
+            return self.on_connected(token, sink);
+        }
         if flags.contains(epoll::EventFlags::OUT) && attached.flush()? {
             let data = epoll::EventData::new_u64(token as u64);
             epoll::modify(&self.epoll, &attached.stream, data, epoll::EventFlags::IN)?;
@@ -70,19 +74,48 @@ impl Readiness {
     }
 }
 
-impl Engine for Readiness {
-    fn attach(&mut self, stream: TcpStream) -> io::Result<Token> {
-        stream.set_nonblocking(true)?;
+impl Readiness {
+    fn on_connected(
+        &mut self,
+        token: Token,
+        sink: &mut dyn FnMut(Token, Event<'_>),
+    ) -> io::Result<()> {
+        let attached = self.streams[token].as_mut().expect("only attached streams have events");
+        attached.is_connecting = false;
+        if let Err(error) = engine::connected(&attached.stream) {
+            epoll::delete(&self.epoll, &attached.stream)?;
+            sink(token, Event::Ended(Some(error)));
+            return Ok(());
+        }
+        let data = epoll::EventData::new_u64(token as u64);
+        epoll::modify(&self.epoll, &attached.stream, data, epoll::EventFlags::IN)?;
+        sink(token, Event::Connected);
+        Ok(())
+    }
+
+    fn add(&mut self, stream: TcpStream, is_connecting: bool) -> io::Result<Token> {
         let token = self.free.pop().unwrap_or(self.streams.len());
         let data = epoll::EventData::new_u64(token as u64);
-        epoll::add(&self.epoll, &stream, data, epoll::EventFlags::IN)?;
-        let attached = Some(Attached { stream, unsent: Vec::new() });
+        let awaited = if is_connecting { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        epoll::add(&self.epoll, &stream, data, awaited)?;
+        let attached = Some(Attached { stream, unsent: Vec::new(), is_connecting });
         if token == self.streams.len() {
             self.streams.push(attached);
         } else {
             self.streams[token] = attached;
         }
         Ok(token)
+    }
+}
+
+impl Engine for Readiness {
+    fn attach(&mut self, stream: TcpStream) -> io::Result<Token> {
+        stream.set_nonblocking(true)?;
+        self.add(stream, false)
+    }
+
+    fn connect(&mut self, address: SocketAddr) -> io::Result<Token> {
+        self.add(engine::begin_to_connect(address)?, true)
     }
 
     fn send(&mut self, token: Token, bytes: &[u8]) -> io::Result<()> {
@@ -101,6 +134,12 @@ impl Engine for Readiness {
         // Closing the only descriptor takes it out of the epoll set.
         if self.streams[token].take().is_some() {
             self.free.push(token);
+        }
+    }
+
+    fn set_reset_on_close(&mut self, token: Token) {
+        if let Some(attached) = &self.streams[token] {
+            engine::set_reset_on_close(&attached.stream);
         }
     }
 

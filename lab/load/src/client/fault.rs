@@ -12,8 +12,10 @@ pub enum Fault {
     Connect,
     /// The TLS handshake or a TLS record failed.
     Tls,
-    /// The connection was reset.
+    /// The connection was reset before the head of an awaited reply was whole.
     Reset,
+    /// The connection was reset within the body of a reply.
+    ResetInBody,
     /// The connection ended before the head of an awaited reply was whole.
     Closed,
     /// The connection ended within the body of a reply.
@@ -24,24 +26,31 @@ pub enum Fault {
     WrongStatus,
     /// A header field that the workload expects is missing or different.
     WrongHeader,
+    /// A body of another length than the one expected.
+    WrongLength,
     /// Another body than the workload expects.
     WrongBody,
+    /// The right reply to another request of the same connection: replies came out of order.
+    Reordered,
     /// No whole reply within the time allowed.
     Timeout,
 }
 
 impl Fault {
     /// Every kind, in the order of the report.
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 13] = [
         Fault::Connect,
         Fault::Tls,
         Fault::Reset,
+        Fault::ResetInBody,
         Fault::Closed,
         Fault::ShortBody,
         Fault::Malformed,
         Fault::WrongStatus,
         Fault::WrongHeader,
+        Fault::WrongLength,
         Fault::WrongBody,
+        Fault::Reordered,
         Fault::Timeout,
     ];
 
@@ -52,12 +61,15 @@ impl Fault {
             Fault::Connect => "connect",
             Fault::Tls => "tls",
             Fault::Reset => "reset",
+            Fault::ResetInBody => "reset in body",
             Fault::Closed => "closed",
             Fault::ShortBody => "short body",
             Fault::Malformed => "malformed",
             Fault::WrongStatus => "wrong status",
             Fault::WrongHeader => "wrong header",
+            Fault::WrongLength => "wrong length",
             Fault::WrongBody => "wrong body",
+            Fault::Reordered => "reordered",
             Fault::Timeout => "timeout",
         }
     }
@@ -72,7 +84,12 @@ pub struct Faults {
 impl Faults {
     /// Counts one fault.
     pub fn record(&mut self, fault: Fault) {
-        self.counts[fault as usize] += 1;
+        self.record_many(fault, 1);
+    }
+
+    /// Counts several faults of one kind, such as all the requests that a broken connection lost.
+    pub fn record_many(&mut self, fault: Fault, count: u64) {
+        self.counts[fault as usize] += count;
     }
 
     /// Adds the counts of another slice.
@@ -116,5 +133,22 @@ impl fmt::Display for Faults {
 impl Serialize for Faults {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.seen())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_own_place_and_its_own_words() {
+        let mut faults = Faults::default();
+        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+            assert_eq!(fault as usize, place);
+            faults.record(fault);
+        }
+        assert!(faults.seen().all(|(_, count)| count == 1));
+        let words: std::collections::BTreeSet<_> = Fault::ALL.map(Fault::words).into();
+        assert_eq!(words.len(), Fault::ALL.len());
     }
 }

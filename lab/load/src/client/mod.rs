@@ -5,7 +5,7 @@
 //! given rate.
 
 mod connection;
-mod engine;
+pub(crate) mod engine;
 mod epoll;
 pub mod fault;
 pub mod reply;
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 
 use connection::Connection;
+pub(crate) use connection::write_records;
 pub use engine::EngineKind;
 use engine::{Engine, Event, Token};
 use fault::{Fault, Faults};
@@ -259,6 +260,8 @@ impl Client {
             }
             let was_busy = connection.awaited > 0;
             let (is_over, fault) = match event {
+                // This client attaches connections that are made already.
+                Event::Connected => return,
                 Event::Data(bytes) => {
                     let answer = &groups[connection.group].workload.answer;
                     let counts = (&mut tally.replies, &mut tally.faults);
@@ -331,7 +334,7 @@ fn connect(target: &Target) -> Result<(TcpStream, Option<Box<rustls::ClientConne
 
 /// The CPU time of the calling thread. The clock is exact; the counters of `/proc` lag by a tick
 /// for a thread that runs.
-fn thread_cpu() -> Duration {
+pub(crate) fn thread_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("CPU time is not negative")
 }

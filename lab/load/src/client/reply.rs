@@ -62,6 +62,15 @@ pub enum Parsed<'a> {
 ///
 /// [`Fault::Malformed`] if the bytes can never become a reply, or one longer than the limits.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Fault> {
+    parse_reply(bytes, false)
+}
+
+/// Reads the reply at the beginning of `bytes`, which has no body if it answers a HEAD request.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_reply(bytes: &[u8], is_head: bool) -> Result<Parsed<'_>, Fault> {
     let Some((status_line, mut rest)) = split_line(bytes) else {
         return part_of_head(bytes);
     };
@@ -83,7 +92,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Fault> {
     if head_bytes > HEAD_BYTES_MAX {
         return Err(Fault::Malformed);
     }
-    let Some((body_bytes, body)) = framing.body(status, rest)? else {
+    let Some((body_bytes, body)) = framing.body(status, is_head, rest)? else {
         return Ok(Parsed::PartOfBody);
     };
     let reply = Reply { status, fields, body, is_last: framing.is_last };
@@ -169,9 +178,14 @@ impl Framing {
     }
 
     /// The bytes that the body takes up and the body, or none if it is not whole.
-    fn body<'a>(&self, status: u16, bytes: &'a [u8]) -> Result<Option<Body<'a>>, Fault> {
-        // RFC 9112 §6.3: 1xx, 204 and 304 end with their head.
-        if status < 200 || status == 204 || status == 304 {
+    fn body<'a>(
+        &self,
+        status: u16,
+        is_head: bool,
+        bytes: &'a [u8],
+    ) -> Result<Option<Body<'a>>, Fault> {
+        // RFC 9112 §6.3: a reply to HEAD, 1xx, 204 and 304 end with their head.
+        if is_head || status < 200 || status == 204 || status == 304 {
             return Ok(Some((0, Cow::Borrowed(&[]))));
         }
         match (self.is_chunked, self.length) {

@@ -7,7 +7,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use super::engine::{Engine, Event, Token};
+use super::engine::{self, Engine, Event, Token};
 
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 8192;
@@ -26,9 +26,14 @@ const GROUP: u16 = 0;
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(BUFFERS.is_power_of_two(), "the kernel masks the ring's tail");
 
-/// Completions carry the token and, in the lowest bit, which operation they end.
+/// Completions carry the token and, in the lowest two bits, which operation they end.
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1;
+const CONNECT: u64 = 2;
+const OPERATION_BITS: u32 = 2;
+
+/// POLLOUT on Linux: the stream is writable, or broken.
+const POLL_WRITABLE: u32 = 4;
 
 pub(crate) struct Ring {
     ring: IoUring,
@@ -50,6 +55,7 @@ struct Slot {
     waiting: Vec<u8>,
     is_sending: bool,
     is_receiving: bool,
+    is_connecting: bool,
     is_detached: bool,
 }
 
@@ -97,7 +103,7 @@ impl Ring {
         slot.is_receiving = true;
         let entry = opcode::RecvMulti::new(Fd(stream.as_raw_fd()), GROUP)
             .build()
-            .user_data((token as u64) << 1 | RECEIVE);
+            .user_data((token as u64) << OPERATION_BITS | RECEIVE);
         self.push(&entry)
     }
 
@@ -109,8 +115,31 @@ impl Ring {
         let count = u32::try_from(rest.len()).expect("requests are far below 4 GiB");
         let entry = opcode::Send::new(Fd(stream.as_raw_fd()), rest.as_ptr(), count)
             .build()
-            .user_data((token as u64) << 1 | SEND);
+            .user_data((token as u64) << OPERATION_BITS | SEND);
         self.push(&entry)
+    }
+
+    fn on_connected(
+        &mut self,
+        token: Token,
+        sink: &mut dyn FnMut(Token, Event<'_>),
+    ) -> io::Result<()> {
+        let slot = &mut self.slots[token];
+        slot.is_connecting = false;
+        if slot.is_detached {
+            self.release(token);
+            return Ok(());
+        }
+        let stream = slot.stream.as_ref().expect("a slot has a stream until its release");
+        // The ring waits for blocking streams; on others it answers "would block".
+        let made = engine::connected(stream).and_then(|()| stream.set_nonblocking(false));
+        if let Err(error) = made {
+            sink(token, Event::Ended(Some(error)));
+            return Ok(());
+        }
+        self.arm(token)?;
+        sink(token, Event::Connected);
+        Ok(())
     }
 
     fn on_sent(&mut self, token: Token, result: i32) -> io::Result<()> {
@@ -169,7 +198,8 @@ impl Ring {
 
     fn release(&mut self, token: Token) {
         let slot = &mut self.slots[token];
-        if slot.is_detached && !slot.is_sending && !slot.is_receiving {
+        let is_held = slot.is_sending || slot.is_receiving || slot.is_connecting;
+        if slot.is_detached && !is_held {
             *slot = Slot::default();
             self.free.push(token);
         }
@@ -192,6 +222,20 @@ impl Engine for Ring {
         });
         self.slots[token].stream = Some(stream);
         self.arm(token)?;
+        Ok(token)
+    }
+
+    fn connect(&mut self, address: SocketAddr) -> io::Result<Token> {
+        let stream = engine::begin_to_connect(address)?;
+        let entry = opcode::PollAdd::new(Fd(stream.as_raw_fd()), POLL_WRITABLE);
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[token];
+        slot.stream = Some(stream);
+        slot.is_connecting = true;
+        self.push(&entry.build().user_data((token as u64) << OPERATION_BITS | CONNECT))?;
         Ok(token)
     }
 
@@ -218,6 +262,12 @@ impl Engine for Ring {
         self.release(token);
     }
 
+    fn set_reset_on_close(&mut self, token: Token) {
+        if let Some(stream) = &self.slots[token].stream {
+            engine::set_reset_on_close(stream);
+        }
+    }
+
     fn turn(&mut self, wait: Duration, sink: &mut dyn FnMut(Token, Event<'_>)) -> io::Result<()> {
         let timeout = Timespec::from(wait);
         let arguments = SubmitArgs::new().timespec(&timeout);
@@ -230,11 +280,11 @@ impl Engine for Ring {
         let entries = self.ring.completion();
         completions.extend(entries.map(|entry| (entry.user_data(), entry.result(), entry.flags())));
         for (data, result, flags) in completions.drain(..) {
-            let token = usize::try_from(data >> 1).expect("a token was submitted");
-            if data & 1 == SEND {
-                self.on_sent(token, result)?;
-            } else {
-                self.on_received(token, (result, flags), sink);
+            let token = usize::try_from(data >> OPERATION_BITS).expect("a token was submitted");
+            match data & ((1 << OPERATION_BITS) - 1) {
+                SEND => self.on_sent(token, result)?,
+                CONNECT => self.on_connected(token, sink)?,
+                _ => self.on_received(token, (result, flags), sink),
             }
         }
         self.completions = completions;
@@ -278,7 +328,12 @@ impl Ring {
 
     /// How many operations the kernel holds.
     fn operations(&self) -> usize {
-        let held = |slot: &Slot| usize::from(slot.is_sending) + usize::from(slot.is_receiving);
+        let held = |slot: &Slot| {
+            [slot.is_sending, slot.is_receiving, slot.is_connecting]
+                .map(usize::from)
+                .iter()
+                .sum::<usize>()
+        };
         self.slots.iter().map(held).sum()
     }
 }

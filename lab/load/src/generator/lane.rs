@@ -1,0 +1,349 @@
+//! One connection of a run: what it awaits, and how its bytes become judged replies.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead};
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConnection, HandshakeKind};
+
+use super::outcome::Outcome;
+use crate::client::engine::Token;
+use crate::client::fault::Fault;
+use crate::client::reply::{Parsed, Reply, parse_reply};
+use crate::client::write_records;
+use crate::question::Question;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// There is none.
+    Down,
+    /// It is being made.
+    Connecting,
+    /// TLS shakes hands.
+    Shaking,
+    /// Requests can be sent.
+    Open,
+    /// Its last reply has come; the server is to close it.
+    Finishing,
+}
+
+/// A request that was sent and is not answered. Times are nanoseconds since the run's origin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Awaited {
+    pub(crate) number: u64,
+    /// When latency begins to count.
+    pub(crate) intended_ns: u64,
+    pub(crate) sent_ns: u64,
+}
+
+/// A place for a connection, which is filled again when a connection ends.
+pub(crate) struct Lane {
+    pub(crate) state: State,
+    pub(crate) token: Token,
+    pub(crate) session: Option<Box<ClientConnection>>,
+    /// Bytes of a reply that is not whole yet.
+    part: Vec<u8>,
+    /// Whether the head of that reply is whole.
+    has_head: bool,
+    pub(crate) awaited: VecDeque<Awaited>,
+    /// How many requests were sent on this connection.
+    pub(crate) asked: u64,
+    /// Whether the server said that it closes after the reply it sent last.
+    pub(crate) is_last: bool,
+    /// When the present state began.
+    pub(crate) since_ns: u64,
+    /// When the connection was begun, if no request has been sent on it yet and it was begun
+    /// because one was to be sent.
+    pub(crate) begun_ns: Option<u64>,
+    /// Whether it stands in the queue of lanes that have room.
+    pub(crate) is_queued: bool,
+}
+
+/// What all lanes of a thread share while they judge replies.
+pub(crate) struct Judge<'a> {
+    pub(crate) question: &'a Question,
+    pub(crate) requests_per_connection: u64,
+    pub(crate) burn: Duration,
+    /// Whether replies still count as in time.
+    pub(crate) is_asking: bool,
+    /// The time of what happens at the moment.
+    pub(crate) now_ns: u64,
+    /// How many requests are under way on all lanes.
+    pub(crate) under_way: u64,
+    /// The integral of that number over time.
+    pub(crate) occupied_ns: u128,
+    pub(crate) scratch: Vec<u8>,
+    /// The right reply that came last, by whether it was the connection's last: where the same
+    /// reply is right for all requests, the same bytes again need no reading.
+    remembered: [Vec<u8>; 2],
+    is_constant: bool,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(question: &'a Question, requests: Option<u64>, burn: Duration) -> Judge<'a> {
+        Judge {
+            question,
+            requests_per_connection: requests.unwrap_or(u64::MAX),
+            burn,
+            is_asking: true,
+            now_ns: 0,
+            under_way: 0,
+            occupied_ns: 0,
+            scratch: Vec::new(),
+            remembered: [Vec::new(), Vec::new()],
+            is_constant: question.expected.is_constant(),
+        }
+    }
+
+    /// Moves the time on. To be called before anything changes that happens at that time.
+    pub(crate) fn advance(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.now_ns);
+        self.occupied_ns += u128::from(self.under_way) * u128::from(passed_ns);
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Makes the next reply be read whole, whatever came before.
+    pub(crate) fn forget(&mut self) {
+        self.remembered.iter_mut().for_each(Vec::clear);
+    }
+
+    fn check(&mut self, reply: &Reply<'_>, number: u64) -> Result<(), Fault> {
+        let number = self.question.number(number);
+        self.question.expected.check(reply, self.question.values(), number, &mut self.scratch)
+    }
+}
+
+impl Lane {
+    pub(crate) fn new() -> Lane {
+        Lane {
+            state: State::Down,
+            token: 0,
+            session: None,
+            part: Vec::new(),
+            has_head: false,
+            awaited: VecDeque::new(),
+            asked: 0,
+            is_last: false,
+            since_ns: 0,
+            begun_ns: None,
+            is_queued: false,
+        }
+    }
+
+    /// Prepares for a new connection.
+    pub(crate) fn begin(&mut self, token: Token, now_ns: u64, is_for_request: bool) {
+        self.state = State::Connecting;
+        self.token = token;
+        self.session = None;
+        self.part.clear();
+        self.has_head = false;
+        self.asked = 0;
+        self.is_last = false;
+        self.since_ns = now_ns;
+        self.begun_ns = is_for_request.then_some(now_ns);
+    }
+
+    /// Whether one more request may be sent.
+    pub(crate) fn has_room(&self, depth: usize, requests: u64) -> bool {
+        self.state == State::Open
+            && self.awaited.len() < depth
+            && self.asked < requests
+            && !self.is_last
+    }
+
+    /// Takes what arrived; what the TLS session wants to send is put into `out`.
+    ///
+    /// # Errors
+    ///
+    /// The fault that makes the rest of this connection unusable; it is not counted yet.
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        outcome.received_bytes += bytes.len() as u64;
+        let Some(mut session) = self.session.take() else {
+            return self.receive_plain(bytes, judge, outcome);
+        };
+        let result = self.receive_records(&mut session, bytes, judge, outcome);
+        let written = write_records(&mut session, out).map_err(|_| Fault::Tls);
+        if self.state == State::Shaking && !session.is_handshaking() {
+            self.on_shaken(&session, judge.now_ns, outcome);
+        }
+        self.session = Some(session);
+        result.and(written)
+    }
+
+    fn on_shaken(&mut self, session: &ClientConnection, now_ns: u64, outcome: &mut Outcome) {
+        self.state = State::Open;
+        outcome.connecting.record(now_ns.saturating_sub(self.since_ns));
+        match session.handshake_kind() {
+            Some(HandshakeKind::Resumed) => outcome.handshakes_resumed += 1,
+            _ => outcome.handshakes_full += 1,
+        }
+        outcome.alpn_missing += u64::from(session.alpn_protocol() != Some(b"http/1.1"));
+    }
+
+    fn receive_records(
+        &mut self,
+        session: &mut ClientConnection,
+        mut bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            session.read_tls(&mut bytes).map_err(|_| Fault::Tls)?;
+            session.process_new_packets().map_err(|_| Fault::Tls)?;
+            let mut reader = session.reader();
+            // An error is "would block" or an end of stream, which the socket reports as well.
+            while let Ok(plain) = reader.fill_buf() {
+                let count = plain.len();
+                if count == 0 {
+                    break;
+                }
+                self.receive_plain(plain, judge, outcome)?;
+                reader.consume(count);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_plain(
+        &mut self,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Fault> {
+        if self.part.is_empty() {
+            let used = self.read_replies(bytes, judge, outcome)?;
+            self.part.extend_from_slice(&bytes[used..]);
+            return Ok(());
+        }
+        let mut part = std::mem::take(&mut self.part);
+        part.extend_from_slice(bytes);
+        let used = self.read_replies(&part, judge, outcome)?;
+        part.drain(..used);
+        self.part = part;
+        Ok(())
+    }
+
+    /// Judges every whole reply at the beginning of `bytes`, and says how many bytes they took.
+    fn read_replies(
+        &mut self,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<usize, Fault> {
+        let mut used = 0;
+        self.has_head = false;
+        while used < bytes.len() {
+            let rest = &bytes[used..];
+            let Some(&awaited) = self.awaited.front() else {
+                // Nobody asked for these bytes: a body longer than its length, most likely.
+                return Err(Fault::Malformed);
+            };
+            let number = self.asked - self.awaited.len() as u64 + 1;
+            let is_last = number == judge.requests_per_connection;
+            let remembered = &judge.remembered[usize::from(is_last)];
+            if !remembered.is_empty() && rest.starts_with(remembered) {
+                let count = remembered.len();
+                self.is_last |= is_last;
+                if outcome.dates.last.is_empty() {
+                    outcome.dates.missing += 1;
+                } else {
+                    outcome.dates.present += 1;
+                }
+                used += count;
+                self.answered(awaited, count, judge, outcome);
+                continue;
+            }
+            match parse_reply(rest, judge.question.is_head)? {
+                Parsed::PartOfHead => break,
+                Parsed::PartOfBody => {
+                    self.has_head = true;
+                    break;
+                }
+                Parsed::Whole(count, reply) => {
+                    used += count;
+                    self.on_reply(awaited, (&rest[..count], &reply), is_last, judge, outcome);
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    fn on_reply(
+        &mut self,
+        awaited: Awaited,
+        (bytes, reply): (&[u8], &Reply<'_>),
+        is_last: bool,
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) {
+        self.is_last |= reply.is_last || is_last;
+        match judge.check(reply, awaited.number) {
+            Ok(()) => {
+                outcome.dates.note(reply.field("date"));
+                let is_usual = reply.is_last == is_last;
+                if judge.is_constant && is_usual {
+                    let remembered = &mut judge.remembered[usize::from(is_last)];
+                    remembered.clear();
+                    remembered.extend_from_slice(bytes);
+                }
+                self.answered(awaited, bytes.len(), judge, outcome);
+            }
+            Err(fault) => {
+                let is_reordered = self
+                    .awaited
+                    .iter()
+                    .skip(1)
+                    .any(|other| judge.check(reply, other.number).is_ok());
+                self.awaited.pop_front();
+                judge.under_way -= 1;
+                outcome.waited_ns += u128::from(judge.now_ns.saturating_sub(awaited.sent_ns));
+                outcome.fail(if is_reordered { Fault::Reordered } else { fault }, 1);
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        awaited: Awaited,
+        bytes: usize,
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) {
+        self.awaited.pop_front();
+        judge.under_way -= 1;
+        outcome.replies += 1;
+        outcome.replies_in_time += u64::from(judge.is_asking);
+        outcome.reply_bytes += bytes as u64;
+        outcome.latency.record(judge.now_ns.saturating_sub(awaited.intended_ns));
+        outcome.waited_ns += u128::from(judge.now_ns.saturating_sub(awaited.sent_ns));
+        if !judge.burn.is_zero() {
+            let start = Instant::now();
+            while start.elapsed() < judge.burn {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// What the end of the connection means at this moment; nothing if nothing was awaited.
+    pub(crate) fn ended(&self, error: Option<&io::Error>) -> Option<Fault> {
+        match self.state {
+            State::Down | State::Finishing => None,
+            State::Connecting => Some(Fault::Connect),
+            State::Shaking => Some(Fault::Tls),
+            State::Open if self.awaited.is_empty() => None,
+            State::Open => Some(match (error, self.has_head) {
+                (Some(_), true) => Fault::ResetInBody,
+                (Some(_), false) => Fault::Reset,
+                (None, true) => Fault::ShortBody,
+                (None, false) => Fault::Closed,
+            }),
+        }
+    }
+}
