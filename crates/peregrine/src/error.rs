@@ -41,6 +41,9 @@ pub enum Error {
     Config(String),
     /// A worker's thread ended by an error.
     Worker(io::Error),
+    /// Workers, by number, that did not end when the server shut down, because a handler blocks
+    /// their thread.
+    Blocked(Vec<usize>),
     /// The signals that end a server cannot be received.
     Signals(io::Error),
 }
@@ -63,6 +66,11 @@ impl fmt::Display for Error {
             }
             Self::Config(cause) => f.write_str(cause),
             Self::Worker(cause) => write!(f, "a worker ended: {cause}{}", exhaustion(cause)),
+            Self::Blocked(workers) => write!(
+                f,
+                "workers {workers:?} did not end: a handler blocks their thread; give work that \
+                 blocks to `tokio::task::spawn_blocking`"
+            ),
             Self::Signals(cause) => {
                 write!(f, "cannot listen for SIGTERM and Ctrl-C: {cause}{}", exhaustion(cause))
             }
@@ -119,7 +127,7 @@ impl StdError for Error {
             | Self::Signals(cause) => Some(cause),
             Self::Tls(error) => Some(error),
             Self::Build(error) => Some(error),
-            Self::Driver { .. } | Self::Config(_) => None,
+            Self::Driver { .. } | Self::Config(_) | Self::Blocked(_) => None,
         }
     }
 }

@@ -185,7 +185,12 @@ impl Server {
         if !quiet {
             eprintln!("{stopped}");
         }
-        Ok(())
+        let numbered = stopped.workers.iter().enumerate();
+        let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
+        if blocked.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
     }
 
     /// Starts serving and returns at once. All sockets are bound and all workers are ready then.
