@@ -9,7 +9,6 @@ use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The first pause after the process ran out of something, doubled each time up to the last.
@@ -26,11 +25,10 @@ pub(crate) async fn run<D: Driver>(
     let mut pause = PAUSE_MIN;
     loop {
         // A connection that would be one too many stays in the kernel's backlog.
-        let room = pin!(Arc::clone(&worker.connections).acquire_owned());
+        let room = pin!(worker.observed.room(worker.limits.connections_max));
         let Ok(room) = worker.within(&alarm, Until::Never, Order::Drain, room).await else {
             return;
         };
-        let room = room.expect("the semaphore is never closed");
         let accept = pin!(listener.accept());
         let accepted = worker.within(&alarm, Until::Never, Order::Drain, accept).await;
         match accepted {
@@ -38,7 +36,7 @@ pub(crate) async fn run<D: Driver>(
             Ok(Ok(stream)) => {
                 pause = PAUSE_MIN;
                 let stage = Stage::new(tls.as_ref().map(Tls::session));
-                let open = worker.observed.opened(room);
+                let open = room.open();
                 worker.driver.spawn(connection::serve(Rc::clone(&worker), stream, stage, open));
             }
             // The peer was gone before it was accepted.

@@ -86,7 +86,7 @@ pub(crate) fn serve<D: Driver>(
         let mut protocol = h1::Connection::new(&worker.protocol);
         // Bytes that complete nothing, such as a piece of a TLS record, do not renew the peer's time.
         let now = worker.driver.now();
-        let mut patience = Patience { born: now, since: now };
+        let mut patience = Patience { born: milliseconds(now), since: milliseconds(now) };
         loop {
             let received = {
                 let until = patience.until(worker, &stage, &protocol);
@@ -119,7 +119,7 @@ pub(crate) fn serve<D: Driver>(
                 protocol: &mut protocol,
                 spare: &mut desk.spare,
                 info: &mut info,
-                born: patience.born,
+                born: patience.born(),
                 is_last: false,
                 request: None,
             };
@@ -127,7 +127,7 @@ pub(crate) fn serve<D: Driver>(
             worker.give_back(lease);
             match result {
                 Ok(Progress::None) => {}
-                Ok(Progress::Made) => patience.since = worker.driver.now(),
+                Ok(Progress::Made) => patience.since = milliseconds(worker.driver.now()),
                 Err(ended) => return log(&info, &open, &ended),
             }
         }
@@ -139,13 +139,18 @@ fn log(info: &ConnectionInfo, open: &Open, ended: &Ended) {
     tracing::debug!(target: "peregrine", peer = %info.peer, %ended, "connection ended");
 }
 
-/// From when a connection's waits are counted.
+/// From when a connection's waits are counted, in milliseconds of the driver's clock. Every idle
+/// connection keeps this, so it is small.
 #[derive(Clone, Copy)]
 struct Patience {
     /// When the connection began.
-    born: Duration,
+    born: u64,
     /// When the handshake or the last exchange ended.
-    since: Duration,
+    since: u64,
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Did working bring the connection forward?
@@ -156,6 +161,10 @@ enum Progress {
 }
 
 impl Patience {
+    fn born(self) -> Duration {
+        Duration::from_millis(self.born)
+    }
+
     /// How long to wait for the first bytes of a request.
     fn until<D: Driver>(
         self,
@@ -169,8 +178,8 @@ impl Patience {
             (false, Waiting::FirstByte) => limits.first_byte_timeout,
             (false, _) => limits.idle_timeout,
         };
-        let end_of_life = limits.lifetime_max.map_or(Duration::MAX, |age| self.born + age);
-        Until::At(end_of_life.min(self.since + patience))
+        let end_of_life = limits.lifetime_max.map_or(Duration::MAX, |age| self.born() + age);
+        Until::At(end_of_life.min(Duration::from_millis(self.since) + patience))
     }
 
     /// What came of waiting: the first bytes, or the reason to end.
@@ -188,7 +197,7 @@ impl Patience {
             Ok(Err(error)) => Err(Ended::Broken(error.kind())),
             Err(Interrupt::Order) => Err(Ended::Drained),
             Err(Interrupt::Deadline) => Err(match worker.limits.lifetime_max {
-                Some(age) if self.born + age <= now => Ended::Lifetime,
+                Some(age) if self.born() + age <= now => Ended::Lifetime,
                 _ if stage.is_handshaking() => Ended::HandshakeLate,
                 _ if protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
                 _ => Ended::Idle,

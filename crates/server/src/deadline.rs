@@ -17,6 +17,9 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Ticks that the wheel reaches ahead. Later alarms are looked at once a round.
 const SLOTS: usize = 1024;
 
+/// Alarms that room is kept for, at the most.
+const ALARMS_AHEAD_MAX: usize = 65_536;
+
 const NEVER: u64 = u64::MAX;
 
 /// The alarms of one worker.
@@ -44,9 +47,11 @@ struct Entry {
 }
 
 impl Wheel {
-    pub(crate) fn new() -> Rc<Self> {
+    /// A wheel for about so many alarms. Their memory is only used as they come; but moving them to
+    /// larger memory, again and again, would leave as much unused behind.
+    pub(crate) fn new(alarms: usize) -> Rc<Self> {
         Rc::new(Self(RefCell::new(Inner {
-            alarms: Slab::new(),
+            alarms: Slab::with_capacity(alarms.min(ALARMS_AHEAD_MAX)),
             slots: (0..SLOTS).map(|_| Vec::new()).collect(),
             passed: 0,
             queued: 0,
@@ -241,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_alarm_rings_when_its_time_has_come_and_not_before() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         wheel.turn(SECOND - TICK);
@@ -252,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_moved_alarm_rings_at_its_new_time_only() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         alarm.set(SECOND * 3);
@@ -268,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_alarm_beyond_the_wheels_reach_rings_at_its_time() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let alarm = wheel.alarm();
         let far = TICK * (3 * SLOTS as u32 + 7);
         alarm.set(far);
@@ -284,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_long_sleep_of_the_worker_loses_no_alarm() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let alarms: Vec<_> = (0..50).map(|_| wheel.alarm()).collect();
         for (number, alarm) in alarms.iter().enumerate() {
             alarm.set(SECOND * number as u32);
@@ -296,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_dropped_alarm_leaves_nothing_behind_for_its_successor() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let first = wheel.alarm();
         first.set(SECOND);
         drop(first);
@@ -310,7 +315,7 @@ mod tests {
 
     #[test]
     fn clearing_silences_and_setting_again_works() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         alarm.clear();

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn one_too_many_ends_the_oldest_that_is_still_in_progress() {
-        let wheel = Wheel::new();
+        let wheel = Wheel::new(4);
         let alarms: Vec<_> = (0..4).map(|_| wheel.alarm()).collect();
         alarms.iter().for_each(|alarm| alarm.set(Duration::from_secs(10)));
         let all = Handshakes::default();

@@ -7,12 +7,14 @@ use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// One worker's counts. It stays on the worker's thread, so that counting costs an addition.
 #[derive(Default)]
 pub struct Observed {
     connections: Cell<usize>,
+    /// Connections, and places kept for those that are about to be accepted.
+    taken: Cell<usize>,
+    waiting_for_room: RefCell<Vec<Waker>>,
     accepted: Cell<u64>,
     refused: Cell<u64>,
     requests: Cell<u64>,
@@ -52,11 +54,18 @@ impl Observed {
         }
     }
 
-    /// A new connection, and its place among the most there may be.
-    pub(crate) fn opened(self: &Rc<Self>, room: OwnedSemaphorePermit) -> Open {
-        self.connections.set(self.connections.get() + 1);
-        self.accepted.set(self.accepted.get() + 1);
-        Open { observed: Rc::clone(self), _room: room }
+    /// Waits until there may be one more connection, of at most `max`.
+    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        poll_fn(|context| {
+            if self.taken.get() < max {
+                return Poll::Ready(());
+            }
+            self.waiting_for_room.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        self.taken.set(self.taken.get() + 1);
+        Room(Rc::clone(self))
     }
 
     pub(crate) fn refused(&self) {
@@ -90,24 +99,42 @@ impl fmt::Debug for Observed {
     }
 }
 
+/// A place among the connections there may be, until it is dropped.
+pub(crate) struct Room(Rc<Observed>);
+
 /// A connection that counts as open until this is dropped.
-pub(crate) struct Open {
-    observed: Rc<Observed>,
-    _room: OwnedSemaphorePermit,
+pub(crate) struct Open(Room);
+
+impl Room {
+    /// A connection takes the place.
+    pub(crate) fn open(self) -> Open {
+        self.0.connections.set(self.0.connections.get() + 1);
+        self.0.accepted.set(self.0.accepted.get() + 1);
+        Open(self)
+    }
 }
 
 impl Open {
     pub(crate) fn ended(&self, ended: &Ended) {
-        *self.observed.ended.borrow_mut().entry(ended.name()).or_default() += 1;
+        *self.0.0.ended.borrow_mut().entry(ended.name()).or_default() += 1;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.taken.set(self.0.taken.get() - 1);
+        // There are as many who wait as there are listeners: few.
+        self.0.waiting_for_room.take().into_iter().for_each(Waker::wake);
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let left = self.observed.connections.get() - 1;
-        self.observed.connections.set(left);
+        let observed = &self.0.0;
+        let left = observed.connections.get() - 1;
+        observed.connections.set(left);
         if left == 0
-            && let Some(waker) = self.observed.waiting_for_empty.take()
+            && let Some(waker) = observed.waiting_for_empty.take()
         {
             waker.wake();
         }

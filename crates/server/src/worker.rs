@@ -16,10 +16,9 @@ use std::fmt;
 use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// Desks kept for the next request; more are freed.
 const DESKS_MAX: usize = 32;
@@ -80,7 +79,6 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) application: Application,
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
-    pub(crate) connections: Arc<Semaphore>,
     pub(crate) handshakes: Handshakes,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
@@ -110,9 +108,8 @@ pub async fn run<D: Driver>(
 ) -> std::io::Result<Report> {
     let worker = Rc::new(Worker {
         protocol: limits.protocol(),
-        wheel: Wheel::new(),
+        wheel: Wheel::new(limits.connections_max),
         observed,
-        connections: Arc::new(Semaphore::new(limits.connections_max)),
         handshakes: Handshakes::default(),
         cut: RefCell::default(),
         order: Cell::new(Order::Serve),

@@ -199,10 +199,17 @@ impl Head {
     #[must_use]
     pub fn to_header_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.index().fields.len());
-        for (name, value) in self.fields() {
+        // All values share one copy of the head.
+        let shared = Bytes::copy_from_slice(self.as_bytes());
+        for field in &self.index().fields {
+            let name = match field.known {
+                Known::Other => HeaderName::from_bytes(self.slice(field.name)),
+                known => Ok(HeaderName::from_static(known.name())),
+            };
+            let value = usize::from(field.value.start)..usize::from(field.value.end);
             // The parser's grammar is that of these types, so neither fails.
             if let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+                (name, HeaderValue::from_maybe_shared(shared.slice(value)))
             {
                 map.append(name, value);
             }

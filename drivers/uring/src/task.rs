@@ -23,6 +23,8 @@ use std::task::{Context, Poll, RawWakerVTable, Wake, Waker};
 
 use slab::Slab;
 
+use crate::worker::CONNECTIONS_AHEAD;
+
 /// The number of the future that `run` was called with.
 const MAIN: u32 = u32::MAX;
 /// The number that no task has.
@@ -123,7 +125,7 @@ impl Tasks {
         Rc::new(Self {
             vtable: main_waker.vtable(),
             remote,
-            slots: RefCell::new(Slab::new()),
+            slots: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
             ready: RefCell::new(VecDeque::from([MAIN])),
             main_waker,
             main_queued: Cell::new(true),

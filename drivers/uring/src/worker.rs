@@ -20,6 +20,10 @@ use crate::stream::Connection;
 use crate::task::Tasks;
 use crate::timer::{Clock, Wheel};
 
+/// Connections that the tables keep room for. Memory that was never written to costs nothing, while
+/// tables that move as they grow leave as much unused as they use.
+pub(crate) const CONNECTIONS_AHEAD: usize = 16_384;
+
 /// How long an ending worker waits for the kernel to let go of its memory. Everything is
 /// cancelled by then, so that this is only reached when the kernel is stuck.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
@@ -64,7 +68,7 @@ impl Shared {
             ring: RefCell::new(ring),
             buffers,
             receive_ahead_max: options.receive_ahead_max.max(1),
-            streams: RefCell::default(),
+            streams: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
             listeners: RefCell::default(),
             wheel: RefCell::new(Wheel::new()),
             clock: Clock::start(),
