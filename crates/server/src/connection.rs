@@ -80,7 +80,7 @@ pub(crate) fn serve<D: Driver>(
         let alarm = worker.wheel.alarm();
         let mut info = Rc::new(ConnectionInfo {
             peer: peer(stream.peer()),
-            local: peer(stream.local()),
+            local: worker.local(peer(stream.local())),
             tls: None,
         });
         let mut protocol = h1::Connection::new(&worker.protocol);

@@ -20,7 +20,8 @@ const SLOTS: usize = 1024;
 /// Alarms that room is kept for, at the most.
 const ALARMS_AHEAD_MAX: usize = 65_536;
 
-const NEVER: u64 = u64::MAX;
+/// A tick that never comes: with 32 bits, thirteen years from the start.
+const NEVER: u32 = u32::MAX;
 
 /// The alarms of one worker.
 pub(crate) struct Wheel(RefCell<Inner>);
@@ -30,19 +31,19 @@ struct Inner {
     /// Numbers of alarms to look at in each tick.
     slots: Vec<Vec<u32>>,
     /// The tick up to which all slots were looked at.
-    passed: u64,
+    passed: u32,
     /// Numbers in all slots together.
     queued: usize,
     /// What the wheel's task waits for, and how to wake it.
-    sleeping_to: u64,
+    sleeping_to: u32,
     sleeper: Option<Waker>,
 }
 
 struct Entry {
     /// The tick at which it rings.
-    at: u64,
+    at: u32,
     /// The tick in whose slot its number is.
-    queued_for: u64,
+    queued_for: u32,
     waker: Option<Waker>,
 }
 
@@ -109,10 +110,10 @@ impl Wheel {
     /// Rings what is due.
     pub(crate) fn turn(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
-        let now = (now.as_nanos() / TICK.as_nanos()) as u64;
+        let now = tick_at(now);
         let mut due = Vec::new();
         // After a long sleep each slot need only be looked at once.
-        let from = inner.passed.max(now.saturating_sub(SLOTS as u64));
+        let from = inner.passed.max(now.saturating_sub(SLOTS as u32));
         for tick in from + 1..=now {
             let slot = std::mem::take(&mut inner.slots[tick as usize % SLOTS]);
             inner.queued -= slot.len();
@@ -128,11 +129,11 @@ impl Wheel {
 }
 
 impl Inner {
-    fn next_tick(&self) -> u64 {
+    fn next_tick(&self) -> u32 {
         if self.queued == 0 {
             return NEVER;
         }
-        let ticks = self.passed + 1..=self.passed + SLOTS as u64;
+        let ticks = self.passed + 1..=self.passed + SLOTS as u32;
         ticks
             .into_iter()
             .find(|tick| !self.slots[*tick as usize % SLOTS].is_empty())
@@ -141,7 +142,7 @@ impl Inner {
 
     fn queue(&mut self, number: u32) {
         let entry = &mut self.alarms[number as usize];
-        let tick = entry.at.clamp(self.passed + 1, self.passed + SLOTS as u64);
+        let tick = entry.at.clamp(self.passed + 1, self.passed + SLOTS as u32);
         entry.queued_for = tick;
         self.slots[tick as usize % SLOTS].push(number);
         self.queued += 1;
@@ -152,7 +153,7 @@ impl Inner {
         }
     }
 
-    fn look_at(&mut self, number: u32, tick: u64, due: &mut Vec<Waker>) {
+    fn look_at(&mut self, number: u32, tick: u32, due: &mut Vec<Waker>) {
         // The alarm may be gone, or a new one may have its number and stand in another slot.
         let Some(entry) = self.alarms.get_mut(number as usize) else { return };
         if entry.queued_for != tick {
@@ -168,8 +169,13 @@ impl Inner {
 }
 
 /// The time at the end of `tick`, when everything due in it is due for certain.
-fn time_of(tick: u64) -> Duration {
-    TICK.saturating_mul(u32::try_from(tick).unwrap_or(u32::MAX))
+fn time_of(tick: u32) -> Duration {
+    TICK.saturating_mul(tick)
+}
+
+/// The tick that has just passed at `time`.
+fn tick_at(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos() / TICK.as_nanos()).unwrap_or(NEVER - 1)
 }
 
 /// One connection's alarm.
@@ -186,7 +192,7 @@ impl Alarm {
 
     /// Lets it ring at `at`, on the driver's clock, instead of when it was set for before.
     pub(crate) fn set(&self, at: Duration) {
-        let tick = at.as_nanos().div_ceil(TICK.as_nanos()) as u64;
+        let tick = u32::try_from(at.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(NEVER);
         let mut inner = self.wheel.0.borrow_mut();
         let entry = &mut inner.alarms[self.number as usize];
         entry.at = tick;

@@ -11,6 +11,7 @@ use peregrine_proto::Date;
 use peregrine_slot::FutureSlot;
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
+use peregrine_web::connection::Peer;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -21,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Desks kept for the next request; more are freed.
-const DESKS_MAX: usize = 32;
+const DESKS_MAX: usize = 128;
 
 /// What a worker listens on.
 #[derive(Debug)]
@@ -84,6 +85,8 @@ pub(crate) struct Worker<D: Driver> {
     order: Cell<Order>,
     date: Cell<(u64, Date)>,
     desks: RefCell<Vec<Lease<D>>>,
+    /// Where the latest connection arrived.
+    local: RefCell<Rc<Peer>>,
 }
 
 /// What a connection needs while it works on requests, and gives back while it waits for one.
@@ -115,6 +118,7 @@ pub async fn run<D: Driver>(
         order: Cell::new(Order::Serve),
         date: Cell::new((0, Date::from_unix_seconds(0))),
         desks: RefCell::default(),
+        local: RefCell::default(),
         application,
         driver,
         limits,
@@ -236,6 +240,15 @@ impl<D: Driver> Worker<D> {
         let date = Date::from_unix_seconds(now);
         self.date.set((now, date));
         date
+    }
+
+    /// One copy of an address for all connections that arrive at it one after the other.
+    pub(crate) fn local(&self, address: Peer) -> Rc<Peer> {
+        let mut latest = self.local.borrow_mut();
+        if **latest != address {
+            *latest = Rc::new(address);
+        }
+        Rc::clone(&latest)
     }
 
     /// What a connection needs to work on requests.

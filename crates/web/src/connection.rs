@@ -3,14 +3,15 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// Facts about a connection, shared by all its requests.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
     /// Who is at the other end.
     pub peer: Peer,
-    /// The address the peer connected to.
-    pub local: Peer,
+    /// The address the peer connected to, shared by the connections that have the same.
+    pub local: Rc<Peer>,
     /// What the TLS handshake agreed on; `None` on a plain connection.
     pub tls: Option<Box<TlsInfo>>,
 }

@@ -67,6 +67,15 @@ impl Connection {
         }
     }
 
+    /// The peer's end, asked from the kernel: an idle connection does not keep it.
+    pub(crate) fn peer(&self) -> Address {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().map_or(Address::Unknown, Address::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.peer_addr().map_or(Address::Unknown, |a| unix_address(&a)),
+        }
+    }
+
     /// Our end, asked from the kernel.
     pub(crate) fn local(&self) -> Address {
         match self {

@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 
-use peregrine_driver::{Address, Socket};
+use peregrine_driver::Socket;
 use tokio::net::TcpListener;
 #[cfg(unix)]
 use tokio::net::UnixListener;
@@ -50,20 +50,18 @@ impl peregrine_driver::Listener for Listener {
     async fn accept(&self) -> io::Result<Stream> {
         let accepted = match &self.source {
             Source::Tcp(listener) => match listener.accept().await {
-                Ok((socket, peer)) => {
-                    prepare(&socket).map(|()| (Connection::Tcp(socket), Address::Tcp(peer)))
-                }
+                Ok((socket, _)) => prepare(&socket).map(|()| Connection::Tcp(socket)),
                 Err(error) => Err(error),
             },
             #[cfg(unix)]
-            Source::Unix(listener) => listener.accept().await.map(|(socket, peer)| {
-                (Connection::Unix(socket), crate::connection::unix_address(&peer))
-            }),
+            Source::Unix(listener) => {
+                listener.accept().await.map(|(socket, _)| Connection::Unix(socket))
+            }
         };
         increment(&self.worker.figures.calls);
-        let (connection, peer) = accepted?;
+        let connection = accepted?;
         increment(&self.worker.figures.accepted);
-        Ok(Stream::new(connection, peer, Rc::clone(&self.worker)))
+        Ok(Stream::new(connection, Rc::clone(&self.worker)))
     }
 }
 

@@ -28,7 +28,6 @@ pub(crate) struct Shared {
     pub(crate) broken: Cell<Option<io::ErrorKind>>,
     /// The peer's end was received.
     ended: Cell<bool>,
-    peer: Address,
 }
 
 /// What one attempt to receive led to.
@@ -39,14 +38,13 @@ enum Receive {
 }
 
 impl Stream {
-    pub(crate) fn new(connection: Connection, peer: Address, worker: Rc<Worker>) -> Self {
+    pub(crate) fn new(connection: Connection, worker: Rc<Worker>) -> Self {
         let shared = Shared {
             connection: RefCell::new(connection),
             worker,
             output: Output::default(),
             broken: Cell::new(None),
             ended: Cell::new(false),
-            peer,
         };
         Self { shared: Rc::new(shared) }
     }
@@ -82,7 +80,7 @@ impl peregrine_driver::Stream for Stream {
     }
 
     fn peer(&self) -> Address {
-        self.shared.peer.clone()
+        self.shared.connection.borrow().peer()
     }
 
     fn local(&self) -> Address {

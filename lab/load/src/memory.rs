@@ -9,9 +9,9 @@ use crate::client::fault::Faults;
 use crate::client::{Client, Stop};
 use crate::slices::Runner;
 
-/// How many connections come and go before the first reading, so that what a server allocates
-/// once is not counted per connection.
-const WARMUP_CONNECTIONS: usize = 8;
+/// How many connections are open at the first reading, so that what a server allocates
+/// once, for its pools and its allocator, is not counted per connection.
+const WARMUP_CONNECTIONS: usize = 256;
 
 /// How many connections are opened and asked at a time. All at once would measure what the
 /// allocator keeps from the burst, too.
@@ -55,8 +55,9 @@ impl Memory {
 ///
 /// The kernel's, if the client cannot go on or the server has ended.
 pub fn measure(client: &mut Client, runner: &Runner, connections: usize) -> io::Result<Memory> {
-    client.resize(runner.group, WARMUP_CONNECTIONS);
-    let mut faults = client.run(runner.group, Stop::Once)?.faults;
+    // These stay open: memory that they gave back would serve the first of those that are counted.
+    let warm_up = client.group_like(runner.group, WARMUP_CONNECTIONS);
+    let mut faults = client.run(warm_up, Stop::Once)?.faults;
     client.resize(runner.group, 0);
     client.idle(REST_TIME)?;
     let before_bytes = runner.process.anonymous_bytes()?;
