@@ -185,7 +185,7 @@ impl FromRequestParts for RequestIdValue {
 
 /// The id that [`RequestId`] gave to a request.
 pub(crate) fn of(parts: &Parts) -> Option<RequestIdValue> {
-    parts.extensions()?.get().copied()
+    parts.extensions().get().copied()
 }
 
 impl fmt::Display for RequestIdValue {

@@ -190,14 +190,13 @@ impl Patience {
         protocol: &h1::Connection,
         received: Result<io::Result<C>, Interrupt>,
     ) -> Result<C, Ended> {
-        let now = worker.driver.now();
         match received {
             Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
             Ok(Ok(chunk)) => Ok(chunk),
             Ok(Err(error)) => Err(Ended::Broken(error.kind())),
             Err(Interrupt::Order) => Err(Ended::Drained),
             Err(Interrupt::Deadline) => Err(match worker.limits.lifetime_max {
-                Some(age) if self.born() + age <= now => Ended::Lifetime,
+                Some(age) if self.born() + age <= worker.driver.now() => Ended::Lifetime,
                 _ if stage.is_handshaking() => Ended::HandshakeLate,
                 _ if protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
                 _ => Ended::Idle,

@@ -22,7 +22,7 @@ pub struct Request {
 pub struct Parts {
     /// Method, target and fields, as they were sent.
     pub head: Head,
-    extensions: Option<Box<Extensions>>,
+    extensions: Extensions,
     states: Rc<States>,
     connection: Rc<ConnectionInfo>,
 }
@@ -31,7 +31,7 @@ impl Request {
     /// A request as the server makes it.
     #[must_use]
     pub fn new(head: Head, body: Body, states: Rc<States>, connection: Rc<ConnectionInfo>) -> Self {
-        Self { parts: Parts { head, extensions: None, states, connection }, body }
+        Self { parts: Parts { head, extensions: Extensions::new(), states, connection }, body }
     }
 
     /// The method.
@@ -68,13 +68,13 @@ impl Request {
 impl Parts {
     /// Values that middleware attached to this request.
     #[must_use]
-    pub fn extensions(&self) -> Option<&Extensions> {
-        self.extensions.as_deref()
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
     }
 
-    /// Values that middleware attached to this request, made on first use.
+    /// Values that middleware attached to this request.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
-        self.extensions.get_or_insert_default()
+        &mut self.extensions
     }
 
     /// The application's shared values.

@@ -83,7 +83,7 @@ impl<T: Clone + Send + Sync + 'static> FromRequestParts for Extension<T> {
 }
 
 fn extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
-    parts.extensions()?.get::<T>().cloned()
+    parts.extensions().get::<T>().cloned()
 }
 
 /// What the handler's developer reads: the peer can do nothing about it.
