@@ -280,7 +280,7 @@ impl<D: Driver> Talk<'_, D> {
         let worker = self.link.worker;
         let mut progress = Progress::None;
         if self.link.stage.is_handshaking() {
-            self.shake_hands(first).await?;
+            Box::pin(self.shake_hands(first)).await?;
             progress = Progress::Made;
         } else {
             self.link.take(first).await?;
@@ -312,10 +312,10 @@ impl<D: Driver> Talk<'_, D> {
                     }
                     let now = worker.driver.now();
                     let at = *head_deadline.get_or_insert(now + worker.limits.head_timeout);
-                    self.fill_head(at).await?;
+                    Box::pin(self.fill_head(at)).await?;
                 }
-                Event::Reject(reject) => return Err(self.reject(reject).await),
-                Event::Closed => return Err(self.close(Ended::Agreed).await),
+                Event::Reject(reject) => return Err(Box::pin(self.reject(reject)).await),
+                Event::Closed => return Err(Box::pin(self.close(Ended::Agreed)).await),
                 Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
                     unreachable!("an exchange leaves the protocol before the next head")
                 }
@@ -350,7 +350,7 @@ impl<D: Driver> Talk<'_, D> {
     /// Everything is answered and sent. May the connection wait for another request?
     async fn rest(&mut self) -> Result<(), Ended> {
         if self.link.is_ended || self.link.stage.is_closed() {
-            return Err(self.close(Ended::PeerClosed).await);
+            return Err(Box::pin(self.close(Ended::PeerClosed)).await);
         }
         Ok(())
     }
@@ -372,23 +372,25 @@ impl<D: Driver> Talk<'_, D> {
     /// After a response: the next request, the rest of this one's body, or the end.
     async fn after(&mut self, turn: Turn) -> Result<(), Ended> {
         if let Turn::Upgrade(upgrade) = turn {
-            return Err(crate::upgrade::run(self, upgrade).await);
+            return Err(Box::pin(crate::upgrade::run(self, upgrade)).await);
         }
         loop {
             match self.protocol.next() {
                 Next::Request if self.link.is_full() => return self.link.flush().await,
                 Next::Request => return Ok(()),
-                Next::FinishBody => self.throw_away_body().await?,
+                Next::FinishBody => Box::pin(self.throw_away_body()).await?,
                 Next::Close | Next::Respond | Next::Upgraded => {
                     let is_whole = self.is_last && self.link.inbox.is_empty();
                     let ended = match turn {
-                        Turn::Answered if is_whole => return Err(self.close(Ended::Agreed).await),
+                        Turn::Answered if is_whole => {
+                            return Err(Box::pin(self.close(Ended::Agreed)).await);
+                        }
                         Turn::Panicked => Ended::HandlerPanicked,
                         Turn::Rejected(reject) => Ended::Rejected(reject),
                         _ if self.link.worker.order() >= Order::Drain => Ended::Drained,
                         _ => Ended::Agreed,
                     };
-                    return Err(self.close_unread(ended).await);
+                    return Err(Box::pin(self.close_unread(ended)).await);
                 }
             }
         }

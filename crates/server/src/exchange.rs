@@ -55,7 +55,7 @@ pub(crate) async fn run<D: Driver>(
     let method = head.index().method;
     let (body, mut upload) = match Upload::begin(talk, head.index(), limit) {
         Ok(Begun { body, upload }) => (body, upload),
-        Err(reject) => return Err(talk.reject(reject).await),
+        Err(reject) => return Err(Box::pin(talk.reject(reject)).await),
     };
     talk.request = Some(Asked { method, pattern: target.pattern() });
     let manner = Manner { options, can_probe: head.index().version == Version::Http11 };
@@ -65,7 +65,9 @@ pub(crate) async fn run<D: Driver>(
     let first = poll_fn(|context| Poll::Ready(Pin::new(&mut handler).poll(context))).await;
     let outcome = match first {
         Poll::Ready(outcome) => outcome,
-        Poll::Pending => wait(talk, handler, &mut upload, &manner).await?,
+        // What is rare is boxed, here and below: the future of a connection's work is moved to its
+        // desk for each batch of requests, and what it has room for is what that costs.
+        Poll::Pending => Box::pin(wait(talk, handler, &mut upload, &manner)).await?,
     };
     let mut turn = Turn::Answered;
     let mut response = match outcome {

@@ -87,11 +87,11 @@ impl<D: Driver> Link<'_, D> {
         match result {
             Ok(()) => Ok(self.inbox.unread().len() > before),
             Err(TlsReject::PlainHttp) => {
-                self.linger().await;
+                Box::pin(self.linger()).await;
                 Err(Ended::PlainOnTls)
             }
             Err(reject) => {
-                self.linger().await;
+                Box::pin(self.linger()).await;
                 Err(Ended::TlsFailed(reject.to_string()))
             }
         }
@@ -149,7 +149,7 @@ impl<D: Driver> Link<'_, D> {
             }
         }
         if unread {
-            self.linger().await;
+            Box::pin(self.linger()).await;
         }
         // Dropping the stream closes it, which ends our side too.
         Ok(())

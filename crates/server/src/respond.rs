@@ -37,7 +37,7 @@ pub(crate) async fn run<D: Driver>(
         talk.protocol.finish(std::iter::empty(), talk.link.outbox);
         return Ok(());
     }
-    stream(talk, &mut response.body, mode, upload).await
+    Box::pin(stream(talk, &mut response.body, mode, upload)).await
 }
 
 /// Sends a body as its pieces become ready.
