@@ -1,6 +1,6 @@
 //! What the server promises, tested on every driver.
 //!
-//! [`server!`](crate::server) makes a module with a test for each promise, for the driver that a
+//! [`server!`](macro@crate::server) makes a module with a test for each promise, for the driver that a
 //! bench stands for: [`SimulatedBenches`] for the network in memory, where each test repeats under
 //! many seeds with virtual time, [`KernelBenches`] for the machine's sockets. A case is written
 //! once: it is asynchronous, and on a kernel its clients block.
