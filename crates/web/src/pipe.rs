@@ -281,6 +281,19 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_one_byte_fill_a_pipe_long_before_its_bytes_do() {
+        let (writer, mut reader) = pipe(1000, None);
+        let mut pieces = 0;
+        while writer.poll_room(&mut context()).is_ready() {
+            writer.push(Bytes::from_static(b"x"));
+            pieces += 1;
+        }
+        assert!(pieces < 100, "{pieces} pieces wait in a pipe of 1,000 bytes");
+        data(reader.poll_next(&mut context()));
+        assert!(writer.poll_room(&mut context()).is_ready());
+    }
+
+    #[test]
     fn a_writer_that_vanishes_is_an_error_for_the_reader() {
         let (writer, mut reader) = pipe(3, None);
         writer.push(Bytes::from_static(b"ab"));
