@@ -77,6 +77,8 @@ pub(crate) struct Judge<'a> {
     /// The right reply that came last, by whether it was the connection's last: where the same
     /// reply is right for all requests, the same bytes again need no reading.
     remembered: [Vec<u8>; 2],
+    /// How many of their bytes are the body's.
+    remembered_bodies: [usize; 2],
     is_constant: bool,
 }
 
@@ -92,6 +94,7 @@ impl<'a> Judge<'a> {
             occupied_ns: 0,
             scratch: Vec::new(),
             remembered: [Vec::new(), Vec::new()],
+            remembered_bodies: [0; 2],
             is_constant: question.expected.is_constant(),
         }
     }
@@ -257,7 +260,8 @@ impl Lane {
                     outcome.dates.present += 1;
                 }
                 used += count;
-                self.answered(awaited, count, judge, outcome);
+                let body = judge.remembered_bodies[usize::from(is_last)];
+                self.answered(awaited, (count, body), judge, outcome);
                 continue;
             }
             match parse_reply(rest, judge.question.is_head)? {
@@ -292,8 +296,9 @@ impl Lane {
                     let remembered = &mut judge.remembered[usize::from(is_last)];
                     remembered.clear();
                     remembered.extend_from_slice(bytes);
+                    judge.remembered_bodies[usize::from(is_last)] = reply.body.len();
                 }
-                self.answered(awaited, bytes.len(), judge, outcome);
+                self.answered(awaited, (bytes.len(), reply.body.len()), judge, outcome);
             }
             Err(fault) => {
                 let is_reordered = self
@@ -312,7 +317,7 @@ impl Lane {
     fn answered(
         &mut self,
         awaited: Awaited,
-        bytes: usize,
+        (bytes, body): (usize, usize),
         judge: &mut Judge<'_>,
         outcome: &mut Outcome,
     ) {
@@ -321,6 +326,7 @@ impl Lane {
         outcome.replies += 1;
         outcome.replies_in_time += u64::from(judge.is_asking);
         outcome.reply_bytes += bytes as u64;
+        outcome.body_bytes += body as u64;
         outcome.latency.record(judge.now_ns.saturating_sub(awaited.intended_ns));
         outcome.waited_ns += u128::from(judge.now_ns.saturating_sub(awaited.sent_ns));
         if !judge.burn.is_zero() {

@@ -54,6 +54,8 @@ pub struct Outcome {
     pub alpn_missing: u64,
     /// Bytes of right replies, heads and framing included, TLS not.
     pub reply_bytes: u64,
+    /// Bytes of their bodies, without chunk framing.
+    pub body_bytes: u64,
     /// Bytes received, TLS included.
     pub received_bytes: u64,
     /// Bytes of requests, TLS not included.
@@ -151,6 +153,7 @@ impl Outcome {
         self.handshakes_resumed += other.handshakes_resumed;
         self.alpn_missing += other.alpn_missing;
         self.reply_bytes += other.reply_bytes;
+        self.body_bytes += other.body_bytes;
         self.received_bytes += other.received_bytes;
         self.sent_bytes += other.sent_bytes;
         self.dates.present += other.dates.present;

@@ -1,0 +1,210 @@
+//! Who takes part: contenders that can be had, started, and that answer rightly; the rest is kept
+//! with its reason.
+
+use std::path::Path;
+
+use peregrine_lab_contender::{Recipe, State};
+use peregrine_lab_model::check::Check;
+use peregrine_lab_model::contender::Contender;
+use peregrine_lab_scenario::Scenario;
+
+use crate::conduct;
+use crate::error::RunError;
+use crate::stage::{Stage, Up};
+use crate::verify::{self, Door};
+
+/// What is added to the name of the second start of the A/A pair.
+const AGAIN: &str = " (again)";
+
+/// One of the things compared in a block.
+#[derive(Debug, Clone)]
+pub struct Arm {
+    /// The contender's name, or that of its second start.
+    pub name: String,
+    /// How it is started.
+    pub recipe: Recipe,
+}
+
+/// Everyone who was to take part.
+#[derive(Debug, Clone, Default)]
+pub struct Lineup {
+    /// Who does.
+    pub arms: Vec<Arm>,
+    /// Everyone as a run file lists them, those that were left out included.
+    pub contenders: Vec<Contender>,
+    /// What the gate found.
+    pub checks: Vec<Check>,
+    /// Who was turned away by the gate.
+    pub refused: Vec<String>,
+    /// The arms of the A/A pair.
+    pub pair: Option<(String, String)>,
+}
+
+impl Lineup {
+    /// Everyone who can be had and who can serve the scenario, with a second start of `reference`
+    /// (the first one if none is named). What is not built is not built here.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Invalid`] if the reference is not among them or nobody is left.
+    pub fn of(
+        scenario: &Scenario,
+        recipes: &[Recipe],
+        target: &Path,
+        reference: Option<&str>,
+    ) -> Result<Lineup, RunError> {
+        let mut lineup = Lineup::default();
+        for recipe in recipes {
+            let mut contender = recipe.identity(target);
+            contender.skipped = obstacle(recipe, scenario, target);
+            if contender.skipped.is_none() {
+                lineup.arms.push(Arm { name: recipe.name.clone(), recipe: recipe.clone() });
+            }
+            lineup.contenders.push(contender);
+        }
+        let first = match reference {
+            Some(name) => {
+                let found = lineup.arms.iter().find(|arm| arm.name == name);
+                found.cloned().ok_or_else(|| lineup.no_reference(name))?
+            }
+            None => lineup.arms.first().cloned().ok_or_else(|| lineup.nobody())?,
+        };
+        let second = format!("{}{AGAIN}", first.name);
+        lineup.pair = Some((first.name.clone(), second.clone()));
+        let twin = lineup.contenders.iter().find(|one| one.name == first.name).cloned();
+        if let Some(mut twin) = twin {
+            twin.name.clone_from(&second);
+            lineup.contenders.push(twin);
+        }
+        lineup.arms.push(Arm { name: second, recipe: first.recipe });
+        Ok(lineup)
+    }
+
+    /// The contender that the others are compared with.
+    #[must_use]
+    pub fn reference(&self) -> &str {
+        self.pair.as_ref().map_or("", |(first, _)| first)
+    }
+
+    /// The names of the arms.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.arms.iter().map(|arm| arm.name.clone()).collect()
+    }
+
+    /// Starts every arm and lets it through the gate. Who fails is left out and said why; if it is
+    /// the reference, nothing can be compared.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::NotReady`] if the reference fails or nobody is left.
+    pub fn start(&mut self, stage: &Stage, scenario: &Scenario) -> Result<Vec<Up>, RunError> {
+        let mut ups = Vec::new();
+        for arm in std::mem::take(&mut self.arms) {
+            match self.start_one(stage, scenario, &arm) {
+                Ok(up) => {
+                    self.arms.push(arm);
+                    ups.push(up);
+                }
+                Err(RunError::Interrupted) => return Err(RunError::Interrupted),
+                Err(error) => self.refuse(&arm.name, &error)?,
+            }
+        }
+        Ok(ups)
+    }
+
+    /// Starts one arm and lets it through the gate.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::NotReady`] with what was wrong.
+    pub fn start_one(
+        &mut self,
+        stage: &Stage,
+        scenario: &Scenario,
+        arm: &Arm,
+    ) -> Result<Up, RunError> {
+        let up = stage.start(&arm.recipe, &arm.name)?;
+        if let Some(contender) = self.contenders.iter_mut().find(|one| one.name == arm.name) {
+            contender.run.clone_from(&up.command.words);
+            contender.environment.clone_from(&up.command.environment);
+            contender.workers = stage.workers as u32;
+        }
+        let is_known = self.checks.iter().any(|check| check.contender.as_ref() == Some(&arm.name));
+        if !is_known {
+            let checks = gate(&arm.name, &up, scenario)?;
+            let failures = verify::failures(&checks);
+            self.checks.extend(checks);
+            if let Some(failures) = failures {
+                let text = format!("{} does not answer rightly:\n  {failures}", arm.name);
+                return Err(RunError::NotReady(text));
+            }
+        }
+        Ok(up)
+    }
+
+    /// Leaves an arm out for this reason.
+    ///
+    /// # Errors
+    ///
+    /// The reason itself, if the arm is one of the A/A pair.
+    pub fn refuse(&mut self, name: &str, error: &RunError) -> Result<(), RunError> {
+        let is_pair = self.pair.as_ref().is_some_and(|(one, two)| one == name || two == name);
+        if is_pair {
+            return Err(RunError::NotReady(format!("the reference cannot be timed: {error}")));
+        }
+        self.refused.push(name.to_owned());
+        if let Some(contender) = self.contenders.iter_mut().find(|one| one.name == name) {
+            contender.skipped = Some(error.to_string());
+        }
+        Ok(())
+    }
+
+    fn no_reference(&self, name: &str) -> RunError {
+        let skipped = self.contenders.iter().find(|one| one.name == name);
+        RunError::Invalid(match skipped.and_then(|one| one.skipped.as_ref()) {
+            Some(reason) => format!("{name} cannot be the reference: {reason}"),
+            None => format!("the reference {name} is none of the contenders"),
+        })
+    }
+
+    fn nobody(&self) -> RunError {
+        let reasons = self.contenders.iter().filter_map(|one| {
+            Some(format!("\n  {}: {}", one.name, one.skipped.as_ref()?))
+        });
+        RunError::Invalid(format!("nobody is left to be measured:{}", reasons.collect::<String>()))
+    }
+}
+
+/// What stands in the way of a contender, if anything does.
+fn obstacle(recipe: &Recipe, scenario: &Scenario, target: &Path) -> Option<String> {
+    if let Some(reason) = recipe.lacks(&scenario.name, scenario.load.tls.is_some()) {
+        return Some(reason);
+    }
+    match recipe.state(target) {
+        State::Ready { .. } => None,
+        State::NotBuilt => Some("it is not built".to_owned()),
+        State::Skipped { reason } => Some(reason),
+        State::NotObtainable { reason } => Some(format!("not obtainable here: {reason}")),
+        State::BuildFailed { reason, log } => {
+            Some(format!("it did not build: {reason} (all of it: {})", log.display()))
+        }
+    }
+}
+
+/// Everything that has to be right before a server is timed.
+///
+/// # Errors
+///
+/// Only what keeps the client from going on.
+pub fn gate(name: &str, up: &Up, scenario: &Scenario) -> Result<Vec<Check>, RunError> {
+    let is_tls = scenario.load.tls.is_some();
+    let mut checks =
+        verify::scenario(name, Door { address: up.address(is_tls), is_tls }, scenario)?;
+    if let Some(exchange) = &scenario.exchange
+        && let Ok(question) = exchange.question("localhost", 1)
+    {
+        checks.extend(conduct::checks(name, up.plain, &question));
+    }
+    Ok(checks)
+}

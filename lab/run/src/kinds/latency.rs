@@ -1,0 +1,101 @@
+//! Latency at equal rates: open loops at shares of the capacity that all contenders have in
+//! common, so that a slow server is not asked less than a fast one.
+
+use std::time::{Duration, Instant};
+
+use peregrine_lab_host::interrupt::is_interrupted;
+use peregrine_lab_load::generator::Plan;
+use peregrine_lab_load::schedule::Schedule;
+use peregrine_lab_model::RunFile;
+use peregrine_lab_model::plan::Schedule as Planned;
+use peregrine_lab_model::verdict::Measure;
+
+use super::paired;
+use crate::asker::{Asker, Generated};
+use crate::error::RunError;
+use crate::facts::Disturbance;
+use crate::progress::Progress;
+use crate::rotation::{self, Turns};
+use crate::session::Level;
+use crate::stage::Up;
+
+/// How long a slice asks before it counts, so that its connections are made.
+const WARMUP: Duration = Duration::from_millis(200);
+
+/// Above this share of what the client can do, its own lateness would be measured.
+const CLIENT_SHARE_MAX: f64 = 0.8;
+
+pub(super) fn measure(
+    level: &mut Level<'_>,
+    shares: &[f64],
+    progress: &mut dyn Progress,
+) -> Result<Vec<RunFile>, RunError> {
+    let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
+    let mut first = level.file("", Planned::default());
+    let mut lineup = std::mem::take(&mut level.lineup);
+    let started = lineup.start(level.stage, &level.wanted.scenario);
+    level.lineup = lineup;
+    let mut ups = started?;
+    let looks = paired::look(level, &mut first, &mut ups)?;
+    let lowest = looks.iter().map(|look| look.rate).fold(f64::INFINITY, f64::min);
+    let client = first.calibration.map_or(f64::INFINITY, |client| client.requests_per_s);
+    let common = lowest.min(client * CLIENT_SHARE_MAX);
+    progress.say(&format!(
+        "the capacity that all have in common is {common:.0} requests/s{}",
+        if common < lowest { ", by the client's limit" } else { "" }
+    ));
+    let mut files = Vec::new();
+    let mut spent = Some((began, disturbance));
+    for &share in shares {
+        let (began, disturbance) = spent
+            .take()
+            .unwrap_or_else(|| (Instant::now(), Disturbance::begin(level.stage)));
+        let rate = common * share;
+        let mut file = one_rate(level, &first, &mut ups, rate, progress)?;
+        let suffix = format!("-r{rate:.0}");
+        file.1.run = format!("{}{suffix}", file.1.run);
+        let (measured, mut run_file) = file;
+        level.fill(
+            &mut run_file,
+            measured,
+            &[Measure::ServerCpu, Measure::LatencyMedian, Measure::LatencyP99],
+            (began, disturbance),
+        );
+        files.push(run_file);
+        if is_interrupted() {
+            break;
+        }
+    }
+    for up in ups {
+        up.stop()?;
+    }
+    Ok(files)
+}
+
+fn one_rate(
+    level: &Level<'_>,
+    first: &RunFile,
+    ups: &mut [Up],
+    rate: f64,
+    progress: &mut dyn Progress,
+) -> Result<(rotation::Measured, RunFile), RunError> {
+    let mut file = level.file("", Planned::Poisson { rate_per_s: rate });
+    file.calibration = first.calibration;
+    file.checks.clone_from(&first.checks);
+    let plans: Result<Vec<Plan>, RunError> = ups
+        .iter()
+        .map(|up| {
+            let plan = level.plan(up)?;
+            Ok(Plan { schedule: Schedule::Poisson { rate }, warmup: WARMUP, ..plan })
+        })
+        .collect();
+    let plans = plans?;
+    file.plan.timeout_ns = plans.first().map(|plan| crate::session::nanoseconds(plan.timeout));
+    let names = ups.iter().map(|up| up.name.clone()).collect();
+    let mut asker = Generated::new(names, plans);
+    let turns =
+        Turns { blocks: level.settled.blocks, warmup: 0, seed: level.wanted.seed };
+    let measured = rotation::paired(level.stage, ups, &mut asker, turns, progress)?;
+    file.plan.client = asker.client_name();
+    Ok((measured, file))
+}

@@ -1,0 +1,121 @@
+//! Paired time slices: all servers are up, and short slices of load rotate between them.
+
+use std::time::Instant;
+
+use peregrine_lab_load::generator::{Plan, Watch, run};
+use peregrine_lab_model::RunFile;
+use peregrine_lab_model::plan::Schedule;
+use peregrine_lab_model::verdict::Measure;
+
+use crate::asker::{Asker, Generated, Kept};
+use crate::calls;
+use crate::error::RunError;
+use crate::facts::Disturbance;
+use crate::progress::Progress;
+use crate::record;
+use crate::rotation::{self, Turns};
+use crate::session::{Level, note_ceiling};
+use crate::stage::Up;
+use crate::wanted::LOOK_TIME;
+
+/// Unmeasured slices of each arm: connections are made in them.
+const WARMUP_SLICES: usize = 3;
+
+/// What a longer look at an arm before its slices found.
+pub(super) struct Look {
+    /// Right replies per second in a closed loop.
+    pub(super) rate: f64,
+    /// Bytes of a right reply on average, and of its body.
+    bytes: (f64, f64),
+}
+
+pub(super) fn measure(
+    level: &mut Level<'_>,
+    progress: &mut dyn Progress,
+) -> Result<RunFile, RunError> {
+    let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
+    let depth = level.wanted.scenario.load.pipeline as u32;
+    let mut file = level.file("", Schedule::Closed { depth });
+    let mut lineup = std::mem::take(&mut level.lineup);
+    let started = lineup.start(level.stage, &level.wanted.scenario);
+    level.lineup = lineup;
+    let mut ups = started?;
+    let looks = look(level, &mut file, &mut ups)?;
+    let mut asker = asker(level, &ups, &looks)?;
+    let turns = Turns {
+        blocks: level.settled.blocks,
+        warmup: WARMUP_SLICES,
+        seed: level.wanted.seed,
+    };
+    let measured = rotation::paired(level.stage, &mut ups, asker.as_mut(), turns, progress)?;
+    file.plan.client = asker.client_name();
+    // Servers that are not asked any more are ended before anything is computed.
+    for up in ups {
+        up.stop()?;
+    }
+    level.fill(
+        &mut file,
+        measured,
+        &[Measure::ServerCpu, Measure::Throughput],
+        (began, disturbance),
+    );
+    Ok(file)
+}
+
+/// Asks each arm for a while in a closed loop, with every rule of the generator, and measures what
+/// the client alone can do. Arms that answer wrongly under load are left out of `ups`.
+pub(super) fn look(
+    level: &mut Level<'_>,
+    file: &mut RunFile,
+    ups: &mut Vec<Up>,
+) -> Result<Vec<Look>, RunError> {
+    let mut looks = Vec::with_capacity(ups.len());
+    let mut ceiling = None;
+    let mut kept = Vec::with_capacity(ups.len());
+    for (index, up) in std::mem::take(ups).into_iter().enumerate() {
+        let plan = Plan { duration: LOOK_TIME.max(level.slice), ..level.plan(&up)? };
+        if index == 0 {
+            ceiling = level.ceiling(&plan);
+            note_ceiling(file, ceiling.as_ref());
+        }
+        let before = calls::read(up.plain);
+        let outcome = run(&plan, &Watch::default())
+            .map_err(RunError::io(format!("asking {}", up.name)))?;
+        record::merge_checks(&mut file.checks, record::checks(&up.name, &plan, &outcome));
+        let after = before.and_then(|_| calls::read(up.plain));
+        file.checks.push(calls::check(&up.name, before, after, outcome.sent));
+        if !outcome.is_valid() {
+            let text = format!("it answered wrongly under load: {}", outcome.faults);
+            level.lineup.refuse(&up.name, &RunError::NotReady(text))?;
+            level.lineup.arms.retain(|arm| arm.name != up.name);
+            up.stop()?;
+            continue;
+        }
+        if let Some(ceiling) = &ceiling {
+            file.checks.push(record::headroom(&up.name, outcome.rate(), ceiling));
+        }
+        let replies = outcome.replies as f64;
+        let bytes = (outcome.bytes_per_reply(), outcome.body_bytes as f64 / replies);
+        looks.push(Look { rate: outcome.rate(), bytes });
+        kept.push(up);
+    }
+    *ups = kept;
+    Ok(looks)
+}
+
+fn asker(
+    level: &Level<'_>,
+    ups: &[Up],
+    looks: &[Look],
+) -> Result<Box<dyn Asker>, RunError> {
+    let Ok(workload) = level.wanted.scenario.workload() else {
+        let plans: Result<Vec<Plan>, RunError> = ups.iter().map(|up| level.plan(up)).collect();
+        let names = ups.iter().map(|up| up.name.clone()).collect();
+        return Ok(Box::new(Generated::new(names, plans?)));
+    };
+    let mut kept = Kept::new(ups, workload, level.connections, level.slice)?;
+    for (arm, look) in looks.iter().enumerate() {
+        kept.set_reply_bytes(arm, look.bytes.0, look.bytes.1);
+    }
+    Ok(Box::new(kept))
+}

@@ -1,0 +1,302 @@
+//! The one loop of every design: arms take turns in balanced random order, and counters are read
+//! at each switch.
+//!
+//! The cost of a request drifts by a quarter within minutes on a shared machine. Neighbours in
+//! time share that drift, so a block holds every arm once, and only blocks are compared. A block
+//! that a guard voids is measured again, at the end.
+
+use std::time::{Duration, Instant};
+
+use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip};
+use peregrine_lab_host::interrupt::is_interrupted;
+use peregrine_lab_host::usage::{Reading, Spent};
+use peregrine_lab_model::block::{Block, Excluded};
+use peregrine_lab_model::check::{Check, Outcome};
+use peregrine_lab_stats::orders;
+
+use crate::asker::{Asked, Asker};
+use crate::error::RunError;
+use crate::progress::Progress;
+use crate::record;
+use crate::stage::{Stage, Up};
+
+/// How long a server may finish what it does after its last reply, before its counters are read.
+const SETTLE_TIME: Duration = Duration::from_micros(300);
+
+/// How many blocks may be measured again, as a part of those that were planned.
+const REPEATS_SHARE: f64 = 0.5;
+
+/// The CPU share of a server in the slices of others beyond which the report says so.
+const IDLE_SHARE_MAX: f64 = 0.01;
+
+/// How long and in which order.
+#[derive(Debug, Clone, Copy)]
+pub struct Turns {
+    /// How many blocks are wanted.
+    pub blocks: usize,
+    /// How many slices of each arm go before them, unmeasured.
+    pub warmup: usize,
+    /// Decides the order.
+    pub seed: u64,
+}
+
+/// What a rotation measured.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    /// In the order of time.
+    pub blocks: Vec<Block>,
+    /// Those that do not count.
+    pub excluded: Vec<Excluded>,
+    /// Rules of the run.
+    pub checks: Vec<Check>,
+    /// Whether it was stopped before its plan was done.
+    pub is_partial: bool,
+}
+
+/// All servers stay up, and slices rotate between them.
+///
+/// # Errors
+///
+/// A server that ended, or what keeps the client from going on. Ctrl-C is no error: what was
+/// measured until then is given, up to the last whole block.
+pub fn paired(
+    stage: &Stage,
+    ups: &mut [Up],
+    asker: &mut dyn Asker,
+    turns: Turns,
+    progress: &mut dyn Progress,
+) -> Result<Measured, RunError> {
+    for _ in 0..turns.warmup {
+        for arm in 0..ups.len() {
+            asker.ask(arm)?;
+        }
+    }
+    ups.iter_mut().for_each(Up::refresh);
+    let expected = Expected {
+        servers: ups.iter().map(Up::id).collect(),
+        clients: vec![std::process::id()],
+    };
+    let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), Tolerances::default());
+    let mut measured = Measured::default();
+    let mut spent = vec![Spent::default(); ups.len()];
+    let before_all: Vec<Reading> = ups.iter().map(Up::read).collect();
+    let begin = Instant::now();
+    let rows = orders::balanced(ups.len(), most_rows(turns.blocks), turns.seed);
+    let (mut whole, mut number) = (0, 0);
+    for row in rows {
+        if whole == turns.blocks {
+            break;
+        }
+        guard.begin();
+        let mut blocks = Vec::with_capacity(row.len());
+        for arm in row {
+            let started = begin.elapsed();
+            let before = ups[arm].read();
+            let asked = asker.ask(arm)?;
+            std::thread::sleep(SETTLE_TIME);
+            let used = ups[arm].read().since(&before);
+            add(&mut spent[arm], &used);
+            record::merge_checks(&mut measured.checks, asked.checks.clone());
+            blocks.push(block(&ups[arm], number, started, &asked, &used));
+        }
+        if is_interrupted() {
+            measured.is_partial = true;
+            break;
+        }
+        if let Some(up) = ups.iter().find(|up| up.has_ended()) {
+            let text = format!("{} ended during the run; it printed:\n{}", up.name, up.output());
+            return Err(RunError::NotReady(text));
+        }
+        let trips = guard.boundary(&expected);
+        if trips.is_empty() {
+            measured.blocks.append(&mut blocks);
+            whole += 1;
+            progress.step();
+        } else {
+            measured.excluded.push(excluded(number, String::new(), &trips));
+        }
+        number += 1;
+    }
+    note_shortage(&mut measured, whole, turns.blocks);
+    finish(ups, &before_all, &spent, &mut measured);
+    Ok(measured)
+}
+
+/// Each block of each arm is a fresh process, alone on the machine. `start` starts an arm and says
+/// who asks it; the asker's only arm is number 0.
+///
+/// # Errors
+///
+/// A server that does not start, or what keeps the client from going on.
+pub fn separate(
+    stage: &Stage,
+    names: &[String],
+    turns: Turns,
+    progress: &mut dyn Progress,
+    mut keep: impl FnMut(&Block) -> Result<(), RunError>,
+    mut start: impl FnMut(usize) -> Result<(Up, Box<dyn Asker>), RunError>,
+    done: &[(u32, String)],
+) -> Result<Measured, RunError> {
+    let mut measured = Measured::default();
+    let begin = Instant::now();
+    let rows = orders::balanced(names.len(), turns.blocks, turns.seed);
+    for (number, row) in rows.into_iter().enumerate() {
+        let number = number as u32;
+        for arm in row {
+            if done.contains(&(number, names[arm].clone())) {
+                progress.step();
+                continue;
+            }
+            let mut tries = 0;
+            loop {
+                if is_interrupted() {
+                    measured.is_partial = true;
+                    return Ok(measured);
+                }
+                let started = begin.elapsed();
+                let (block, trips, checks) = one_run(stage, &mut start, arm, number, started)?;
+                if is_interrupted() {
+                    measured.is_partial = true;
+                    return Ok(measured);
+                }
+                tries += 1;
+                let is_last = tries == 3;
+                if !trips.is_empty() {
+                    let mut one = excluded(number, names[arm].clone(), &trips);
+                    one.is_repeated = !is_last;
+                    measured.excluded.push(one);
+                }
+                if trips.is_empty() {
+                    record::merge_checks(&mut measured.checks, checks);
+                    keep(&block)?;
+                    measured.blocks.push(block);
+                }
+                if trips.is_empty() || is_last {
+                    break;
+                }
+            }
+            progress.step();
+        }
+    }
+    Ok(measured)
+}
+
+type OneRun = (Block, Vec<Trip>, Vec<Check>);
+
+fn one_run(
+    stage: &Stage,
+    start: &mut dyn FnMut(usize) -> Result<(Up, Box<dyn Asker>), RunError>,
+    arm: usize,
+    number: u32,
+    started: Duration,
+) -> Result<OneRun, RunError> {
+    let (mut up, mut asker) = start(arm)?;
+    up.refresh();
+    let expected = Expected { servers: vec![up.id()], clients: vec![std::process::id()] };
+    let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), Tolerances::default());
+    let before = up.read();
+    let asked = asker.ask(0)?;
+    std::thread::sleep(SETTLE_TIME);
+    let used = up.read().since(&before);
+    let trips = guard.boundary(&expected);
+    let mut block = block(&up, number, started, &asked, &used);
+    block.server_user_ns = user_share(&used).map(|share| part(used.used_ns, share));
+    up.stop()?;
+    Ok((block, trips, asked.checks))
+}
+
+/// Room for blocks that are measured again.
+fn most_rows(blocks: usize) -> usize {
+    blocks + (blocks as f64 * REPEATS_SHARE).ceil() as usize
+}
+
+fn block(up: &Up, number: u32, started: Duration, asked: &Asked, used: &Spent) -> Block {
+    Block {
+        number,
+        contender: up.name.clone(),
+        started_ns: nanoseconds(started),
+        wall_ns: nanoseconds(asked.wall),
+        requests: asked.requests,
+        sent: asked.sent,
+        late: asked.late,
+        dropped: asked.dropped,
+        server_cpu_ns: used.used_ns,
+        server_user_ns: None,
+        server_wait_ns: used.waited_ns,
+        client_cpu_ns: nanoseconds(asked.client_cpu),
+        body_bytes: asked.body_bytes,
+        wire_bytes: asked.wire_bytes,
+        context_switches: Some(used.switches_voluntary + used.switches_forced),
+        memory_peak_bytes: up.holdings(false).peak_bytes,
+        latency: asked.latency.clone(),
+        errors: record::errors(&asked.faults),
+        guards: Vec::new(),
+    }
+}
+
+fn excluded(number: u32, contender: String, trips: &[Trip]) -> Excluded {
+    let reasons: Vec<String> = trips.iter().map(ToString::to_string).collect();
+    Excluded { number, contender, reason: reasons.join("; "), is_repeated: true }
+}
+
+fn note_shortage(measured: &mut Measured, whole: usize, wanted: usize) {
+    if whole < wanted && !measured.is_partial {
+        measured.checks.push(Check {
+            name: "quiet machine".to_owned(),
+            contender: None,
+            outcome: Outcome::Warned,
+            detail: format!(
+                "{} blocks were voided by guards, so {whole} of {wanted} could be measured",
+                measured.excluded.len()
+            ),
+        });
+    }
+    if let Some(last) = measured.excluded.last_mut().filter(|_| whole < wanted) {
+        last.is_repeated = false;
+    }
+}
+
+/// What needs the counters of the whole run: the split between program and kernel, for which
+/// single slices are too short, and whether servers were idle in the slices of others.
+fn finish(ups: &[Up], before_all: &[Reading], spent: &[Spent], measured: &mut Measured) {
+    let wall: u64 = measured.blocks.iter().map(|block| block.wall_ns).sum();
+    for (arm, up) in ups.iter().enumerate() {
+        let all = up.read().since(&before_all[arm]);
+        let share = user_share(&all);
+        let own = measured.blocks.iter_mut().filter(|block| block.contender == up.name);
+        let mut own_wall = 0;
+        for block in own {
+            own_wall += block.wall_ns;
+            block.server_user_ns = share.map(|share| part(block.server_cpu_ns, share));
+        }
+        let others = wall.saturating_sub(own_wall);
+        if others == 0 {
+            continue;
+        }
+        let idle = all.used_ns.saturating_sub(spent[arm].used_ns) as f64 / others as f64;
+        measured.checks.push(Check {
+            name: "idle while others are asked".to_owned(),
+            contender: Some(up.name.clone()),
+            outcome: if idle > IDLE_SHARE_MAX { Outcome::Warned } else { Outcome::Passed },
+            detail: format!("used {:.2} % of a CPU then", idle * 100.0),
+        });
+    }
+}
+
+fn user_share(spent: &Spent) -> Option<f64> {
+    let ticks = spent.user_ticks + spent.system_ticks;
+    (ticks > 0).then(|| spent.user_ticks as f64 / ticks as f64)
+}
+
+fn part(all: u64, share: f64) -> u64 {
+    (all as f64 * share).round() as u64
+}
+
+fn add(sum: &mut Spent, more: &Spent) {
+    sum.used_ns += more.used_ns;
+    sum.waited_ns += more.waited_ns;
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("a run is shorter than 500 years")
+}

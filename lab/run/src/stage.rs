@@ -1,0 +1,216 @@
+//! Where contenders run: their CPUs, their ports, their certificate, and their counters.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use peregrine_lab_contender::{Command, Places, Recipe};
+use peregrine_lab_host::cpu_sets::{self, CpuSets, Wish};
+use peregrine_lab_host::root::Root;
+use peregrine_lab_host::server::{Launch, NotReady, Patience, Server, Stopped};
+use peregrine_lab_host::topology::Topology;
+use peregrine_lab_host::usage::{Family, Holdings, Reading};
+use peregrine_lab_load::certificate::{self, CertificateFiles};
+use peregrine_lab_load::machine::{free_ports, pin_this_thread, raise_descriptor_limit};
+
+use crate::error::RunError;
+
+/// How long a server that was asked to end may take to finish what it has begun.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The most bytes of a server's output that are kept.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+
+/// What all contenders of a run have in common. Dropping it removes the certificate.
+#[derive(Debug)]
+pub struct Stage {
+    /// Where the kernel's files are read.
+    pub root: Root,
+    /// Whose CPUs are whose.
+    pub sets: CpuSets,
+    /// How many workers a server is told to have.
+    pub workers: usize,
+    /// Where built programs lie.
+    pub target: PathBuf,
+    certificate: CertificateFiles,
+    _folder: tempfile::TempDir,
+}
+
+/// A started contender.
+#[derive(Debug)]
+pub struct Up {
+    /// The name of its arm.
+    pub name: String,
+    /// Where it serves HTTP.
+    pub plain: SocketAddr,
+    /// Where it serves HTTPS, if it can.
+    pub secure: SocketAddr,
+    /// How it was started.
+    pub command: Command,
+    root: Root,
+    server: Server,
+    family: Family,
+}
+
+impl Stage {
+    /// Divides the CPUs, makes a certificate, and pins this thread to the client's CPUs. Without
+    /// `workers`, a server is told to have as many as it has CPUs.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Machine`] if the CPUs cannot be divided so, or the kernel's word.
+    pub fn set(
+        target: PathBuf,
+        wish: &Wish,
+        workers: Option<usize>,
+    ) -> Result<Stage, RunError> {
+        let root = Root::this_machine();
+        let topology = Topology::read(&root);
+        let sets = cpu_sets::choose(&topology, wish)
+            .map_err(|error| RunError::Machine(error.to_string()))?;
+        raise_descriptor_limit().map_err(RunError::io("raising the limit of open files"))?;
+        let client: Vec<usize> = sets.client.iter().copied().collect();
+        pin_this_thread(&client).map_err(RunError::io("moving to the client's CPUs"))?;
+        let folder = tempfile::tempdir().map_err(RunError::io("a temporary folder"))?;
+        let certificate =
+            certificate::write(folder.path()).map_err(RunError::io("writing a certificate"))?;
+        let workers = workers.unwrap_or(sets.server.len()).max(1);
+        Ok(Stage { root, sets, workers, target, certificate, _folder: folder })
+    }
+
+    /// The client's CPUs.
+    #[must_use]
+    pub fn client_cpus(&self) -> Vec<usize> {
+        self.sets.client.iter().copied().collect()
+    }
+
+    /// The servers' CPUs.
+    #[must_use]
+    pub fn server_cpus(&self) -> Vec<usize> {
+        self.sets.server.iter().copied().collect()
+    }
+
+    /// Starts a contender and waits until it takes connections; whether it answers rightly is for
+    /// [`crate::verify`]. `name` is that of its arm.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::NotReady`] with what it printed, or the kernel's word.
+    pub fn start(&self, recipe: &Recipe, name: &str) -> Result<Up, RunError> {
+        let ports = free_ports(2).map_err(RunError::io("looking for free ports"))?;
+        let path = |path: &std::path::Path| path.display().to_string();
+        let is_tls = recipe.is_tls_able;
+        let places = Places {
+            port: ports[0],
+            tls_port: ports[1],
+            tls_cert: if is_tls { path(&self.certificate.certificate) } else { String::new() },
+            tls_key: if is_tls { path(&self.certificate.key) } else { String::new() },
+            workers: self.workers,
+            target: self.target.clone(),
+        };
+        let command = recipe.command(&places);
+        let launch = Launch {
+            name: name.to_owned(),
+            words: command.words.clone(),
+            environment: command.environment.clone(),
+            folder: command.folder.clone(),
+            cpus: self.sets.server.clone(),
+            output_bytes_max: OUTPUT_BYTES_MAX,
+        };
+        let server = Server::start(&launch).map_err(RunError::io(format!("starting {name}")))?;
+        let [plain, secure] =
+            [ports[0], ports[1]].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let mut addresses = vec![plain];
+        if is_tls {
+            addresses.push(secure);
+        }
+        for address in addresses {
+            server.wait_ready(address, &Patience::default(), |_| Ok(())).map_err(|error| {
+                match error {
+                    NotReady::Interrupted => RunError::Interrupted,
+                    other => RunError::NotReady(other.to_string()),
+                }
+            })?;
+        }
+        let mut up = Up {
+            name: name.to_owned(),
+            plain,
+            secure,
+            command,
+            root: self.root.clone(),
+            family: Family::of(&self.root, &[server.id()]),
+            server,
+        };
+        up.refresh();
+        Ok(up)
+    }
+}
+
+impl Up {
+    /// Where the bytes go.
+    #[must_use]
+    pub fn address(&self, is_tls: bool) -> SocketAddr {
+        if is_tls { self.secure } else { self.plain }
+    }
+
+    /// The process that was started.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.server.id()
+    }
+
+    /// The process that was started and all it started, as of the last look.
+    #[must_use]
+    pub fn members(&self) -> &BTreeSet<u32> {
+        self.family.members()
+    }
+
+    /// Looks again for what it started.
+    pub fn refresh(&mut self) {
+        self.family = Family::of(&self.root, &[self.server.id()]);
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        self.family.read(&self.root)
+    }
+
+    /// Its memory; `is_exact` walks the page tables.
+    #[must_use]
+    pub fn holdings(&self, is_exact: bool) -> Holdings {
+        self.family.holdings(&self.root, is_exact)
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.server.has_ended()
+    }
+
+    /// The end of what it printed.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.server.output()
+    }
+
+    /// Asks it to end, and waits.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, if it lives on.
+    pub fn stop(self) -> Result<Stopped, RunError> {
+        self.stop_within(GRACE)
+    }
+
+    /// Asks it to end, and waits for so long before it is killed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, if it lives on.
+    pub fn stop_within(self, grace: Duration) -> Result<Stopped, RunError> {
+        let name = self.name;
+        self.server.stop(grace).map_err(RunError::io(format!("stopping {name}")))
+    }
+}
