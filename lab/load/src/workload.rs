@@ -20,7 +20,7 @@ const JSON_REPLY: &str = r#"{"message":"Hello, World!"}"#;
 #[derive(Debug, Clone)]
 pub struct Workload {
     /// The name on the command line and in the report.
-    pub name: &'static str,
+    pub name: String,
     /// The bytes of one request.
     pub request: Vec<u8>,
     /// How many requests a connection has under way: they are sent together, and the next ones
@@ -30,6 +30,19 @@ pub struct Workload {
     pub is_tls: bool,
     /// The only right answer.
     pub answer: Answer,
+    /// Further requests with their own answers, where values differ from request to request: each
+    /// connection asks all of them in turn, beginning at one that its place among the connections
+    /// decides. Empty: every request is alike.
+    pub others: Vec<Asked>,
+}
+
+/// A request and the only right answer to it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The bytes of the request.
+    pub request: Vec<u8>,
+    /// The only right answer.
+    pub answer: Answer,
 }
 
 /// The only right answer to a workload's request.
@@ -37,8 +50,8 @@ pub struct Workload {
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// Fields that must be there, by lower-case name. A media type may carry parameters.
-    pub fields: Vec<(&'static str, &'static str)>,
+    /// Fields that must be there, by name in any case. A media type may carry parameters.
+    pub fields: Vec<(String, String)>,
     /// The body.
     pub body: ExpectedBody,
 }
@@ -71,17 +84,36 @@ impl Workload {
         }
     }
 
-    fn get_json(name: &'static str, depth: usize, is_tls: bool) -> Workload {
+    /// The bytes of the request of this number, on its connection.
+    #[must_use]
+    pub fn request_at(&self, number: usize) -> &[u8] {
+        match number % (self.others.len() + 1) {
+            0 => &self.request,
+            place => &self.others[place - 1].request,
+        }
+    }
+
+    /// The only right answer to the request of this number.
+    #[must_use]
+    pub fn answer_at(&self, number: usize) -> &Answer {
+        match number % (self.others.len() + 1) {
+            0 => &self.answer,
+            place => &self.others[place - 1].answer,
+        }
+    }
+
+    fn get_json(name: &str, depth: usize, is_tls: bool) -> Workload {
         Workload {
-            name,
+            name: name.to_owned(),
             request: b"GET /json HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
             depth,
             is_tls,
             answer: Answer {
                 status: 200,
-                fields: vec![("content-type", "application/json")],
+                fields: fields(&[("content-type", "application/json")]),
                 body: ExpectedBody::Exact(JSON_REPLY.into()),
             },
+            others: Vec::new(),
         }
     }
 
@@ -95,15 +127,19 @@ impl Workload {
             PROJECT_BODY.len()
         );
         Workload {
-            name: "post-project-work",
+            name: "post-project-work".to_owned(),
             request: request.into_bytes(),
             depth: 1,
             is_tls: false,
             answer: Answer {
                 status: 201,
-                fields: vec![("content-type", "application/json"), ("x-benchmark-after", "done")],
+                fields: fields(&[
+                    ("content-type", "application/json"),
+                    ("x-benchmark-after", "done"),
+                ]),
                 body: ExpectedBody::Json(PROJECT_REPLY.into()),
             },
+            others: Vec::new(),
         }
     }
 }
@@ -151,6 +187,10 @@ impl Answer {
         reply.extend_from_slice(&body);
         reply
     }
+}
+
+fn fields(texts: &[(&str, &str)]) -> Vec<(String, String)> {
+    texts.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 pub(crate) fn is_same_json(body: &[u8], expected: &[u8]) -> bool {

@@ -64,15 +64,16 @@ fn keeping_alive(send: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Socke
 
 fn workload(depth: usize) -> Arc<Workload> {
     Arc::new(Workload {
-        name: "test",
+        name: "test".to_owned(),
         request: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
         depth,
         is_tls: false,
         answer: Answer {
             status: 200,
-            fields: vec![("content-type", "text/plain")],
+            fields: vec![("content-type".to_owned(), "text/plain".to_owned())],
             body: ExpectedBody::Exact(b"hello".to_vec()),
         },
+        others: Vec::new(),
     })
 }
 

@@ -6,7 +6,7 @@ use rustls::ClientConnection;
 
 use super::fault::{Fault, Faults};
 use super::reply::{Parsed, parse};
-use crate::workload::{Answer, Workload};
+use crate::workload::Workload;
 
 /// The state of one connection.
 pub(crate) struct Connection {
@@ -19,14 +19,21 @@ pub(crate) struct Connection {
     has_head: bool,
     /// How many requests are sent and not answered.
     pub(crate) awaited: usize,
+    /// The number of the next request, which decides what is asked.
+    next: usize,
     /// Whether the server said that it closes after the reply it sent last.
     pub(crate) is_last: bool,
 }
 
 impl Connection {
-    pub(crate) fn new(group: usize, session: Option<Box<ClientConnection>>) -> Connection {
+    /// A connection whose first request has the number `first`.
+    pub(crate) fn new(
+        group: usize,
+        session: Option<Box<ClientConnection>>,
+        first: usize,
+    ) -> Connection {
         let (part, has_head) = (Vec::new(), false);
-        Connection { group, session, part, has_head, awaited: 0, is_last: false }
+        Connection { group, session, part, has_head, awaited: 0, next: first, is_last: false }
     }
 
     /// The bytes to send for `count` requests, put into `out`.
@@ -36,15 +43,17 @@ impl Connection {
         count: usize,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
+        let numbers = self.next..self.next + count;
         self.awaited += count;
+        self.next += count;
         let Some(session) = &mut self.session else {
-            for _ in 0..count {
-                out.extend_from_slice(&workload.request);
+            for number in numbers {
+                out.extend_from_slice(workload.request_at(number));
             }
             return Ok(());
         };
-        for _ in 0..count {
-            session.writer().write_all(&workload.request)?;
+        for number in numbers {
+            session.writer().write_all(workload.request_at(number))?;
         }
         write_records(session, out)
     }
@@ -58,15 +67,15 @@ impl Connection {
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
-        answer: &Answer,
+        workload: &Workload,
         tally: (&mut u64, &mut Faults),
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         let (replies, faults) = tally;
         let Some(mut session) = self.session.take() else {
-            return self.receive_plain(bytes, answer, replies, faults);
+            return self.receive_plain(bytes, workload, replies, faults);
         };
-        let result = self.receive_records(&mut session, bytes, answer, (replies, faults));
+        let result = self.receive_records(&mut session, bytes, workload, (replies, faults));
         let written = write_records(&mut session, out).map_err(|_| Fault::Tls);
         self.session = Some(session);
         result.and(written)
@@ -76,7 +85,7 @@ impl Connection {
         &mut self,
         session: &mut ClientConnection,
         mut bytes: &[u8],
-        answer: &Answer,
+        workload: &Workload,
         (replies, faults): (&mut u64, &mut Faults),
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
@@ -89,7 +98,7 @@ impl Connection {
                 if count == 0 {
                     break;
                 }
-                self.receive_plain(plain, answer, replies, faults)?;
+                self.receive_plain(plain, workload, replies, faults)?;
                 reader.consume(count);
             }
         }
@@ -99,18 +108,18 @@ impl Connection {
     fn receive_plain(
         &mut self,
         bytes: &[u8],
-        answer: &Answer,
+        workload: &Workload,
         replies: &mut u64,
         faults: &mut Faults,
     ) -> Result<(), Fault> {
         if self.part.is_empty() {
-            let used = self.judge(bytes, answer, replies, faults)?;
+            let used = self.judge(bytes, workload, replies, faults)?;
             self.part.extend_from_slice(&bytes[used..]);
             return Ok(());
         }
         let mut part = std::mem::take(&mut self.part);
         part.extend_from_slice(bytes);
-        let used = self.judge(&part, answer, replies, faults)?;
+        let used = self.judge(&part, workload, replies, faults)?;
         part.drain(..used);
         self.part = part;
         Ok(())
@@ -120,7 +129,7 @@ impl Connection {
     fn judge(
         &mut self,
         bytes: &[u8],
-        answer: &Answer,
+        workload: &Workload,
         replies: &mut u64,
         faults: &mut Faults,
     ) -> Result<usize, Fault> {
@@ -139,6 +148,7 @@ impl Connection {
                 }
                 Parsed::Whole(count, reply) => {
                     used += count;
+                    let answer = workload.answer_at(self.next - self.awaited);
                     self.awaited -= 1;
                     self.is_last |= reply.is_last;
                     match answer.check(&reply) {

@@ -163,7 +163,7 @@ impl Client {
             if token >= self.connections.len() {
                 self.connections.resize_with(token + 1, || None);
             }
-            self.connections[token] = Some(Connection::new(group.0, session));
+            self.connections[token] = Some(Connection::new(group.0, session, token));
             self.groups[group.0].tokens.push(token);
         }
         Ok(())
@@ -263,10 +263,10 @@ impl Client {
                 // This client attaches connections that are made already.
                 Event::Connected => return,
                 Event::Data(bytes) => {
-                    let answer = &groups[connection.group].workload.answer;
+                    let workload = &groups[connection.group].workload;
                     let counts = (&mut tally.replies, &mut tally.faults);
                     outgoing.clear();
-                    let received = connection.receive(bytes, answer, counts, outgoing);
+                    let received = connection.receive(bytes, workload, counts, outgoing);
                     if !outgoing.is_empty() {
                         unsent.push((token, outgoing.clone()));
                     }

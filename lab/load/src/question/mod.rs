@@ -9,8 +9,8 @@ pub use template::{Template, TemplateError, VALUES_MAX, Values};
 
 use crate::workload::{ExpectedBody, Workload};
 
-/// A question as a user writes it. Every text but the method may hold placeholders, as described
-/// at [`Template`].
+/// A question as a user writes it. Every text may hold placeholders, as described at
+/// [`Template`]; a method with placeholders must not become `HEAD`.
 #[derive(Debug, Clone)]
 pub struct Wording {
     /// The method; the default is `GET`.
@@ -129,7 +129,7 @@ impl Question {
         Ok(Question { values, head, body, has_length, is_head, expected, is_frozen: false })
     }
 
-    /// The question of a named workload.
+    /// The question of a workload; of several requests it is the first.
     #[must_use]
     pub fn of(workload: &Workload) -> Question {
         let head_bytes = memchr::memmem::find(&workload.request, b"\r\n\r\n")
@@ -144,7 +144,7 @@ impl Question {
             .answer
             .fields
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), Some(Template::fixed(value.as_bytes()))));
+            .map(|(name, value)| (name.clone(), Some(Template::fixed(value.as_bytes()))));
         Question {
             values: Values::new(0),
             head: Template::fixed(&workload.request[..head_bytes]),

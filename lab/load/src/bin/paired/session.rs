@@ -189,7 +189,7 @@ fn run_paired(
         started_unix_s: started.as_secs(),
         command: std::env::args().collect(),
         machine,
-        workload: workload.name.to_owned(),
+        workload: workload.name.clone(),
         connections,
         engine: client.kind(),
         server_cpus: host.server_cpus.clone(),

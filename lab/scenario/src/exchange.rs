@@ -1,0 +1,267 @@
+//! A request and the only right answer to it.
+
+use peregrine_lab_load::question::{
+    BodyWording, ExpectedContent, Question, Template, TemplateError, Values, Wording,
+};
+use peregrine_lab_load::workload::{Answer, Asked, ExpectedBody, Workload};
+
+use crate::body::{BODY_BYTES_MAX, Fixtures, bytes_of_size, literal, upload_answer};
+use crate::error::{WorkloadError, Wrong};
+use crate::keys::{ReplyKeys, RequestKeys};
+
+/// How many different requests a paired run has, where values are random.
+pub const VARIANTS: u64 = 1024;
+
+/// The most fields of a request, Host included.
+const FIELDS_MAX: usize = 1000;
+
+/// A request and the only right answer to it.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    /// What the exchange shows, for people: `asked` for what a scenario times, or the probe's name.
+    pub name: String,
+    /// The request and the answer as they are written. The host and the seed are placeholders for
+    /// those given to [`Exchange::question`].
+    pub wording: Wording,
+}
+
+impl Exchange {
+    pub(crate) fn read(
+        name: &str,
+        request: RequestKeys,
+        reply: ReplyKeys,
+        fixtures: &mut Fixtures<'_>,
+    ) -> Result<Exchange, Wrong> {
+        let body = read_body(&request, fixtures).map_err(|wrong| wrong.within("request"))?;
+        let mut wording = Wording {
+            method: request.method.clone().unwrap_or_else(|| "GET".to_owned()),
+            target: request.target.clone(),
+            fields: request.fields.clone().into_iter().collect(),
+            body,
+            ..Wording::default()
+        };
+        check_request(&wording).map_err(|wrong| wrong.within("request"))?;
+        if let Some(total) = request.fields_total {
+            fill_fields(&mut wording, total).map_err(|wrong| wrong.within("request"))?;
+        }
+        let exchange = Exchange { name: name.to_owned(), wording };
+        exchange.question("localhost", 1).map_err(|error| template("request", &error))?;
+        exchange.with_reply(reply, fixtures)
+    }
+
+    fn with_reply(
+        mut self,
+        reply: ReplyKeys,
+        fixtures: &mut Fixtures<'_>,
+    ) -> Result<Exchange, Wrong> {
+        let wording = &mut self.wording;
+        let status = reply.status.unwrap_or(200);
+        if !(200..=599).contains(&status) {
+            let fix = "a final status is from 200 to 599";
+            return Err(Wrong::new("reply.status", format!("{status} ends no exchange"), fix));
+        }
+        wording.expected_status = Some(status);
+        check_fields(reply.fields.iter()).map_err(|wrong| wrong.within("reply"))?;
+        wording.expected_fields =
+            reply.fields.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
+        wording.expected_body = expected_body(reply, wording.body.as_deref(), fixtures)
+            .map_err(|wrong| wrong.within("reply"))?;
+        let question = self.question("localhost", 1).map_err(|error| template("reply", &error))?;
+        if let ExpectedContent::Json(text) = &question.expected.body {
+            let mut out = Vec::new();
+            text.render(question.values(), 0, &mut out);
+            serde_json::from_slice::<serde::de::IgnoredAny>(&out).map_err(|error| {
+                Wrong::new("reply.json", format!("it is no JSON: {error}"), "write one JSON value")
+            })?;
+        }
+        Ok(self)
+    }
+
+    /// The question, for a server that is called `host` in the Host field, with random values
+    /// that `seed` decides.
+    ///
+    /// # Errors
+    ///
+    /// A placeholder that cannot be read. The exchanges of a scenario file have none, unless
+    /// `host` has.
+    pub fn question(&self, host: &str, seed: u64) -> Result<Question, TemplateError> {
+        Question::new(&Wording { host: host.to_owned(), seed, ..self.wording.clone() })
+    }
+
+    /// Whether the body of the answer is left open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.wording.expected_body, BodyWording::Any)
+    }
+
+    /// The same exchange for paired time slices. Where values are random, [`VARIANTS`] requests
+    /// with their answers are made ahead and asked in turn; each connection begins at another one.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkloadError::Template`] as for [`Exchange::question`], or
+    /// [`WorkloadError::OpenAnswer`] if any status or any body would be right.
+    pub fn workload(
+        &self,
+        name: &str,
+        pipeline: usize,
+        is_tls: bool,
+    ) -> Result<Workload, WorkloadError> {
+        let wording = &self.wording;
+        let question =
+            self.question(&wording.host, wording.seed).map_err(WorkloadError::Template)?;
+        let count = if question.is_constant() { 1 } else { VARIANTS };
+        let mut asked = (0..count).map(|number| variant(&question, number));
+        let Asked { request, answer } = asked.next().expect("there is at least one")?;
+        Ok(Workload {
+            name: name.to_owned(),
+            request,
+            depth: pipeline,
+            is_tls,
+            answer,
+            others: asked.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// The request of this number and its answer, as bytes.
+fn variant(question: &Question, number: u64) -> Result<Asked, WorkloadError> {
+    let mut request = Vec::new();
+    question.render(number, false, &mut Vec::new(), &mut request);
+    let rendered = |text: &Template| {
+        let mut out = Vec::new();
+        text.render(question.values(), number, &mut out);
+        out
+    };
+    let expected = &question.expected;
+    let body = match &expected.body {
+        ExpectedContent::Exact(text) => ExpectedBody::Exact(rendered(text)),
+        ExpectedContent::Json(text) => ExpectedBody::Json(rendered(text)),
+        ExpectedContent::Length(length) => ExpectedBody::Length(*length),
+        ExpectedContent::Any | ExpectedContent::Sha256(_) => return Err(WorkloadError::OpenAnswer),
+    };
+    let fields = expected.fields.iter().filter_map(|(name, value)| {
+        let value = value.as_ref()?;
+        Some((name.clone(), String::from_utf8_lossy(&rendered(value)).into_owned()))
+    });
+    let status = expected.status.ok_or(WorkloadError::OpenAnswer)?;
+    Ok(Asked { request, answer: Answer { status, fields: fields.collect(), body } })
+}
+
+fn template(table: &str, error: &TemplateError) -> Wrong {
+    let fix = "write a placeholder as {counter}, {random:1..9}, {choice:a|b} or {name=..}, and \
+               double the brace if it is none";
+    Wrong::new(table, error.to_string(), fix)
+}
+
+fn read_body(request: &RequestKeys, fixtures: &mut Fixtures<'_>) -> Result<Option<Vec<u8>>, Wrong> {
+    match (&request.body, &request.body_file, request.body_size) {
+        (None, None, None) => Ok(None),
+        (Some(text), None, None) => Ok(Some(text.clone().into_bytes())),
+        (None, Some(file), None) => Ok(Some(literal(&fixtures.read("body_file", file)?))),
+        (None, None, Some(size)) if size > BODY_BYTES_MAX => {
+            let fix = format!("at most {BODY_BYTES_MAX} are allowed");
+            Err(Wrong::new("body_size", format!("{size} bytes are too many"), fix))
+        }
+        (None, None, Some(size)) => Ok(Some(literal(&bytes_of_size(size)))),
+        _ => {
+            let fix = "keep one of body, body_file and body_size";
+            Err(Wrong::new("body", "a request has one body", fix))
+        }
+    }
+}
+
+fn expected_body(
+    reply: ReplyKeys,
+    sent: Option<&[u8]>,
+    fixtures: &mut Fixtures<'_>,
+) -> Result<BodyWording, Wrong> {
+    let ReplyKeys { text, json, json_file, length, upload, .. } = reply;
+    let is_upload = upload == Some(true);
+    let rules = [text.is_some(), json.is_some(), json_file.is_some(), length.is_some(), is_upload];
+    if rules.iter().filter(|&&is_given| is_given).count() > 1 {
+        let fix = "keep one of text, json, json_file, length and upload";
+        return Err(Wrong::new("text", "a reply has one body", fix));
+    }
+    if let Some(text) = text {
+        return Ok(BodyWording::Exact(text));
+    }
+    if let Some(json) = json {
+        return Ok(BodyWording::Json(json));
+    }
+    if let Some(file) = json_file {
+        let bytes = literal(&fixtures.read("json_file", &file)?);
+        let text = String::from_utf8(bytes).map_err(|_| {
+            Wrong::new("json_file", format!("{} is not UTF-8", file.display()), "JSON is UTF-8")
+        })?;
+        return Ok(BodyWording::Json(text));
+    }
+    if let Some(length) = length {
+        if length > BODY_BYTES_MAX {
+            let fix = format!("at most {BODY_BYTES_MAX} are allowed");
+            return Err(Wrong::new("length", format!("{length} bytes are too many"), fix));
+        }
+        return Ok(BodyWording::Length(length));
+    }
+    if !is_upload {
+        return Ok(BodyWording::Any);
+    }
+    let constant = sent.and_then(|sent| {
+        let template = Template::parse(sent, &mut Values::new(1)).ok()?;
+        template.constant().map(upload_answer)
+    });
+    constant.map(BodyWording::Json).ok_or_else(|| {
+        let fix = "give the request a body without placeholders";
+        Wrong::new("upload", "the answer to an upload is computed from a fixed body", fix)
+    })
+}
+
+fn check_request(wording: &Wording) -> Result<(), Wrong> {
+    let is_method = |byte: u8| byte.is_ascii_alphanumeric() || b"-_{}=:|".contains(&byte);
+    if wording.method.is_empty() || !wording.method.bytes().all(is_method) {
+        let cause = format!("{:?} is no method", wording.method);
+        return Err(Wrong::new("method", cause, "write one such as GET"));
+    }
+    let has_slash = wording.target.starts_with('/');
+    if !has_slash || !wording.target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let cause = format!("{:?} is no path", wording.target);
+        return Err(Wrong::new("target", cause, "begin with / and encode spaces as %20"));
+    }
+    let owned = ["host", "content-length", "transfer-encoding", "connection"];
+    let is_owned = |name: &str| owned.iter().any(|other| name.eq_ignore_ascii_case(other));
+    if let Some((name, _)) = wording.fields.iter().find(|(name, _)| is_owned(name)) {
+        let fix = "remove it: the client writes this field";
+        return Err(Wrong::new(format!("fields.{name}"), "it is not the scenario's to set", fix));
+    }
+    check_fields(wording.fields.iter().map(|(name, value)| (name, value)))
+}
+
+fn check_fields<'a>(
+    mut fields: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Result<(), Wrong> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_name = |name: &str| !name.is_empty() && name.bytes().all(is_token);
+    let is_value = |value: &str| value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    match fields.find(|(name, value)| !is_name(name) || !is_value(value)) {
+        None => Ok(()),
+        Some((name, _)) => Err(Wrong::new(
+            format!("fields.{name}"),
+            "it is no field of HTTP",
+            "use letters, digits and - in names, and visible ASCII in values",
+        )),
+    }
+}
+
+/// Adds fields until the request has `total`, Host and Content-Length included.
+fn fill_fields(wording: &mut Wording, total: usize) -> Result<(), Wrong> {
+    let own = 1 + wording.fields.len() + usize::from(wording.body.is_some());
+    if !(own..=FIELDS_MAX).contains(&total) {
+        let cause = format!("the request has {own} fields already, and {total} are asked for");
+        let fix = format!("give a number from {own} to {FIELDS_MAX}");
+        return Err(Wrong::new("fields_total", cause, fix));
+    }
+    for number in 1..=total - own {
+        wording.fields.push((format!("X-Lab-Field-{number:03}"), format!("value-{number:03}")));
+    }
+    Ok(())
+}
