@@ -71,7 +71,7 @@ impl NullServer {
         let stop = is_stopped.clone();
         let thread = std::thread::spawn(move || {
             // Where it runs decides how fast it is, not whether it is right.
-            let _ = crate::process::pin_this_thread(&cpus);
+            let _ = crate::system::pin_this_thread(&cpus);
             let _ = serve(&listener, &script, &stop);
         });
         Ok(NullServer { address, is_stopped, thread: Some(thread) })

@@ -205,8 +205,8 @@ fn finished_level(
     let Some(paths) = found else { return Ok(None) };
     let read = |path: &PathBuf| {
         let name = path.display().to_string();
-        let bytes = fs::read(path).map_err(RunError::io(name.clone()))?;
-        RunFile::read(&bytes).map_err(|error| RunError::Invalid(format!("{name}: {error}")))
+        let text = fs::read_to_string(path).map_err(RunError::io(name.clone()))?;
+        RunFile::read(&text).map_err(|error| RunError::Invalid(format!("{name}: {error}")))
     };
     paths.iter().map(read).collect::<Result<_, _>>().map(Some)
 }

@@ -12,7 +12,7 @@ use peregrine_lab_host::server::{Launch, NotReady, Patience, Server, Stopped};
 use peregrine_lab_host::topology::Topology;
 use peregrine_lab_host::usage::{Family, Holdings, Reading};
 use peregrine_lab_load::certificate::{self, CertificateFiles};
-use peregrine_lab_load::machine::{free_ports, pin_this_thread, raise_descriptor_limit};
+use peregrine_lab_load::system::{free_ports, pin_this_thread, raise_descriptor_limit};
 
 use crate::error::RunError;
 

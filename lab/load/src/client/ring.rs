@@ -465,7 +465,7 @@ mod tests {
     fn closing_awaits_more_operations_than_a_hundred_turns_complete() {
         const STREAMS: usize = 2500;
         let Ok(mut ring) = Ring::new() else { return };
-        crate::process::raise_descriptor_limit().unwrap();
+        crate::system::raise_descriptor_limit().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peers = Vec::new();
         for _ in 0..STREAMS {

@@ -12,7 +12,7 @@ use super::text;
 use crate::calibration::calibrate;
 use crate::cross_check;
 use crate::generator::{Outcome, Watch, run};
-use crate::process::raise_descriptor_limit;
+use crate::system::raise_descriptor_limit;
 use crate::summary::{Record, Summary};
 
 /// How often progress is shown.

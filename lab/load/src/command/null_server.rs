@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::certificate::CertificateFiles;
 use crate::null::{self, RequestEnd, Script};
-use crate::process::raise_descriptor_limit;
+use crate::system::raise_descriptor_limit;
 use crate::workload::Workload;
 
 /// What the command prints for `--help`.

@@ -27,7 +27,7 @@ use worker::Worker;
 use crate::client::EngineKind;
 use crate::client::fault::Faults;
 use crate::client::tls;
-use crate::process::pin_this_thread;
+use crate::system::pin_this_thread;
 use crate::question::Question;
 use crate::schedule::Schedule;
 

@@ -1,0 +1,73 @@
+//! Where the lab's files are: contenders, scenarios, claims, and what is built of them.
+
+use std::path::{Path, PathBuf};
+
+use crate::exit::Failure;
+
+/// The folders that commands work with.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    /// The lab's own folder: with `contenders`, `scenarios` and `claims`.
+    pub(crate) lab: PathBuf,
+    /// Where contenders are built.
+    pub(crate) target: PathBuf,
+}
+
+impl Places {
+    /// The folders as the user wants them, or where they usually are: the lab beside this program's
+    /// sources, or below the current folder.
+    pub(crate) fn find(lab: Option<&Path>, target: Option<&Path>) -> Result<Places, Failure> {
+        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let candidates = match lab {
+            Some(lab) => vec![lab.to_owned()],
+            None => vec![PathBuf::from("lab"), PathBuf::from("."), beside],
+        };
+        let found = candidates.iter().find(|folder| folder.join("scenarios").is_dir());
+        let lab = found.and_then(|folder| folder.canonicalize().ok()).ok_or_else(|| {
+            let tried: Vec<String> =
+                candidates.iter().map(|folder| folder.display().to_string()).collect();
+            Failure::usage(format!(
+                "the lab's folder, with contenders and scenarios, is not to be found (tried: {}); \
+                 name it with --lab FOLDER",
+                tried.join(", ")
+            ))
+        })?;
+        let target = match target {
+            Some(target) => target.to_owned(),
+            None => match std::env::var_os("CARGO_TARGET_DIR") {
+                Some(target) => PathBuf::from(target).join("contenders"),
+                None => lab.join("../target/contenders"),
+            },
+        };
+        let target =
+            std::path::absolute(&target).map_err(|error| Failure::file(target.display(), &error))?;
+        Ok(Places { lab, target })
+    }
+
+    pub(crate) fn contenders(&self) -> PathBuf {
+        self.lab.join("contenders")
+    }
+
+    pub(crate) fn scenarios(&self) -> PathBuf {
+        self.lab.join("scenarios")
+    }
+
+    /// A claim file: a path as typed, below the lab, or a name in `claims`.
+    pub(crate) fn claim(&self, typed: &Path) -> PathBuf {
+        let beside = self.lab.join(typed);
+        let named = self.lab.join("claims").join(typed).with_extension("toml");
+        [typed.to_owned(), beside, named]
+            .into_iter()
+            .find(|path| path.is_file())
+            .unwrap_or_else(|| typed.to_owned())
+    }
+
+    /// A scenario file: a path as typed, below the lab, or a name in `scenarios`.
+    pub(crate) fn scenario(&self, typed: &str) -> String {
+        let beside = self.lab.join(typed);
+        if !Path::new(typed).is_file() && typed.ends_with(".toml") && beside.is_file() {
+            return beside.display().to_string();
+        }
+        typed.to_owned()
+    }
+}
