@@ -2,7 +2,8 @@
 //!
 //! Beside the log lies a record of the last build. Its time is that of the build's beginning, so
 //! that a source that is changed during a build is newer, and a build that had nothing to do still
-//! makes the program count as fresh. Its text is the compiler's version and the command.
+//! makes the program count as fresh. Its text is the compiler's version, the
+//! command and the variables that compilers heed.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::program::{Ended, Task};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, absolute};
 use crate::sources;
 use crate::state::products_are_newer;
 
@@ -23,6 +24,16 @@ const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How many lines of the output a failure shows.
 const SHOWN_LINES: usize = 20;
+
+/// Variables that change what compilers make.
+const VARIABLES: [&str; 6] = [
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_BUILD_RUSTFLAGS",
+    "GOFLAGS",
+    "CGO_ENABLED",
+    "CFLAGS",
+];
 
 /// How lines begin that tell how far a build has come.
 const PROGRESS_WORDS: [&str; 9] = [
@@ -235,11 +246,12 @@ impl Recipe {
         write().map_err(|error| BuildError::NoLog { path: path.clone(), error })
     }
 
-    /// What besides the sources decides what a build makes: a line for the compiler and one for
-    /// the command.
+    /// What besides the sources decides what a build makes: a line each for the compiler, the
+    /// command and the variables.
     fn fingerprint(&self, toolchain: &str) -> String {
-        let words: Vec<String> = self.build.iter().map(|word| format!("{word:?}")).collect();
-        format!("{toolchain}\n{}\n", words.join(" "))
+        let set = VARIABLES.iter().filter_map(|&name| Some((name, std::env::var(name).ok()?)));
+        let variables: Vec<(&str, String)> = set.collect();
+        format!("{toolchain}\n{:?}\n{variables:?}\n", self.build)
     }
 }
 
@@ -272,11 +284,6 @@ pub(crate) fn failure(
     let reason = text.strip_prefix(&recipe.fingerprint(toolchain))?;
     let is_recent = sources::modified(&records.failed) >= changed;
     is_recent.then(|| (reason.to_owned(), records.log))
-}
-
-/// The folder of built programs as an absolute path: builds run elsewhere.
-pub(crate) fn absolute(target: &Path) -> PathBuf {
-    std::path::absolute(target).unwrap_or_else(|_| target.to_owned())
 }
 
 /// The end of a build's output without its progress, from the first error if there is one.

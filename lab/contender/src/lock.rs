@@ -58,7 +58,7 @@ fn go_summed(text: &str, module: &str) -> Option<String> {
         let mut words = line.split_whitespace();
         (words.next()? == module).then(|| words.next())?
     });
-    versions.filter(|version| !version.ends_with("/go.mod")).last().map(String::from)
+    versions.filter(|version| !version.ends_with("/go.mod")).next_back().map(String::from)
 }
 
 #[cfg(test)]
