@@ -300,3 +300,36 @@ fn meaningful(output: &str) -> String {
     };
     if shown.is_empty() { "it printed nothing".to_owned() } else { shown.join("\n") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_that_takes_too_long_is_ended_with_its_children() {
+        let root = tempfile::tempdir().unwrap();
+        let mut recipe = Recipe::parse("mine={target}/mine").unwrap();
+        recipe.folder = root.path().to_owned();
+        let script = "sleep 600 & echo $! > pid; echo slow; wait";
+        recipe.build = ["sh", "-c", script].map(String::from).into();
+        let short = Duration::from_millis(300);
+        let error = recipe.build_within(short, root.path(), &mut |_| ()).unwrap_err();
+        assert!(matches!(error, BuildError::TimedOut { .. }), "{error}");
+        if let Ok(id) = fs::read_to_string(root.path().join("pid")) {
+            let path = format!("/proc/{}/status", id.trim());
+            let status = fs::read_to_string(path).unwrap_or_default();
+            assert!(status.is_empty() || status.contains("State:\tZ"), "{status}");
+        }
+        let recorded = fs::read_to_string(root.path().join("logs/mine.failed")).unwrap();
+        assert!(recorded.ends_with("it took too long"), "{recorded}");
+    }
+
+    #[test]
+    fn without_an_error_the_last_lines_are_shown_and_progress_is_not() {
+        let many: String = (0..30).map(|line| format!("line {line}\n")).collect();
+        let shown = meaningful(&format!("{many}   Compiling x\n\n"));
+        assert_eq!(shown.lines().count(), SHOWN_LINES);
+        assert!(shown.ends_with("line 29"), "{shown}");
+        assert_eq!(meaningful("  Updating index\n"), "it printed nothing");
+    }
+}

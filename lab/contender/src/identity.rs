@@ -58,12 +58,10 @@ fn number(line: &str) -> &str {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || ".-+".contains(letter);
     let words = line.split(|letter| !is_part(letter));
     let from_digit = |word: &'_ str| word.find(|letter: char| letter.is_ascii_digit());
-    let numbers = words.filter_map(|word| Some(&word[from_digit(word)?..]));
-    numbers
-        .filter(|word| word.contains('.'))
-        .map(|word| word.trim_end_matches('.'))
-        .next()
-        .unwrap_or(line)
+    let mut numbers = words
+        .filter_map(|word| Some(word[from_digit(word)?..].trim_end_matches('.')))
+        .filter(|word| word.contains('.'));
+    numbers.next().unwrap_or(line)
 }
 
 #[cfg(test)]

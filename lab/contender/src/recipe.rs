@@ -271,7 +271,9 @@ impl Recipe {
         if let Some(program) = words.first_mut()
             && program.contains('/')
         {
-            *program = self.folder.join(&*program).to_string_lossy().into_owned();
+            // Taking the path apart and together again leaves out `.`, which nobody wants to read.
+            let path: PathBuf = self.folder.join(&*program).components().collect();
+            *program = path.to_string_lossy().into_owned();
         }
         words
     }
