@@ -2,7 +2,6 @@
 //! every test of one.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may say so by its line")]
 
 use std::fs;
 use std::process::Command;

@@ -238,11 +238,17 @@ fn a_build_without_its_product_or_its_program_is_a_failure() {
 
 #[test]
 fn a_build_tells_its_progress_and_leaves_no_process_behind() {
+    // It goes on when its progress was seen, however slow the machine is.
     let place = Place::built_by(
-        "sleep 600 & echo $! > pid; echo one; sleep 0.5; cp server.sh \"$CARGO_TARGET_DIR/mine\"",
+        "sleep 600 & echo $! > pid; echo one; while [ ! -e seen ]; do sleep 0.01; done\n\
+         cp server.sh \"$CARGO_TARGET_DIR/mine\"",
     );
     let mut seen = Vec::new();
-    place.recipe().build(&place.target(), &mut |line| seen.push(line.to_owned())).unwrap();
+    let mut progress = |line: &str| {
+        seen.push(line.to_owned());
+        fs::write(place.home().join("seen"), "").unwrap();
+    };
+    place.recipe().build(&place.target(), &mut progress).unwrap();
     assert_eq!(seen, ["one"]);
     let id = fs::read_to_string(place.home().join("pid")).unwrap();
     let status = fs::read_to_string(format!("/proc/{}/status", id.trim())).unwrap_or_default();
