@@ -2,7 +2,8 @@
 //!
 //! Beside the log lies a record of the last build. Its time is that of the build's beginning, so
 //! that a source that is changed during a build is newer, and a build that had nothing to do still
-//! makes the program count as fresh. Its text is the compiler's version and the command.
+//! makes the program count as fresh. Its text is the compiler's version, the
+//! command and the variables that compilers heed.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::program::{Ended, Task};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, absolute};
 use crate::sources;
 use crate::state::products_are_newer;
 
@@ -23,6 +24,16 @@ const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// How many lines of the output a failure shows.
 const SHOWN_LINES: usize = 20;
+
+/// Variables that change what compilers make.
+const VARIABLES: [&str; 6] = [
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_BUILD_RUSTFLAGS",
+    "GOFLAGS",
+    "CGO_ENABLED",
+    "CFLAGS",
+];
 
 /// How lines begin that tell how far a build has come.
 const PROGRESS_WORDS: [&str; 9] = [
@@ -235,11 +246,12 @@ impl Recipe {
         write().map_err(|error| BuildError::NoLog { path: path.clone(), error })
     }
 
-    /// What besides the sources decides what a build makes: a line for the compiler and one for
-    /// the command.
+    /// What besides the sources decides what a build makes: a line each for the compiler, the
+    /// command and the variables.
     fn fingerprint(&self, toolchain: &str) -> String {
-        let words: Vec<String> = self.build.iter().map(|word| format!("{word:?}")).collect();
-        format!("{toolchain}\n{}\n", words.join(" "))
+        let set = VARIABLES.iter().filter_map(|&name| Some((name, std::env::var(name).ok()?)));
+        let variables: Vec<(&str, String)> = set.collect();
+        format!("{toolchain}\n{:?}\n{variables:?}\n", self.build)
     }
 }
 
@@ -274,11 +286,6 @@ pub(crate) fn failure(
     is_recent.then(|| (reason.to_owned(), records.log))
 }
 
-/// The folder of built programs as an absolute path: builds run elsewhere.
-pub(crate) fn absolute(target: &Path) -> PathBuf {
-    std::path::absolute(target).unwrap_or_else(|_| target.to_owned())
-}
-
 /// The end of a build's output without its progress, from the first error if there is one.
 fn meaningful(output: &str) -> String {
     let is_progress = |line: &&str| {
@@ -292,4 +299,37 @@ fn meaningful(output: &str) -> String {
         None => &lines[lines.len().saturating_sub(SHOWN_LINES)..],
     };
     if shown.is_empty() { "it printed nothing".to_owned() } else { shown.join("\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_that_takes_too_long_is_ended_with_its_children() {
+        let root = tempfile::tempdir().unwrap();
+        let mut recipe = Recipe::parse("mine={target}/mine").unwrap();
+        recipe.folder = root.path().to_owned();
+        let script = "sleep 600 & echo $! > pid; echo slow; wait";
+        recipe.build = ["sh", "-c", script].map(String::from).into();
+        let short = Duration::from_millis(300);
+        let error = recipe.build_within(short, root.path(), &mut |_| ()).unwrap_err();
+        assert!(matches!(error, BuildError::TimedOut { .. }), "{error}");
+        if let Ok(id) = fs::read_to_string(root.path().join("pid")) {
+            let path = format!("/proc/{}/status", id.trim());
+            let status = fs::read_to_string(path).unwrap_or_default();
+            assert!(status.is_empty() || status.contains("State:\tZ"), "{status}");
+        }
+        let recorded = fs::read_to_string(root.path().join("logs/mine.failed")).unwrap();
+        assert!(recorded.ends_with("it took too long"), "{recorded}");
+    }
+
+    #[test]
+    fn without_an_error_the_last_lines_are_shown_and_progress_is_not() {
+        let many: String = (0..30).map(|line| format!("line {line}\n")).collect();
+        let shown = meaningful(&format!("{many}   Compiling x\n\n"));
+        assert_eq!(shown.lines().count(), SHOWN_LINES);
+        assert!(shown.ends_with("line 29"), "{shown}");
+        assert_eq!(meaningful("  Updating index\n"), "it printed nothing");
+    }
 }

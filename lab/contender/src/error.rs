@@ -53,6 +53,13 @@ pub enum Fault {
     NoRustVersion(String),
     /// A reason is given, but nothing that could fail.
     NothingNeeded,
+    /// Another recipe builds the same file in another way.
+    SharedProgram {
+        /// The file, as `run` has it.
+        program: String,
+        /// The other contender.
+        other: String,
+    },
     /// A version is to be read in two ways at once.
     TwoVersions,
 }
@@ -109,6 +116,11 @@ impl fmt::Display for RecipeError {
                 formatter,
                 ", key `unobtainable`: without `needs` nothing decides it; add a command that \
                  fails where the program cannot be had"
+            ),
+            Fault::SharedProgram { program, other } => write!(
+                formatter,
+                ", key `run`: {other} builds {program} too, but otherwise, so that either would \
+                 be taken for the other; give the program another name"
             ),
             Fault::TwoVersions => write!(
                 formatter,

@@ -5,8 +5,7 @@ use std::path::Path;
 use peregrine_lab_host::environment::sha256;
 use peregrine_lab_model::contender::Contender;
 
-use crate::build::absolute;
-use crate::recipe::{Places, Recipe};
+use crate::recipe::{Places, Recipe, absolute};
 
 /// Said where a recipe tells how to find a version, but that did not succeed.
 const UNKNOWN: &str = "unknown";
@@ -17,7 +16,11 @@ impl Recipe {
     /// the same on another machine. The workers are left for the caller to say.
     #[must_use]
     pub fn identity(&self, target: &Path) -> Contender {
-        let target = &absolute(target);
+        let toolchain = self.toolchain().unwrap_or_else(|_| UNKNOWN.to_owned());
+        self.identity_of(&absolute(target), toolchain)
+    }
+
+    pub(crate) fn identity_of(&self, target: &Path, toolchain: String) -> Contender {
         let hash = |path: &Path| sha256(path).unwrap_or_default();
         // Behind an interpreter it is the built file that tells one program from another.
         let program = self.products(target).into_iter().next().or_else(|| self.program(target));
@@ -25,7 +28,7 @@ impl Recipe {
             name: self.name.clone(),
             class: self.class,
             version: self.framework_version(target),
-            toolchain: self.toolchain().unwrap_or_else(|_| UNKNOWN.to_owned()),
+            toolchain,
             allocator: self.allocator.clone(),
             build: self.build.clone(),
             run: self.run.clone(),
@@ -55,12 +58,10 @@ fn number(line: &str) -> &str {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || ".-+".contains(letter);
     let words = line.split(|letter| !is_part(letter));
     let from_digit = |word: &'_ str| word.find(|letter: char| letter.is_ascii_digit());
-    let numbers = words.filter_map(|word| Some(&word[from_digit(word)?..]));
-    numbers
-        .filter(|word| word.contains('.'))
-        .map(|word| word.trim_end_matches('.'))
-        .next()
-        .unwrap_or(line)
+    let mut numbers = words
+        .filter_map(|word| Some(word[from_digit(word)?..].trim_end_matches('.')))
+        .filter(|word| word.contains('.'));
+    numbers.next().unwrap_or(line)
 }
 
 #[cfg(test)]

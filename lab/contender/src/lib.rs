@@ -6,7 +6,7 @@
 //! to the host control. What cannot be had on this machine is said with its reason, never left out.
 //!
 //! Where to start: [`recipe`] reads the files, [`state`] says what stands in the way of a contender,
-//! [`build`] builds it, [`identity`] says what was built, [`select`] finds the wanted ones by name
+//! [`build`] builds it, [`identity`] says what was built, [`mod@select`] finds the wanted ones by name
 //! and lists all.
 
 #![forbid(unsafe_code)]

@@ -54,11 +54,11 @@ fn go_required(text: &str, module: &str) -> Option<String> {
 
 /// From `go.sum`, the last of the lines that are for whole modules.
 fn go_summed(text: &str, module: &str) -> Option<String> {
-    let versions = text.lines().filter_map(|line| {
+    let mut versions = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         (words.next()? == module).then(|| words.next())?
     });
-    versions.filter(|version| !version.ends_with("/go.mod")).last().map(String::from)
+    versions.rfind(|version| !version.ends_with("/go.mod")).map(String::from)
 }
 
 #[cfg(test)]

@@ -151,7 +151,8 @@ enum WrittenClass {
 ///
 /// # Errors
 ///
-/// That of the first bad recipe, or that `contenders` cannot be read.
+/// That of the first bad recipe, that two of them build one file in two ways, or that `contenders`
+/// cannot be read.
 pub fn all(contenders: &Path) -> Result<Vec<Recipe>, RecipeError> {
     let unreadable =
         |error| RecipeError { file: contenders.to_owned(), fault: Fault::Unreadable(error) };
@@ -163,7 +164,7 @@ pub fn all(contenders: &Path) -> Result<Vec<Recipe>, RecipeError> {
         }
     }
     recipes.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(recipes)
+    clash(&recipes).map_or(Ok(recipes), Err)
 }
 
 impl Recipe {
@@ -220,6 +221,17 @@ impl Recipe {
     /// The command that starts the contender.
     #[must_use]
     pub fn command(&self, places: &Places) -> Command {
+        // Paths that the caller means from here would mean others in the contender's folder.
+        let path = |text: &String| match text.as_str() {
+            "" => String::new(),
+            text => absolute(Path::new(text)).to_string_lossy().into_owned(),
+        };
+        let places = &Places {
+            tls_cert: path(&places.tls_cert),
+            tls_key: path(&places.tls_key),
+            target: absolute(&places.target),
+            ..*places
+        };
         let mut environment: BTreeMap<String, String> = self
             .environment
             .iter()
@@ -259,7 +271,9 @@ impl Recipe {
         if let Some(program) = words.first_mut()
             && program.contains('/')
         {
-            *program = self.folder.join(&*program).to_string_lossy().into_owned();
+            // Taking the path apart and together again leaves out `.`, which nobody wants to read.
+            let path: PathBuf = self.folder.join(&*program).components().collect();
+            *program = path.to_string_lossy().into_owned();
         }
         words
     }
@@ -295,7 +309,7 @@ impl Recipe {
 fn read(text: &str) -> Result<Written, Fault> {
     let malformed = |error: toml::de::Error| {
         let span = error.span();
-        let line = span.map(|span| text[..span.start].lines().count().max(1));
+        let line = span.map(|span| text[..span.start].matches('\n').count() + 1);
         let key = line.and_then(|line| text.lines().nth(line - 1)?.split_once('='));
         Fault::Malformed {
             line,
@@ -380,6 +394,29 @@ fn default_lock(folder: &Path) -> Option<PathBuf> {
     let names: &[&str] =
         if folder.join("go.mod").exists() { &["go.sum", "go.mod"] } else { &["Cargo.lock"] };
     names.iter().map(|name| folder.join(name)).find(|path| path.exists())
+}
+
+/// A path as seen from here. An empty one stays empty.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Two recipes that build one file in two ways: the second build would pass for the first.
+fn clash(recipes: &[Recipe]) -> Option<RecipeError> {
+    let is_same_file = |one: &Recipe, other: &Recipe| {
+        let (one_program, other_program) = (&one.run[0], &other.run[0]);
+        one_program == other_program && one_program.starts_with("{target}")
+    };
+    let is_other_build =
+        |one: &Recipe, other: &Recipe| (&one.build, &one.folder) != (&other.build, &other.folder);
+    recipes.iter().enumerate().find_map(|(index, recipe)| {
+        let mut earlier = recipes[..index].iter();
+        let other =
+            earlier.find(|other| is_same_file(recipe, other) && is_other_build(recipe, other))?;
+        let fault =
+            Fault::SharedProgram { program: recipe.run[0].clone(), other: other.name.clone() };
+        Some(RecipeError { file: recipe.home.join(FILE_NAME), fault })
+    })
 }
 
 /// Whether a name can be part of file names and of lists on the command line.

@@ -14,8 +14,8 @@ const FILES_MAX: usize = 20_000;
 /// Folders that hold what builds make, not what they are made of.
 const PRODUCT_FOLDERS: [&str; 2] = ["target", "node_modules"];
 
-/// Files that say how a package is built, in whichever folder above a source they lie.
-const MANIFESTS: [&str; 2] = ["Cargo.toml", "Cargo.lock"];
+/// The file that says how a package is built, in whichever folder above a source it lies.
+const MANIFEST: &str = "Cargo.toml";
 
 impl Recipe {
     /// The program that `run` starts: its path, or nothing if it is not on the PATH.
@@ -57,7 +57,7 @@ impl Recipe {
                     if !folders.insert(folder.to_owned()) {
                         break;
                     }
-                    files.extend(MANIFESTS.map(|name| folder.join(name)));
+                    files.insert(folder.join(MANIFEST));
                 }
                 files.insert(source);
             }

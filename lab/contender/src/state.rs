@@ -1,18 +1,22 @@
 //! Whether a contender can be measured here and now, and if not, why.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use peregrine_lab_model::contender::Contender;
 
-use crate::build::{self, absolute};
+use crate::build;
 use crate::program::{self, Ended, Task};
-use crate::recipe::{Need, Recipe};
+use crate::recipe::{Need, Places, Recipe, absolute};
 use crate::sources;
 
 /// How long each command of `needs` may take.
 const NEED_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How much of what a command said is told, in letters.
+const SAID_LETTERS_MAX: usize = 300;
 
 /// How much of such a command's output is kept, in bytes.
 const NEED_OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -77,17 +81,21 @@ impl fmt::Display for State {
 }
 
 impl Recipe {
-    /// Looks what stands in the way: first the recipe's `needs`, then compilers, then the program.
-    /// It runs the commands of `needs`, each for at most 20 s, and builds nothing.
+    /// Looks what stands in the way: first whether there is anything to build it with, then the
+    /// recipe's `needs`, then the compiler's version, then the program. It runs the commands of
+    /// `needs`, each for at most 20 s, and builds nothing.
     #[must_use]
     pub fn state(&self, target: &Path) -> State {
         let target = &absolute(target);
+        if let Some(reason) = not_installed(&self.build, "building") {
+            return State::Skipped { reason };
+        }
         for need in &self.needs {
-            if let Some(error) = self.failure(need) {
+            if let Some(error) = self.failure(need, target) {
                 return self.unmet(need, &error);
             }
         }
-        let toolchain = match self.lacking() {
+        let toolchain = match self.suitable_toolchain() {
             Ok(toolchain) => toolchain,
             Err(reason) => return State::Skipped { reason },
         };
@@ -97,12 +105,12 @@ impl Recipe {
                 Some(path) => State::Skipped {
                     reason: format!("{} does not exist, and nothing builds it", path.display()),
                 },
-                None => self.ready(target),
+                None => self.ready(target, toolchain),
             };
         }
         let changed = self.sources_changed(target);
         if missing.is_none() && build::is_fresh(self, target, &toolchain, changed) {
-            return self.ready(target);
+            return self.ready(target, toolchain);
         }
         match build::failure(self, target, &toolchain, changed) {
             Some((reason, log)) => State::BuildFailed { reason, log },
@@ -110,8 +118,8 @@ impl Recipe {
         }
     }
 
-    fn ready(&self, target: &Path) -> State {
-        State::Ready { identity: Box::new(self.identity(target)) }
+    fn ready(&self, target: &Path, toolchain: String) -> State {
+        State::Ready { identity: Box::new(self.identity_of(target, toolchain)) }
     }
 
     fn unmet(&self, need: &Need, error: &str) -> State {
@@ -122,14 +130,14 @@ impl Recipe {
     }
 
     /// How a need fails, in a line; nothing if it is met.
-    fn failure(&self, need: &Need) -> Option<String> {
-        let places = crate::recipe::Places::default();
+    fn failure(&self, need: &Need, target: &Path) -> Option<String> {
+        let places = Places { target: target.to_owned(), ..Places::default() };
         let words = self.filled(&need.command, &places);
         let command = words.join(" ");
         let task = Task {
             name: &self.name,
             words,
-            environment: std::collections::BTreeMap::new(),
+            environment: BTreeMap::new(),
             folder: &self.folder,
             timeout: NEED_TIMEOUT,
             output_bytes_max: NEED_OUTPUT_BYTES_MAX,
@@ -144,32 +152,33 @@ impl Recipe {
             Ended::TimedOut { .. } => format!("no answer in {} s", NEED_TIMEOUT.as_secs()),
             Ended::Interrupted { .. } => "interrupted".to_owned(),
         };
+        let how: String = how.chars().take(SAID_LETTERS_MAX).collect();
         Some(format!("`{command}`: {how}"))
     }
 
     /// The compiler's version, or what is missing to build and run it.
-    fn lacking(&self) -> Result<String, String> {
-        let places = crate::recipe::Places::default();
-        for (words, purpose) in [(&self.build, "building"), (&self.run, "running")] {
-            let filled = self.filled(words, &places);
-            let name = filled.first().filter(|name| !name.contains('/'));
-            if let Some(name) = name.filter(|name| program::find(name).is_none()) {
-                return Err(format!("`{name}`, needed for {purpose} it, is not installed"));
-            }
-        }
-        if let Some(reason) = self.lacks_rust() {
+    fn suitable_toolchain(&self) -> Result<String, String> {
+        if let Some(reason) = not_installed(&self.run, "running") {
             return Err(reason);
         }
-        self.toolchain()
+        // Where no Rust answers, the one that is wanted belongs into the reason.
+        let toolchain = self.toolchain();
+        match self.lacks_rust(toolchain.as_deref().unwrap_or_default()) {
+            Some(reason) => Err(reason),
+            None => toolchain,
+        }
     }
 }
 
+/// That a command's program is nowhere on the PATH, if so. Paths are not looked at.
+fn not_installed(words: &[String], purpose: &str) -> Option<String> {
+    let name = words.first().filter(|name| !name.contains('/'))?;
+    let is_missing = program::find(name).is_none();
+    is_missing.then(|| format!("`{name}`, needed for {purpose} it, is not installed"))
+}
+
 /// Whether all that the build made is at least as new as `changed`.
-pub(crate) fn products_are_newer(
-    recipe: &Recipe,
-    target: &Path,
-    changed: std::time::SystemTime,
-) -> bool {
+pub(crate) fn products_are_newer(recipe: &Recipe, target: &Path, changed: SystemTime) -> bool {
     recipe
         .products(target)
         .iter()

@@ -53,14 +53,20 @@ impl Recipe {
     }
 
     /// Why the compiler here is too old for the recipe; nothing if it is not.
-    pub(crate) fn lacks_rust(&self) -> Option<String> {
+    pub(crate) fn lacks_rust(&self, toolchain: &str) -> Option<String> {
         let wanted = self.rust.as_deref()?;
-        let said = match self.ask(RUST.iter().map(|&word| word.to_owned()).collect()) {
+        let said = if toolchain.starts_with("rustc ") {
+            Ok(toolchain.to_owned())
+        } else {
+            self.ask(RUST.iter().map(|&word| word.to_owned()).collect())
+        };
+        let said = match said {
             Ok(said) => said,
             Err(error) => return Some(format!("it needs Rust {wanted} or newer; {error}")),
         };
         let has = said.split_whitespace().nth(1).and_then(parse);
-        (has < parse(wanted)).then(|| format!("it needs Rust {wanted} or newer; here is {said}"))
+        let is_old = has.is_none_or(|has| parse(wanted).is_some_and(|wanted| has < wanted));
+        is_old.then(|| format!("it needs Rust {wanted} or newer; here is {said}"))
     }
 
     /// The first line that a program prints, run in the recipe's folder.

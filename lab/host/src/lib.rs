@@ -21,6 +21,7 @@ pub mod environment;
 pub mod guard;
 pub mod journal;
 pub mod plan;
+pub mod ports;
 pub mod processes;
 pub mod root;
 pub mod snapshot;
@@ -28,6 +29,8 @@ pub mod topology;
 
 #[cfg(unix)]
 pub mod interrupt;
+#[cfg(unix)]
+pub mod limits;
 #[cfg(unix)]
 mod output;
 #[cfg(unix)]

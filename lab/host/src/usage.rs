@@ -76,9 +76,21 @@ impl Family {
     /// Reads every thread's counters.
     #[must_use]
     pub fn read(&self, root: &Root) -> Reading {
+        self.reading(root, true)
+    }
+
+    /// Reads every thread's time on a CPU and in wait for one, and nothing else: one short file for
+    /// each thread, for readings that come every few milliseconds. Ticks and switches stay zero, so
+    /// compare it with readings of its kind.
+    #[must_use]
+    pub fn read_cpu(&self, root: &Root) -> Reading {
+        self.reading(root, false)
+    }
+
+    fn reading(&self, root: &Root, is_whole: bool) -> Reading {
         let mut reading = Reading::default();
         for &member in &self.members {
-            if let Some(process) = ProcessState::read(root, member) {
+            if is_whole && let Some(process) = ProcessState::read(root, member) {
                 let ticks = (process.user_ticks, process.system_ticks);
                 reading.processes.insert(member, ticks);
             }
@@ -90,10 +102,12 @@ impl Family {
                 else {
                     continue;
                 };
-                let status = root.text(&format!("{folder}/status")).unwrap_or_default();
-                let count = |name| field(&status, name).and_then(|value| value.parse().ok());
-                spent.switches_voluntary = count("voluntary_ctxt_switches").unwrap_or(0);
-                spent.switches_forced = count("nonvoluntary_ctxt_switches").unwrap_or(0);
+                if is_whole {
+                    let status = root.text(&format!("{folder}/status")).unwrap_or_default();
+                    let count = |name| field(&status, name).and_then(|value| value.parse().ok());
+                    spent.switches_voluntary = count("voluntary_ctxt_switches").unwrap_or(0);
+                    spent.switches_forced = count("nonvoluntary_ctxt_switches").unwrap_or(0);
+                }
                 reading.threads.insert((member, thread), spent);
             }
         }

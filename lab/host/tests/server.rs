@@ -249,6 +249,9 @@ fn cpu_time_memory_and_switches_of_children_are_counted() {
     assert!(family.members().len() >= 2);
     let spent = family.read(&root).since(&none);
     assert!(spent.used_ns > 5_000_000, "{spent:?}");
+    let light = family.read_cpu(&root).since(&Family::of(&root, &[]).read_cpu(&root));
+    assert!(light.used_ns >= spent.used_ns, "the later reading has no less: {light:?}, {spent:?}");
+    assert_eq!((light.switches_voluntary, light.user_ticks), (0, 0));
     let holdings = family.holdings(&root, true);
     assert!(holdings.processes >= 2 && holdings.threads >= 2, "{holdings:?}");
     assert!(holdings.anonymous_bytes > Some(0) && holdings.exact_anonymous_bytes > Some(0));

@@ -1,0 +1,31 @@
+//! Limits of this process that a measurement would run into.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Lets this process, and those it starts from here on, hold as many descriptors as the hard limit
+/// allows. Returns that number, or nothing if there is no limit.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn raise_descriptors() -> io::Result<Option<u64>> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    Ok(maximum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one_and_servers_inherit_it() {
+        let raised = raise_descriptors().unwrap();
+        assert_eq!(getrlimit(Resource::Nofile).current, raised);
+        let output = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output().unwrap();
+        let expected = raised.map_or("unlimited".to_owned(), |limit| limit.to_string());
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected);
+    }
+}
