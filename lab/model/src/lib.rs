@@ -18,6 +18,7 @@ pub mod claim;
 pub mod contender;
 pub mod histogram;
 pub mod machine;
+pub mod micro;
 pub mod plan;
 pub mod verdict;
 
@@ -32,6 +33,7 @@ use crate::check::Check;
 use crate::claim::{Audit, ClaimResult};
 use crate::contender::Contender;
 use crate::machine::Machine;
+use crate::micro::Operation;
 use crate::plan::Plan;
 use crate::verdict::{Again, Verdict};
 
@@ -90,6 +92,9 @@ pub struct RunFile {
     /// What was checked about the run itself.
     #[serde(default)]
     pub checks: Vec<Check>,
+    /// Times of operations inside a process, for a scenario that asks no server.
+    #[serde(default)]
+    pub operations: Vec<Operation>,
     /// What a paper check found in published numbers.
     #[serde(default)]
     pub audits: Vec<Audit>,

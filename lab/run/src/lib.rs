@@ -28,6 +28,7 @@ pub mod facts;
 pub mod judge;
 pub mod kinds;
 pub mod ladder;
+pub mod micro;
 pub mod progress;
 pub mod record;
 pub mod rotation;

@@ -91,13 +91,15 @@ pub fn paired(
         let mut blocks = Vec::with_capacity(row.len());
         for arm in row {
             let started = begin.elapsed();
-            let before = ups[arm].read();
+            let before = ups[arm].read_cpu();
             let asked = asker.ask(arm)?;
             std::thread::sleep(SETTLE_TIME);
-            let used = ups[arm].read().since(&before);
+            let used = ups[arm].read_cpu().since(&before);
             add(&mut spent[arm], &used);
             record::merge_checks(&mut measured.checks, asked.checks.clone());
-            blocks.push(block(&ups[arm], number, started, &asked, &used));
+            let mut block = block(&ups[arm], number, started, &asked, &used);
+            block.context_switches = None;
+            blocks.push(block);
         }
         if is_interrupted() {
             measured.is_partial = true;
@@ -257,7 +259,7 @@ fn note_shortage(measured: &mut Measured, whole: usize, wanted: usize) {
 }
 
 /// What needs the counters of the whole run: the split between program and kernel, for which
-/// single slices are too short, and whether servers were idle in the slices of others.
+/// single slices are too short, context switches, which cost a file per thread to read, and whether servers were idle in the slices of others.
 fn finish(ups: &[Up], before_all: &[Reading], spent: &[Spent], measured: &mut Measured) {
     let wall: u64 = measured.blocks.iter().map(|block| block.wall_ns).sum();
     for (arm, up) in ups.iter().enumerate() {
@@ -268,6 +270,9 @@ fn finish(ups: &[Up], before_all: &[Reading], spent: &[Spent], measured: &mut Me
         for block in own {
             own_wall += block.wall_ns;
             block.server_user_ns = share.map(|share| part(block.server_cpu_ns, share));
+            let of_all = block.server_cpu_ns as f64 / all.used_ns.max(1) as f64;
+            block.context_switches =
+                Some(part(all.switches_voluntary + all.switches_forced, of_all));
         }
         let others = wall.saturating_sub(own_wall);
         if others == 0 {

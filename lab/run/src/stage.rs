@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use peregrine_lab_contender::{Command, Places, Recipe};
 use peregrine_lab_host::cpu_sets::{self, CpuSets, Wish};
+use peregrine_lab_host::{limits, ports};
 use peregrine_lab_host::root::Root;
-use peregrine_lab_host::server::{Launch, NotReady, Patience, Server, Stopped};
+use peregrine_lab_host::server::{Launch, NotReady, Patience, Server, Stopped, pin_this_thread};
 use peregrine_lab_host::topology::Topology;
 use peregrine_lab_host::usage::{Family, Holdings, Reading};
 use peregrine_lab_load::certificate::{self, CertificateFiles};
-use peregrine_lab_load::system::{free_ports, pin_this_thread, raise_descriptor_limit};
 
 use crate::error::RunError;
 
@@ -69,9 +69,8 @@ impl Stage {
         let topology = Topology::read(&root);
         let sets = cpu_sets::choose(&topology, wish)
             .map_err(|error| RunError::Machine(error.to_string()))?;
-        raise_descriptor_limit().map_err(RunError::io("raising the limit of open files"))?;
-        let client: Vec<usize> = sets.client.iter().copied().collect();
-        pin_this_thread(&client).map_err(RunError::io("moving to the client's CPUs"))?;
+        limits::raise_descriptors().map_err(RunError::io("raising the limit of open files"))?;
+        pin_this_thread(&sets.client).map_err(RunError::io("moving to the client's CPUs"))?;
         let folder = tempfile::tempdir().map_err(RunError::io("a temporary folder"))?;
         let certificate =
             certificate::write(folder.path()).map_err(RunError::io("writing a certificate"))?;
@@ -98,7 +97,7 @@ impl Stage {
     ///
     /// [`RunError::NotReady`] with what it printed, or the kernel's word.
     pub fn start(&self, recipe: &Recipe, name: &str) -> Result<Up, RunError> {
-        let ports = free_ports(2).map_err(RunError::io("looking for free ports"))?;
+        let ports = ports::free(2).map_err(RunError::io("looking for free ports"))?;
         let path = |path: &std::path::Path| path.display().to_string();
         let is_tls = recipe.is_tls_able;
         let places = Places {
@@ -175,6 +174,13 @@ impl Up {
     #[must_use]
     pub fn read(&self) -> Reading {
         self.family.read(&self.root)
+    }
+
+    /// Its CPU time alone, which is cheap enough for each switch of short slices. Never compare it
+    /// with a whole reading.
+    #[must_use]
+    pub fn read_cpu(&self) -> Reading {
+        self.family.read_cpu(&self.root)
     }
 
     /// Its memory; `is_exact` walks the page tables.

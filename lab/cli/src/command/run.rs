@@ -1,0 +1,140 @@
+//! `lab run`: contenders under scenarios, to run files and a report.
+
+use peregrine_lab_host::interrupt::is_interrupted;
+use peregrine_lab_model::RunFile;
+use peregrine_lab_model::check::Outcome;
+use peregrine_lab_model::plan::Design;
+use peregrine_lab_model::verdict::Measure;
+use peregrine_lab_run::micro;
+use peregrine_lab_run::session::{self, Done, Session};
+use peregrine_lab_run::wanted::Wanted;
+use peregrine_lab_scenario::{Kind, Scenario};
+
+use super::report;
+use crate::bars::Bars;
+use crate::bench;
+use crate::exit::{Exit, Failure};
+use crate::options::Run;
+use crate::places::Places;
+
+pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
+    let scenarios: Vec<Scenario> = options
+        .scenarios
+        .iter()
+        .map(|name| Scenario::find(&places.scenarios(), &places.scenario(name)))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::usage)?;
+    let recipes = bench::recipes(places, &options.contenders)?;
+    if !options.bench.no_build {
+        bench::build(&recipes, places)?;
+    }
+    let (stage, facts) = bench::stage(&options.bench, places)?;
+    let mut bars = Bars::new();
+    let mut all = Done::default();
+    let count = scenarios.len() as u32;
+    for scenario in scenarios {
+        if let Kind::Micro(benchmark) = &scenario.kind {
+            let file = micro::measure(&scenario, benchmark, &facts)?;
+            std::fs::create_dir_all(&options.out)
+                .map_err(|error| Failure::file(options.out.display(), &error))?;
+            session::write_file(&options.out, &file)?;
+            all.files.push(file);
+            continue;
+        }
+        let wanted = Wanted {
+            connections: options.concurrency.clone(),
+            design: if options.repeats.is_some() { Design::Separate } else { Design::Paired },
+            blocks: options.repeats.or(options.blocks),
+            slice: options.duration,
+            warmup: options.warmup,
+            budget: options.budget.map(|budget| budget / count),
+            seed: options.bench.seed,
+            reference: options.reference.clone(),
+            effect_min: options.min_effect,
+            ..Wanted::new(scenario, recipes.clone())
+        };
+        let mut session = Session {
+            stage: &stage,
+            facts: &facts,
+            folder: Some(&options.out),
+            progress: &mut bars,
+        };
+        let done = session::measure(&mut session, &wanted)?;
+        all.files.extend(done.files);
+        all.refused.extend(done.refused);
+        if done.is_partial || is_interrupted() {
+            all.is_partial = true;
+            break;
+        }
+    }
+    for file in &all.files {
+        tell(file);
+    }
+    for path in report::write(&all.files, &options.out, [true; 3])? {
+        println!("{}", path.display());
+    }
+    Ok(exit(&all))
+}
+
+/// The headline of a run file in some lines.
+pub(super) fn tell(file: &RunFile) {
+    let plan = &file.plan;
+    println!("\n{}, {} connections, against {}:", plan.scenario, plan.connections, plan.reference);
+    for contender in &file.contenders {
+        let costs: Vec<f64> = file
+            .blocks_of(&contender.name)
+            .filter_map(|block| Some(block.server_ns_per_request()? / 1e3))
+            .collect();
+        let verdict = file.verdicts.iter().find(|verdict| {
+            verdict.contender == contender.name && verdict.measure == Measure::ServerCpu
+        });
+        let word = match (&contender.skipped, verdict) {
+            (Some(reason), _) => format!("not measured: {}", first_line(reason)),
+            (None, Some(verdict)) => format!(
+                "x {:.3} ({:.3} to {:.3}) {} {}",
+                verdict.ratio.estimate,
+                verdict.ratio.low,
+                verdict.ratio.high,
+                verdict.decision.words(),
+                verdict.note
+            ),
+            (None, None) if contender.name == plan.reference => "the reference".to_owned(),
+            (None, None) => String::new(),
+        };
+        let cost = match costs.is_empty() {
+            true => "        -".to_owned(),
+            false => format!("{:6.2} us", median(costs)),
+        };
+        println!("  {:24} {cost}  {word}", contender.name);
+    }
+    if let Some(again) = &file.again {
+        println!("  differences up to {:.1} % are noise here (A/A)", again.band * 100.0);
+    }
+    for check in file.checks.iter().filter(|check| {
+        matches!(check.outcome, Outcome::Failed) || check.name.contains("under")
+    }) {
+        let who = check.contender.as_deref().unwrap_or("the run");
+        println!("  {who}: {}: {}", check.name, first_line(&check.detail));
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}
+
+fn exit(done: &Done) -> Exit {
+    let has_failed = |file: &RunFile| file.checks.iter().any(|c| c.outcome == Outcome::Failed);
+    if done.is_partial {
+        Exit::Interrupted
+    } else if !done.refused.is_empty() || done.files.iter().any(has_failed) {
+        Exit::Wrong
+    } else {
+        Exit::Right
+    }
+}
