@@ -1,5 +1,8 @@
 //! The scenarios that the lab ships.
 
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +11,7 @@ use std::sync::Arc;
 use peregrine_lab_load::client::fault::Fault;
 use peregrine_lab_load::client::reply::{Parsed, parse_reply};
 use peregrine_lab_load::generator::Plan;
-use peregrine_lab_load::question::Question;
+use peregrine_lab_load::question::{Question, Wording};
 use peregrine_lab_scenario::{Exchange, Kind, Scenario, TlsMode, WorkloadError};
 use sha2::{Digest, Sha256};
 
@@ -111,8 +114,10 @@ fn every_exchange_accepts_its_own_answer_and_refuses_others() {
                 assert_eq!(judge(&question, number, &reply), Err(Fault::WrongStatus), "{name}");
                 reply[9..12].copy_from_slice(&status);
                 if !exchange.is_open() {
-                    // A digit or a letter of the value that comes last, or a JSON that ends early.
-                    let place = reply.iter().rposition(u8::is_ascii_alphanumeric).unwrap();
+                    // The last digit or letter of the value; an empty list has none.
+                    let start = reply.len() - split(&reply).1.len();
+                    let place = reply[start..].iter().rposition(u8::is_ascii_alphanumeric);
+                    let place = start + place.unwrap_or(0);
                     reply[place] = if reply[place] == b'1' { b'2' } else { b'1' };
                     assert_eq!(judge(&question, number, &reply), Err(Fault::WrongBody), "{name}");
                 }
@@ -146,7 +151,11 @@ fn every_timed_answer_names_its_media_type_and_every_probe_differs() {
         let fields = &exchange.wording.expected_fields;
         assert!(fields.iter().any(|(name, _)| name == "content-type"), "{}", scenario.name);
         for probe in &scenario.probes {
-            assert_ne!(rendered(probe, 1), rendered(exchange, 1), "{}", scenario.name);
+            let texts = |exchange: &Exchange| {
+                let Wording { method, target, fields, body, .. } = exchange.wording.clone();
+                (method, target, fields, body)
+            };
+            assert!(texts(probe) != texts(exchange), "{}: {}", scenario.name, probe.name);
         }
         let has_refusal =
             scenario.probes.iter().any(|probe| probe.wording.expected_status == Some(404));
