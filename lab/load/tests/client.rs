@@ -11,7 +11,7 @@ use std::time::Duration;
 use peregrine_lab_load::certificate;
 use peregrine_lab_load::client::fault::{Fault, Faults};
 use peregrine_lab_load::client::{Client, EngineKind, Stop, Tally, Target, tls};
-use peregrine_lab_load::workload::{Answer, ExpectedBody, Workload};
+use peregrine_lab_load::workload::{Answer, Asked, ExpectedBody, Workload};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -252,6 +252,39 @@ fn a_reply_larger_than_any_buffer_is_put_together() {
         let group = client.group(Target { address, tls: None }, Arc::new(large.clone()), 8);
         let tally = client.run(group, Stop::Once).unwrap();
         assert_eq!((tally.replies, tally.faults), (24, Faults::default()));
+    }
+}
+
+#[test]
+fn requests_that_differ_are_judged_by_their_own_answers() {
+    let letters = ["a", "b", "c", "d", "e"];
+    let asked = |letter: &str| Asked {
+        request: format!("GET /{letter} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes(),
+        answer: Answer { status: 200, fields: vec![], body: ExpectedBody::Exact(letter.into()) },
+    };
+    let Asked { request, answer } = asked(letters[0]);
+    let others = letters[1..].iter().map(|letter| asked(letter)).collect();
+    let varied = Arc::new(Workload { request, answer, others, ..(*workload(3)).clone() });
+    let echo = |shift: usize| {
+        server(move |mut stream| {
+            let mut head = [0; 36];
+            while stream.read_exact(&mut head).is_ok() {
+                let letter = (head[5] - b'a' + u8::try_from(shift).unwrap()) % 5 + b'a';
+                let head = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n";
+                stream.write_all(format!("{head}{}", char::from(letter)).as_bytes()).unwrap();
+            }
+        })
+    };
+    for mut client in clients() {
+        for (shift, is_right) in [(0, true), (1, false)] {
+            let target = Target { address: echo(shift), tls: None };
+            let group = client.group(target, varied.clone(), 4);
+            for _ in 0..7 {
+                let tally = client.run(group, Stop::Once).unwrap();
+                let wrong = tally.faults.count(Fault::WrongBody);
+                assert_eq!((tally.replies, wrong), if is_right { (12, 0) } else { (0, 12) });
+            }
+        }
     }
 }
 

@@ -44,9 +44,8 @@ impl Exchange {
         if let Some(total) = request.fields_total {
             fill_fields(&mut wording, total).map_err(|wrong| wrong.within("request"))?;
         }
-        let exchange = Exchange { name: name.to_owned(), wording };
-        exchange.question("localhost", 1).map_err(|error| template("request", &error))?;
-        exchange.with_reply(reply, fixtures)
+        check_placeholders(&wording).map_err(|wrong| wrong.within("request"))?;
+        Exchange { name: name.to_owned(), wording }.with_reply(reply, fixtures)
     }
 
     fn with_reply(
@@ -146,6 +145,22 @@ fn variant(question: &Question, number: u64) -> Result<Asked, WorkloadError> {
     });
     let status = expected.status.ok_or(WorkloadError::OpenAnswer)?;
     Ok(Asked { request, answer: Answer { status, fields: fields.collect(), body } })
+}
+
+/// Every text by itself, so that the key of the wrong one can be named: in the head of a request
+/// a placeholder without an end would swallow what follows.
+fn check_placeholders(wording: &Wording) -> Result<(), Wrong> {
+    let mut values = Values::new(1);
+    let mut check = |key: String, text: &[u8]| match Template::parse(text, &mut values) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(template(&key, &error)),
+    };
+    check("method".to_owned(), wording.method.as_bytes())?;
+    check("target".to_owned(), wording.target.as_bytes())?;
+    for (name, value) in &wording.fields {
+        check(format!("fields.{name}"), value.as_bytes())?;
+    }
+    check("body".to_owned(), wording.body.as_deref().unwrap_or_default())
 }
 
 fn template(table: &str, error: &TemplateError) -> Wrong {

@@ -78,8 +78,9 @@ pub struct Micro {
     pub command: Vec<String>,
     /// Where it runs.
     pub folder: PathBuf,
-    /// The environment variable that names the file which the benchmark is to write; its content
-    /// is for [`micro::read`](crate::micro::read).
+    /// The environment variable that names the file which the benchmark is to write, by its absolute
+    /// path, because cargo runs a benchmark in its package's folder. The content of the file is for
+    /// [`micro::read`](crate::micro::read).
     pub result_variable: String,
 }
 

@@ -1,0 +1,396 @@
+//! The scenarios that the lab ships.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "the helpers of tests may stop a test as well")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use peregrine_lab_load::client::fault::Fault;
+use peregrine_lab_load::client::reply::{Parsed, parse_reply};
+use peregrine_lab_load::generator::Plan;
+use peregrine_lab_load::question::{Question, Wording};
+use peregrine_lab_scenario::{Exchange, Kind, Scenario, TlsMode, WorkloadError};
+use sha2::{Digest, Sha256};
+
+fn lab() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn folder() -> PathBuf {
+    lab().join("scenarios")
+}
+
+fn all() -> Vec<Scenario> {
+    Scenario::all(&folder()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn scenario(name: &str) -> Scenario {
+    Scenario::find(&folder(), name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn timed(name: &str) -> Exchange {
+    scenario(name).exchange.expect("the scenario asks a server")
+}
+
+fn question(exchange: &Exchange) -> Question {
+    exchange.question("localhost", 7).expect("the file was checked")
+}
+
+fn judge(question: &Question, number: u64, reply: &[u8]) -> Result<(), Fault> {
+    match parse_reply(reply, question.is_head)? {
+        Parsed::Whole(used, parsed) if used == reply.len() => {
+            question.expected.check(&parsed, question.values(), number, &mut Vec::new())
+        }
+        other => panic!("not one whole reply: {other:?}"),
+    }
+}
+
+fn rendered(exchange: &Exchange, number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    question(exchange).render(number, false, &mut Vec::new(), &mut out);
+    out
+}
+
+/// The head without its empty line, and the body.
+fn split(message: &[u8]) -> (String, &[u8]) {
+    let end = message.windows(4).position(|four| four == b"\r\n\r\n").expect("a head ends");
+    (String::from_utf8(message[..end].to_vec()).unwrap(), &message[end + 4..])
+}
+
+fn every_exchange(scenario: &Scenario) -> impl Iterator<Item = &Exchange> {
+    scenario.exchange.iter().chain(&scenario.probes)
+}
+
+#[test]
+fn all_scenarios_that_the_lab_promises_are_there() {
+    let names: Vec<String> = all().into_iter().map(|scenario| scenario.name).collect();
+    let promised = [
+        "churn",
+        "example",
+        "headers-100",
+        "headers-30",
+        "headers-5",
+        "hello",
+        "hello-12",
+        "https-json",
+        "idle-10000",
+        "json",
+        "json-complex",
+        "json-sort",
+        "large-json",
+        "latency-json",
+        "one-connection",
+        "overload-2x",
+        "pipelined",
+        "project-work",
+        "router",
+        "routes-400",
+        "shutdown",
+        "slow-mix",
+        "tls-handshakes-full",
+        "tls-handshakes-resumed",
+        "upload",
+    ];
+    let sorted: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(sorted, BTreeSet::from(promised));
+}
+
+#[test]
+fn every_exchange_accepts_its_own_answer_and_refuses_others() {
+    for scenario in all() {
+        assert_eq!(scenario.probes.is_empty(), scenario.exchange.is_none(), "{}", scenario.name);
+        for exchange in every_exchange(&scenario) {
+            let name = format!("{}: {}", scenario.name, exchange.name);
+            let question = question(exchange);
+            for number in 0..20 {
+                let right = question.expected.example(question.values(), number, false);
+                let mut reply = right.expect("no scenario knows only a hash");
+                assert_eq!(judge(&question, number, &reply), Ok(()), "{name}");
+                let status = reply[9..12].to_vec();
+                reply[9..12].copy_from_slice(b"299");
+                assert_eq!(judge(&question, number, &reply), Err(Fault::WrongStatus), "{name}");
+                reply[9..12].copy_from_slice(&status);
+                if !exchange.is_open() {
+                    // The last digit or letter of the value; an empty list has none.
+                    let start = reply.len() - split(&reply).1.len();
+                    let place = reply[start..].iter().rposition(u8::is_ascii_alphanumeric);
+                    let place = start + place.unwrap_or(0);
+                    reply[place] = if reply[place] == b'1' { b'2' } else { b'1' };
+                    assert_eq!(judge(&question, number, &reply), Err(Fault::WrongBody), "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_missing_field_of_an_answer_is_noticed() {
+    for scenario in all() {
+        for exchange in every_exchange(&scenario) {
+            let question = question(exchange);
+            let reply = question.expected.example(question.values(), 0, false).unwrap();
+            let (head, body) = split(&reply);
+            for (field, _) in &exchange.wording.expected_fields {
+                let lines = head.split("\r\n").filter(|line| !line.starts_with(field.as_str()));
+                let mut cut = lines.collect::<Vec<_>>().join("\r\n").into_bytes();
+                cut.extend_from_slice(b"\r\n\r\n");
+                cut.extend_from_slice(body);
+                assert_eq!(judge(&question, 0, &cut), Err(Fault::WrongHeader), "{}", scenario.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_timed_answer_names_its_media_type_and_every_probe_differs() {
+    for scenario in all() {
+        let Some(exchange) = &scenario.exchange else { continue };
+        let fields = &exchange.wording.expected_fields;
+        assert!(fields.iter().any(|(name, _)| name == "content-type"), "{}", scenario.name);
+        for probe in &scenario.probes {
+            let texts = |exchange: &Exchange| {
+                let Wording { method, target, fields, body, .. } = exchange.wording.clone();
+                (method, target, fields, body)
+            };
+            assert!(texts(probe) != texts(exchange), "{}: {}", scenario.name, probe.name);
+        }
+        let has_refusal =
+            scenario.probes.iter().any(|probe| probe.wording.expected_status == Some(404));
+        assert!(has_refusal, "{}: a server that answers alike everywhere", scenario.name);
+    }
+}
+
+#[test]
+fn every_level_of_every_scenario_is_a_plan_that_the_generator_takes() {
+    let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    for scenario in all() {
+        let Some(exchange) = &scenario.exchange else { continue };
+        let load = &scenario.load;
+        assert!(!load.connections.is_empty());
+        for &connections in &load.connections {
+            let mut plan = Plan::new(address, Arc::new(question(exchange)));
+            plan.connections = connections + load.idle_connections;
+            plan.depth = load.pipeline;
+            plan.requests_per_connection = load.requests_per_connection;
+            assert_eq!(plan.check(), Ok(()), "{}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn requests_have_as_many_fields_as_their_names_say() {
+    for count in [5, 30, 100] {
+        let request = rendered(&timed(&format!("headers-{count}")), 0);
+        let (head, body) = split(&request);
+        let names: BTreeSet<&str> =
+            head.lines().skip(1).map(|line| line.split_once(": ").unwrap().0).collect();
+        assert_eq!((names.len(), head.lines().count() - 1, body.len()), (count, count, 0));
+        assert!(names.contains("Host") && names.contains("X-Lab-Field-001"));
+    }
+}
+
+#[test]
+fn an_upload_is_answered_with_the_hash_of_what_was_sent() {
+    let scenario = scenario("upload");
+    let lengths = [1 << 20, 3, 65_537, 4 << 20];
+    for (exchange, length) in every_exchange(&scenario).zip(lengths) {
+        let request = rendered(exchange, 0);
+        let (head, body) = split(&request);
+        assert_eq!(body.len(), length);
+        assert!(head.contains(&format!("Content-Length: {length}")));
+        let hash: String = Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+        let answer = format!(r#"{{"bytes":{length},"sha256":"{hash}"}}"#);
+        let reply = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}",
+            answer.len()
+        );
+        assert_eq!(judge(&question(exchange), 0, reply.as_bytes()), Ok(()));
+        let other = reply.replace(&hash[..8], "00000000");
+        assert_eq!(judge(&question(exchange), 0, other.as_bytes()), Err(Fault::WrongBody));
+    }
+}
+
+/// The part of a text between two others.
+fn between<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
+    let start = text.find(from).unwrap_or_else(|| panic!("{text} has no {from}")) + from.len();
+    &text[start..start + text[start..].find(to).unwrap()]
+}
+
+#[test]
+fn the_checksums_of_project_work_are_those_of_its_rule() {
+    let mut checked = 0;
+    for exchange in every_exchange(&scenario("project-work")) {
+        if exchange.wording.expected_status != Some(201) {
+            continue;
+        }
+        let request = rendered(exchange, 0);
+        let (head, body) = split(&request);
+        let event: serde_json::Value = serde_json::from_slice(body).unwrap();
+        let project = between(&head, "/projects/", "/events");
+        let tenant = between(&head, "tenant=", "&");
+        let id = between(&head, "X-Request-ID: ", "\r\n");
+        let (name, quantity) = (event["name"].as_str().unwrap(), event["quantity"].as_u64());
+        let text = format!("{project}|{tenant}|{id}|{name}|{}", quantity.unwrap());
+        let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        let question = question(exchange);
+        let reply = question.expected.example(question.values(), 0, false).unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(split(&reply).1).unwrap();
+        assert_eq!(
+            answer,
+            serde_json::json!({
+                "projectID": project, "tenant": tenant, "requestID": id, "name": name,
+                "quantity": quantity, "checksum": hash
+            })
+        );
+        checked += 1;
+    }
+    assert_eq!(checked, 3);
+}
+
+#[test]
+fn fixtures_are_what_the_contract_says() {
+    let read = |name: &str| -> serde_json::Value {
+        let text = std::fs::read(folder().join("fixtures").join(name)).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    let mut numbers = read("numbers.json").as_array().unwrap().clone();
+    numbers.sort_by_key(|number| number.as_u64().unwrap());
+    assert_eq!(numbers.len(), 64);
+    assert_eq!(read("numbers-sorted.json"), serde_json::Value::Array(numbers));
+    let large = read("large.json");
+    assert_eq!(large["count"], 1000);
+    for index in 0..1000 {
+        let expected = serde_json::json!({
+            "id": index, "name": format!("item {index}"), "price_cents": index * 37 % 10_000,
+            "tags": ["alpha", "beta", "gamma"], "in_stock": index % 3 != 0
+        });
+        assert_eq!(large["items"][index], expected);
+    }
+    assert!(large["items"].get(1000).is_none());
+    let example = read("example.json");
+    let pairs: serde_json::Map<_, _> =
+        (0..16).map(|key| (format!("key{key:02}"), key.into())).collect();
+    let expected = serde_json::json!({
+        "a": "a string of some length", "b": 4_294_967_295_u32, "c": 9_007_199_254_740_991_u64,
+        "d": 2.5, "e": 1234.0625,
+        "f": (0..16).map(|n| n * 1000).collect::<Vec<_>>(),
+        "g": (0..16).map(|n| f64::from(n) + 0.25).collect::<Vec<_>>(),
+        "h": (0..16).map(|n| format!("item {n}")).collect::<Vec<_>>(),
+        "j": pairs
+    });
+    assert_eq!(example, expected);
+    let fixtures = scenario("large-json").fixtures;
+    assert_eq!(fixtures.len(), 1);
+    assert_eq!(fixtures[0].path, PathBuf::from("fixtures/large.json"));
+}
+
+#[test]
+fn routes_vary_in_method_version_resource_and_id() {
+    let exchange = timed("routes-400");
+    let mut seen: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for number in 0..500 {
+        let request = rendered(&exchange, number);
+        let (head, _) = split(&request);
+        let words: Vec<&str> = head.split([' ', '/']).collect();
+        for (part, word) in ["method", "", "version", "resource", "id"].into_iter().zip(words) {
+            seen.entry(part).or_default().insert(word.to_owned());
+        }
+    }
+    assert_eq!((seen["method"].len(), seen["version"].len(), seen["resource"].len()), (4, 5, 10));
+    assert!(seen["id"].len() > 450);
+}
+
+#[test]
+fn about_one_in_twenty_of_the_slow_mix_waits() {
+    let exchange = timed("slow-mix");
+    let is_slow = |number: &u64| rendered(&exchange, *number).starts_with(b"GET /sleep/10 ");
+    let slow = (0..2000).filter(is_slow).count();
+    assert!((60..=140).contains(&slow), "{slow} of 2000");
+}
+
+#[test]
+fn kinds_carry_what_the_names_say() {
+    assert_eq!(scenario("overload-2x").kind, Kind::Overload { factor: 2.0 });
+    assert_eq!(scenario("latency-json").kind, Kind::Latency { shares: vec![0.5, 0.8, 0.95] });
+    assert_eq!(scenario("shutdown").kind, Kind::Shutdown);
+    let idle = scenario("idle-10000");
+    assert_eq!((idle.kind, idle.load.idle_connections), (Kind::Idle, 10_000));
+    assert_eq!(scenario("pipelined").load.pipeline, 16);
+    assert_eq!(scenario("churn").load.requests_per_connection, Some(10));
+    for (name, mode) in [("full", TlsMode::Full), ("resumed", TlsMode::Resumed)] {
+        let load = scenario(&format!("tls-handshakes-{name}")).load;
+        assert_eq!((load.tls, load.requests_per_connection), (Some(mode), Some(1)));
+    }
+    assert_eq!(scenario("https-json").load.connections, [30, 500, 5000, 8000]);
+    assert_eq!(scenario("one-connection").load.connections, [1]);
+    let Kind::Micro(micro) = scenario("router").kind else { panic!("the router is timed alone") };
+    assert_eq!(micro.result_variable, "PEREGRINE_BENCH_JSON");
+    assert!(micro.folder.join("lab/scenarios/router.toml").is_file());
+}
+
+#[test]
+fn closed_loops_have_a_paired_form_with_the_same_bytes() {
+    for scenario in all() {
+        let is_paired =
+            scenario.kind == Kind::Load && scenario.load.requests_per_connection.is_none();
+        let workload = match scenario.workload() {
+            Ok(workload) if is_paired => workload,
+            Err(WorkloadError::Unpaired(_)) if !is_paired => continue,
+            other => panic!("{}: {other:?}", scenario.name),
+        };
+        let exchange = scenario.exchange.expect("a closed loop asks");
+        let seeded = exchange.question("localhost", exchange.wording.seed).unwrap();
+        let varies = ["routes-400", "slow-mix"].contains(&scenario.name.as_str());
+        assert_eq!(workload.others.len(), if varies { 1023 } else { 0 }, "{}", scenario.name);
+        assert_eq!(workload.depth, scenario.load.pipeline);
+        assert_eq!(workload.is_tls, scenario.load.tls.is_some());
+        for number in 0..40 {
+            let mut request = Vec::new();
+            let place = if varies { number } else { 0 };
+            seeded.render(place, false, &mut Vec::new(), &mut request);
+            let at = usize::try_from(number).unwrap();
+            assert!(workload.request_at(at) == request, "{}", scenario.name);
+            let reply = workload.answer_at(at).example();
+            let Ok(Parsed::Whole(_, reply)) = parse_reply(&reply, false) else { panic!() };
+            let judged = seeded.expected.check(&reply, seeded.values(), place, &mut Vec::new());
+            assert_eq!(judged, Ok(()), "{}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn every_published_figure_has_one_scenario_that_repeats_it() {
+    let mut repeated: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for scenario in all() {
+        for figure in scenario.published {
+            repeated.entry(figure).or_default().push(scenario.name.clone());
+        }
+    }
+    for (figure, names) in &repeated {
+        assert_eq!(names.len(), 1, "{figure} is repeated by {names:?}");
+    }
+    let mut printed = BTreeSet::new();
+    for entry in std::fs::read_dir(lab().join("claims")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let page: toml::Table = toml::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let tables = [("scenarios", "id"), ("microbenchmarks", "scenario")];
+        for (table, key) in tables {
+            let rows = page.get(table).and_then(toml::Value::as_array);
+            for row in rows.into_iter().flatten() {
+                let id = row[key].as_str().unwrap();
+                printed.insert(format!("{}/{id}", page["id"].as_str().unwrap()));
+            }
+        }
+    }
+    // A client of ours does not see where a request ends and the response begins.
+    let untestable = ["rust-compare-2021/E5-request", "rust-compare-2021/E5-response"];
+    let expected: BTreeSet<String> =
+        printed.into_iter().filter(|id| !untestable.contains(&id.as_str())).collect();
+    assert_eq!(repeated.into_keys().collect::<BTreeSet<_>>(), expected);
+}
