@@ -1,14 +1,15 @@
 //! How long each trial may take.
 //!
-//! The budget is spread evenly: every trial gets the same share of what it would take in full, both
-//! for its runs as published and for its paired blocks. Where not even the least fits, trials are
-//! dropped from the last to the first, each with its reason.
+//! Every trial gets the same time, for its runs as published and for its paired blocks, but never
+//! less than its least nor more than it has use for; what one leaves goes to the others. Where not
+//! even the least of all fits, trials are dropped from the last to the first, each with its reason.
 
 use peregrine_lab_stats::power::Design;
 use peregrine_lab_stats::verdicts::SMALLEST_EFFECT;
 use serde::{Deserialize, Serialize};
 
-use crate::program::{Method, Program, Published, Trial, Unrepeated};
+use crate::method::Published;
+use crate::program::{Method, Program, Trial, Unrepeated};
 
 /// Fewer blocks than this leave no room for a correction over several pairs.
 pub const BLOCKS_LEAST: u32 = 12;
@@ -37,10 +38,13 @@ pub struct Costs {
     pub connect_s: f64,
     /// Warming up one server in the corrected trial, in seconds.
     pub warmup_s: f64,
-    /// One slice of a paired block, in seconds.
+    /// One slice of a paired block, in seconds; longer with many connections.
     pub slice_s: f64,
-    /// Changing from one server to the next, in seconds.
+    /// Changing from one server to the next, in seconds, apart from waiting for replies.
     pub switch_s: f64,
+    /// About how many requests per second a server answers here. With many connections a slice
+    /// has to be longer, so that its edges do not weigh.
+    pub requests_per_s: f64,
     /// The router benchmark, in seconds, without building.
     pub router_s: f64,
     /// The expected standard deviation of the log-ratio of one block (0.02 is 2 %).
@@ -55,6 +59,7 @@ impl Default for Costs {
             warmup_s: 0.5,
             slice_s: 0.05,
             switch_s: 0.01,
+            requests_per_s: 30_000.0,
             router_s: 60.0,
             spread: 0.03,
         }
@@ -103,6 +108,9 @@ pub struct PlannedTrial {
     pub visible_effect: Option<f64>,
 }
 
+/// How many replies each connection should get in a slice.
+const SLICE_ROUNDS: f64 = 3.0;
+
 /// How much longer a slice of the open loop is.
 const RATE_SLICE_FACTOR: f64 = 4.0;
 
@@ -111,11 +119,11 @@ const RATE_SLICE_FACTOR: f64 = 4.0;
 #[must_use]
 pub fn plan(program: &Program, budget: &Budget) -> Planned {
     let costs = &budget.costs;
-    let total = |trials: &[Trial], share: f64| {
-        trials.iter().map(|trial| designed(trial, costs, share).seconds).sum::<f64>()
+    let least = |trials: &[Trial]| {
+        trials.iter().map(|trial| designed(trial, costs, 0.0).seconds).sum::<f64>()
     };
     let mut kept = program.trials.len();
-    while kept > 0 && total(&program.trials[..kept], 0.0) > budget.seconds {
+    while kept > 0 && least(&program.trials[..kept]) > budget.seconds {
         kept -= 1;
     }
     let (trials, rest) = program.trials.split_at(kept);
@@ -131,17 +139,26 @@ pub fn plan(program: &Program, budget: &Budget) -> Planned {
             ),
         }
     });
-    let share = largest_share(|share| total(trials, share) <= budget.seconds);
-    let designed: Vec<PlannedTrial> =
-        trials.iter().map(|trial| designed(trial, costs, share)).collect();
+    // The level rises until the sum no longer fits.
+    let level = largest_share(|level| {
+        let filled = trials.iter().map(|trial| filled(trial, costs, level * budget.seconds));
+        filled.map(|trial| trial.seconds).sum::<f64>() <= budget.seconds
+    });
+    let planned: Vec<PlannedTrial> =
+        trials.iter().map(|trial| filled(trial, costs, level * budget.seconds)).collect();
     Planned {
-        seconds: designed.iter().map(|trial| trial.seconds).sum(),
+        seconds: planned.iter().map(|trial| trial.seconds).sum(),
         dropped: dropped.collect(),
-        trials: designed,
+        trials: planned,
     }
 }
 
-/// The largest share from 0 to 1 that fits, to within a thousandth.
+/// The longest design of a trial that takes no more than `seconds`, or its least.
+fn filled(trial: &Trial, costs: &Costs, seconds: f64) -> PlannedTrial {
+    designed(trial, costs, largest_share(|share| designed(trial, costs, share).seconds <= seconds))
+}
+
+/// The largest share from 0 to 1 that fits, to within a thousandth; 0 whether it fits or not.
 fn largest_share(fits: impl Fn(f64) -> bool) -> f64 {
     if fits(1.0) {
         return 1.0;
@@ -175,9 +192,13 @@ fn designed(trial: &Trial, costs: &Costs, share: f64) -> PlannedTrial {
     let blocks = even(between(BLOCKS_LEAST, BLOCKS_MOST, share));
     let arms = contenders + 1.0; // The first contender again: the A/A arm.
     let rate_blocks = if corrected.equal_rate_share.is_some() { blocks } else { 0 };
-    let rate_slice_s = costs.slice_s * RATE_SLICE_FACTOR;
-    let slices = f64::from(blocks) * (costs.slice_s + costs.switch_s)
-        + f64::from(rate_blocks) * (rate_slice_s + costs.switch_s);
+    // At the end of a slice every connection still waits for a reply.
+    let round_s = f64::from(corrected.connections) / costs.requests_per_s;
+    let slice_s = costs.slice_s.max(round_s * SLICE_ROUNDS);
+    let switch_s = costs.switch_s + round_s;
+    let rate_slice_s = slice_s * RATE_SLICE_FACTOR;
+    let slices = f64::from(blocks) * (slice_s + switch_s)
+        + f64::from(rate_blocks) * (rate_slice_s + switch_s);
     let of_corrected = arms * (start(corrected.connections) + costs.warmup_s + slices);
 
     let design = Design {
@@ -193,7 +214,7 @@ fn designed(trial: &Trial, costs: &Costs, share: f64) -> PlannedTrial {
         published_s,
         published_runs: repeats,
         blocks,
-        slice_s: costs.slice_s,
+        slice_s,
         rate_blocks,
         rate_slice_s,
         seconds: of_published + of_corrected,
@@ -229,4 +250,92 @@ fn between(least: u32, most: u32, share: f64) -> u32 {
 /// Blocks come in pairs of opposite order.
 fn even(blocks: u32) -> u32 {
     blocks - blocks % 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::{Client, Corrected};
+
+    fn trial(id: &str, connections: u32, contenders: usize, seconds: f64) -> Trial {
+        Trial {
+            id: id.to_owned(),
+            scenario: "hello".to_owned(),
+            request: String::new(),
+            contenders: (0..contenders).map(|number| number.to_string()).collect(),
+            missing: Vec::new(),
+            claims: vec![format!("claim of {id}")],
+            pairs: Vec::new(),
+            method: Method::Load {
+                published: Published {
+                    client: Client::Wrk,
+                    connections,
+                    threads: Some(1),
+                    seconds,
+                    warmup_s: 0.0,
+                    repeats: 3,
+                    timeout_s: None,
+                    remarks: Vec::new(),
+                },
+                corrected: Corrected { connections, equal_rate_share: None, remarks: Vec::new() },
+            },
+        }
+    }
+
+    fn program(trials: Vec<Trial>) -> Program {
+        Program { trials, ..Program::default() }
+    }
+
+    #[test]
+    fn all_the_time_in_the_world_gives_the_full_design() {
+        let program = program(vec![trial("a", 64, 3, 9.0)]);
+        let planned = plan(&program, &Budget::seconds(1e9));
+        let only = &planned.trials[0];
+        assert_eq!((only.published_s, only.published_runs), (9.0, 3));
+        assert_eq!((only.blocks, only.rate_blocks), (BLOCKS_MOST, 0));
+        assert!(only.visible_effect.is_some_and(|effect| effect < 0.03), "{only:?}");
+    }
+
+    #[test]
+    fn no_plan_is_longer_than_its_budget_and_more_time_never_gives_less() {
+        let trials =
+            vec![trial("a", 30, 6, 9.0), trial("b", 500, 6, 9.0), trial("c", 8000, 6, 9.0)];
+        let program = program(trials);
+        let mut before = (0, 0);
+        for seconds in (20..2000).step_by(20) {
+            let planned = plan(&program, &Budget::seconds(f64::from(seconds)));
+            assert!(planned.seconds <= f64::from(seconds), "{seconds}: {}", planned.seconds);
+            assert_eq!(planned.trials.len() + planned.dropped.len(), 3);
+            let blocks = planned.trials.iter().map(|trial| trial.blocks).sum::<u32>();
+            if planned.trials.len() == before.0 {
+                assert!(blocks >= before.1, "{seconds}");
+            }
+            assert!(planned.trials.len() >= before.0, "{seconds}");
+            assert!(planned.trials.iter().all(|trial| trial.blocks % 2 == 0));
+            before = (planned.trials.len(), blocks);
+        }
+        assert_eq!(before.0, 3);
+    }
+
+    #[test]
+    fn the_last_trial_is_dropped_first_and_its_claims_say_why() {
+        let mut program = program(vec![trial("a", 64, 4, 9.0), trial("b", 64, 4, 9.0)]);
+        let least = designed(&program.trials[0], &Costs::default(), 0.0).seconds;
+        let planned = plan(&program, &Budget::seconds(least * 1.5));
+        assert_eq!(planned.trials.len(), 1);
+        assert_eq!(planned.dropped[0].scenario, "b");
+        program.remove_trial("b", &planned.dropped[0].reason);
+        assert_eq!(program.trials.len(), 1);
+        assert!(program.reason("claim of b").is_some_and(|reason| reason.contains("no room")));
+        assert_eq!(program.reason("claim of a"), None);
+        assert!(plan(&program, &Budget::seconds(0.0)).trials.is_empty());
+    }
+
+    #[test]
+    fn a_slice_is_long_enough_for_every_connection() {
+        let program = program(vec![trial("a", 8000, 2, 9.0), trial("b", 30, 2, 9.0)]);
+        let planned = plan(&program, &Budget::seconds(1e6));
+        assert!((planned.trials[0].slice_s - 0.8).abs() < 1e-9);
+        assert!((planned.trials[1].slice_s - 0.05).abs() < 1e-9);
+    }
 }

@@ -10,7 +10,8 @@ use peregrine_lab_model::claim::{ClaimResult, Finding};
 use crate::effect::{Effect, Published, Results};
 use crate::observed::{Observed, PairJudged};
 use crate::operations;
-use crate::program::{Method, Program, Trial};
+use crate::program::{Method, Program, Trial, failures_text};
+use crate::roster::label;
 use crate::words;
 
 /// What came of every claim of `page`, in its order: exactly one result a claim.
@@ -43,12 +44,11 @@ fn result(page: &Document, program: &Program, results: Results<'_>, claim: &Clai
     let (finding, corrected, mut details) = match judgement(page, program, results, claim) {
         Ok(judged) => judged,
         Err(reason) => {
-            let partial = if is_of_operations(claim.measure) {
-                operations::times_text(page, results, claim)
-            } else {
-                trial.and_then(|trial| words::corrected_parts(page, trial, results, claim))
-            };
-            (Finding::NotTestable, partial, vec![words::named(page, claim, &reason)])
+            let why = words::named(page, claim, &reason);
+            let times = operations::times_text(page, results, claim);
+            let measured = trial.and_then(|trial| measured(page, trial, results, claim));
+            let details = std::iter::once(why).chain(times).collect();
+            (Finding::NotTestable, measured, details)
         }
     };
     let as_published = trial.and_then(|trial| words::as_published(page, trial, results, claim));
@@ -75,7 +75,8 @@ fn trial_of<'a>(program: &'a Program, claim: &Claim) -> Option<&'a Trial> {
     program.trial(claim.scenario.get_ref())
 }
 
-type Judged = (Finding, Option<String>, Vec<String>);
+/// The word, what the corrected method gave, and why.
+pub(crate) type Judged = (Finding, Option<String>, Vec<String>);
 
 fn judgement(
     page: &Document,
@@ -107,8 +108,30 @@ fn judgement(
     let finding = effect.finding(published);
     let why = words::why(finding, published, &effect, claim.form == Form::Equivalent);
     let mut details = vec![words::named(page, claim, &why)];
+    details.extend(failures(page, claim, pair));
     details.extend(words::contradiction(program, results, claim, pair, &effect));
     Ok((finding, Some(text), details))
+}
+
+/// What was measured of a claim that cannot be tested: the effect if both sides ran, or else the
+/// figures of the one that did.
+fn measured(page: &Document, trial: &Trial, results: Results<'_>, claim: &Claim) -> Option<String> {
+    let object = claim.object.as_ref()?.get_ref();
+    let pair = (claim.subject.get_ref().as_str(), object.as_str());
+    match results.effect(&trial.id, pair, claim.measure) {
+        Ok(effect) => Some(words::corrected(trial, results, claim, pair, &effect)),
+        Err(_) => words::corrected_parts(page, trial, results, claim),
+    }
+}
+
+/// What to know of a sentence that rests on a row of failures.
+fn failures(page: &Document, claim: &Claim, pair: (&str, &str)) -> Option<String> {
+    let (id, failures) = [pair.0, pair.1].into_iter().find_map(|id| {
+        let row = page.row(claim.scenario.get_ref(), id)?;
+        Some((id, failures_text(row)?))
+    })?;
+    let name = label(page, id);
+    Some(format!("The page's own row of {name} counts failures ({failures}), not right replies."))
 }
 
 /// What the claim says of subject divided by object.

@@ -164,6 +164,9 @@ impl Effect {
             let why = if judged.note.is_empty() { "no reason given" } else { &judged.note };
             return Err(format!("The comparison is void: {}.", why.trim_end_matches('.')));
         }
+        if !judged.band.is_finite() {
+            return Err("The noise of this run is not known: its A/A arm gave no ratio.".to_owned());
+        }
         if !judged.ratio.is_known() {
             return Err("The comparison gave no ratio.".to_owned());
         }

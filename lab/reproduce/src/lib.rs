@@ -19,6 +19,7 @@
 pub mod budget;
 pub mod conclude;
 mod effect;
+pub mod method;
 pub mod observed;
 mod operations;
 pub mod program;
@@ -28,13 +29,13 @@ mod words;
 
 pub use budget::{Budget, Costs, Planned, PlannedTrial, plan};
 pub use conclude::conclude;
+pub use method::{Client, Corrected, Published};
 pub use observed::{
     CorrectedFigures, LatencyFigures, Observed, OperationTime, PairJudged, PairMeasure,
     PublishedFigures, RouterTimes, equal_rate, judge_pairs,
 };
 pub use program::{
-    Client, Corrected, Method, Missing, Pair, Program, Published, Trial, Unrepeated, Untestable,
-    Version, program,
+    Method, Missing, Pair, Program, Trial, Unrepeated, Untestable, Version, program,
 };
 pub use roster::{Available, State};
 pub use stand_in::{StandIn, stand_ins};

@@ -7,7 +7,8 @@ use peregrine_lab_stats::estimates::log_ratios;
 use peregrine_lab_stats::verdicts::{self, Verdict};
 use serde::{Deserialize, Serialize};
 
-use crate::program::{EQUAL_RATE_SHARE, Pair};
+use crate::method::EQUAL_RATE_SHARE;
+use crate::program::Pair;
 
 /// One contender in one trial.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

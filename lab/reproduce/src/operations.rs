@@ -8,6 +8,7 @@ use peregrine_lab_audit::statement::Statement;
 use peregrine_lab_model::claim::Finding;
 use peregrine_lab_model::verdict::{Decision, Ratio};
 
+use crate::conclude::Judged;
 use crate::effect::{Effect, Results, is_within, side_of};
 use crate::observed::OperationTime;
 use crate::program::ROUTER;
@@ -118,7 +119,7 @@ pub(crate) fn of_one(
     results: Results<'_>,
     claim: &Claim,
     statement: Statement,
-) -> Result<Option<(Finding, Option<String>, Vec<String>)>, String> {
+) -> Result<Option<Judged>, String> {
     let (figure, limit): (&str, f64) = match statement {
         Statement::Average(mean) => ("mean", mean.high),
         Statement::Span(_, greatest) => ("greatest", greatest.high),
@@ -143,7 +144,7 @@ pub(crate) fn of_one(
     Ok(Some((finding, Some(text), vec![detail])))
 }
 
-/// The times that there are for the operations of a claim which cannot be tested.
+/// The times that there are for the operations of a claim which cannot be tested, in a sentence.
 pub(crate) fn times_text(page: &Document, results: Results<'_>, claim: &Claim) -> Option<String> {
     let text = |router: &&str| {
         let times = times(page, results, claim, router)?;
@@ -156,5 +157,5 @@ pub(crate) fn times_text(page: &Document, results: Results<'_>, claim: &Claim) -
         })
     };
     let texts: Vec<String> = NAMED.iter().filter_map(text).collect();
-    (!texts.is_empty()).then(|| format!("other routers here: {}", texts.join(", ")))
+    (!texts.is_empty()).then(|| format!("Other routers here: {}.", texts.join(", ")))
 }

@@ -5,7 +5,7 @@
 //! opponent. So the same ratio is given for a stand-in that the claim file names, in a sentence
 //! that says what it is not.
 
-use peregrine_lab_audit::claim::{Claim, Document, Measure};
+use peregrine_lab_audit::claim::{Claim, Document, Measure, StandIn as InPlace};
 use peregrine_lab_audit::quantity::Interval;
 use peregrine_lab_audit::statement::{Statement, is_of_operations};
 use peregrine_lab_model::verdict::{Decision, Ratio};
@@ -182,9 +182,7 @@ fn introductions(page: &Document, sides: &[(&str, &str)]) -> String {
         .iter()
         .filter(|(published, id)| published != id)
         .filter_map(|(published, _)| {
-            let stand_in = entry(page, published)?.stand_in.as_ref()?;
-            let (name, because) = (&stand_in.label, &stand_in.because);
-            Some(format!("{name} stands in for {}: {because}.", label(page, published)))
+            Some(introduction(page, published, entry(page, published)?.stand_in.as_ref()?))
         })
         .collect();
     sentences.join(" ")
@@ -193,63 +191,51 @@ fn introductions(page: &Document, sides: &[(&str, &str)]) -> String {
 fn of_operations(page: &Document, results: Results<'_>, claim: &Claim) -> Option<StandIn> {
     let replaced = |id: &str| {
         let stand_in = entry(page, id)?.stand_in.as_ref()?;
-        let times = operations::times(page, results, claim, &stand_in.id)?;
-        Some((stand_in.id.clone(), times))
+        Some((stand_in, operations::times(page, results, claim, &stand_in.id)?))
     };
-    let subject = claim.subject.get_ref();
-    let (subject_id, subject_times) = replaced(subject)?;
-    let published = words::published(page, claim);
-    let (object, object_id, ratio, here) = match &claim.object {
-        Some(object) => {
-            let (id, times) = replaced(object.get_ref())?;
-            let estimate = operations::ratio_of(&subject_times, &times);
-            let here = format!("\u{d7}{}", words::number(estimate));
-            let ratio = Ratio { estimate, low: f64::NAN, high: f64::NAN };
-            (Some(object.get_ref()), id, Some(ratio), here)
-        }
-        None => {
-            let times: Vec<String> =
-                subject_times.iter().map(|time| format!("{:.1} ns", time.ns)).collect();
-            (None, String::new(), None, times.join(", "))
-        }
+    let subject = claim.subject.get_ref().as_str();
+    let object = claim.object.as_ref().map(|object| object.get_ref().as_str());
+    let (in_place, times) = replaced(subject)?;
+    let other = match object {
+        Some(object) => Some(replaced(object)?),
+        None => None,
     };
-    let mut sides = vec![(subject.as_str(), subject_id.as_str())];
-    sides.extend(object.map(|object| (object.as_str(), object_id.as_str())));
-    let against = object.map_or_else(String::new, |object| {
-        format!(" against {}", running(page, object, &object_id))
+    let ratio = other.as_ref().map(|(_, of_other)| Ratio {
+        estimate: operations::ratio_of(&times, of_other),
+        low: f64::NAN,
+        high: f64::NAN,
     });
-    // Some names are both the page's and the benchmark's; the words still differ.
-    let introductions: Vec<String> = sides
-        .iter()
-        .filter_map(|(id, _)| {
-            let stand_in = entry(page, id)?.stand_in.as_ref()?;
-            let because = &stand_in.because;
-            Some(format!("{} stands in for {}: {because}.", stand_in.label, label(page, id)))
-        })
-        .collect();
-    let name = &entry(page, subject)?.stand_in.as_ref()?.label;
-    let against = match object.and_then(|object| entry(page, object)?.stand_in.as_ref()) {
-        Some(stand_in) => format!(" against {}", stand_in.label),
-        None => against,
-    };
+    let here = ratio.map_or_else(
+        || times.iter().map(|time| format!("{:.1} ns", time.ns)).collect::<Vec<_>>().join(", "),
+        |ratio| words::ratio(&ratio),
+    );
+    let other = other.map(|(stand_in, _)| stand_in);
+    let against = other.map_or_else(String::new, |other| format!(" against {}", other.label));
+    let mut introductions = introduction(page, subject, in_place);
+    if let Some((object, other)) = object.zip(other) {
+        introductions = format!("{introductions} {}", introduction(page, object, other));
+    }
     let sentence = format!(
-        "{} published {published}{}. {} Here {name}{against}: {here}. This does not test the \
+        "{} published {}{}. {introductions} Here {}{against}: {here}. This does not test the \
          published number.",
         label(page, subject),
+        words::published(page, claim),
         words::place(page, claim),
-        introductions.join(" "),
+        in_place.label,
     );
     Some(StandIn {
         claim: Some(claim.id.get_ref().clone()),
         trial: ROUTER.to_owned(),
-        published_pair: Pair::new(
-            label(page, subject),
-            object.map_or("", |object| label(page, object)),
-        ),
-        pair: Pair { contender: subject_id, reference: object_id },
+        published_pair: Pair::new(label(page, subject), object.map_or("", |id| label(page, id))),
+        pair: Pair::new(&in_place.id, other.map_or("", |other| &other.id)),
         published: Statement::of(claim).ok().and_then(Statement::ratio).map(Interval::middle),
         measured: ratio,
         decision: None,
         sentence,
     })
+}
+
+fn introduction(page: &Document, published: &str, stand_in: &InPlace) -> String {
+    let (name, because) = (&stand_in.label, &stand_in.because);
+    format!("{name} stands in for {}: {because}.", label(page, published))
 }

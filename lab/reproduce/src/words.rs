@@ -7,8 +7,9 @@ use peregrine_lab_model::claim::Finding;
 use peregrine_lab_model::verdict::{Decision, Ratio};
 
 use crate::effect::{Effect, Published, Results};
+use crate::method::Client;
 use crate::observed::{PairMeasure, PublishedFigures};
-use crate::program::{Client, Method, Program, Trial};
+use crate::program::{Method, Program, Trial};
 use crate::roster::label;
 
 /// The claim in a sentence.
