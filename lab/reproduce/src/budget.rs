@@ -4,6 +4,8 @@
 //! less than its least nor more than it has use for; what one leaves goes to the others. Where not
 //! even the least of all fits, trials are dropped from the last to the first, each with its reason.
 
+use std::fmt;
+
 use peregrine_lab_stats::power::Design;
 use peregrine_lab_stats::verdicts::SMALLEST_EFFECT;
 use serde::{Deserialize, Serialize};
@@ -108,6 +110,31 @@ pub struct PlannedTrial {
     pub visible_effect: Option<f64>,
 }
 
+impl fmt::Display for PlannedTrial {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: ", self.trial)?;
+        if self.blocks > 0 {
+            let runs = if self.published_runs == 1 { "run" } else { "runs" };
+            write!(
+                formatter,
+                "{} {runs} of {:.0} s each as published, then {} paired blocks with slices of \
+                 {:.0} ms; ",
+                self.published_runs,
+                self.published_s,
+                self.blocks,
+                self.slice_s * 1000.0
+            )?;
+            if self.rate_blocks > 0 {
+                write!(formatter, "as many at an equal rate; ")?;
+            }
+        }
+        if let Some(effect) = self.visible_effect {
+            write!(formatter, "differences of {:.1} % will show; ", effect * 100.0)?;
+        }
+        write!(formatter, "about {:.0} s", self.seconds)
+    }
+}
+
 /// How many replies each connection should get in a slice.
 const SLICE_ROUNDS: f64 = 3.0;
 
@@ -186,7 +213,7 @@ fn designed(trial: &Trial, costs: &Costs, share: f64) -> PlannedTrial {
     let published_s = published_seconds(published, share);
     // Repeats are cut before the runs themselves are: one run is what most pages had.
     let repeats = between(1, published.repeats, share);
-    let run = start(published.connections) + published.warmup_s * share + published_s;
+    let run = start(published.connections) + published.warmup_s + published_s;
     let of_published = contenders * f64::from(repeats) * run;
 
     let blocks = even(between(BLOCKS_LEAST, BLOCKS_MOST, share));
@@ -266,6 +293,7 @@ mod tests {
             missing: Vec::new(),
             claims: vec![format!("claim of {id}")],
             pairs: Vec::new(),
+            joined: Vec::new(),
             method: Method::Load {
                 published: Published {
                     client: Client::Wrk,
@@ -294,6 +322,9 @@ mod tests {
         assert_eq!((only.published_s, only.published_runs), (9.0, 3));
         assert_eq!((only.blocks, only.rate_blocks), (BLOCKS_MOST, 0));
         assert!(only.visible_effect.is_some_and(|effect| effect < 0.03), "{only:?}");
+        let text =
+            "a: 3 runs of 9 s each as published, then 120 paired blocks with slices of 50 ms";
+        assert!(only.to_string().starts_with(text), "{only}");
     }
 
     #[test]

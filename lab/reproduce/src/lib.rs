@@ -11,8 +11,8 @@
 //!
 //! It starts nothing, reads no clock and opens no file: the same input gives the same words.
 //!
-//! Where to start: [`program()`] is the way in, [`conclude()`] the way out, [`stand_ins()`] the extra,
-//! and [`budget`] decides how long each trial may take. `lab/claims/README.md` explains claim files.
+//! Where to start: [`program()`] is the way in, [`conclude()`] the way out, [`stand_ins()`] and
+//! [`rows_again()`] the extras, and [`budget`] decides how long each trial may take. `lab/claims/README.md` explains claim files.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod operations;
 pub mod program;
 mod roster;
 pub mod stand_in;
+pub mod tables;
 mod words;
 
 pub use budget::{Budget, Costs, Planned, PlannedTrial, plan};
@@ -39,3 +40,4 @@ pub use program::{
 };
 pub use roster::{Available, State};
 pub use stand_in::{StandIn, stand_ins};
+pub use tables::{PrintedRow, RowAgain, rows_again};

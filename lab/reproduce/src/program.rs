@@ -7,7 +7,7 @@ use peregrine_lab_audit::statement::is_of_operations;
 use serde::{Deserialize, Serialize};
 
 use crate::method::{Corrected, Published, methods};
-use crate::roster::{Available, Roster, entry, label};
+use crate::roster::{Available, Roster, State, entry, label};
 use crate::stand_in::substituted;
 
 /// The scenario of the lab that runs the in-process router benchmark.
@@ -74,6 +74,9 @@ pub struct Trial {
     pub claims: Vec<String>,
     /// The pairs that have to be judged, as one family.
     pub pairs: Vec<Pair>,
+    /// Pairs with contenders that joined ([`Program::join`]): a family of their own, so that they
+    /// make no claim harder to confirm.
+    pub joined: Vec<Pair>,
     /// How it is run.
     pub method: Method,
 }
@@ -157,6 +160,23 @@ impl Program {
     pub fn reason(&self, claim: &str) -> Option<&str> {
         let found = self.untestable.iter().find(|untestable| untestable.claim == claim);
         found.map(|untestable| untestable.reason.as_str())
+    }
+
+    /// Adds a contender that the page does not have to every trial that it can serve, if it is
+    /// ready: no claim is about it, but a reader sees where it stands.
+    pub fn join(&mut self, contender: &Available) {
+        let id = &contender.id;
+        let can_join = |trial: &&mut Trial| {
+            contender.state == State::Ready
+                && !trial.is_operations()
+                && !trial.contenders.contains(id)
+                && !contender.lacks.contains_key(&trial.scenario)
+        };
+        for trial in self.trials.iter_mut().filter(can_join) {
+            let others = trial.contenders.iter();
+            trial.joined.extend(others.map(|other| Pair::new(id, other)));
+            trial.contenders.push(id.clone());
+        }
     }
 
     /// Takes a trial out: its claims become untestable, for this reason (a sentence).
@@ -324,6 +344,7 @@ fn load_trial(
         missing,
         claims,
         pairs,
+        joined: Vec::new(),
         method: Method::Load { published, corrected },
     })
 }
@@ -377,6 +398,7 @@ fn router_trial(roster: &Roster<'_>, program: &Program) -> Option<Trial> {
         missing: missing.collect(),
         claims: claims.filter(|claim| program.reason(claim).is_none()).collect(),
         pairs: Vec::new(),
+        joined: Vec::new(),
         method: Method::Operations,
     })
 }

@@ -248,9 +248,9 @@ fn what_cannot_be_judged_says_why() {
     let other = PairJudged { trial: "T".to_owned(), ..good.clone() };
     let cases: [(&[Observed], &[PairJudged], &str); 7] = [
         (&[], &[], "no figures of One"),
-        (&[observed("one")], &[good.clone()], "no figures of Two"),
+        (&[observed("one")], std::slice::from_ref(&good), "no figures of Two"),
         (&both(), &[other], "One and Two were not compared"),
-        (&wrong, &[good], "Two gave 3 wrong replies"),
+        (&wrong, std::slice::from_ref(&good), "Two gave 3 wrong replies"),
         (&both(), &[void], "void: the A/A arm was disturbed."),
         (&both(), &[noisy], "noise of this run is not known"),
         (&both(), &[unknown], "gave no ratio"),

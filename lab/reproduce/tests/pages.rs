@@ -9,7 +9,7 @@ use peregrine_lab_model::claim::Finding;
 use peregrine_lab_reproduce::{
     Available, Budget, Client, Corrected, CorrectedFigures, Method, Observed, Pair, PairMeasure,
     Program, Published, PublishedFigures, RouterTimes, State, Trial, conclude, judge_pairs, plan,
-    program, stand_ins,
+    program, rows_again, stand_ins,
 };
 
 const PAGES: [&str; 5] =
@@ -86,7 +86,7 @@ fn every_page_has_the_trials_that_its_tables_need() {
     assert_eq!(shape(&tako), [("C1", "hello", 4, 5)]);
     assert!(tako.untestable.is_empty());
     let five = programmed("rust-five-hello");
-    assert_eq!(shape(&five), [("D", "hello-12", 5, 5)]);
+    assert_eq!(shape(&five), [("D", "hello", 5, 5)]);
     let compare = programmed("rust-compare-2021");
     let expected = [
         ("E1", "hello-12", 3, 2),
@@ -179,6 +179,44 @@ fn every_claim_has_one_result_even_if_nothing_was_run() {
             }
         }
     }
+}
+
+#[test]
+fn a_contender_that_is_not_the_pages_joins_with_pairs_of_its_own() {
+    let mut program = programmed("rust-five-hello");
+    let before = program.trials[0].pairs.clone();
+    program.join(&Available::ready("peregrine", None));
+    program.join(&Available::ready("peregrine", None));
+    let trial = &program.trials[0];
+    assert_eq!(trial.contenders.len(), 6);
+    assert_eq!((&trial.pairs, trial.joined.len()), (&before, 5));
+    assert!(trial.joined.iter().all(|pair| pair.contender == "peregrine"));
+    let mut lacking = Available::ready("axum", None);
+    lacking.lacks.insert("hello".to_owned(), "it has no greeting".to_owned());
+    program.join(&lacking);
+    let state = State::Skipped("it is not built".to_owned());
+    program.join(&Available { state, ..Available::ready("ntex", None) });
+    assert_eq!(program.trials[0].contenders.len(), 6);
+    let mut alos = programmed("alos-https");
+    alos.join(&Available::ready("peregrine", None));
+    assert_eq!(alos, programmed("alos-https"), "it stands in already, and no router benchmark");
+}
+
+#[test]
+fn every_printed_row_stands_beside_what_came_out_here() {
+    let (page, program) = (page("alos-https"), programmed("alos-https"));
+    let all = observed("A2", &[("peregrine", 1000.0), ("actix-web", 1300.0)]);
+    let rows = rows_again(&page, &program, &all);
+    // Six printed rows and one that stands in, of four tables.
+    assert_eq!(rows.len(), 28);
+    let of = |id: &str| rows.iter().find(|r| r.trial == "A2" && r.contender == id).unwrap();
+    assert_eq!(of("alos").printed.as_ref().unwrap().rate.as_deref(), Some("240,707"));
+    let missing = of("alos").missing.as_deref();
+    assert_eq!(missing, Some("cannot be had: the module proxy does not have it"));
+    assert!(of("actix-web").published.is_some() && of("actix-web").missing.is_none());
+    assert!(of("fiber").published.is_none() && of("fiber").missing.is_none());
+    assert_eq!(of("peregrine").printed, None);
+    assert!(of("peregrine").corrected.is_some());
 }
 
 #[test]
