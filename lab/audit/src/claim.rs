@@ -171,6 +171,25 @@ pub struct Contender {
     pub label: String,
     /// The version as printed.
     pub version: Option<Fact>,
+    /// The version that the program's published source names, where the page prints none. The
+    /// audit does not count it as printed.
+    pub version_elsewhere: Option<String>,
+    /// Why nobody can run it, if the lab knows: not the page's words.
+    pub unobtainable: Option<String>,
+    /// What is run in its place where it cannot be had, beside the claims: not the page's words.
+    pub stand_in: Option<StandIn>,
+}
+
+/// Another contender, for information where the page's own cannot be had.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StandIn {
+    /// The name of its folder in `lab/contenders`, or of a router in the router benchmark.
+    pub id: String,
+    /// Its name in sentences.
+    pub label: String,
+    /// Why this one, in a clause such as `the framework that this driver runs on`.
+    pub because: String,
 }
 
 /// What was asked, and with how many connections.
@@ -191,6 +210,8 @@ pub struct Scenario {
     pub duration: Option<Printed<Time>>,
     /// The command line, if the page prints it or its parts.
     pub command: Option<Fact>,
+    /// Why the lab cannot repeat it, if so: not the page's words.
+    pub unrepeatable: Option<String>,
 }
 
 /// The numbers of one contender in one scenario, each as printed.
@@ -299,6 +320,8 @@ pub struct Microbenchmark {
 pub struct Operation {
     /// What was looked up or done.
     pub name: String,
+    /// The case of the lab's router benchmark that is nearest to it, if one is.
+    pub case: Option<String>,
     /// A time per column of the table.
     pub times: Spanned<Vec<Printed<Time>>>,
 }

@@ -34,6 +34,7 @@ pub fn document(arguments: &[String]) -> Result<Document, InputError> {
         threads: options.whole("--threads")?,
         duration: options.printed("--duration")?,
         command: None,
+        unrepeatable: None,
     };
     options.refuse_rest()?;
     Ok(Document {
