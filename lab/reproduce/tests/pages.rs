@@ -314,6 +314,7 @@ fn what_stands_in_is_measured_and_said_to_test_nothing() {
     let measured = first.measured.unwrap();
     assert!((measured.estimate - 1.3).abs() < 0.01 && measured.low > 1.29, "{measured:?}");
     assert!(first.sentence.contains("ALOS HTTP published \u{d7}1.457 against Actix Web"));
+    assert!(first.sentence.contains("] requests per second of server CPU time, faster."));
     assert!(first.sentence.ends_with("This does not test the published number."));
     assert_eq!(of("transfer-over-fiber").measured.map(|r| r.estimate > 1.9), Some(true));
     assert_eq!(of("rate-over-echo").measured, None, "it was not run");
