@@ -171,8 +171,8 @@ pub struct Contender {
     pub label: String,
     /// The version as printed.
     pub version: Option<Fact>,
-    /// The version that the program's published source names, where the page prints none. The
-    /// audit does not count it as printed.
+    /// The version as known from elsewhere, where the page prints none. The audit does not count
+    /// it as printed.
     pub version_elsewhere: Option<String>,
     /// Why nobody can run it, if the lab knows: not the page's words.
     pub unobtainable: Option<String>,
@@ -188,7 +188,7 @@ pub struct StandIn {
     pub id: String,
     /// Its name in sentences.
     pub label: String,
-    /// Why this one, in a clause such as `the framework that this driver runs on`.
+    /// Why this one, in a clause such as `what this driver runs on`.
     pub because: String,
 }
 

@@ -308,3 +308,55 @@ pub fn equal_rate(closed_rates: &[f64]) -> Option<f64> {
     let slowest = closed_rates.iter().copied().filter(|rate| *rate > 0.0).reduce(f64::min)?;
     Some(slowest * EQUAL_RATE_SHARE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(measure: PairMeasure) -> PairJudged {
+        let blocks = |value: f64, step: usize| -> Vec<f64> {
+            (0..20).map(|block| value * (1.0 + ((block * step) % 5) as f64 / 1000.0)).collect()
+        };
+        let values = BTreeMap::from([
+            ("one".to_owned(), blocks(150.0, 2)),
+            ("two".to_owned(), blocks(100.0, 3)),
+        ]);
+        let pairs = [Pair::new("one", "two"), Pair::new("one", "absent")];
+        let mut judged = judge_pairs("T", measure, &pairs, &values, 0.01, 7);
+        assert_eq!(judged.len(), 1, "a pair without values is left out");
+        judged.remove(0)
+    }
+
+    #[test]
+    fn half_as_much_again_is_faster_as_a_rate_and_slower_as_a_cost() {
+        let table = [
+            (PairMeasure::Throughput, Decision::Faster),
+            (PairMeasure::ServerCpu, Decision::Slower),
+            (PairMeasure::LatencyP99, Decision::Slower),
+        ];
+        for (measure, expected) in table {
+            let judged = judged(measure);
+            assert_eq!((judged.decision, judged.blocks), (expected, 20), "{measure:?}");
+            let Ratio { estimate, low, high } = judged.ratio;
+            assert!((estimate - 1.5).abs() < 0.01, "{estimate}");
+            assert!(1.49 < low && low < estimate && estimate < high && high < 1.51);
+        }
+    }
+
+    #[test]
+    fn a_pair_turned_round_has_the_inverse_ratio_and_the_other_word() {
+        let judged = judged(PairMeasure::ServerCpu);
+        let reversed = judged.reversed();
+        assert_eq!((reversed.contender.as_str(), reversed.reference.as_str()), ("two", "one"));
+        assert_eq!(reversed.decision, Decision::Faster);
+        assert!((reversed.ratio.low * judged.ratio.high - 1.0).abs() < 1e-12);
+        assert!((reversed.ratio.high * judged.ratio.low - 1.0).abs() < 1e-12);
+        assert!(reversed.ratio.low < reversed.ratio.high);
+    }
+
+    #[test]
+    fn the_equal_rate_is_half_of_the_slowest() {
+        assert_eq!(equal_rate(&[300.0, 0.0, f64::NAN, 200.0]), Some(100.0));
+        assert_eq!(equal_rate(&[]), None);
+    }
+}

@@ -50,7 +50,7 @@ pub struct Unrepeated {
 pub struct Version {
     /// The contender's id.
     pub id: String,
-    /// What the page, or the source it refers to, names.
+    /// What the page names, or what is known from elsewhere, which then says so.
     pub page: Option<String>,
     /// What the lab runs.
     pub today: Option<String>,
@@ -221,11 +221,10 @@ fn versions(roster: &Roster<'_>) -> Vec<Version> {
     entries
         .map(|entry| Version {
             id: entry.id.clone(),
-            page: entry
-                .version
-                .as_ref()
-                .map(|fact| fact.text.clone())
-                .or_else(|| entry.version_elsewhere.clone()),
+            page: entry.version.as_ref().map(|fact| fact.text.clone()).or_else(|| {
+                let version = entry.version_elsewhere.as_ref()?;
+                Some(format!("{version}, which the page does not print"))
+            }),
             today: roster.known(&entry.id).and_then(|known| known.version.clone()),
         })
         .collect()

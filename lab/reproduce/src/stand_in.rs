@@ -136,11 +136,11 @@ fn substitute(
         .connections()
         .map_or_else(String::new, |connections| format!(" at {connections} connections"));
     let here = match &effect {
-        Ok(effect) => format!("{}, {}", words::ratio(&effect.ratio), effect.decision.words()),
+        Ok(effect) => words::effect(effect, words::unit(effect, measure), None),
         Err(reason) => {
             let (one, other) = (running(page, subject, pair.0), running(page, object, pair.1));
             let reason = reason.replace("{subject}", one).replace("{object}", other);
-            format!("not measured ({})", reason.trim_end_matches('.'))
+            format!("not measured. {}", reason.trim_end_matches('.'))
         }
     };
     let sentence = format!(

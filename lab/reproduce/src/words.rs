@@ -191,15 +191,6 @@ pub(crate) fn corrected(
     found: &Effect,
 ) -> String {
     let is_by_cpu = found.measure == Some(PairMeasure::ServerCpu);
-    let unit = match found.measure {
-        Some(PairMeasure::ServerCpu) if claim.measure == Measure::Transfer => {
-            "bytes per second of server CPU time"
-        }
-        Some(PairMeasure::ServerCpu) => "requests per second of server CPU time",
-        Some(PairMeasure::LatencyMean) => "mean latency at an equal rate",
-        Some(PairMeasure::LatencyP99) => "99th percentile of latency at an equal rate",
-        _ => measure(claim.measure),
-    };
     let beside = results.pair(&trial.id, pair, PairMeasure::Throughput).filter(|_| is_by_cpu);
     let is_client_bound = [pair.0, pair.1].iter().any(|id| {
         let observed = results.observed(&trial.id, id);
@@ -209,7 +200,20 @@ pub(crate) fn corrected(
         let bound = if is_client_bound { ", CLIENT-BOUND" } else { "" };
         format!("requests/s {}{bound}", ratio(&judged.ratio))
     });
-    effect(found, unit, note)
+    effect(found, unit(found, claim.measure), note)
+}
+
+/// What the ratio of an effect is of.
+pub(crate) fn unit(found: &Effect, of: Measure) -> &'static str {
+    match found.measure {
+        Some(PairMeasure::ServerCpu) if of == Measure::Transfer => {
+            "bytes per second of server CPU time"
+        }
+        Some(PairMeasure::ServerCpu) => "requests per second of server CPU time",
+        Some(PairMeasure::LatencyMean) => "mean latency at an equal rate",
+        Some(PairMeasure::LatencyP99) => "99th percentile of latency at an equal rate",
+        _ => measure(of),
+    }
 }
 
 /// The corrected figures of those sides that ran, for a claim that cannot be tested.

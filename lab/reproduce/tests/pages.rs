@@ -146,6 +146,9 @@ fn numbers_that_count_failures_are_not_compared_but_their_sentences_are() {
     let d = five.trial("D").unwrap();
     assert!(d.claims.contains(&"rocket-under-hyper".to_owned()));
     assert!(d.contenders.contains(&"warp".to_owned()), "it still runs, with right replies");
+    let hyper = five.versions.iter().find(|version| version.id == "hyper").unwrap();
+    assert_eq!(hyper.page.as_deref(), Some("0.14, which the page does not print"));
+    assert_eq!(hyper.today.as_deref(), Some("9.1.2"));
 }
 
 #[test]
@@ -314,6 +317,7 @@ fn what_stands_in_is_measured_and_said_to_test_nothing() {
     let measured = first.measured.unwrap();
     assert!((measured.estimate - 1.3).abs() < 0.01 && measured.low > 1.29, "{measured:?}");
     assert!(first.sentence.contains("ALOS HTTP published \u{d7}1.457 against Actix Web"));
+    assert!(first.sentence.contains("] requests per second of server CPU time, faster."));
     assert!(first.sentence.ends_with("This does not test the published number."));
     assert_eq!(of("transfer-over-fiber").measured.map(|r| r.estimate > 1.9), Some(true));
     assert_eq!(of("rate-over-echo").measured, None, "it was not run");
@@ -335,5 +339,5 @@ fn a_stand_in_may_take_both_places() {
     let found = stand_ins(&page, &program, &[], &[]);
     let sentence = &found.iter().find(|s| s.claim.is_some()).unwrap().sentence;
     assert!(sentence.contains("Here Fiber v3 against Peregrine: not measured"), "{sentence}");
-    assert!(sentence.contains("the framework that this driver runs on"), "{sentence}");
+    assert!(sentence.contains("by its name, what this driver runs on"), "{sentence}");
 }
