@@ -14,9 +14,13 @@ mod command;
 #[cfg(target_os = "linux")]
 mod exit;
 #[cfg(target_os = "linux")]
+mod figures;
+#[cfg(target_os = "linux")]
 mod options;
 #[cfg(target_os = "linux")]
 mod places;
+#[cfg(target_os = "linux")]
+mod trial;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {

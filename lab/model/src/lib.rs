@@ -101,6 +101,11 @@ pub struct RunFile {
     /// Which published claims hold here.
     #[serde(default)]
     pub claims: Vec<ClaimResult>,
+    /// What a reader will want to know beside the claims and that tests none of them, in
+    /// sentences: such as the same ratio with another program in the place of one that cannot be
+    /// had.
+    #[serde(default)]
+    pub beside: Vec<String>,
 }
 
 /// The lab itself, as it ran.

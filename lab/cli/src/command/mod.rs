@@ -4,7 +4,7 @@ mod compare;
 mod contenders;
 mod ladder;
 mod report;
-mod reproduce;
+pub(crate) mod reproduce;
 mod run;
 mod scenarios;
 mod verify;
@@ -30,10 +30,10 @@ pub(crate) fn main() -> ExitCode {
             return if is_help { ExitCode::SUCCESS } else { Exit::Usage.into() };
         }
     };
-    match options.command {
-        Command::Load(Rest { words }) => return peregrine_lab_load::command::load(&words),
-        Command::Null(Rest { words }) => return peregrine_lab_load::command::null_server(&words),
-        Command::Audit(Rest { words }) => return audit(&options, &words),
+    match &options.command {
+        Command::Load(Rest { words }) => return peregrine_lab_load::command::load(words),
+        Command::Null(Rest { words }) => return peregrine_lab_load::command::null_server(words),
+        Command::Audit(Rest { words }) => return audit(&options, words),
         _ => {}
     }
     match carry_out(&options) {

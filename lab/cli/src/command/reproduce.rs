@@ -239,7 +239,12 @@ fn page_file(page: &Document, path: &Path, audit: &Audit, facts: &Facts) -> RunF
                 Severity::Missing => Outcome::Skipped,
                 Severity::Note => Outcome::Passed,
             },
-            detail: format!("{}: {}", finding.severity.word(), finding.text()),
+            detail: format!(
+                "{}: {} {}",
+                finding.severity.word(),
+                finding.summary,
+                finding.detail
+            ),
         })
         .collect();
     file
