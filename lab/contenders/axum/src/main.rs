@@ -88,9 +88,7 @@ fn large_application() -> Router {
                 move || async move { collection_text(method, version, resource) }
             };
             let item = |method: &'static str| {
-                move |Path(id): Path<String>| async move {
-                    item_text(method, version, resource, &id)
-                }
+                move |Path(id): Path<String>| async move { item_text(method, version, resource, &id) }
             };
             let path = format!("/{version}/{resource}");
             let item_path = format!("/{version}/{resource}/{{id}}");

@@ -43,8 +43,8 @@ async fn accept(
 async fn connect(stream: TcpStream, acceptor: TlsAcceptor, app: Router, watcher: Watcher) {
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let builder = auto::Builder::new(TokioExecutor::new());
-    let connection = builder
-        .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(app));
+    let connection =
+        builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(app));
     // A peer that goes away is not this program's error.
     let _ = watcher.watch(connection.into_owned()).await;
 }

@@ -59,9 +59,7 @@ fn large_application() -> App {
                 move || async move { collection_text(method, version, resource) }
             };
             let item = |method: &'static str| {
-                move |Path(id): Path<String>| async move {
-                    item_text(method, version, resource, &id)
-                }
+                move |Path(id): Path<String>| async move { item_text(method, version, resource, &id) }
             };
             let path = format!("/{version}/{resource}");
             let item_path = format!("/{version}/{resource}/{{id}}");
@@ -123,10 +121,8 @@ async fn sleep(Path(ms): Path<u64>) -> Result<String, StatusCode> {
 async fn hooks(mut request: Request, next: Next<'_>) -> Response {
     request.parts.extensions_mut().insert(HookState { after: "done" });
     let response = next.run(request).await;
-    response.with_field(
-        HeaderName::from_static("x-benchmark-after"),
-        HeaderValue::from_static("done"),
-    )
+    response
+        .with_field(HeaderName::from_static("x-benchmark-after"), HeaderValue::from_static("done"))
 }
 
 async fn record(
