@@ -1,0 +1,3 @@
+module lab-contender-net-http
+
+go 1.25.0
