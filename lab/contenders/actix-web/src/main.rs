@@ -1,5 +1,6 @@
-//! The rival actix-web, as its documentation shows it: attribute routes, extractors, a `from_fn`
-//! middleware, and `HttpServer` with a worker per CPU.
+//! The rival actix-web, as its documentation shows it: attribute routes, scopes, extractors, a
+//! `from_fn` middleware, and `HttpServer` with a worker per CPU. `HttpServer` answers SIGTERM with
+//! its graceful shutdown.
 
 mod model;
 mod settings;
@@ -11,9 +12,14 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::middleware::{Next, from_fn};
+use actix_web::web::ServiceConfig;
 use actix_web::{App, Error, HttpMessage, HttpRequest, HttpResponse, HttpServer, get, post, web};
+use futures_util::TryStreamExt;
 
-use model::{Event, EventQuery, HookState, Message, Recorded};
+use model::{
+    Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
+    SLEEP_MS_MAX, Upload, VERSIONS, collection_text, item_text,
+};
 use settings::Settings;
 
 #[global_allocator]
@@ -22,8 +28,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[actix_web::main]
 async fn main() -> std::io::Result<()> {
     let settings = Settings::from_environment();
-    let mut server = HttpServer::new(|| App::new().service(json).service(hello).service(record))
+    let mut server = HttpServer::new(|| App::new().configure(application))
         .workers(settings.workers)
+        .tcp_nodelay(true)
         // The default of 5 seconds would end idle connections while their memory is measured.
         .keep_alive(Duration::from_secs(75))
         .bind((Ipv4Addr::LOCALHOST, settings.port))?;
@@ -34,14 +41,111 @@ async fn main() -> std::io::Result<()> {
     server.run().await
 }
 
-#[get("/json")]
-async fn json() -> HttpResponse {
-    HttpResponse::Ok().json(Message { message: "Hello, World!" })
+fn application(config: &mut ServiceConfig) {
+    config
+        .service(hello_world)
+        .service(hello)
+        .service(json)
+        .service(health)
+        .service(example)
+        .service(sort)
+        .service(complex)
+        .service(record)
+        .service(upload)
+        .service(large)
+        .service(sleep)
+        .configure(large_application);
+}
+
+/// 400 routes, each with a literal version and resource.
+fn large_application(config: &mut ServiceConfig) {
+    for version in VERSIONS {
+        let mut scope = web::scope(&format!("/{version}"));
+        for resource in RESOURCES {
+            let collection = |method: &'static str| {
+                move || async move { collection_text(method, version, resource) }
+            };
+            let item = |method: &'static str| {
+                move |id: web::Path<String>| async move { item_text(method, version, resource, &id) }
+            };
+            scope = scope
+                .service(
+                    web::resource(format!("/{resource}"))
+                        .route(web::get().to(collection("GET")))
+                        .route(web::post().to(collection("POST")))
+                        .route(web::put().to(collection("PUT")))
+                        .route(web::delete().to(collection("DELETE"))),
+                )
+                .service(
+                    web::resource(format!("/{resource}/{{id}}"))
+                        .route(web::get().to(item("GET")))
+                        .route(web::post().to(item("POST")))
+                        .route(web::put().to(item("PUT")))
+                        .route(web::delete().to(item("DELETE"))),
+                );
+        }
+        config.service(scope);
+    }
 }
 
 #[get("/")]
-async fn hello() -> &'static str {
+async fn hello_world() -> &'static str {
     "Hello, World!"
+}
+
+#[get("/hello")]
+async fn hello() -> &'static str {
+    "Hello, World"
+}
+
+#[get("/json")]
+async fn json() -> web::Json<Message> {
+    web::Json(Message { message: "Hello, World!" })
+}
+
+#[get("/api/v1/health")]
+async fn health() -> web::Json<Health> {
+    web::Json(Health { status: "ok" })
+}
+
+#[get("/example")]
+async fn example() -> web::Json<Example> {
+    web::Json(Example::new())
+}
+
+#[post("/json-sort")]
+async fn sort(mut numbers: web::Json<Vec<i64>>) -> web::Json<Vec<i64>> {
+    numbers.sort_unstable();
+    numbers
+}
+
+#[post("/json-complex")]
+async fn complex(document: web::Json<Example>) -> String {
+    document.into_inner().a
+}
+
+#[post("/upload")]
+async fn upload(mut pieces: web::Payload) -> Result<HttpResponse, Error> {
+    let mut upload = Upload::default();
+    while let Some(piece) = pieces.try_next().await? {
+        upload.receive(&piece);
+    }
+    Ok(HttpResponse::Ok().json(upload.finish()))
+}
+
+#[get("/large")]
+async fn large() -> web::Json<&'static Large> {
+    web::Json(Large::shared())
+}
+
+#[get("/sleep/{ms}")]
+async fn sleep(ms: web::Path<u64>) -> HttpResponse {
+    let ms = ms.into_inner();
+    if ms > SLEEP_MS_MAX {
+        return HttpResponse::BadRequest().finish();
+    }
+    actix_web::rt::time::sleep(Duration::from_millis(ms)).await;
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(ms.to_string())
 }
 
 async fn hooks(

@@ -4,24 +4,28 @@
 
 mod model;
 mod settings;
+mod tls;
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{Extension, Path, Query, Request};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post, put};
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
+use futures_util::TryStreamExt;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use tokio::signal::unix::{SignalKind, signal};
 
-use model::{Event, EventQuery, HookState, Message, Recorded};
-use settings::{Settings, Tls};
+use model::{
+    Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
+    SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text,
+};
+use settings::Settings;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -37,43 +41,111 @@ fn main() {
 }
 
 async fn serve(settings: Settings) {
-    let app = Router::new()
-        .route("/json", get(json))
-        .route("/", get(|| async { "Hello, World!" }))
-        .route("/projects/{project_id}/events", post(record).layer(middleware::from_fn(hooks)));
-    if let Some(tls) = settings.tls {
-        tokio::spawn(serve_tls(tls, app.clone()));
-    }
+    let app = application();
+    let tls = settings.tls.map(|tls| tokio::spawn(tls::serve(tls, app.clone())));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, settings.port))
         .await
         .expect("the port is free")
         .tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
-    axum::serve(listener, app).await.expect("serving does not end");
+    axum::serve(listener, app)
+        .with_graceful_shutdown(terminated())
+        .await
+        .expect("serving ends without an error");
+    if let Some(tls) = tls {
+        tls.await.expect("the TLS loop does not panic");
+    }
 }
 
-async fn serve_tls(tls: Tls, app: Router) {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, tls.port)).await.expect("the TLS port is free");
-    let acceptor = TlsAcceptor::from(tls.config);
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let _ = stream.set_nodelay(true);
-        let acceptor = acceptor.clone();
-        let app = app.clone();
-        tokio::spawn(async move {
-            let Ok(stream) = acceptor.accept(stream).await else { return };
-            // A peer that goes away is not this program's error.
-            let _ = auto::Builder::new(TokioExecutor::new())
-                .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(app))
-                .await;
-        });
+/// Completes at SIGTERM.
+async fn terminated() {
+    signal(SignalKind::terminate()).expect("signals can be received").recv().await;
+}
+
+fn application() -> Router {
+    Router::new()
+        .route("/", get(|| async { "Hello, World!" }))
+        .route("/hello", get(|| async { "Hello, World" }))
+        .route("/json", get(json))
+        .route("/api/v1/health", get(health))
+        .route("/example", get(example))
+        .route("/json-sort", post(sort))
+        .route("/json-complex", post(complex))
+        .route("/projects/{project_id}/events", post(record).layer(middleware::from_fn(hooks)))
+        .route("/upload", post(upload))
+        .route("/large", get(large))
+        .route("/sleep/{ms}", get(sleep))
+        .merge(large_application())
+}
+
+/// 400 routes, each with a literal version and resource.
+fn large_application() -> Router {
+    let mut router = Router::new();
+    for version in VERSIONS {
+        for resource in RESOURCES {
+            let collection = |method: &'static str| {
+                move || async move { collection_text(method, version, resource) }
+            };
+            let item = |method: &'static str| {
+                move |Path(id): Path<String>| async move { item_text(method, version, resource, &id) }
+            };
+            let path = format!("/{version}/{resource}");
+            let item_path = format!("/{version}/{resource}/{{id}}");
+            router = router
+                .route(&path, get(collection("GET")))
+                .route(&path, post(collection("POST")))
+                .route(&path, put(collection("PUT")))
+                .route(&path, delete(collection("DELETE")))
+                .route(&item_path, get(item("GET")))
+                .route(&item_path, post(item("POST")))
+                .route(&item_path, put(item("PUT")))
+                .route(&item_path, delete(item("DELETE")));
+        }
     }
+    router
 }
 
 async fn json() -> Json<Message> {
     Json(Message { message: "Hello, World!" })
+}
+
+async fn health() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+async fn example() -> Json<Example> {
+    Json(Example::new())
+}
+
+async fn sort(Json(mut numbers): Json<Vec<i64>>) -> Json<Vec<i64>> {
+    numbers.sort_unstable();
+    Json(numbers)
+}
+
+async fn complex(Json(example): Json<Example>) -> String {
+    example.a
+}
+
+async fn upload(body: Body) -> Result<Json<Uploaded>, StatusCode> {
+    let mut pieces = body.into_data_stream();
+    let mut upload = Upload::default();
+    while let Some(piece) = pieces.try_next().await.map_err(|_| StatusCode::BAD_REQUEST)? {
+        upload.receive(&piece);
+    }
+    Ok(Json(upload.finish()))
+}
+
+async fn large() -> Json<&'static Large> {
+    Json(Large::shared())
+}
+
+async fn sleep(Path(ms): Path<u64>) -> Result<String, StatusCode> {
+    if ms > SLEEP_MS_MAX {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+    Ok(ms.to_string())
 }
 
 async fn hooks(mut request: Request, next: Next) -> Response {

@@ -44,8 +44,8 @@ impl Tls {
         let key = PrivateKeyDer::from_pem_slice(&key).expect("TLS_KEY holds a PEM key");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("the provider knows TLS 1.2 and 1.3")
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("the provider knows TLS 1.3")
             .with_no_client_auth()
             .with_single_cert(certificates, key)
             .expect("the key belongs to the certificate");

@@ -1,47 +1,128 @@
-//! Peregrine, as its guide shows it: extractors and a middleware function.
+//! Peregrine, as its guide shows it: extractors and a middleware function. `serve` answers SIGTERM
+//! with its graceful shutdown.
 
 mod model;
 
 use std::env;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use peregrine::prelude::*;
 
-use model::{Event, EventQuery, HookState, Message, Recorded};
+use model::{
+    Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
+    SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The server's own limit of 2 MiB is for documents.
+const UPLOAD_BYTES_MAX: u64 = 16 << 20;
 
 fn main() -> peregrine::Result<()> {
     let port = text("PORT").unwrap_or_else(|| "8080".to_owned());
     let mut server = Server::bind(format!("127.0.0.1:{port}"));
     if let (Some(certificate), Some(key)) = (text("TLS_CERT"), text("TLS_KEY")) {
         let port = text("TLS_PORT").unwrap_or_else(|| "8443".to_owned());
-        let tls = Tls::from_pem_files(certificate, key).expect("a certificate and its key");
+        let tls = Tls::from_pem_files(certificate, key)?;
         server = server.tls(format!("127.0.0.1:{port}"), tls);
     }
     if let Some(workers) = text("WORKERS").and_then(|count| count.parse::<NonZeroUsize>().ok()) {
         server = server.workers(workers);
     }
-    server.serve(|| {
-        App::new()
-            .get("/json", json)
-            .get("/", || async { "Hello, World!" })
-            .scope("/projects", |scope| scope.with(hooks).post("/{project_id}/events", record))
-    })
+    server.serve(application)
+}
+
+fn application() -> App {
+    let app = App::new()
+        .get("/", || async { "Hello, World!" })
+        .get("/hello", || async { "Hello, World" })
+        .get("/json", json)
+        .get("/api/v1/health", health)
+        .get("/example", example)
+        .post("/json-sort", sort)
+        .post("/json-complex", complex)
+        .scope("/projects", |scope| scope.with(hooks).post("/{project_id}/events", record))
+        .post("/upload", upload.body_limit(UPLOAD_BYTES_MAX))
+        .get("/large", large)
+        .get("/sleep/{ms}", sleep);
+    app.merge(large_application())
+}
+
+/// 400 routes, each with a literal version and resource.
+fn large_application() -> App {
+    let mut app = App::new();
+    for version in VERSIONS {
+        for resource in RESOURCES {
+            let collection = |method: &'static str| {
+                move || async move { collection_text(method, version, resource) }
+            };
+            let item = |method: &'static str| {
+                move |Path(id): Path<String>| async move { item_text(method, version, resource, &id) }
+            };
+            let path = format!("/{version}/{resource}");
+            let item_path = format!("/{version}/{resource}/{{id}}");
+            app = app
+                .get(&path, collection("GET"))
+                .post(&path, collection("POST"))
+                .put(&path, collection("PUT"))
+                .delete(&path, collection("DELETE"))
+                .get(&item_path, item("GET"))
+                .post(&item_path, item("POST"))
+                .put(&item_path, item("PUT"))
+                .delete(&item_path, item("DELETE"));
+        }
+    }
+    app
 }
 
 async fn json() -> Json<Message> {
     Json(Message { message: "Hello, World!" })
 }
 
+async fn health() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+async fn example() -> Json<Example> {
+    Json(Example::new())
+}
+
+async fn sort(Json(mut numbers): Json<Vec<i64>>) -> Json<Vec<i64>> {
+    numbers.sort_unstable();
+    Json(numbers)
+}
+
+async fn complex(Json(example): Json<Example>) -> String {
+    example.a
+}
+
+async fn upload(mut body: Body) -> Result<Json<Uploaded>, Problem> {
+    let mut upload = Upload::default();
+    while let Some(piece) = body.next().await {
+        upload.receive(&piece?);
+    }
+    Ok(Json(upload.finish()))
+}
+
+async fn large() -> Json<&'static Large> {
+    Json(Large::shared())
+}
+
+async fn sleep(Path(ms): Path<u64>) -> Result<String, StatusCode> {
+    if ms > SLEEP_MS_MAX {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+    Ok(ms.to_string())
+}
+
 async fn hooks(mut request: Request, next: Next<'_>) -> Response {
     request.parts.extensions_mut().insert(HookState { after: "done" });
     let response = next.run(request).await;
-    response.with_field(
-        HeaderName::from_static("x-benchmark-after"),
-        HeaderValue::from_static("done"),
-    )
+    response
+        .with_field(HeaderName::from_static("x-benchmark-after"), HeaderValue::from_static("done"))
 }
 
 async fn record(
