@@ -27,7 +27,7 @@ use settings::{Settings, Tls};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[rocket::main]
-async fn main() -> Result<(), rocket::Error> {
+async fn main() -> Result<(), Box<rocket::Error>> {
     let settings = Settings::from_environment();
     let figment = Config::figment().merge(("log_level", "off"));
     let plain = application(figment.clone().merge(("port", settings.port)));
