@@ -78,6 +78,10 @@ pub(crate) struct Bench {
     /// Do not build what is not built; leave it out.
     #[arg(long)]
     pub(crate) no_build: bool,
+    /// Count blocks that guards would void (other programs on the CPUs, stolen time); the report
+    /// says that the result may not be published.
+    #[arg(long)]
+    pub(crate) tolerate_noise: bool,
     /// Decides orders, random values and resampling.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

@@ -57,7 +57,7 @@ fn machine(root: &Root, environment: Environment, stage: &Stage) -> Machine {
     let mtu = root.line("/sys/class/net/lo/mtu").unwrap_or_else(|| "unknown".to_owned());
     Machine {
         cpu: environment.cpu,
-        cpus: environment.topology.allowed.len() as u32,
+        cpus: stage.cpus as u32,
         memory_bytes: environment.memory_bytes.unwrap_or(0),
         system: system(root, &environment.system),
         kernel: environment.kernel,

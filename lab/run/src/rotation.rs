@@ -38,6 +38,8 @@ pub struct Turns {
     pub warmup: usize,
     /// Decides the order.
     pub seed: u64,
+    /// Whether blocks that a guard would void count all the same, with a remark.
+    pub is_noise_tolerated: bool,
 }
 
 /// What a rotation measured.
@@ -110,7 +112,8 @@ pub fn paired(
             return Err(RunError::NotReady(text));
         }
         let trips = guard.boundary(&expected);
-        if trips.is_empty() {
+        if trips.is_empty() || turns.is_noise_tolerated {
+            note_trips(&mut blocks, &trips);
             measured.blocks.append(&mut blocks);
             whole += 1;
             progress.step();
@@ -156,7 +159,12 @@ pub fn separate(
                     return Ok(measured);
                 }
                 let started = begin.elapsed();
-                let (block, trips, checks) = one_run(stage, &mut start, arm, number, started)?;
+                let (mut block, mut trips, checks) =
+                    one_run(stage, &mut start, arm, number, started)?;
+                if turns.is_noise_tolerated {
+                    note_trips(std::slice::from_mut(&mut block), &trips);
+                    trips.clear();
+                }
                 if is_interrupted() {
                     measured.is_partial = true;
                     return Ok(measured);
@@ -239,6 +247,13 @@ fn block(up: &Up, number: u32, started: Duration, asked: &Asked, used: &Spent) -
 fn excluded(number: u32, contender: String, trips: &[Trip]) -> Excluded {
     let reasons: Vec<String> = trips.iter().map(ToString::to_string).collect();
     Excluded { number, contender, reason: reasons.join("; "), is_repeated: true }
+}
+
+/// Leaves a remark in blocks that count in spite of a guard.
+fn note_trips(blocks: &mut [Block], trips: &[Trip]) {
+    for block in blocks {
+        block.guards.extend(trips.iter().map(ToString::to_string));
+    }
 }
 
 fn note_shortage(measured: &mut Measured, whole: usize, wanted: usize) {

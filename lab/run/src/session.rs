@@ -52,6 +52,8 @@ pub struct Done {
     pub refused: BTreeSet<String>,
     /// Whether Ctrl-C ended it early.
     pub is_partial: bool,
+    /// Whether guards left nothing of a level.
+    pub is_voided: bool,
 }
 
 /// One level of one scenario, ready to be measured.
@@ -141,6 +143,15 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
         done.refused.extend(level.lineup.refused.iter().cloned());
         keep = level.keep;
         let is_partial = files.iter().any(|file| file.is_partial);
+        for file in files.iter().filter(|file| file.blocks.is_empty() && !is_partial) {
+            let reason = file.excluded.last().map_or("nobody answered", |one| &one.reason);
+            progress.say(&format!(
+                "{}: every block was voided ({reason}); make the machine quiet, or count them all \
+                 the same with --tolerate-noise",
+                file.run
+            ));
+            done.is_voided = true;
+        }
         let paths = write(*folder, &files)?;
         done.files.extend(files);
         if is_partial || is_interrupted() {

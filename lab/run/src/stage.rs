@@ -33,6 +33,8 @@ pub struct Stage {
     pub workers: usize,
     /// Where built programs lie.
     pub target: PathBuf,
+    /// How many CPUs this program could use before it moved to the client's.
+    pub cpus: usize,
     certificate: CertificateFiles,
     _folder: tempfile::TempDir,
 }
@@ -75,7 +77,8 @@ impl Stage {
         let certificate =
             certificate::write(folder.path()).map_err(RunError::io("writing a certificate"))?;
         let workers = workers.unwrap_or(sets.server.len()).max(1);
-        Ok(Stage { root, sets, workers, target, certificate, _folder: folder })
+        let cpus = topology.allowed.len();
+        Ok(Stage { root, sets, workers, target, cpus, certificate, _folder: folder })
     }
 
     /// The client's CPUs.

@@ -64,6 +64,9 @@ pub struct Wanted {
     pub reference: Option<String>,
     /// The smallest difference that counts, as a share; the default is 1 %.
     pub effect_min: Option<f64>,
+    /// Whether blocks that a guard would void count all the same, with a remark. What comes out
+    /// may not be published.
+    pub is_noise_tolerated: bool,
 }
 
 /// A run with nothing left open.
@@ -123,6 +126,7 @@ impl Wanted {
             seed: 1,
             reference: None,
             effect_min: None,
+            is_noise_tolerated: false,
         }
     }
 

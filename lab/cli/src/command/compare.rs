@@ -47,6 +47,7 @@ pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failur
         design: Design::Paired,
         blocks: Some(options.blocks),
         seed: options.bench.seed,
+        is_noise_tolerated: options.bench.tolerate_noise,
         reference: Some(other),
         effect_min: Some(options.min_effect),
         ..Wanted::new(scenario, recipes)
@@ -63,6 +64,9 @@ pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failur
     }
     if done.is_partial {
         return Ok(Exit::Interrupted);
+    }
+    if done.is_voided {
+        return Ok(Exit::Unfit);
     }
     let verdict = file.verdicts.iter().find(|verdict| {
         verdict.contender == one && verdict.measure == Measure::ServerCpu

@@ -49,6 +49,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
             warmup: options.warmup,
             budget: options.budget.map(|budget| budget / count),
             seed: options.bench.seed,
+            is_noise_tolerated: options.bench.tolerate_noise,
             reference: options.reference.clone(),
             effect_min: options.min_effect,
             ..Wanted::new(scenario, recipes.clone())
@@ -62,6 +63,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
         let done = session::measure(&mut session, &wanted)?;
         all.files.extend(done.files);
         all.refused.extend(done.refused);
+        all.is_voided |= done.is_voided;
         if done.is_partial || is_interrupted() {
             all.is_partial = true;
             break;
@@ -132,6 +134,8 @@ fn exit(done: &Done) -> Exit {
     let has_failed = |file: &RunFile| file.checks.iter().any(|c| c.outcome == Outcome::Failed);
     if done.is_partial {
         Exit::Interrupted
+    } else if done.is_voided {
+        Exit::Unfit
     } else if !done.refused.is_empty() || done.files.iter().any(has_failed) {
         Exit::Wrong
     } else {

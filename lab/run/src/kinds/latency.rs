@@ -93,8 +93,12 @@ fn one_rate(
     file.plan.timeout_ns = plans.first().map(|plan| crate::session::nanoseconds(plan.timeout));
     let names = ups.iter().map(|up| up.name.clone()).collect();
     let mut asker = Generated::new(names, plans);
-    let turns =
-        Turns { blocks: level.settled.blocks, warmup: 0, seed: level.wanted.seed };
+    let turns = Turns {
+        blocks: level.settled.blocks,
+        warmup: 0,
+        seed: level.wanted.seed,
+        is_noise_tolerated: level.wanted.is_noise_tolerated,
+    };
     let measured = rotation::paired(level.stage, ups, &mut asker, turns, progress)?;
     file.plan.client = asker.client_name();
     Ok((measured, file))

@@ -46,6 +46,7 @@ pub(super) fn measure(
         blocks: level.settled.blocks,
         warmup: WARMUP_SLICES,
         seed: level.wanted.seed,
+        is_noise_tolerated: level.wanted.is_noise_tolerated,
     };
     let measured = rotation::paired(level.stage, &mut ups, asker.as_mut(), turns, progress)?;
     file.plan.client = asker.client_name();

@@ -54,7 +54,12 @@ pub(super) fn turns(
     let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
     gate_all(level)?;
     let names = level.lineup.names();
-    let turns = Turns { blocks: level.settled.blocks, warmup: 0, seed: level.wanted.seed };
+    let turns = Turns {
+        blocks: level.settled.blocks,
+        warmup: 0,
+        seed: level.wanted.seed,
+        is_noise_tolerated: level.wanted.is_noise_tolerated,
+    };
     let done: Vec<(u32, String)> =
         level.finished.iter().map(|block| (block.number, block.contender.clone())).collect();
     let mut keep = std::mem::take(&mut level.keep);
