@@ -35,6 +35,8 @@ pub struct Stage {
     pub target: PathBuf,
     /// How many CPUs this program could use before it moved to the client's.
     pub cpus: usize,
+    /// How many files each process may have open; none: any number.
+    pub descriptors: Option<u64>,
     certificate: CertificateFiles,
     _folder: tempfile::TempDir,
 }
@@ -71,14 +73,24 @@ impl Stage {
         let topology = Topology::read(&root);
         let sets = cpu_sets::choose(&topology, wish)
             .map_err(|error| RunError::Machine(error.to_string()))?;
-        limits::raise_descriptors().map_err(RunError::io("raising the limit of open files"))?;
+        let descriptors = limits::raise_descriptors()
+            .map_err(RunError::io("raising the limit of open files"))?;
         pin_this_thread(&sets.client).map_err(RunError::io("moving to the client's CPUs"))?;
         let folder = tempfile::tempdir().map_err(RunError::io("a temporary folder"))?;
         let certificate =
             certificate::write(folder.path()).map_err(RunError::io("writing a certificate"))?;
         let workers = workers.unwrap_or(sets.server.len()).max(1);
         let cpus = topology.allowed.len();
-        Ok(Stage { root, sets, workers, target, cpus, certificate, _folder: folder })
+        Ok(Stage {
+            root,
+            sets,
+            workers,
+            target,
+            cpus,
+            descriptors,
+            certificate,
+            _folder: folder,
+        })
     }
 
     /// The client's CPUs.

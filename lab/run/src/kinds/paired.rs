@@ -21,6 +21,9 @@ use crate::wanted::LOOK_TIME;
 /// Unmeasured slices of each arm: connections are made in them.
 const WARMUP_SLICES: usize = 3;
 
+/// Descriptors of the client that are no connections.
+const DESCRIPTORS_APART: usize = 500;
+
 /// What a longer look at an arm before its slices found.
 pub(super) struct Look {
     /// Right replies per second in a closed loop.
@@ -109,7 +112,11 @@ fn asker(
     ups: &[Up],
     looks: &[Look],
 ) -> Result<Box<dyn Asker>, RunError> {
-    let Ok(workload) = level.wanted.scenario.workload() else {
+    // Where the client may not hold all connections at once, each slice makes its own.
+    let held = (level.connections * ups.len() + DESCRIPTORS_APART) as u64;
+    let can_hold = level.stage.descriptors.is_none_or(|limit| held <= limit);
+    let workload = level.wanted.scenario.workload().ok().filter(|_| can_hold);
+    let Some(workload) = workload else {
         let plans: Result<Vec<Plan>, RunError> = ups.iter().map(|up| level.plan(up)).collect();
         let names = ups.iter().map(|up| up.name.clone()).collect();
         return Ok(Box::new(Generated::new(names, plans?)));
