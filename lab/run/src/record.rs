@@ -99,6 +99,12 @@ pub fn errors(faults: &Faults) -> BTreeMap<String, u64> {
     Fault::ALL.iter().map(|&kind| (kind.words().to_owned(), faults.count(kind))).collect()
 }
 
+/// The kinds of faults that were seen, with their counts.
+#[must_use]
+pub fn errors_seen(faults: &Faults) -> BTreeMap<String, u64> {
+    faults.seen().map(|(kind, count)| (kind.words().to_owned(), count)).collect()
+}
+
 /// A schedule as a run file keeps it.
 #[must_use]
 pub fn schedule(schedule: &Schedule, depth: usize) -> PlannedSchedule {

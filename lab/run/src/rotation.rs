@@ -239,7 +239,11 @@ fn block(up: &Up, number: u32, started: Duration, asked: &Asked, used: &Spent) -
         context_switches: Some(used.switches_voluntary + used.switches_forced),
         memory_peak_bytes: up.holdings(false).peak_bytes,
         latency: asked.latency.clone(),
-        errors: record::errors(&asked.faults),
+        // Once per contender is enough to say what was looked for and not seen.
+        errors: match number {
+            0 => record::errors(&asked.faults),
+            _ => record::errors_seen(&asked.faults),
+        },
         guards: Vec::new(),
     }
 }
