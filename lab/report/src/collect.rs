@@ -6,7 +6,7 @@ use peregrine_lab_model::RunFile;
 use peregrine_lab_model::block::Block;
 use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::histogram::Histogram;
-use peregrine_lab_model::plan::{Design, Plan, Schedule};
+use peregrine_lab_model::plan::{Design, Schedule};
 use peregrine_lab_model::verdict::{Decision, Measure, Ratio};
 
 use crate::content::{Benchmark, BlockPoint, Latency, Report, Row, Run, Section, Series, Spread};
@@ -132,8 +132,9 @@ fn run(file: &RunFile, palette: &Palette) -> Run {
     rows.sort_by(|one, other| cost(one).total_cmp(&cost(other)));
     Run {
         run: file.run.clone(),
-        load: load(&file.plan),
-        rate_per_s: file.plan.schedule.rate_per_s(),
+        load: load(file),
+        // Where each has a rate of its own, there is no rate at which all are compared.
+        rate_per_s: file.plan.schedule.rate_per_s().filter(|_| !subject::has_own_rates(file)),
         is_closed: matches!(file.plan.schedule, Schedule::Closed { .. }),
         reference: file.plan.reference.clone(),
         band,
@@ -166,7 +167,8 @@ fn ratio_for_rank(file: &RunFile, row: &Row) -> Option<Ratio> {
     (verdict.decision != Decision::Void && verdict.ratio.is_known()).then_some(verdict.ratio)
 }
 
-fn load(plan: &Plan) -> String {
+fn load(file: &RunFile) -> String {
+    let plan = &file.plan;
     let connections = numbers::count(u64::from(plan.connections));
     let schedule = match &plan.schedule {
         Schedule::Closed { depth: 0 | 1 } => "closed loop".to_owned(),
@@ -186,6 +188,13 @@ fn load(plan: &Plan) -> String {
             format!("open loop, {} steps of requests/s", rates_per_s.len())
         }
         Schedule::Other => "a schedule this report does not know".to_owned(),
+    };
+    let schedule = match subject::has_own_rates(file) {
+        true => format!(
+            "{schedule} for {}, and as many times its own capacity for everybody else",
+            plan.reference
+        ),
+        false => schedule,
     };
     let design = match plan.design {
         Design::Paired => "paired slices",

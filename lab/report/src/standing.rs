@@ -23,10 +23,6 @@ const DISTURBED_RED: f64 = 0.05;
 /// The most contenders that a reason names.
 const NAMES_MAX: usize = 5;
 
-/// What it means that the client was the limit.
-const CLIENT_BOUND: &str = "shows that the client was the limit, so that rates and latencies say \
-                            nothing about the server (CPU per request stands)";
-
 /// The load per CPU before a run that is no reason for doubt.
 const LOAD_MAX: f64 = 0.5;
 
@@ -82,7 +78,7 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
         if let Some(first) = file.excluded.first() {
             let (count, reason) = (file.excluded.len(), &first.reason);
             let text =
-                format!("{run}: guards voided all of {count} blocks, the first because {reason}");
+                format!("{run}: guards voided all {count} blocks, the first because {reason}");
             add(reasons, Light::Red, text);
         }
         return;
@@ -138,7 +134,7 @@ fn judge_checks(files: &[RunFile], reasons: &mut Vec<Reason>) {
             Outcome::Failed => (Light::Red, "failed"),
             Outcome::Warned if subject::is_remark(check) => continue,
             Outcome::Warned => (Light::Amber, "is odd"),
-            Outcome::ClientBound => (Light::Amber, CLIENT_BOUND),
+            Outcome::ClientBound => (Light::Amber, ""),
             Outcome::Passed | Outcome::Skipped | Outcome::Other => continue,
         };
         if seen.contains(&(&check.name, check.outcome)) {
@@ -164,7 +160,14 @@ fn judge_checks(files: &[RunFile], reasons: &mut Vec<Reason>) {
             0..=NAMES_MAX => names.join(", "),
             count => format!("{count} contenders"),
         };
-        add(reasons, light, format!("{place}: “{}” {words} for {who}", check.name));
+        let text = match check.outcome {
+            Outcome::ClientBound => format!(
+                "{place}: the client was the limit for {who}: rates and latencies there say \
+                 nothing about the server, CPU per request stands"
+            ),
+            _ => format!("{place}: “{}” {words} for {who}", check.name),
+        };
+        add(reasons, light, text);
     }
 }
 

@@ -5,8 +5,10 @@ use peregrine_lab_model::check::Check;
 
 /// Checks whose result is what a scenario was made to find out: they stand in its section, and an
 /// odd one says something about a contender and nothing about the run.
-const FINDINGS: [&str; 3] =
-    ["shutdown under load", "goodput under overload", "idle connections stay open"];
+const FINDINGS: [&str; 3] = ["shutdown under load", OVERLOAD, "idle connections stay open"];
+
+/// The finding of a run in which every contender is offered a multiple of its own capacity.
+const OVERLOAD: &str = "goodput under overload";
 
 /// What the conduct suite's checks begin with. The odd ones are remarks on a contender.
 const CONDUCT: &str = "conduct: ";
@@ -34,6 +36,11 @@ pub(crate) fn of(file: &RunFile) -> Subject {
     } else {
         Subject::Load
     }
+}
+
+/// Whether every contender of a run is asked at a rate of its own.
+pub(crate) fn has_own_rates(file: &RunFile) -> bool {
+    file.checks.iter().any(|check| check.name == OVERLOAD)
 }
 
 /// Whether a check is what its scenario was made to find out.

@@ -90,7 +90,7 @@ fn what_a_scenario_finds_out_stands_in_its_section_and_is_no_doubt_about_the_run
     assert!(of("\n## overload-2x").contains("61 % of it answered rightly"));
     let badge = markdown.split("\n## ").next().unwrap();
     assert!(!badge.contains("shutdown under load") && !badge.contains("goodput"), "{badge}");
-    assert!(badge.contains("hello-c64: guards voided all of 18 blocks"), "{badge}");
+    assert!(badge.contains("hello-c64: guards voided all 18 blocks"), "{badge}");
 }
 
 #[test]

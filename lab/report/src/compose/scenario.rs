@@ -339,20 +339,20 @@ fn percentile_figure(run: &Run) -> Option<Figure> {
             Some(percentile::Curve { name: &row.contender, series: row.series, points })
         })
         .collect();
-    let how = run.rate_per_s.map_or_else(
-        || {
-            "Closed loop: measured from sending, and a slow server is asked less often. This is \
-             not what users would wait."
-                .to_owned()
-        },
-        |rate| {
-            format!(
-                "All contenders at {} requests/s, measured from the intended start. Timeouts count \
-                 as long as they were waited for.",
-                numbers::fixed(rate, 0)
-            )
-        },
-    );
+    let how = match (run.is_closed, run.rate_per_s) {
+        (true, _) => "Closed loop: measured from sending, and a slow server is asked less often. \
+                      This is not what users would wait."
+            .to_owned(),
+        (false, None) => "Measured from the intended start, but not at an equal rate: these lines \
+                          say how late each is under its own load, not who is faster. Timeouts \
+                          count as long as they were waited for."
+            .to_owned(),
+        (false, Some(rate)) => format!(
+            "All contenders at {} requests/s, measured from the intended start. Timeouts count as \
+             long as they were waited for.",
+            numbers::fixed(rate, 0)
+        ),
+    };
     Some(Figure {
         title: "Latency by percentile".to_owned(),
         caption: format!(
