@@ -6,11 +6,13 @@ use peregrine_lab_model::RunFile;
 use peregrine_lab_model::block::Block;
 use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::histogram::Histogram;
-use peregrine_lab_model::plan::{Design, Plan, Schedule};
-use peregrine_lab_model::verdict::{Decision, Measure, Ratio, Verdict};
+use peregrine_lab_model::plan::{Design, Schedule};
+use peregrine_lab_model::verdict::{Decision, Measure, Ratio};
 
-use crate::content::{BlockPoint, Judged, Latency, Report, Row, Run, Section, Series, Spread};
-use crate::{limits, numbers, rank, records, standing};
+use crate::content::{Benchmark, BlockPoint, Latency, Report, Row, Run, Section, Series, Spread};
+use crate::subject::{self, Subject};
+use crate::verdict::judged;
+use crate::{benchmark, limits, numbers, rank, records, standing};
 
 /// The version of the report's own JSON form.
 const SCHEMA: u32 = 1;
@@ -35,9 +37,11 @@ impl Palette {
         };
         let mut names: Vec<String> = files
             .iter()
-            .flat_map(|file| &file.contenders)
-            .filter(|contender| contender.skipped.is_none())
-            .map(|contender| contender.name.clone())
+            .flat_map(|file| {
+                let started = file.contenders.iter().filter(|one| one.skipped.is_none());
+                let timed = file.operations.iter().map(|operation| operation.contender.clone());
+                started.map(|one| one.name.clone()).chain(timed)
+            })
             .filter(|name| !is_second(name))
             .collect();
         names.sort_unstable_by_key(|name| (name.to_lowercase(), name.clone()));
@@ -71,29 +75,37 @@ pub(crate) fn report(files: &[RunFile]) -> Report {
             runs: vec![run],
         });
     }
+    let benchmarks = benchmark::benchmarks(files, &palette);
     Report {
         schema: SCHEMA,
-        title: title(&sections),
+        title: title(files, &sections, &benchmarks),
         started_unix_s: files.iter().map(|file| file.started_unix_s).min().unwrap_or(0),
         standing: standing::standing(files),
         not_shown: limits::not_shown(files),
         memory: records::memory(files, &palette),
         claims: files.iter().flat_map(|file| file.claims.clone()).collect(),
         audits: files.iter().flat_map(|file| file.audits.clone()).collect(),
+        beside: files.iter().flat_map(|file| file.beside.clone()).collect(),
         checks: records::checks(files),
         excluded: records::excluded(files),
         errors: records::errors(files),
         skipped: records::skipped(files),
         records: files.iter().map(records::record).collect(),
+        benchmarks,
         sections,
     }
 }
 
-fn title(sections: &[Section]) -> String {
+fn title(files: &[RunFile], sections: &[Section], benchmarks: &[Benchmark]) -> String {
+    let page = files.iter().find(|file| subject::of(file) == Subject::Page);
+    if let Some(page) = page.filter(|page| !page.plan.description.is_empty()) {
+        return format!("Reproduced: {}", page.plan.description);
+    }
     let mut names: Vec<&str> = Vec::new();
-    for section in sections {
-        if !names.contains(&section.scenario.as_str()) {
-            names.push(&section.scenario);
+    let measured = sections.iter().map(|section| section.scenario.as_str());
+    for name in measured.chain(benchmarks.iter().map(|one| one.scenario.as_str())) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     match names[..] {
@@ -120,14 +132,16 @@ fn run(file: &RunFile, palette: &Palette) -> Run {
     rows.sort_by(|one, other| cost(one).total_cmp(&cost(other)));
     Run {
         run: file.run.clone(),
-        load: load(&file.plan),
-        rate_per_s: file.plan.schedule.rate_per_s(),
+        load: load(file),
+        // Where each has a rate of its own, there is no rate at which all are compared.
+        rate_per_s: file.plan.schedule.rate_per_s().filter(|_| !subject::has_own_rates(file)),
         is_closed: matches!(file.plan.schedule, Schedule::Closed { .. }),
         reference: file.plan.reference.clone(),
         band,
         again: again.map(|again| (again.second.clone(), again.ratio)),
         rows,
         verdicts: file.verdicts.iter().map(|verdict| judged(verdict, palette)).collect(),
+        findings: records::findings(file),
     }
 }
 
@@ -153,7 +167,8 @@ fn ratio_for_rank(file: &RunFile, row: &Row) -> Option<Ratio> {
     (verdict.decision != Decision::Void && verdict.ratio.is_known()).then_some(verdict.ratio)
 }
 
-fn load(plan: &Plan) -> String {
+fn load(file: &RunFile) -> String {
+    let plan = &file.plan;
     let connections = numbers::count(u64::from(plan.connections));
     let schedule = match &plan.schedule {
         Schedule::Closed { depth: 0 | 1 } => "closed loop".to_owned(),
@@ -173,6 +188,13 @@ fn load(plan: &Plan) -> String {
             format!("open loop, {} steps of requests/s", rates_per_s.len())
         }
         Schedule::Other => "a schedule this report does not know".to_owned(),
+    };
+    let schedule = match subject::has_own_rates(file) {
+        true => format!(
+            "{schedule} for {}, and as many times its own capacity for everybody else",
+            plan.reference
+        ),
+        false => schedule,
     };
     let design = match plan.design {
         Design::Paired => "paired slices",
@@ -282,50 +304,4 @@ fn latency(blocks: &[&Block]) -> Option<Latency> {
         censored: all.censored,
         curve,
     })
-}
-
-fn judged(verdict: &Verdict, palette: &Palette) -> Judged {
-    Judged {
-        contender: verdict.contender.clone(),
-        reference: verdict.reference.clone(),
-        series: palette.series(&verdict.contender),
-        measure: verdict.measure,
-        ratio: verdict.ratio,
-        decision: verdict.decision,
-        blocks: verdict.blocks,
-        p_value: verdict.p_value,
-        sentence: sentence(verdict),
-    }
-}
-
-/// The verdict without the name that it begins with.
-fn sentence(verdict: &Verdict) -> String {
-    let Verdict { reference, ratio, .. } = verdict;
-    if verdict.decision == Decision::Void {
-        return format!("is not judged: {}", verdict.note);
-    }
-    if !ratio.is_known() {
-        return format!("cannot be compared with {reference}: too few blocks have both figures");
-    }
-    let [estimate, low, high] = numbers::ratio(ratio.estimate, ratio.low, ratio.high);
-    let what = match verdict.measure {
-        Measure::ServerCpu => format!("used {estimate}x the server CPU per request of {reference}"),
-        Measure::Throughput => {
-            format!("answered {estimate}x the requests per second of {reference}")
-        }
-        Measure::LatencyMedian => format!("had {estimate}x the median latency of {reference}"),
-        Measure::LatencyP99 => format!("had {estimate}x the p99 latency of {reference}"),
-        Measure::Memory => format!("used {estimate}x the peak memory of {reference}"),
-        Measure::Other => format!("had {estimate}x the figure of {reference}"),
-    };
-    let mut text =
-        format!("{what} (95\u{a0}% interval {low} to {high}): {}", verdict.decision.words());
-    if let Some(more) = verdict.more_blocks {
-        text.push_str(&format!("; about {} more blocks would tell", numbers::count(more.into())));
-    }
-    if !verdict.note.is_empty() {
-        text.push_str("; ");
-        text.push_str(&verdict.note);
-    }
-    text
 }

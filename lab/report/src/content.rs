@@ -22,6 +22,9 @@ pub struct Report {
     pub(crate) memory: Vec<MemoryLine>,
     pub(crate) claims: Vec<ClaimResult>,
     pub(crate) audits: Vec<Audit>,
+    /// Sentences beside the claims that test none of them.
+    pub(crate) beside: Vec<String>,
+    pub(crate) benchmarks: Vec<Benchmark>,
     pub(crate) checks: Vec<CheckRow>,
     pub(crate) excluded: Vec<ExcludedRow>,
     pub(crate) errors: Errors,
@@ -76,6 +79,26 @@ pub(crate) struct Run {
     pub(crate) again: Option<(String, Ratio)>,
     pub(crate) rows: Vec<Row>,
     pub(crate) verdicts: Vec<Judged>,
+    /// The checks that are what the scenario was made to find out.
+    pub(crate) findings: Vec<CheckRow>,
+}
+
+/// A benchmark inside a process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Benchmark {
+    pub(crate) scenario: String,
+    pub(crate) description: String,
+    pub(crate) run: String,
+    pub(crate) contenders: Vec<(String, Series)>,
+    pub(crate) modes: Vec<Mode>,
+}
+
+/// One way of timing the operations.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Mode {
+    pub(crate) mode: String,
+    /// Operations with the nanoseconds of each contender, in the order of the contenders.
+    pub(crate) rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
 /// A contender in a run.
@@ -146,6 +169,8 @@ pub(crate) struct Judged {
     pub(crate) blocks: u32,
     pub(crate) p_value: Option<f64>,
     pub(crate) sentence: String,
+    /// Why it is void, or what else a reader must know.
+    pub(crate) note: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -186,7 +211,7 @@ pub(crate) struct Errors {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Skipped {
-    pub(crate) run: String,
+    pub(crate) runs: Vec<String>,
     pub(crate) contender: String,
     pub(crate) reason: String,
 }

@@ -21,13 +21,24 @@ pub(crate) enum Part {
     /// A heading below the section's.
     Heading(String),
     Text(String),
+    /// A remark in small letters.
+    Note(String),
+    Cards(Vec<Card>),
     /// Verdicts: a word, the name it is about, and the sentence.
     Verdicts(Vec<Verdict>),
     List(Vec<String>),
     Table(Table),
     Figure(Figure),
-    /// A table that HTML shows on demand.
-    Folded(String, Table),
+    /// What HTML shows on demand, below a title.
+    Folded(String, Vec<Part>),
+}
+
+/// One matter with a word on it, a few facts side by side, and the reasons.
+pub(crate) struct Card {
+    pub(crate) word: &'static str,
+    pub(crate) title: String,
+    pub(crate) facts: Vec<(&'static str, String)>,
+    pub(crate) text: String,
 }
 
 pub(crate) struct Verdict {
@@ -69,6 +80,9 @@ pub(crate) struct Cell {
     pub(crate) labels: Vec<&'static str>,
     /// A code font for commands and hashes.
     pub(crate) is_code: bool,
+    pub(crate) is_strong: bool,
+    /// Further lines, which HTML shows on demand.
+    pub(crate) more: Vec<String>,
 }
 
 impl Table {
@@ -94,6 +108,16 @@ impl Cell {
 
     pub(crate) fn name(text: &str, series: Series) -> Cell {
         Cell { text: text.to_owned(), series: Some(series), ..Cell::default() }
+    }
+}
+
+impl Cell {
+    /// The first line, with the others on demand.
+    pub(crate) fn lines(lines: &[String]) -> Cell {
+        let (first, more) = lines
+            .split_first()
+            .map_or((String::new(), Vec::new()), |(one, rest)| (one.clone(), rest.to_vec()));
+        Cell { text: first, more, ..Cell::default() }
     }
 }
 

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod benchmark;
 mod chart;
 mod collect;
 mod compose;
@@ -27,6 +28,8 @@ mod page;
 mod rank;
 mod records;
 mod standing;
+mod subject;
+mod verdict;
 
 pub use content::Report;
 
@@ -51,6 +54,14 @@ impl Report {
     #[must_use]
     pub fn markdown(&self) -> String {
         markdown::write(&compose::document(self))
+    }
+
+    /// The forest plot of all comparisons by server CPU time per request, as a picture that stands
+    /// alone: it brings its own background and its own colours, light and dark. It has at most 40
+    /// rows, and says how many it leaves out.
+    #[must_use]
+    pub fn forest_svg(&self) -> String {
+        compose::forest_svg(self)
     }
 
     /// The figures behind the report as JSON, every block included. Fields end in their unit.

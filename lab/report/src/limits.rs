@@ -3,6 +3,8 @@
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::plan::{Design, Schedule};
 
+use crate::subject::{self, Subject};
+
 pub(crate) fn not_shown(files: &[RunFile]) -> Vec<String> {
     let mut sentences: Vec<&str> = vec![
         "How these programs compare on another machine, kernel, or version: everything below was \
@@ -10,7 +12,9 @@ pub(crate) fn not_shown(files: &[RunFile]) -> Vec<String> {
         "How an application of yours would do: most of its time is usually spent in its own code \
          and in its data base, not in the server.",
     ];
-    let any = |has: &dyn Fn(&RunFile) -> bool| files.iter().any(has);
+    let files: Vec<&RunFile> =
+        files.iter().filter(|file| subject::of(file) == Subject::Load).collect();
+    let any = |has: &dyn Fn(&RunFile) -> bool| files.iter().any(|file| has(file));
     if any(&|file| file.machine.network.contains("loopback")) {
         sentences.push(
             "Anything about a network: client and server share one machine, so there is no card, \
@@ -37,7 +41,7 @@ pub(crate) fn not_shown(files: &[RunFile]) -> Vec<String> {
     if !files.is_empty() && !any(&|file| file.plan.is_tls) {
         sentences.push("The cost of TLS: all of this is plain HTTP.");
     }
-    if !any(&|file| !file.memory.is_empty()) {
+    if !files.is_empty() && !any(&|file| !file.memory.is_empty()) {
         sentences.push("Memory per connection: it was not read.");
     }
     sentences.into_iter().map(str::to_owned).collect()

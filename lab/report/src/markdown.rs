@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::content::Light;
-use crate::document::{Cell, Document, Part, Section, Table};
+use crate::document::{Card, Cell, Document, Part, Section, Table};
 use crate::escape::Markdown;
 
 pub(crate) fn write(document: &Document) -> String {
@@ -31,11 +31,19 @@ fn colour(light: Light) -> &'static str {
 
 fn write_section(text: &mut String, section: &Section) {
     let _ = writeln!(text, "\n## {}", Markdown(&section.title));
-    for part in &section.parts {
+    write_parts(text, &section.parts);
+}
+
+fn write_parts(text: &mut String, parts: &[Part]) {
+    for part in parts {
         text.push('\n');
         let _ = match part {
             Part::Heading(heading) => writeln!(text, "### {}", Markdown(heading)),
-            Part::Text(words) => writeln!(text, "{}", Markdown(words)),
+            Part::Text(words) | Part::Note(words) => writeln!(text, "{}", Markdown(words)),
+            Part::Cards(cards) => {
+                cards.iter().for_each(|card| write_card(text, card));
+                Ok(())
+            }
             Part::Verdicts(verdicts) => {
                 for verdict in verdicts {
                     let (name, sentence) = (Markdown(&verdict.name), Markdown(&verdict.sentence));
@@ -59,12 +67,22 @@ fn write_section(text: &mut String, section: &Section) {
                 }
                 Ok(())
             }
-            Part::Folded(title, table) => {
-                let _ = writeln!(text, "### {}\n", Markdown(title));
-                write_table(text, table);
+            Part::Folded(title, parts) => {
+                let _ = writeln!(text, "### {}", Markdown(title));
+                write_parts(text, parts);
                 Ok(())
             }
         };
+    }
+}
+
+fn write_card(text: &mut String, card: &Card) {
+    let _ = writeln!(text, "- **{}**: {}", card.word, Markdown(&card.title));
+    for (name, value) in &card.facts {
+        let _ = writeln!(text, "  - {name}: {}", Markdown(value));
+    }
+    if !card.text.is_empty() {
+        let _ = writeln!(text, "  - {}", Markdown(&card.text));
     }
 }
 
@@ -91,6 +109,12 @@ fn write_table(text: &mut String, table: &Table) {
 
 fn words(cell: &Cell) -> String {
     let mut words = Markdown(&cell.text).to_string();
+    if cell.is_strong {
+        words = format!("**{words}**");
+    }
+    for line in &cell.more {
+        let _ = write!(words, " {}", Markdown(line));
+    }
     for label in &cell.labels {
         if !words.is_empty() {
             words.push(' ');

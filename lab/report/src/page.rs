@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use crate::chart::canvas::mark_alone;
 use crate::content::Light;
-use crate::document::{Cell, Document, Figure, Part, Section, Table, Verdict};
+use crate::document::{Card, Cell, Document, Figure, Part, Section, Table, Verdict};
 use crate::escape::Html;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// Reasons beyond this many are folded.
-const REASONS_SHOWN: usize = 6;
+const REASONS_SHOWN: usize = 4;
 
 /// From this many sections on there is a list of them.
 const CONTENTS_MIN: usize = 4;
@@ -33,12 +33,12 @@ pub(crate) fn write(document: &Document) -> String {
     }
     page.push_str("</p>\n");
     write_standing(&mut page, document);
+    if document.sections.len() >= CONTENTS_MIN {
+        write_contents(&mut page, &document.sections);
+    }
     page.push_str("</header>\n<main>\n");
     for (number, section) in document.sections.iter().enumerate() {
         write_section(&mut page, section, number);
-        if number == 0 && document.sections.len() >= CONTENTS_MIN {
-            write_contents(&mut page, &document.sections);
-        }
     }
     let _ = write!(page, "</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
     page
@@ -78,16 +78,21 @@ fn write_reasons(page: &mut String, reasons: &[(Light, String)]) {
 }
 
 fn write_contents(page: &mut String, sections: &[Section]) {
-    page.push_str("<nav aria-label=\"Contents\"><ul>");
-    for (number, section) in sections.iter().enumerate().skip(1) {
+    page.push_str("<nav aria-label=\"Contents\"><details><summary>Contents</summary><ul>");
+    for (number, section) in sections.iter().enumerate() {
         let _ = write!(page, "<li><a href=\"#s{number}\">{}</a></li>", Html(&section.title));
     }
-    page.push_str("</ul></nav>\n");
+    page.push_str("</ul></details></nav>\n");
 }
 
 fn write_section(page: &mut String, section: &Section, number: usize) {
     let _ = write!(page, "<section id=\"s{number}\">\n<h2>{}</h2>\n", Html(&section.title));
-    for part in &section.parts {
+    write_parts(page, &section.parts);
+    page.push_str("</section>\n");
+}
+
+fn write_parts(page: &mut String, parts: &[Part]) {
+    for part in parts {
         match part {
             Part::Heading(text) => {
                 let _ = writeln!(page, "<h3>{}</h3>", Html(text));
@@ -95,6 +100,10 @@ fn write_section(page: &mut String, section: &Section, number: usize) {
             Part::Text(text) => {
                 let _ = writeln!(page, "<p>{}</p>", Html(text));
             }
+            Part::Note(text) => {
+                let _ = writeln!(page, "<p class=\"note\">{}</p>", Html(text));
+            }
+            Part::Cards(cards) => cards.iter().for_each(|card| write_card(page, card)),
             Part::Verdicts(verdicts) => write_verdicts(page, verdicts),
             Part::List(items) => {
                 page.push_str("<ul class=\"plain\">\n");
@@ -105,10 +114,31 @@ fn write_section(page: &mut String, section: &Section, number: usize) {
             }
             Part::Table(table) => write_table(page, table),
             Part::Figure(figure) => write_figure(page, figure),
-            Part::Folded(title, table) => write_folded(page, title, table),
+            Part::Folded(title, parts) => {
+                let _ = writeln!(page, "<details><summary>{}</summary>", Html(title));
+                write_parts(page, parts);
+                page.push_str("</details>\n");
+            }
         }
     }
-    page.push_str("</section>\n");
+}
+
+fn write_card(page: &mut String, card: &Card) {
+    let Card { word, title, facts, text } = card;
+    let class = word.replace(' ', "-");
+    let _ = write!(
+        page,
+        "<article class=\"card {class}\"><h4><em>{word}</em> {}</h4>\n<dl>",
+        Html(title)
+    );
+    for (name, value) in facts {
+        let _ = write!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", Html(value));
+    }
+    page.push_str("</dl>\n");
+    if !text.is_empty() {
+        let _ = write!(page, "<p>{}</p>", Html(text));
+    }
+    page.push_str("</article>\n");
 }
 
 fn write_verdicts(page: &mut String, verdicts: &[Verdict]) {
@@ -149,15 +179,11 @@ fn write_figure(page: &mut String, figure: &Figure) {
     }
     page.push_str("</div>\n");
     if let Some(table) = table {
-        write_folded(page, "The same as a table", table);
+        page.push_str("<details><summary>The same as a table</summary>\n");
+        write_table(page, table);
+        page.push_str("</details>\n");
     }
     page.push_str("</figure>\n");
-}
-
-fn write_folded(page: &mut String, title: &str, table: &Table) {
-    let _ = writeln!(page, "<details><summary>{}</summary>", Html(title));
-    write_table(page, table);
-    page.push_str("</details>\n");
 }
 
 fn write_table(page: &mut String, table: &Table) {
@@ -192,13 +218,20 @@ fn write_cell(page: &mut String, cell: &Cell, is_number: bool) {
         page.push_str(&mark_alone(series));
     }
     let text = Html(&cell.text);
-    let _ = if cell.is_code && !cell.text.is_empty() {
-        write!(page, "<code>{text}</code>")
-    } else {
-        write!(page, "{text}")
+    let _ = match (cell.is_code && !cell.text.is_empty(), cell.is_strong) {
+        (true, _) => write!(page, "<code>{text}</code>"),
+        (false, true) => write!(page, "<b>{text}</b>"),
+        (false, false) => write!(page, "{text}"),
     };
     for label in &cell.labels {
         let _ = write!(page, "<span class=\"label {}\">{label}</span>", label.to_lowercase());
+    }
+    if !cell.more.is_empty() {
+        let _ = write!(page, "<details><summary>{} more</summary><ul>", cell.more.len());
+        for line in &cell.more {
+            let _ = write!(page, "<li>{}</li>", Html(line));
+        }
+        page.push_str("</ul></details>");
     }
     page.push_str("</td>");
 }

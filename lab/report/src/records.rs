@@ -1,32 +1,46 @@
 //! What is listed rather than summed up: memory, checks, exclusions, errors, and the record of
 //! how each run was made.
 
+use std::collections::BTreeMap;
+
 use peregrine_lab_model::RunFile;
+use peregrine_lab_model::check::Check;
 
 use crate::collect::Palette;
 use crate::content::{CheckRow, Errors, ExcludedRow, MemoryLine, Record, Skipped};
+use crate::subject;
 
 pub(crate) fn memory(files: &[RunFile], palette: &Palette) -> Vec<MemoryLine> {
-    let mut lines: Vec<MemoryLine> = Vec::new();
+    let mut readings: BTreeMap<(&str, u32), Vec<u64>> = BTreeMap::new();
     for reading in files.iter().flat_map(|file| &file.memory) {
-        let point = (reading.connections, reading.bytes);
-        match lines.iter_mut().find(|line| line.contender == reading.contender) {
+        readings.entry((&reading.contender, reading.connections)).or_default().push(reading.bytes);
+    }
+    let mut lines: Vec<MemoryLine> = Vec::new();
+    for ((name, connections), bytes) in readings {
+        // Fresh processes are read several times: the middle one, so that no outlier is a slope.
+        let point = (connections, middle(bytes));
+        match lines.iter_mut().find(|line| line.contender == name) {
             Some(line) => line.points.push(point),
             None => lines.push(MemoryLine {
-                contender: reading.contender.clone(),
-                series: palette.series(&reading.contender),
+                contender: name.to_owned(),
+                series: palette.series(name),
                 points: vec![point],
                 bytes_per_connection: None,
             }),
         }
     }
     for line in &mut lines {
-        line.points.sort_unstable();
         line.bytes_per_connection = slope(&line.points);
     }
     let cost = |line: &MemoryLine| line.bytes_per_connection.unwrap_or(f64::INFINITY);
     lines.sort_by(|one, other| cost(one).total_cmp(&cost(other)));
     lines
+}
+
+/// The median; of two in the middle, the lower one, so that it is a value that was read.
+fn middle(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
 fn slope(points: &[(u32, u64)]) -> Option<f64> {
@@ -36,16 +50,23 @@ fn slope(points: &[(u32, u64)]) -> Option<f64> {
 }
 
 pub(crate) fn checks(files: &[RunFile]) -> Vec<CheckRow> {
-    let rows = files.iter().flat_map(|file| {
-        file.checks.iter().map(|check| CheckRow {
-            run: file.run.clone(),
-            name: check.name.clone(),
-            contender: check.contender.clone(),
-            outcome: check.outcome,
-            detail: check.detail.clone(),
-        })
-    });
-    rows.collect()
+    files.iter().flat_map(|file| file.checks.iter().map(|check| check_row(file, check))).collect()
+}
+
+/// What the scenario of a run was made to find out.
+pub(crate) fn findings(file: &RunFile) -> Vec<CheckRow> {
+    let found = file.checks.iter().filter(|check| subject::is_finding(&check.name));
+    found.map(|check| check_row(file, check)).collect()
+}
+
+fn check_row(file: &RunFile, check: &Check) -> CheckRow {
+    CheckRow {
+        run: file.run.clone(),
+        name: check.name.clone(),
+        contender: check.contender.clone(),
+        outcome: check.outcome,
+        detail: check.detail.clone(),
+    }
 }
 
 pub(crate) fn excluded(files: &[RunFile]) -> Vec<ExcludedRow> {
@@ -82,16 +103,23 @@ pub(crate) fn errors(files: &[RunFile]) -> Errors {
     Errors { kinds, rows }
 }
 
+/// A contender with the same reason in several runs is named once.
 pub(crate) fn skipped(files: &[RunFile]) -> Vec<Skipped> {
     let mut rows: Vec<Skipped> = Vec::new();
     for file in files {
         for contender in &file.contenders {
             let Some(reason) = &contender.skipped else { continue };
-            rows.push(Skipped {
-                run: file.run.clone(),
-                contender: contender.name.clone(),
-                reason: reason.clone(),
-            });
+            let same = rows
+                .iter_mut()
+                .find(|row| row.contender == contender.name && row.reason == *reason);
+            match same {
+                Some(row) => row.runs.push(file.run.clone()),
+                None => rows.push(Skipped {
+                    runs: vec![file.run.clone()],
+                    contender: contender.name.clone(),
+                    reason: reason.clone(),
+                }),
+            }
         }
     }
     rows

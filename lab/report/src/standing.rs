@@ -1,11 +1,12 @@
 //! Whether a result may be published: green, amber or red, with the reasons.
 
 use peregrine_lab_model::RunFile;
-use peregrine_lab_model::check::Outcome;
+use peregrine_lab_model::check::{Check, Outcome};
 use peregrine_lab_model::verdict::Decision;
 
 use crate::content::{Light, Reason, Standing};
 use crate::numbers;
+use crate::subject::{self, Subject};
 
 /// The fewest blocks that an interval should rest on.
 const BLOCKS_MIN: u32 = 20;
@@ -19,21 +20,34 @@ const DISTURBED_MAX: f64 = 0.01;
 /// Foreign or stolen CPU time at which a run says nothing, as a share.
 const DISTURBED_RED: f64 = 0.05;
 
+/// The most contenders that a reason names.
+const NAMES_MAX: usize = 5;
+
 /// The load per CPU before a run that is no reason for doubt.
 const LOAD_MAX: f64 = 0.5;
 
 pub(crate) fn standing(files: &[RunFile]) -> Standing {
     let mut reasons = Vec::new();
-    if files.iter().all(|file| file.blocks.is_empty()) {
-        add(&mut reasons, Light::Red, "nothing was measured".to_owned());
-    }
-    if files.iter().all(|file| file.verdicts.is_empty()) {
+    let of = |wanted: Subject| files.iter().filter(move |file| subject::of(file) == wanted);
+    if of(Subject::Load).all(|file| file.blocks.is_empty()) {
+        judge_nothing(files, &mut reasons);
+    } else if files.iter().all(|file| file.verdicts.is_empty()) {
         add(&mut reasons, Light::Amber, "nothing is compared with anything".to_owned());
     }
-    for file in files {
+    for file in of(Subject::Load) {
         judge_result(file, &mut reasons);
         judge_machine(file, &mut reasons);
     }
+    for file in of(Subject::Operations) {
+        judge_machine(file, &mut reasons);
+    }
+    for file in files {
+        if file.is_partial {
+            let text = format!("{}: stopped before its plan was done", file.run);
+            add(&mut reasons, Light::Amber, text);
+        }
+    }
+    judge_checks(files, &mut reasons);
     judge_quiet(files, &mut reasons);
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.light));
     let light = reasons.first().map_or(Light::Green, |reason| reason.light);
@@ -44,11 +58,38 @@ pub(crate) fn standing(files: &[RunFile]) -> Standing {
     Standing { light, reasons }
 }
 
+/// Why no server was measured. A paper check and a benchmark inside a process need none.
+fn judge_nothing(files: &[RunFile], reasons: &mut Vec<Reason>) {
+    let is_any = |wanted: Subject| files.iter().any(|file| subject::of(file) == wanted);
+    if is_any(Subject::Load) || files.is_empty() {
+        add(reasons, Light::Red, "nothing was measured".to_owned());
+    } else if is_any(Subject::Operations) {
+        let text = "times of operations have no A/A arm: what is noise there is unknown";
+        add(reasons, Light::Amber, text.to_owned());
+    } else {
+        let text = "nothing was measured here: published numbers were looked at on paper";
+        add(reasons, Light::Amber, text.to_owned());
+    }
+}
+
 fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
+    let run = &file.run;
     if file.blocks.is_empty() {
+        if let Some(first) = file.excluded.first() {
+            let (count, reason) = (file.excluded.len(), &first.reason);
+            let text =
+                format!("{run}: guards voided all {count} blocks, the first because {reason}");
+            add(reasons, Light::Red, text);
+        }
         return;
     }
-    let run = &file.run;
+    let disturbed = file.blocks.iter().filter(|block| !block.guards.is_empty()).count();
+    if disturbed > 0 {
+        let all = file.blocks.len();
+        let text =
+            format!("{run}: {disturbed} of {all} slices were disturbed and count all the same");
+        add(reasons, Light::Red, text);
+    }
     let judged = |verdict: &&peregrine_lab_model::verdict::Verdict| {
         !matches!(verdict.decision, Decision::Void | Decision::Other)
     };
@@ -65,7 +106,6 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
         }
         Some(_) => {}
     }
-    judge_checks(file, reasons);
     for verdict in file.verdicts.iter().filter(judged) {
         let name = &verdict.contender;
         if file.blocks_of(name).any(|block| block.errors_total() > 0) {
@@ -79,37 +119,55 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
         }
         Some(_) | None => {}
     }
-    if file.is_partial {
-        add(reasons, Light::Amber, format!("{run}: stopped before its plan was done"));
-    }
     if file.tool.is_modified || file.tool.commit.is_empty() {
         let text = "the lab was built from sources that no commit names";
         add(reasons, Light::Amber, text.to_owned());
     }
 }
 
-/// A check that went wrong for several contenders is one reason.
-fn judge_checks(file: &RunFile, reasons: &mut Vec<Reason>) {
+/// A check that went wrong for several contenders, in several runs, is one reason.
+fn judge_checks(files: &[RunFile], reasons: &mut Vec<Reason>) {
     let mut seen: Vec<(&str, Outcome)> = Vec::new();
-    for check in &file.checks {
+    let odd = || files.iter().flat_map(|file| file.checks.iter().map(move |check| (file, check)));
+    for (_, check) in odd() {
         let (light, words) = match check.outcome {
             Outcome::Failed => (Light::Red, "failed"),
+            Outcome::Warned if subject::is_remark(check) => continue,
             Outcome::Warned => (Light::Amber, "is odd"),
-            Outcome::ClientBound => (Light::Amber, "shows that the client was the limit"),
+            Outcome::ClientBound => (Light::Amber, ""),
             Outcome::Passed | Outcome::Skipped | Outcome::Other => continue,
         };
         if seen.contains(&(&check.name, check.outcome)) {
             continue;
         }
         seen.push((&check.name, check.outcome));
-        let same = file
-            .checks
-            .iter()
-            .filter(|other| other.name == check.name && other.outcome == check.outcome);
-        let names: Vec<&str> =
-            same.map(|other| other.contender.as_deref().unwrap_or("the run")).collect();
-        let (run, check, names) = (&file.run, &check.name, names.join(", "));
-        add(reasons, light, format!("{run}: “{check}” {words} for {names}"));
+        let (mut names, mut runs): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        let is_same = |other: &Check| other.name == check.name && other.outcome == check.outcome;
+        for (file, other) in odd().filter(|(_, other)| is_same(other)) {
+            let name = other.contender.as_deref().unwrap_or("the run");
+            if !names.contains(&name) {
+                names.push(name);
+            }
+            if !runs.contains(&file.run.as_str()) {
+                runs.push(&file.run);
+            }
+        }
+        let place = match runs[..] {
+            [run] => run.to_owned(),
+            _ => format!("{} runs", runs.len()),
+        };
+        let who = match names.len() {
+            0..=NAMES_MAX => names.join(", "),
+            count => format!("{count} contenders"),
+        };
+        let text = match check.outcome {
+            Outcome::ClientBound => format!(
+                "{place}: the client was the limit for {who}: rates and latencies there say \
+                 nothing about the server, CPU per request stands"
+            ),
+            _ => format!("{place}: “{}” {words} for {who}", check.name),
+        };
+        add(reasons, light, text);
     }
 }
 
@@ -130,17 +188,23 @@ fn judge_machine(file: &RunFile, reasons: &mut Vec<Reason>) {
     if shared {
         add(reasons, Light::Red, format!("{run}: client and servers share a CPU"));
     }
-    if let Some([load, ..]) = machine.load_before
-        && load > LOAD_MAX * f64::from(machine.cpus)
-    {
-        let load = numbers::fixed(load, 2);
-        add(reasons, Light::Amber, format!("{run}: the machine had a load of {load} before"));
-    }
 }
 
 /// The worst of all runs is one reason, whatever they are called.
 fn judge_quiet(files: &[RunFile], reasons: &mut Vec<Reason>) {
     type Share = fn(&RunFile) -> Option<f64>;
+    let loads = files.iter().filter(|file| subject::of(file) != Subject::Page).filter_map(|file| {
+        let [load, ..] = file.machine.load_before?;
+        (load > LOAD_MAX * f64::from(file.machine.cpus)).then_some(load)
+    });
+    let loads: Vec<f64> = loads.collect();
+    if !loads.is_empty() {
+        let most = numbers::fixed(loads.iter().copied().fold(0.0, f64::max), 2);
+        let runs =
+            if loads.len() == 1 { "one run".into() } else { format!("{} runs", loads.len()) };
+        let text = format!("the machine had a load of up to {most} before {runs}");
+        add(reasons, Light::Amber, text);
+    }
     let disturbances: [(Share, &str); 2] = [
         (|file| file.machine.stolen_share, "the host took"),
         (|file| file.machine.foreign_share, "other programs used"),

@@ -15,7 +15,12 @@ use peregrine_lab_report::Report;
 fn compare(name: &str, files: &[RunFile]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let report = Report::new(files);
-    let forms = [("html", report.html()), ("md", report.markdown()), ("json", report.json())];
+    let forms = [
+        ("html", report.html()),
+        ("md", report.markdown()),
+        ("json", report.json()),
+        ("svg", report.forest_svg()),
+    ];
     for (form, text) in forms {
         let path = folder.join(format!("{name}.{form}"));
         if std::env::var_os("REWRITE_GOLDEN").is_some() {
@@ -45,6 +50,88 @@ fn the_report_on_five_contenders_is_as_committed() {
 #[test]
 fn the_report_on_twenty_contenders_is_as_committed() {
     compare("twenty", &synthetic::twenty());
+}
+
+#[test]
+fn the_report_on_a_reproduction_is_as_committed() {
+    compare("reproduction", &synthetic::page::reproduction());
+}
+
+#[test]
+fn claims_stand_first_and_their_file_is_neither_a_run_nor_a_machine() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let first = markdown.split("\n## ").nth(1).unwrap();
+    assert!(first.starts_with("Published claims, tried here"), "{first}");
+    assert!(first.contains("1 confirmed, 1 smaller, 1 not reproduced, 1 reversed, 2 not testable"));
+    assert!(first.contains("This tests no claim"), "{first}");
+    assert!(!markdown.contains("load of up to 6.00"), "the page's file is no run");
+    assert!(!markdown.contains("nothing was measured"));
+    let alone = Report::new(&[synthetic::page::page()]).markdown();
+    assert!(alone.contains("published numbers were looked at on paper"), "{alone}");
+}
+
+#[test]
+fn who_is_void_for_the_same_reason_shares_a_sentence() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let verdicts = markdown.split("\n## Verdicts").nth(1).unwrap();
+    let verdicts = verdicts.split("\n## ").next().unwrap();
+    assert_eq!(verdicts.matches("the client was the limit").count(), 1, "{verdicts}");
+    assert!(verdicts.contains("**Everybody** is not judged by requests per second"));
+}
+
+#[test]
+fn what_a_scenario_finds_out_stands_in_its_section_and_is_no_doubt_about_the_run() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let of = |title: &str| -> String {
+        let section = markdown.split(title).nth(1).unwrap();
+        section.split("\n## ").next().unwrap().to_owned()
+    };
+    assert!(of("\n## shutdown").contains("5 without a reply"));
+    assert!(of("\n## overload-2x").contains("61 % of it answered rightly"));
+    let badge = markdown.split("\n## ").next().unwrap();
+    assert!(!badge.contains("shutdown under load") && !badge.contains("goodput"), "{badge}");
+    assert!(badge.contains("hello-c64: guards voided all 18 blocks"), "{badge}");
+}
+
+#[test]
+fn times_that_cannot_be_told_apart_are_marked_alike() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let row = markdown.lines().find(|line| line.starts_with("| static hot |")).unwrap();
+    assert_eq!(row, "| static hot | **9.0** | **9.3** | 19.8 |");
+}
+
+#[test]
+fn several_readings_of_memory_give_the_slope_of_their_medians() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let row = markdown.lines().find(|line| line.starts_with("| peregrine | 144\u{a0}B |"));
+    assert!(row.is_some_and(|row| row.matches("10,000:").count() == 1), "{row:?}");
+}
+
+#[test]
+fn slices_that_were_disturbed_and_counted_are_red() {
+    let mut files = synthetic::twenty();
+    files[0].blocks[0].guards.push("strangers used 20 % of a CPU".into());
+    let markdown = Report::new(&files).markdown();
+    assert!(markdown.contains("red: get-json-64: 1 of 420 slices were disturbed"), "{markdown}");
+}
+
+#[test]
+fn the_forest_alone_is_well_formed_and_says_what_it_leaves_out() {
+    for files in [synthetic::one(), synthetic::five(), hostile(), Vec::new()] {
+        let picture = Report::new(&files).forest_svg();
+        svg::check(&picture).unwrap();
+        assert!(!picture.contains("var("), "{picture}");
+    }
+    let mut files = synthetic::twenty();
+    for connections in [256, 1500] {
+        let mut more = files[0].clone();
+        more.plan.connections = connections;
+        files.push(more);
+    }
+    let picture = Report::new(&files).forest_svg();
+    assert_eq!(picture.matches("<title>").count(), 40);
+    assert!(picture.contains("… and 20 more rows in the report"));
+    assert!(picture.contains("Server CPU time per request against peregrine, less is better"));
 }
 
 #[test]

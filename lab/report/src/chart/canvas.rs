@@ -11,6 +11,13 @@ const COLOURS: usize = 8;
 /// The width of a letter as a share of the font's size, on the generous side.
 const LETTER_WIDTH: f64 = 0.56;
 
+/// The style of pictures that stand alone: plain values, because not every reader of such files
+/// knows variables.
+const STYLE_ALONE: &str = include_str!("alone.css");
+
+/// The room around a picture that stands alone.
+const MARGIN: f64 = 20.0;
+
 /// Where text is held.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Anchor {
@@ -151,6 +158,22 @@ impl Canvas {
         format!(
             r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="{words}" xmlns="http://www.w3.org/2000/svg">{}</svg>"#,
             self.body
+        )
+    }
+}
+
+impl Canvas {
+    /// The picture in a file of its own, on its own background and with its own style.
+    pub(crate) fn finish_alone(self, (width, height): (f64, f64), words: &str) -> String {
+        let (inner, words) = (self.body, Html(words));
+        let (width, height) = (At(width + 2.0 * MARGIN), At(height + 2.0 * MARGIN));
+        let margin = At(MARGIN);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+             width=\"{width}\" height=\"{height}\" role=\"img\" aria-label=\"{words}\">\n\
+             <style>\n{STYLE_ALONE}</style>\n\
+             <rect x=\"0\" y=\"0\" width=\"{width}\" height=\"{height}\" rx=\"10\" class=\"paper\"/>\n\
+             <g transform=\"translate({margin} {margin})\">{inner}</g>\n</svg>\n"
         )
     }
 }

@@ -21,6 +21,14 @@ const TICK_DISTANCE: f64 = 34.0;
 
 const WORD_WIDTH: f64 = 96.0;
 
+/// The most rows of a picture that stands alone.
+const ROWS_MAX: usize = 40;
+
+/// The width of a picture that stands alone, without its margin.
+const ALONE_WIDTH: f64 = 960.0;
+
+const WORDS: &str = "Paired ratios with their 95 % intervals";
+
 /// One run: who is compared with whom, and how loud the noise is.
 pub(crate) struct Group<'a> {
     pub(crate) title: String,
@@ -38,13 +46,51 @@ pub(crate) struct Row<'a> {
 
 pub(crate) fn draw(groups: &[Group<'_>], size: Size) -> String {
     let mut canvas = Canvas::default();
+    let bottom = paint(&mut canvas, groups, size, 48.0);
+    canvas.finish(size.width(), bottom + 4.0, WORDS)
+}
+
+/// A picture for places without the report's page around it: with a title, a background and its
+/// own colours. Rows beyond [`ROWS_MAX`] are left out, and counted.
+pub(crate) fn alone(mut groups: Vec<Group<'_>>, reference: &str) -> String {
+    let all: usize = groups.iter().map(|group| group.rows.len()).sum();
+    let mut room = ROWS_MAX;
+    for group in &mut groups {
+        group.rows.truncate(room);
+        room -= group.rows.len();
+    }
+    groups.retain(|group| !group.rows.is_empty());
+    let left_out = all - groups.iter().map(|group| group.rows.len()).sum::<usize>();
+    let mut canvas = Canvas::default();
+    let title = format!("Server CPU time per request against {reference}, less is better");
+    let title = fit(&title, ALONE_WIDTH, 17.0);
+    canvas.text((0.0, 18.0), Anchor::Start, "title", &title);
+    let note = "Paired ratios with 95\u{a0}% intervals, logarithmic axis. Shaded: how far the same \
+                program differs from itself (A/A).";
+    canvas.text((0.0, 40.0), Anchor::Start, "axis", note);
+    let mut bottom = 48.0;
+    if groups.is_empty() {
+        bottom = 80.0;
+        canvas.text((0.0, 68.0), Anchor::Start, "word", "Nothing is compared with anything.");
+    } else {
+        bottom = paint(&mut canvas, &groups, Size::Wide, bottom + 52.0);
+    }
+    if left_out > 0 {
+        bottom += 20.0;
+        let text = format!("… and {left_out} more rows in the report");
+        canvas.text((0.0, bottom - 2.0), Anchor::Start, "word", &text);
+    }
+    canvas.finish_alone((ALONE_WIDTH, bottom + 4.0), &title)
+}
+
+/// Draws below `top`, and says where it ends.
+fn paint(canvas: &mut Canvas, groups: &[Group<'_>], size: Size, top: f64) -> f64 {
     let lanes = Lanes::new(size, 18.0, 150.0, WORD_WIDTH);
     let (low, high) = range(groups);
     let scale = Scale::log((low, high), (lanes.left, lanes.right));
-    let top = 48.0;
     let height_of = |group: &Group<'_>| 30.0 + group.rows.len() as f64 * lanes.height();
     let bottom = top + groups.iter().map(height_of).sum::<f64>() + 4.0;
-    axis(&mut canvas, &scale, (low, high), (top - 8.0, bottom));
+    axis(canvas, &scale, (low, high), (top - 8.0, bottom));
     // Bands first, then the line at 1, then the lanes: names and marks stand above both.
     let mut y = top;
     for group in groups {
@@ -62,13 +108,14 @@ pub(crate) fn draw(groups: &[Group<'_>], size: Size) -> String {
         let title = fit(&group.title, size.width(), 12.5);
         canvas.text((0.0, y - 9.0), Anchor::Start, "group", &title);
         for row in &group.rows {
-            lane(&mut canvas, &lanes, &scale, y, row);
+            lane(canvas, &lanes, &scale, y, row);
             y += lanes.height();
         }
     }
-    canvas.text((scale.at(low), 12.0), Anchor::Start, "axis", "← less CPU per request");
-    canvas.text((scale.at(high), 12.0), Anchor::End, "axis", "more →");
-    canvas.finish(size.width(), bottom + 4.0, "Paired ratios with their 95 % intervals")
+    let y = top - 36.0;
+    canvas.text((scale.at(low), y), Anchor::Start, "axis", "← less CPU per request");
+    canvas.text((scale.at(high), y), Anchor::End, "axis", "more →");
+    bottom
 }
 
 fn range(groups: &[Group<'_>]) -> (f64, f64) {

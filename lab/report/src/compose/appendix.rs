@@ -1,9 +1,8 @@
-//! What stands behind the comparison: memory, claims, errors, checks, exclusions, and how to
-//! repeat it.
+//! What stands behind the comparison: memory, errors, exclusions, and how to repeat it.
 
-use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::contender::Contender;
 
+use super::checks::unique;
 use crate::chart::{Size, memory as memory_chart};
 use crate::content::{Record, Report};
 use crate::document::{Cell, Figure, Part, Section, Table};
@@ -11,6 +10,12 @@ use crate::numbers;
 
 /// How many digits of a hash are shown; the JSON form has all.
 const HASH_DIGITS: usize = 12;
+
+/// More excluded blocks than this are shown on demand.
+const EXCLUDED_SHOWN: usize = 6;
+
+/// More runs than this are shown on demand.
+const RECORDS_SHOWN: usize = 12;
 
 fn section(title: &str, parts: Vec<Part>) -> Section {
     Section { title: title.to_owned(), parts }
@@ -58,67 +63,6 @@ pub(crate) fn memory(report: &Report) -> Option<Section> {
     Some(section("Memory", vec![Part::Figure(figure)]))
 }
 
-pub(crate) fn claims(report: &Report) -> Option<Section> {
-    let mut table = Table::new(&[
-        ("claim", "", false),
-        ("finding", "", false),
-        ("published", "", true),
-        ("as published, here", "", true),
-        ("corrected, here", "", true),
-        ("why", "", false),
-        ("source", "", false),
-    ]);
-    for claim in &report.claims {
-        let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "–".to_owned());
-        table.push([
-            claim.claim.as_str().into(),
-            claim.finding.words().into(),
-            claim.published.as_str().into(),
-            or_dash(&claim.as_published).into(),
-            or_dash(&claim.corrected).into(),
-            claim.detail.as_str().into(),
-            claim.source.as_str().into(),
-        ]);
-    }
-    (!report.claims.is_empty()).then(|| section("Published claims", vec![Part::Table(table)]))
-}
-
-pub(crate) fn audits(report: &Report) -> Option<Section> {
-    let mut table = Table::new(&[
-        ("subject", "", false),
-        ("test", "", false),
-        ("published", "", true),
-        ("bound", "", true),
-        ("result", "", false),
-        ("what follows", "", false),
-        ("source", "", false),
-    ]);
-    for audit in &report.audits {
-        table.push([
-            audit.subject.as_str().into(),
-            audit.test.as_str().into(),
-            audit.published.as_str().into(),
-            audit.bound.as_str().into(),
-            outcome(audit.outcome),
-            audit.detail.as_str().into(),
-            audit.source.as_str().into(),
-        ]);
-    }
-    let text = "A paper check: what can be said of published numbers without running anything.";
-    let parts = vec![Part::Text(text.to_owned()), Part::Table(table)];
-    (!report.audits.is_empty()).then(|| section("Audit of published numbers", parts))
-}
-
-/// A result that needs attention is a label, the others are plain words.
-fn outcome(outcome: Outcome) -> Cell {
-    match outcome {
-        Outcome::Failed | Outcome::Warned | Outcome::ClientBound => {
-            Cell { labels: vec![outcome.words()], ..Cell::default() }
-        }
-        Outcome::Passed | Outcome::Skipped | Outcome::Other => outcome.words().into(),
-    }
-}
-
 pub(crate) fn errors(report: &Report) -> Section {
     let errors = &report.errors;
     if errors.kinds.is_empty() {
@@ -136,90 +80,67 @@ pub(crate) fn errors(report: &Report) -> Section {
     section("Errors by kind", vec![Part::Table(table)])
 }
 
-pub(crate) fn checks(report: &Report) -> Section {
-    if report.checks.is_empty() {
-        let text = "The run files hold no checks.".to_owned();
-        return section("Validity checks", vec![Part::Text(text)]);
-    }
-    let of = |wanted: Outcome| report.checks.iter().filter(|row| row.outcome == wanted).count();
-    let text = format!(
-        "{} of {} checks passed, {} failed, {} odd, {} client-bound, {} could not be made.",
-        of(Outcome::Passed),
-        report.checks.len(),
-        of(Outcome::Failed),
-        of(Outcome::Warned),
-        of(Outcome::ClientBound),
-        of(Outcome::Skipped) + of(Outcome::Other),
-    );
-    let new = || {
-        Table::new(&[
-            ("run", "", false),
-            ("check", "", false),
-            ("contender", "", false),
-            ("result", "", false),
-            ("figures", "", false),
-        ])
-    };
-    let (mut odd, mut all) = (new(), new());
-    for row in &report.checks {
-        let cells = || -> [Cell; 5] {
-            [
-                row.run.as_str().into(),
-                row.name.as_str().into(),
-                row.contender.as_deref().unwrap_or("the run").into(),
-                outcome(row.outcome),
-                row.detail.as_str().into(),
-            ]
-        };
-        if row.outcome != Outcome::Passed {
-            odd.push(cells());
-        }
-        all.push(cells());
-    }
-    let mut parts = vec![Part::Text(text)];
-    if !odd.rows.is_empty() {
-        parts.push(Part::Table(odd));
-    }
-    parts.push(Part::Folded("All checks".to_owned(), all));
-    section("Validity checks", parts)
-}
-
 pub(crate) fn excluded(report: &Report) -> Section {
     let mut parts = Vec::new();
     if report.excluded.is_empty() {
         parts.push(Part::Text("No block was excluded.".to_owned()));
     } else {
-        let mut table = Table::new(&[
-            ("run", "", false),
-            ("block", "", true),
-            ("contender", "", false),
-            ("why", "", false),
-            ("measured again", "", false),
-        ]);
-        for row in &report.excluded {
-            let who = if row.contender.is_empty() { "all" } else { &row.contender };
-            table.push([
-                row.run.as_str().into(),
-                row.block.to_string().into(),
-                who.into(),
-                row.reason.as_str().into(),
-                if row.is_repeated { "yes" } else { "no" }.into(),
-            ]);
-        }
-        parts.push(Part::Table(table));
+        let again = report.excluded.iter().filter(|row| row.is_repeated).count();
+        let all = report.excluded.len();
+        let runs = unique(report.excluded.iter().map(|row| row.run.as_str())).len();
+        let word = |count: usize, word: &str| {
+            if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+        };
+        parts.push(Part::Text(format!(
+            "{} of {} did not count; {again} of them were measured again.",
+            word(all, "block"),
+            word(runs, "run")
+        )));
+        let table = Part::Table(voided(report));
+        parts.push(match all {
+            0..=EXCLUDED_SHOWN => table,
+            _ => Part::Folded(format!("All {all} with their reasons"), vec![table]),
+        });
     }
-    if report.skipped.is_empty() {
-        parts.push(Part::Text("No contender was skipped.".to_owned()));
-    } else {
-        let columns =
-            [("contender not measured", "", false), ("why", "", false), ("run", "", false)];
-        let mut table = Table::new(&columns);
-        for row in &report.skipped {
-            table.push([row.contender.as_str(), &row.reason, &row.run].map(Cell::from));
-        }
-        parts.push(Part::Table(table));
-    }
+    parts.push(skipped(report));
     section("Excluded, and why", parts)
+}
+
+fn voided(report: &Report) -> Table {
+    let mut table = Table::new(&[
+        ("run", "", false),
+        ("block", "", true),
+        ("contender", "", false),
+        ("why", "", false),
+        ("measured again", "", false),
+    ]);
+    for row in &report.excluded {
+        let who = if row.contender.is_empty() { "all" } else { &row.contender };
+        table.push([
+            row.run.as_str().into(),
+            row.block.to_string().into(),
+            who.into(),
+            row.reason.as_str().into(),
+            if row.is_repeated { "yes" } else { "no" }.into(),
+        ]);
+    }
+    table
+}
+
+fn skipped(report: &Report) -> Part {
+    if report.skipped.is_empty() {
+        return Part::Text("No contender was skipped.".to_owned());
+    }
+    let measured = |record: &&Record| !record.contenders.is_empty();
+    let runs = report.records.iter().filter(measured).count();
+    let columns = [("contender not measured", "", false), ("why", "", false), ("runs", "", false)];
+    let mut table = Table::new(&columns);
+    for row in &report.skipped {
+        let lines: Vec<String> = row.reason.lines().map(str::to_owned).collect();
+        let place = if row.runs.len() == runs { "all".into() } else { row.runs.join(", ") };
+        table.push([row.contender.as_str().into(), Cell::lines(&lines), place.into()]);
+    }
+    Part::Table(table)
 }
 
 pub(crate) fn environment(report: &Report) -> Section {
@@ -233,8 +154,15 @@ pub(crate) fn environment(report: &Report) -> Section {
             facts.push([Cell::from(*name), values.join(" / ").into()]);
         }
     }
-    let tables = [facts, plans(records), states(records)];
-    section("Environment", tables.into_iter().map(Part::Table).collect())
+    let mut parts = vec![Part::Table(facts)];
+    let tables = [("Plans", plans(records)), ("States of the machine", states(records))];
+    for (title, table) in tables.into_iter().filter(|(_, table)| !table.rows.is_empty()) {
+        parts.push(match table.rows.len() {
+            0..=RECORDS_SHOWN => Part::Table(table),
+            count => Part::Folded(format!("{title} of {count} runs"), vec![Part::Table(table)]),
+        });
+    }
+    section("Environment", parts)
 }
 
 fn plans(records: &[Record]) -> Table {
@@ -250,7 +178,7 @@ fn plans(records: &[Record]) -> Table {
         ("scenario file", "SHA-256", false),
     ]);
     let time = |nanoseconds: u64| numbers::latency(nanoseconds as f64 / 1e6);
-    for Record { run, plan, .. } in records {
+    for Record { run, plan, .. } in records.iter().filter(|record| record.plan.blocks > 0) {
         table.push([
             run.as_str().into(),
             plan.seed.to_string().into(),

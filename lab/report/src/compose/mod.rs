@@ -1,8 +1,12 @@
 //! Figures to a document: which sections there are, in which order, and what they say.
 
 mod appendix;
+mod benchmark;
+mod checks;
+mod claims;
 mod overview;
 mod scenario;
+mod verdicts;
 
 use crate::content::{Light, Report, Section as Scenario};
 use crate::document::Document;
@@ -10,15 +14,16 @@ use crate::numbers;
 
 pub(crate) fn document(report: &Report) -> Document {
     let mut sections = Vec::new();
-    sections.extend(overview::verdicts(report));
+    sections.extend(claims::claims(report));
+    sections.extend(verdicts::section(report));
     sections.push(overview::not_shown(report));
     sections.extend(overview::forest(report));
     sections.extend(report.sections.iter().map(scenario::section));
+    sections.extend(report.benchmarks.iter().map(benchmark::section));
     sections.extend(appendix::memory(report));
-    sections.extend(appendix::claims(report));
-    sections.extend(appendix::audits(report));
+    sections.extend(claims::audits(report));
     sections.push(appendix::errors(report));
-    sections.push(appendix::checks(report));
+    sections.push(checks::section(report));
     sections.push(appendix::excluded(report));
     sections.push(appendix::environment(report));
     sections.push(appendix::contenders(report));
@@ -35,6 +40,10 @@ pub(crate) fn document(report: &Report) -> Document {
         reasons: reasons.iter().map(|reason| (reason.light, reason.text.clone())).collect(),
         sections,
     }
+}
+
+pub(crate) fn forest_svg(report: &Report) -> String {
+    overview::forest_svg(report)
 }
 
 fn subtitle(report: &Report) -> Vec<String> {

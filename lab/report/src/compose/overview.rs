@@ -1,35 +1,13 @@
-//! What stands first: the verdicts in words, what they do not show, and the forest plot.
+//! What all verdicts do not show, and the forest plot of them.
 
 use peregrine_lab_model::verdict::{Decision, Measure, Ratio};
 
 use crate::chart::{Size, forest};
 use crate::content::{Judged, Report, Run, Section as Scenario, Series};
-use crate::document::{Cell, Figure, Part, Section, Table, Verdict};
+use crate::document::{Cell, Figure, Part, Section, Table};
 use crate::numbers;
 
-pub(crate) fn verdicts(report: &Report) -> Option<Section> {
-    let mut parts = Vec::new();
-    for scenario in &report.sections {
-        for run in &scenario.runs {
-            let judged = run.verdicts.iter().filter(|judged| !is_again(run, &judged.contender));
-            let verdicts: Vec<Verdict> = judged
-                .map(|judged| Verdict {
-                    word: judged.decision.words(),
-                    name: judged.contender.clone(),
-                    sentence: judged.sentence.clone(),
-                })
-                .collect();
-            if verdicts.is_empty() {
-                continue;
-            }
-            parts.push(Part::Heading(heading(scenario, run)));
-            parts.push(Part::Verdicts(verdicts));
-        }
-    }
-    (!parts.is_empty()).then(|| Section { title: "Verdicts".to_owned(), parts })
-}
-
-fn heading(scenario: &Scenario, run: &Run) -> String {
+pub(super) fn heading(scenario: &Scenario, run: &Run) -> String {
     let name = super::name(scenario);
     run.rate_per_s.map_or_else(
         || name.clone(),
@@ -37,7 +15,7 @@ fn heading(scenario: &Scenario, run: &Run) -> String {
     )
 }
 
-fn is_again(run: &Run, contender: &str) -> bool {
+pub(super) fn is_again(run: &Run, contender: &str) -> bool {
     run.again.as_ref().is_some_and(|(second, _)| second == contender)
 }
 
@@ -87,6 +65,27 @@ pub(crate) fn forest(report: &Report) -> Option<Section> {
         title: "All comparisons at a glance".to_owned(),
         parts: vec![Part::Figure(figure)],
     })
+}
+
+/// The forest plot as a picture that stands alone.
+pub(crate) fn forest_svg(report: &Report) -> String {
+    let mut groups = Vec::new();
+    let mut references: Vec<&str> = Vec::new();
+    for scenario in &report.sections {
+        for run in &scenario.runs {
+            if let Some(group) = group(scenario, run) {
+                groups.push(group);
+                references.push(&run.reference);
+            }
+        }
+    }
+    references.sort_unstable();
+    references.dedup();
+    let reference = match references[..] {
+        [reference] => reference,
+        _ => "the reference",
+    };
+    forest::alone(groups, reference)
 }
 
 fn group<'a>(scenario: &Scenario, run: &'a Run) -> Option<forest::Group<'a>> {

@@ -1,5 +1,6 @@
 //! One scenario under one number of connections: the table, and its charts.
 
+use super::checks::{outcome, unique};
 use crate::chart::{Size, dots, ladder, order, percentile};
 use crate::content::{Row, Run, Section as Scenario, Series};
 use crate::document::{Cell, Figure, Part, Section, Table};
@@ -21,7 +22,13 @@ pub(crate) fn section(scenario: &Scenario) -> Section {
     }
     for run in &full {
         parts.push(Part::Heading(format!("{}: {}", run.run, run.load)));
+        parts.extend(findings(run));
+        if !is_timed(run) {
+            // Nothing was timed in a run that only ends servers, so that no rate means anything.
+            continue;
+        }
         parts.push(Part::Table(costs(run)));
+        parts.extend(bound_note(run).map(Part::Text));
         parts.extend(ranking_note(run).map(Part::Text));
         parts.extend(cpu_figure(run).map(Part::Figure));
         parts.extend(order_figure(run).map(Part::Figure));
@@ -33,11 +40,55 @@ pub(crate) fn section(scenario: &Scenario) -> Section {
     match equal_rate(scenario) {
         Some(run) => parts.extend(percentile_figure(run).map(Part::Figure)),
         None => {
-            parts.extend(full.iter().filter_map(|run| percentile_figure(run)).map(Part::Figure))
+            let timed = full.iter().filter(|run| is_timed(run));
+            parts.extend(timed.filter_map(|run| percentile_figure(run)).map(Part::Figure));
         }
     }
     parts.extend(ladder_figure(scenario).map(Part::Figure));
     Section { title: super::name(scenario), parts }
+}
+
+/// Whether the cost of requests was counted, or nothing else is known of a run.
+fn is_timed(run: &Run) -> bool {
+    run.findings.is_empty() || run.rows.iter().any(|row| row.server_us.is_some())
+}
+
+/// What the scenario was made to find out, a table for each check.
+fn findings(run: &Run) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for name in unique(run.findings.iter().map(|found| found.name.as_str())) {
+        let mut table = Table::new(&[
+            ("contender", "", false),
+            (name, "", false),
+            ("what happened", "", false),
+        ]);
+        for found in run.findings.iter().filter(|found| found.name == name) {
+            let who = found.contender.as_deref().unwrap_or("the run");
+            let series = run.rows.iter().find(|row| row.contender == who).map(|row| row.series);
+            let name = Cell { text: who.to_owned(), series, ..Cell::default() };
+            table.push([name, outcome(found.outcome), found.detail.as_str().into()]);
+        }
+        parts.push(Part::Table(table));
+    }
+    parts
+}
+
+/// Said once where it holds for everybody, and in the rows otherwise.
+fn bound_note(run: &Run) -> Option<String> {
+    let bound = run.rows.iter().filter(|row| row.is_client_bound).count();
+    let who = match bound {
+        0 => return None,
+        all if all == run.rows.len() => "every contender",
+        _ => "those marked CLIENT-BOUND",
+    };
+    Some(format!(
+        "The client was the limit for {who}: it could not ask faster. Their requests per second \
+         and latencies say nothing about the servers; CPU per request stands."
+    ))
+}
+
+fn is_everybody_bound(run: &Run) -> bool {
+    run.rows.iter().all(|row| row.is_client_bound)
 }
 
 fn contender(row: &Row) -> Cell {
@@ -59,7 +110,12 @@ type Column = (&'static str, &'static str, fn(&Row) -> String, fn(&Row) -> bool)
 
 /// What the ranking rests on.
 const COSTS: &[Column] = &[
-    ("server CPU", "µs/request", |row| us(row.server_us.map(|it| it.median)), |_| true),
+    (
+        "server CPU",
+        "µs/request",
+        |row| us(row.server_us.map(|it| it.median)),
+        |row| row.server_us.is_some(),
+    ),
     ("p25 to p75", "µs/request", quartiles, |row| row.server_us.is_some()),
     ("user", "µs/request", |row| us(row.user_us), |row| row.user_us.is_some()),
     ("system", "µs/request", |row| us(system(row)), |row| row.user_us.is_some()),
@@ -165,10 +221,10 @@ fn ranking_note(run: &Run) -> Option<String> {
 }
 
 /// What a chart's lane says behind its figure.
-fn word(row: &Row) -> &'static str {
+fn word(run: &Run, row: &Row) -> &'static str {
     if row.errors > 0 {
         "µs  ERRORS"
-    } else if row.is_client_bound {
+    } else if row.is_client_bound && !is_everybody_bound(run) {
         "µs  CLIENT-BOUND"
     } else {
         "µs"
@@ -186,7 +242,7 @@ fn cpu_figure(run: &Run) -> Option<Figure> {
                 median: row.server_us?.median,
                 user: row.user_us,
                 blocks: row.blocks.iter().filter_map(|block| block.server_us).collect(),
-                word: word(row),
+                word: word(run, row),
             })
         })
         .collect();
@@ -283,20 +339,20 @@ fn percentile_figure(run: &Run) -> Option<Figure> {
             Some(percentile::Curve { name: &row.contender, series: row.series, points })
         })
         .collect();
-    let how = run.rate_per_s.map_or_else(
-        || {
-            "Closed loop: measured from sending, and a slow server is asked less often. This is \
-             not what users would wait."
-                .to_owned()
-        },
-        |rate| {
-            format!(
-                "All contenders at {} requests/s, measured from the intended start. Timeouts count \
-                 as long as they were waited for.",
-                numbers::fixed(rate, 0)
-            )
-        },
-    );
+    let how = match (run.is_closed, run.rate_per_s) {
+        (true, _) => "Closed loop: measured from sending, and a slow server is asked less often. \
+                      This is not what users would wait."
+            .to_owned(),
+        (false, None) => "Measured from the intended start, but not at an equal rate: these lines \
+                          say how late each is under its own load, not who is faster. Timeouts \
+                          count as long as they were waited for."
+            .to_owned(),
+        (false, Some(rate)) => format!(
+            "All contenders at {} requests/s, measured from the intended start. Timeouts count as \
+             long as they were waited for.",
+            numbers::fixed(rate, 0)
+        ),
+    };
     Some(Figure {
         title: "Latency by percentile".to_owned(),
         caption: format!(

@@ -1,5 +1,7 @@
 //! Invented run files that look like real ones, the same on every machine.
 
+pub(crate) mod page;
+
 use std::collections::BTreeMap;
 
 use peregrine_lab_model::block::{Block, Excluded, MemoryReading};
@@ -42,7 +44,7 @@ pub(crate) struct Shape<'a> {
     pub(crate) blocks: u32,
 }
 
-fn machine() -> Machine {
+pub(crate) fn machine() -> Machine {
     Machine {
         cpu: "AMD EPYC 9965 192-Core Processor".into(),
         cpus: 2,

@@ -1,0 +1,160 @@
+//! The verdicts in words, run by run: the headline measure first, the others on demand, and what
+//! cannot be judged in one sentence.
+
+use peregrine_lab_model::verdict::{Decision, Measure};
+
+use super::overview::{heading, is_again};
+use crate::content::{Judged, Report, Run};
+use crate::document::{Part, Section, Verdict};
+use crate::numbers;
+
+/// The measures after the headline, in their order.
+const OTHERS: [(Measure, &str); 5] = [
+    (Measure::Throughput, "Requests per second"),
+    (Measure::LatencyMedian, "Median latency"),
+    (Measure::LatencyP99, "p99 latency"),
+    (Measure::Memory, "Peak memory"),
+    (Measure::Other, "Other measures"),
+];
+
+pub(crate) fn section(report: &Report) -> Option<Section> {
+    let mut parts = Vec::new();
+    for scenario in &report.sections {
+        for run in &scenario.runs {
+            let judged: Vec<&Judged> =
+                run.verdicts.iter().filter(|judged| !is_again(run, &judged.contender)).collect();
+            if judged.is_empty() {
+                continue;
+            }
+            parts.push(Part::Heading(heading(scenario, run)));
+            parts.push(Part::Note(load(run)));
+            parts.extend(of_run(run, &judged));
+        }
+    }
+    (!parts.is_empty()).then(|| Section { title: "Verdicts".to_owned(), parts })
+}
+
+/// Under which load, with which noise.
+fn load(run: &Run) -> String {
+    let noise = run.band.map_or_else(
+        || "the noise is unknown".to_owned(),
+        |band| format!("the same program twice: ±{}", numbers::percent(band)),
+    );
+    format!("{}; {noise}.", run.load)
+}
+
+fn of_run(run: &Run, judged: &[&Judged]) -> Vec<Part> {
+    let is_void = |one: &&&Judged| one.decision == Decision::Void;
+    let mut shown: Vec<&Judged> = judged.iter().filter(|one| !is_void(one)).copied().collect();
+    shown.sort_by(|one, other| rank(one).total_cmp(&rank(other)));
+    let of = |measure: Measure| -> Vec<&Judged> {
+        shown.iter().filter(|one| one.measure == measure).copied().collect()
+    };
+    let mut lines: Vec<Verdict> = of(Measure::ServerCpu).into_iter().map(line).collect();
+    let mut others: Vec<Part> = Vec::new();
+    for (measure, title) in OTHERS {
+        let of = of(measure);
+        if of.is_empty() {
+            continue;
+        }
+        // Without a headline, the first measure that there is takes its place.
+        if lines.is_empty() {
+            lines = of.into_iter().map(line).collect();
+            continue;
+        }
+        let title = format!("{title}: {}", tally(&of));
+        others.push(Part::Folded(title, vec![Part::Verdicts(of.into_iter().map(line).collect())]));
+    }
+    lines.extend(voids(run, judged));
+    let mut parts = Vec::new();
+    if !lines.is_empty() {
+        parts.push(Part::Verdicts(lines));
+    }
+    parts.extend(others);
+    parts
+}
+
+/// The best first. Of rates, more is better.
+fn rank(judged: &Judged) -> f64 {
+    match judged.ratio.estimate {
+        estimate if !estimate.is_finite() => f64::INFINITY,
+        estimate if judged.measure == Measure::Throughput => -estimate,
+        estimate => estimate,
+    }
+}
+
+fn line(judged: &Judged) -> Verdict {
+    Verdict {
+        word: judged.decision.words(),
+        name: judged.contender.clone(),
+        sentence: judged.sentence.clone(),
+    }
+}
+
+fn tally(judged: &[&Judged]) -> String {
+    let decisions = [
+        Decision::Faster,
+        Decision::Slower,
+        Decision::Equivalent,
+        Decision::CannotTell,
+        Decision::Other,
+    ];
+    let counts = decisions.iter().filter_map(|decision| {
+        let count = judged.iter().filter(|one| one.decision == *decision).count();
+        (count > 0).then(|| format!("{count} {}", decision.words()))
+    });
+    counts.collect::<Vec<_>>().join(", ")
+}
+
+/// Contenders that are void for the same measures and the same reason share a sentence.
+fn voids(run: &Run, judged: &[&Judged]) -> Vec<Verdict> {
+    /// Names, measures, and the reason.
+    type Void<'a> = (Vec<&'a str>, Vec<Measure>, &'a str);
+    let mut by_name: Vec<Void<'_>> = Vec::new();
+    for one in judged.iter().filter(|one| one.decision == Decision::Void) {
+        let same = by_name
+            .iter_mut()
+            .find(|(names, _, note)| names[0] == one.contender && *note == one.note);
+        match same {
+            Some((_, measures, _)) => measures.push(one.measure),
+            None => by_name.push((vec![&one.contender], vec![one.measure], &one.note)),
+        }
+    }
+    let mut shared: Vec<Void<'_>> = Vec::new();
+    for (names, measures, note) in by_name {
+        match shared.iter_mut().find(|other| other.1 == measures && other.2 == note) {
+            Some(other) => other.0.extend(names),
+            None => shared.push((names, measures, note)),
+        }
+    }
+    shared.into_iter().map(|void| void_line(run, void)).collect()
+}
+
+fn void_line(run: &Run, (names, measures, note): (Vec<&str>, Vec<Measure>, &str)) -> Verdict {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    let all = names.join(", ");
+    let is_all_of_run = names.len() > 1
+        && run.rows.iter().all(|row| {
+            names.contains(&row.contender.as_str())
+                || row.contender == run.reference
+                || is_again(run, &row.contender)
+        });
+    let name = if is_all_of_run { "Everybody".to_owned() } else { all };
+    let verb = if is_all_of_run { "is" } else { verb };
+    let what = if measures.contains(&Measure::ServerCpu) {
+        "not judged".to_owned()
+    } else {
+        let words: Vec<&str> = OTHERS
+            .iter()
+            .filter(|(measure, _)| measures.contains(measure))
+            .map(|(_, words)| *words)
+            .collect();
+        format!("not judged by {}", lower(&words.join(", ")))
+    };
+    Verdict { word: Decision::Void.words(), name, sentence: format!("{verb} {what}: {note}") }
+}
+
+/// Words within a sentence. Names of percentiles are small already.
+fn lower(words: &str) -> String {
+    words.to_lowercase()
+}
