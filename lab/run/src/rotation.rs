@@ -57,10 +57,12 @@ pub struct Measured {
 
 /// All servers stay up, and slices rotate between them.
 ///
+/// A server that ends is asked no more, and a failed check says so; the others go on.
+///
 /// # Errors
 ///
-/// A server that ended, or what keeps the client from going on. Ctrl-C is no error: what was
-/// measured until then is given, up to the last whole block.
+/// What keeps the client from going on. Ctrl-C is no error: what was measured until then is given,
+/// up to the last whole block.
 pub fn paired(
     stage: &Stage,
     ups: &mut [Up],
@@ -85,13 +87,14 @@ pub fn paired(
     let begin = Instant::now();
     let rows = orders::balanced(ups.len(), most_rows(turns.blocks), turns.seed);
     let (mut whole, mut number) = (0, 0);
+    let mut is_gone = vec![false; ups.len()];
     for row in rows {
         if whole == turns.blocks {
             break;
         }
         guard.begin();
         let mut blocks = Vec::with_capacity(row.len());
-        for arm in row {
+        for arm in row.into_iter().filter(|&arm| !is_gone[arm]) {
             let started = begin.elapsed();
             let before = ups[arm].read_cpu();
             let asked = asker.ask(arm)?;
@@ -107,10 +110,7 @@ pub fn paired(
             measured.is_partial = true;
             break;
         }
-        if let Some(up) = ups.iter().find(|up| up.has_ended()) {
-            let text = format!("{} ended during the run; it printed:\n{}", up.name, up.output());
-            return Err(RunError::NotReady(text));
-        }
+        note_deaths(ups, &mut is_gone, &mut measured.checks);
         let trips = guard.boundary(&expected);
         if trips.is_empty() || turns.is_noise_tolerated {
             note_trips(&mut blocks, &trips);
@@ -132,7 +132,7 @@ pub fn paired(
 ///
 /// # Errors
 ///
-/// A server that does not start, or what keeps the client from going on.
+/// What keeps the client from going on. Ctrl-C and a server that does not start are none, as above.
 pub fn separate(
     stage: &Stage,
     names: &[String],
@@ -160,7 +160,19 @@ pub fn separate(
                 }
                 let started = begin.elapsed();
                 let (mut block, mut trips, checks) =
-                    one_run(stage, &mut start, arm, number, started)?;
+                    match one_run(stage, &mut start, arm, number, started) {
+                        Err(RunError::Interrupted) => {
+                            measured.is_partial = true;
+                            return Ok(measured);
+                        }
+                        // It did start for its gate; the others go on without it.
+                        Err(RunError::NotReady(reason)) => {
+                            let check = never_started(&names[arm], number, reason);
+                            record::merge_checks(&mut measured.checks, vec![check]);
+                            break;
+                        }
+                        other => other?,
+                    };
                 if turns.is_noise_tolerated {
                     note_trips(std::slice::from_mut(&mut block), &trips);
                     trips.clear();
@@ -251,6 +263,30 @@ fn block(up: &Up, number: u32, started: Duration, asked: &Asked, used: &Spent) -
 fn excluded(number: u32, contender: String, trips: &[Trip]) -> Excluded {
     let reasons: Vec<String> = trips.iter().map(ToString::to_string).collect();
     Excluded { number, contender, reason: reasons.join("; "), is_repeated: true }
+}
+
+/// Looks who has ended since the last look, and keeps that as a failed check.
+fn note_deaths(ups: &[Up], is_gone: &mut [bool], checks: &mut Vec<Check>) {
+    for (up, is_gone) in ups.iter().zip(is_gone).filter(|(_, is_gone)| !**is_gone) {
+        *is_gone = up.has_ended();
+        if *is_gone {
+            checks.push(Check {
+                name: "lives to the end".to_owned(),
+                contender: Some(up.name.clone()),
+                outcome: Outcome::Failed,
+                detail: format!("it ended during the run; it printed:\n{}", up.output()),
+            });
+        }
+    }
+}
+
+fn never_started(name: &str, number: u32, reason: String) -> Check {
+    Check {
+        name: "starts each time".to_owned(),
+        contender: Some(name.to_owned()),
+        outcome: Outcome::Failed,
+        detail: format!("not in block {number}: {reason}"),
+    }
 }
 
 /// Leaves a remark in blocks that count in spite of a guard.

@@ -3,7 +3,7 @@
 //! A journal beside the run files keeps what is finished, so that the same command after a crash
 //! or Ctrl-C goes on where it was: at the next level, and for fresh processes at the next block.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -139,7 +139,15 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
             finished: finished_blocks(&entries, connections),
             keep,
         };
-        let files = kinds::measure(&mut level, *progress)?;
+        let files = match kinds::measure(&mut level, *progress) {
+            // Of this level there is nothing yet; those before it stand.
+            Err(RunError::Interrupted) => {
+                done.is_partial = true;
+                keep = level.keep;
+                break;
+            }
+            files => files?,
+        };
         done.refused.extend(level.lineup.refused.iter().cloned());
         keep = level.keep;
         let is_partial = files.iter().any(|file| file.is_partial);
@@ -338,9 +346,29 @@ impl Level<'_> {
         let servers: u64 = file.blocks.iter().map(|block| block.server_cpu_ns).sum();
         disturbance.end(self.stage, servers, &mut file.machine);
         file.took_s = began.elapsed().as_secs_f64();
+        // At SIGTERM a lost request is what is looked for, and no figure depends on it.
+        if !matches!(self.wanted.scenario.kind, Kind::Shutdown) {
+            note_wrong_answers(file);
+        }
         if let Some((first, second)) = &self.lineup.pair {
             judge(file, (first, second), measures);
         }
+    }
+}
+
+/// A failed check for each arm that did not answer rightly while it was timed.
+fn note_wrong_answers(file: &mut RunFile) {
+    let mut wrong: BTreeMap<String, u64> = BTreeMap::new();
+    for block in file.blocks.iter().filter(|block| block.errors_total() > 0) {
+        *wrong.entry(block.contender.clone()).or_default() += block.errors_total();
+    }
+    for (contender, count) in wrong {
+        file.checks.push(Check {
+            name: "every answer is right".to_owned(),
+            contender: Some(contender),
+            outcome: Outcome::Failed,
+            detail: format!("{count} requests were not answered rightly while it was timed"),
+        });
     }
 }
 

@@ -72,8 +72,12 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
     for file in &all.files {
         tell(file);
     }
-    for path in report::write(&all.files, &options.out, [true; 3])? {
-        println!("{}", path.display());
+    if all.files.is_empty() && all.is_partial {
+        eprintln!("interrupted before anything was measured");
+    } else {
+        for path in report::write(&all.files, &options.out, [true; 3])? {
+            println!("{}", path.display());
+        }
     }
     Ok(exit(&all))
 }

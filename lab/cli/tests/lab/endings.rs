@@ -1,0 +1,123 @@
+//! Runs that are broken off: by Ctrl-C, by SIGKILL, and gone on with afterwards.
+
+use std::time::Duration;
+
+use peregrine_lab_model::RunFile;
+
+use crate::bench::{Bench, Ended, await_that, signal};
+use crate::server::Nature;
+
+const BOTH: &str = "--contenders one,other --tolerate-noise --out runs";
+
+/// Far more than is waited for.
+const LONG: &str = "run json --blocks 20000";
+
+const FRESH: &str = "run json --repeats 6 --duration 150ms --warmup 50ms";
+
+fn bench() -> Bench {
+    let nature = Nature { end: "graceful".to_owned(), ..Nature::default() };
+    Bench::new().contender("one", &nature).contender("other", &nature)
+}
+
+/// Lines of the journal after its head: finished blocks and levels.
+fn finished(bench: &Bench) -> usize {
+    bench.text("runs/json.journal").lines().count().saturating_sub(1)
+}
+
+#[test]
+fn ctrl_c_within_a_paired_run_leaves_a_partial_file_a_report_and_no_process() {
+    let bench = bench();
+    let lab = bench.start(&format!("{LONG} {BOTH}"));
+    await_that("all servers are up", || bench.servers() == 3);
+    // There are looks at each of them before the first block.
+    std::thread::sleep(Duration::from_secs(9));
+    signal(lab.id(), "INT");
+    Ended::of(lab).expect(130);
+    assert_eq!(bench.processes(), []);
+    let file = bench.file("runs/json-c4.json");
+    assert!(file.is_partial && !file.blocks.is_empty(), "{} blocks", file.blocks.len());
+    assert_eq!(file.blocks.len() % 3, 0, "a block has each arm once");
+    assert!(bench.text("runs/report.html").contains("json"));
+    let again = bench.lab("report runs --md --out elsewhere-missing");
+    assert_eq!(again.code, Some(74), "a folder that is not there is told: {again:?}");
+    bench.lab("report runs --md").expect(0).says(&["report.md"]);
+}
+
+#[test]
+fn ctrl_c_before_the_first_block_leaves_no_process_either() {
+    let bench = bench();
+    let lab = bench.start(&format!("{LONG} {BOTH}"));
+    await_that("a server is up", || bench.servers() > 0);
+    signal(lab.id(), "INT");
+    Ended::of(lab).expect(130);
+    assert_eq!(bench.processes(), []);
+}
+
+#[test]
+fn ctrl_c_between_fresh_processes_keeps_finished_blocks_and_the_same_command_goes_on() {
+    let bench = bench();
+    let line = format!("{FRESH} {BOTH}");
+    let lab = bench.start(&line);
+    await_that("some blocks are finished", || finished(&bench) >= 4);
+    signal(lab.id(), "INT");
+    Ended::of(lab).expect(130);
+    assert_eq!(bench.processes(), []);
+    let partial = bench.file("runs/json-c4.json");
+    assert!(partial.is_partial && partial.blocks.len() >= 4);
+    assert!(bench.text("runs/report.md").contains("json"));
+
+    let other = bench.lab(&format!("{line} --seed 2")).expect(64);
+    other.complains(&["runs/json.journal", "other settings", "another folder"]);
+
+    bench.lab(&line).expect(0);
+    let whole = bench.file("runs/json-c4.json");
+    assert!(!whole.is_partial && whole.blocks.len() == 18);
+    goes_on(&partial, &whole);
+    assert_eq!(bench.text("runs/json.journal"), "", "what is finished needs no journal");
+}
+
+#[test]
+fn a_killed_lab_leaves_no_server_and_the_same_command_goes_on() {
+    let bench = bench();
+    let line = format!("{FRESH} {BOTH}");
+    let mut lab = bench.start(&line);
+    await_that("some blocks are finished", || finished(&bench) >= 3);
+    await_that("a server is up", || bench.servers() > 0);
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    await_that("no server is left", || bench.processes().is_empty());
+    let kept = finished(&bench);
+    bench.lab(&line).expect(0);
+    let whole = bench.file("runs/json-c4.json");
+    assert_eq!(whole.blocks.len(), 18);
+    // What was measured before the end and what was measured after it began anew.
+    let restarts = whole.blocks.windows(2).filter(|two| two[1].started_ns < two[0].started_ns);
+    assert_eq!(restarts.count(), 1, "{kept} blocks were kept");
+}
+
+#[test]
+fn a_killed_paired_run_leaves_no_server_and_keeps_its_finished_levels() {
+    let bench = bench();
+    let line = format!("run json --blocks 8 --concurrency 2,3 {BOTH}");
+    let mut lab = bench.start(&line);
+    await_that("the first level is finished", || finished(&bench) >= 1);
+    await_that("servers are up again", || bench.servers() > 1);
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    await_that("no server is left", || bench.processes().is_empty());
+    let first = bench.text("runs/json-c2.json");
+    bench.lab(&line).expect(0).says(&["2 connections", "3 connections"]);
+    assert_eq!(bench.text("runs/json-c2.json"), first, "the first level was not measured again");
+    assert!(!bench.file("runs/json-c3.json").is_partial);
+}
+
+/// Stops the test unless the blocks of the first file stand in the second as they were.
+fn goes_on(partial: &RunFile, whole: &RunFile) {
+    for block in &partial.blocks {
+        let found = whole
+            .blocks_of(&block.contender)
+            .find(|found| found.number == block.number)
+            .unwrap();
+        assert_eq!(found.wall_ns, block.wall_ns, "block {} was measured again", block.number);
+    }
+}
