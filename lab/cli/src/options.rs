@@ -214,6 +214,9 @@ pub(crate) struct Report {
     /// Write report.json.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write forest.svg: the ratios of server CPU time as one picture.
+    #[arg(long)]
+    pub(crate) svg: bool,
     /// Where they go [the folder of the run files].
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,

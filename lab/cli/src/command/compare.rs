@@ -60,7 +60,7 @@ pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failur
     run::tell(file);
     if let Some(out) = &options.out {
         fs::create_dir_all(out).map_err(|error| Failure::file(out.display(), &error))?;
-        report::write(&done.files, out, [true; 3])?;
+        report::write(&done.files, out, report::USUAL)?;
     }
     if done.is_partial {
         return Ok(Exit::Interrupted);

@@ -1,4 +1,4 @@
-//! `lab report`: HTML, Markdown and JSON from run files.
+//! `lab report`: HTML, Markdown, JSON and one picture from run files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure};
 use crate::options;
 
 /// The names of what is written, which are no run files.
-const OUTPUTS: [&str; 3] = ["report.html", "report.md", "report.json"];
+const OUTPUTS: [&str; 4] = ["report.html", "report.md", "report.json", "forest.svg"];
 
 pub(super) fn report(wanted: &options::Report) -> Result<Exit, Failure> {
     let mut files = Vec::new();
@@ -23,8 +23,8 @@ pub(super) fn report(wanted: &options::Report) -> Result<Exit, Failure> {
         (None, Some(first)) => first.parent().map_or_else(PathBuf::new, Path::to_owned),
         (None, None) => PathBuf::new(),
     };
-    let is_any = wanted.html || wanted.md || wanted.json;
-    let wanted = [wanted.html || !is_any, wanted.md, wanted.json];
+    let is_any = wanted.html || wanted.md || wanted.json || wanted.svg;
+    let wanted = [wanted.html || !is_any, wanted.md, wanted.json, wanted.svg];
     for path in write(&files, &folder, wanted)? {
         println!("{}", path.display());
     }
@@ -71,15 +71,22 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(paths)
 }
 
-/// Writes the wanted forms (HTML, Markdown, JSON) into the folder and returns their paths.
+/// The forms that a measuring command writes.
+pub(super) const USUAL: [bool; 4] = [true, true, true, false];
+
+/// Writes the wanted forms (HTML, Markdown, JSON, SVG) into the folder and returns their paths.
 pub(super) fn write(
     files: &[RunFile],
     folder: &Path,
-    wanted: [bool; 3],
+    wanted: [bool; 4],
 ) -> Result<Vec<PathBuf>, Failure> {
     let report = Report::new(files);
-    let forms: [&dyn Fn() -> String; 3] =
-        [&|| report.html(), &|| report.markdown(), &|| report.json()];
+    let forms: [&dyn Fn() -> String; 4] = [
+        &|| report.html(),
+        &|| report.markdown(),
+        &|| report.json(),
+        &|| report.forest_svg(),
+    ];
     let mut paths = Vec::new();
     for ((name, form), _) in
         OUTPUTS.iter().zip(forms).zip(wanted).filter(|(_, is_wanted)| *is_wanted)
@@ -109,8 +116,8 @@ mod tests {
         let files = read(folder.path()).unwrap();
         let names: Vec<&str> = files.iter().map(|file| file.run.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
-        let written = write(&files, folder.path(), [true; 3]).unwrap();
-        assert_eq!(written.len(), 3);
+        let written = write(&files, folder.path(), [true; 4]).unwrap();
+        assert_eq!(written.len(), 4);
         assert!(fs::read_to_string(&written[0]).unwrap().starts_with("<!doctype html>"));
     }
 

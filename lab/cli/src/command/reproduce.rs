@@ -78,7 +78,7 @@ pub(super) fn reproduce(options: &Reproduce, places: &Places) -> Result<Exit, Fa
         println!("beside: {sentence}");
     }
     files.insert(0, summary);
-    for path in report::write(&files, &out, [true; 3])? {
+    for path in report::write(&files, &out, report::USUAL)? {
         println!("{}", path.display());
     }
     Ok(if all.is_partial { Exit::Interrupted } else { Exit::Right })

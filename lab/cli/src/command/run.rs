@@ -75,7 +75,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
     if all.files.is_empty() && all.is_partial {
         eprintln!("interrupted before anything was measured");
     } else {
-        for path in report::write(&all.files, &options.out, [true; 3])? {
+        for path in report::write(&all.files, &options.out, report::USUAL)? {
             println!("{}", path.display());
         }
     }
