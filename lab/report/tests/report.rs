@@ -116,6 +116,30 @@ fn slices_that_were_disturbed_and_counted_are_red() {
 }
 
 #[test]
+fn one_block_has_no_interval_and_no_rank() {
+    let mut files = synthetic::twenty();
+    for verdict in &mut files[0].verdicts {
+        verdict.ratio.low = verdict.ratio.estimate;
+        verdict.ratio.high = verdict.ratio.estimate;
+        verdict.decision = peregrine_lab_model::verdict::Decision::CannotTell;
+    }
+    let markdown = Report::new(&files).markdown();
+    assert!(markdown.contains("(too few blocks for an interval): cannot tell"), "{markdown}");
+    assert!(!markdown.contains("| 1 | peregrine |"), "nobody is ranked");
+}
+
+#[test]
+fn who_is_not_told_from_the_reference_shares_its_rank() {
+    let mut files = synthetic::twenty();
+    for verdict in &mut files[0].verdicts {
+        verdict.decision = peregrine_lab_model::verdict::Decision::CannotTell;
+    }
+    let markdown = Report::new(&files).markdown();
+    let ranked = markdown.lines().filter(|line| line.starts_with("| 1 | ")).count();
+    assert_eq!(ranked, 20, "{markdown}");
+}
+
+#[test]
 fn the_forest_alone_is_well_formed_and_says_what_it_leaves_out() {
     for files in [synthetic::one(), synthetic::five(), hostile(), Vec::new()] {
         let picture = Report::new(&files).forest_svg();

@@ -16,8 +16,8 @@ pub(crate) fn document(report: &Report) -> Document {
     let mut sections = Vec::new();
     sections.extend(claims::claims(report));
     sections.extend(verdicts::section(report));
-    sections.push(overview::not_shown(report));
     sections.extend(overview::forest(report));
+    sections.push(overview::not_shown(report));
     sections.extend(report.sections.iter().map(scenario::section));
     sections.extend(report.benchmarks.iter().map(benchmark::section));
     sections.extend(appendix::memory(report));
