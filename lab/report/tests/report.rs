@@ -76,7 +76,7 @@ fn who_is_void_for_the_same_reason_shares_a_sentence() {
     let verdicts = markdown.split("\n## Verdicts").nth(1).unwrap();
     let verdicts = verdicts.split("\n## ").next().unwrap();
     assert_eq!(verdicts.matches("the client was the limit").count(), 1, "{verdicts}");
-    assert!(verdicts.contains("**Everybody** is not judged by requests per second"));
+    assert!(verdicts.contains("**Nobody** is judged by requests per second"));
 }
 
 #[test]

@@ -153,6 +153,9 @@ fn lane(canvas: &mut Canvas, lanes: &Lanes, scale: &Scale, y: f64, row: &Row<'_>
     canvas.open(row.series, row.name);
     let figure = row.ratio.map_or_else(String::new, |ratio| {
         let estimate = numbers::fixed(ratio.estimate, 3);
+        if !numbers::has_interval(&ratio) {
+            return estimate;
+        }
         format!("{estimate} ({})", numbers::interval(&ratio, "–"))
     });
     let labels = Labels { name: row.name, series: row.series, figure: &figure, word: row.word };

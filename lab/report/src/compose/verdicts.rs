@@ -149,30 +149,26 @@ fn reason(judged: &Judged) -> &str {
 }
 
 fn void_line(run: &Run, (names, measures, note): (Vec<&str>, Vec<Measure>, &str)) -> Verdict {
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    let all = names.join(", ");
     let is_all_of_run = names.len() > 1
         && run.rows.iter().all(|row| {
             names.contains(&row.contender.as_str())
                 || row.contender == run.reference
                 || is_again(run, &row.contender)
         });
-    let name = if is_all_of_run { "Everybody".to_owned() } else { all };
-    let verb = if is_all_of_run { "is" } else { verb };
-    let what = if measures.contains(&Measure::ServerCpu) {
-        "not judged".to_owned()
-    } else {
-        let words: Vec<&str> = MEASURES
-            .iter()
-            .filter(|(measure, _)| measures.contains(measure))
-            .map(|(_, words)| *words)
-            .collect();
-        format!("not judged by {}", lower(&words.join(", ")))
+    let (name, verb) = match names[..] {
+        _ if is_all_of_run => ("Nobody".to_owned(), "is judged"),
+        [name] => (name.to_owned(), "is not judged"),
+        _ => (names.join(", "), "are not judged"),
     };
-    Verdict { word: Decision::Void.words(), name, sentence: format!("{verb} {what}: {note}") }
-}
-
-/// Words within a sentence. Names of percentiles are small already.
-fn lower(words: &str) -> String {
-    words.to_lowercase()
+    let words: Vec<String> = MEASURES
+        .iter()
+        .filter(|(measure, _)| measures.contains(measure))
+        .map(|(_, words)| words.to_lowercase())
+        .collect();
+    // Who is void by the headline is void altogether.
+    let what = match measures.contains(&Measure::ServerCpu) {
+        true => verb.to_owned(),
+        false => format!("{verb} by {}", words.join(", ")),
+    };
+    Verdict { word: Decision::Void.words(), name, sentence: format!("{what}: {note}") }
 }
