@@ -17,9 +17,16 @@ pub(crate) fn document(report: &Report) -> Document {
     sections.extend(claims::claims(report));
     sections.extend(verdicts::section(report));
     sections.extend(overview::forest(report));
-    sections.push(overview::not_shown(report));
+    // Limits stand beside the verdicts that they limit, and behind figures without verdicts.
+    let is_judged = !sections.is_empty();
+    if is_judged {
+        sections.push(overview::not_shown(report));
+    }
     sections.extend(report.sections.iter().map(scenario::section));
     sections.extend(report.benchmarks.iter().map(benchmark::section));
+    if !is_judged {
+        sections.push(overview::not_shown(report));
+    }
     sections.extend(appendix::memory(report));
     sections.extend(claims::audits(report));
     sections.push(appendix::errors(report));

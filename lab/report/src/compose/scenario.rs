@@ -167,6 +167,9 @@ const MEASURES: &[Column] = &[
 
 fn costs(run: &Run) -> Table {
     let mut table = figures(run, COSTS);
+    if run.rows.iter().all(|row| row.rank.is_none()) {
+        return table;
+    }
     let rank = Table::new(&[("rank", "", true)]).columns;
     table.columns.splice(0..0, rank);
     for (cells, row) in table.rows.iter_mut().zip(&run.rows) {
