@@ -126,7 +126,9 @@ fn run(file: &RunFile, palette: &Palette) -> Run {
         .filter_map(|contender| row(file, &contender.name, palette))
         .collect();
     let ratios: Vec<Option<Ratio>> = rows.iter().map(|row| ratio_for_rank(file, row)).collect();
-    for (row, rank) in rows.iter_mut().zip(rank::ranks(&ratios, band)) {
+    // A reference without anybody beside it has no rank.
+    let band_of_ranks = band.filter(|_| ratios.iter().flatten().count() > 1);
+    for (row, rank) in rows.iter_mut().zip(rank::ranks(&ratios, band_of_ranks)) {
         row.rank = rank;
     }
     rows.sort_by(|one, other| cost(one).total_cmp(&cost(other)));
@@ -164,7 +166,18 @@ fn ratio_for_rank(file: &RunFile, row: &Row) -> Option<Ratio> {
             && verdict.reference == file.plan.reference
             && verdict.measure == Measure::ServerCpu
     })?;
-    (verdict.decision != Decision::Void && verdict.ratio.is_known()).then_some(verdict.ratio)
+    let ratio = verdict.ratio;
+    if !ratio.is_known() || !numbers::has_interval(&ratio) {
+        return None;
+    }
+    match verdict.decision {
+        Decision::Faster | Decision::Slower => Some(ratio),
+        // Who is not told from the reference shares its rank, whatever the interval looks like.
+        Decision::Equivalent | Decision::CannotTell => {
+            Some(Ratio { low: ratio.low.min(1.0), high: ratio.high.max(1.0), ..ratio })
+        }
+        Decision::Void | Decision::Other => None,
+    }
 }
 
 fn load(file: &RunFile) -> String {
@@ -196,13 +209,15 @@ fn load(file: &RunFile) -> String {
         ),
         false => schedule,
     };
-    let design = match plan.design {
-        Design::Paired => "paired slices",
-        Design::Separate => "separate runs, interleaved",
-        Design::Other => "a design this report does not know",
-    };
     let time = numbers::latency(plan.block_ns as f64 / 1e6);
-    format!("{connections} connections, {schedule}; {} {design} of {time}", plan.blocks)
+    let blocks = plan.blocks;
+    let design = match plan.design {
+        Design::Paired => format!("{blocks} paired slices of {time}"),
+        Design::Separate if blocks == 1 => format!("a fresh process for {time}"),
+        Design::Separate => format!("{blocks} fresh processes in turns, each for {time}"),
+        Design::Other => format!("{blocks} times {time} by a design this report does not know"),
+    };
+    format!("{connections} connections, {schedule}; {design}")
 }
 
 fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {

@@ -220,6 +220,8 @@ pub(crate) struct Skipped {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Record {
     pub(crate) run: String,
+    /// Whether it is about a published page, and nothing was measured in it.
+    pub(crate) is_page: bool,
     pub(crate) started_unix_s: u64,
     pub(crate) took_s: f64,
     pub(crate) tool: Tool,

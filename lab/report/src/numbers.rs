@@ -1,5 +1,7 @@
 //! Numbers as a reader wants them: few digits, groups of three, and a dash for what is unknown.
 
+use peregrine_lab_model::verdict::Ratio;
+
 /// With this many digits after the point, and groups of three before it.
 pub(crate) fn fixed(value: f64, digits: usize) -> String {
     if !value.is_finite() {
@@ -93,6 +95,19 @@ pub(crate) fn bytes(value: f64) -> String {
 pub(crate) fn ratio(estimate: f64, low: f64, high: f64) -> [String; 3] {
     let digits = if (high - low) / estimate < 0.05 { 3 } else { 2 };
     [estimate, low, high].map(|value| fixed(value, digits))
+}
+
+/// Whether a ratio has an interval: one block alone has none, and its ends are the estimate.
+pub(crate) fn has_interval(ratio: &Ratio) -> bool {
+    ratio.low < ratio.high
+}
+
+/// An interval with three digits, or a dash.
+pub(crate) fn interval(ratio: &Ratio, between: &str) -> String {
+    if !has_interval(ratio) {
+        return "–".to_owned();
+    }
+    format!("{}{between}{}", fixed(ratio.low, 3), fixed(ratio.high, 3))
 }
 
 /// A share as a percentage with one digit.

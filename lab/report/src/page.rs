@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::chart::canvas::mark_alone;
 use crate::content::Light;
-use crate::document::{Card, Cell, Document, Figure, Part, Section, Table, Verdict};
+use crate::document::{Card, Cell, Column, Document, Figure, Part, Section, Table, Verdict};
 use crate::escape::Html;
 
 const STYLE: &str = include_str!("style.css");
@@ -115,7 +115,10 @@ fn write_parts(page: &mut String, parts: &[Part]) {
             Part::Table(table) => write_table(page, table),
             Part::Figure(figure) => write_figure(page, figure),
             Part::Folded(title, parts) => {
-                let _ = writeln!(page, "<details><summary>{}</summary>", Html(title));
+                // Paper has no clicks: words are printed all the same, long tables are not.
+                let is_words = !parts.iter().any(|part| matches!(part, Part::Table(_)));
+                let class = if is_words { " class=\"words\"" } else { "" };
+                let _ = writeln!(page, "<details{class}><summary>{}</summary>", Html(title));
                 write_parts(page, parts);
                 page.push_str("</details>\n");
             }
@@ -187,7 +190,10 @@ fn write_figure(page: &mut String, figure: &Figure) {
 }
 
 fn write_table(page: &mut String, table: &Table) {
-    page.push_str("<div class=\"table\" tabindex=\"0\"><table>\n<thead><tr>");
+    // Sentences side by side are not readable on a phone, where they stand below each other.
+    let is_prose = table.columns.len() > 2 && table.columns.iter().all(|one| !one.is_number);
+    let class = if is_prose { " class=\"prose\"" } else { "" };
+    let _ = write!(page, "<div class=\"table\" tabindex=\"0\"><table{class}>\n<thead><tr>");
     for column in &table.columns {
         let class = if column.is_number { " class=\"number\"" } else { "" };
         let _ = write!(page, "<th scope=\"col\"{class}>{}", Html(&column.title));
@@ -200,20 +206,24 @@ fn write_table(page: &mut String, table: &Table) {
     for row in &table.rows {
         page.push_str("<tr>");
         for (cell, column) in row.iter().zip(&table.columns) {
-            write_cell(page, cell, column.is_number);
+            write_cell(page, cell, column, is_prose);
         }
         page.push_str("</tr>\n");
     }
     page.push_str("</tbody></table></div>\n");
 }
 
-fn write_cell(page: &mut String, cell: &Cell, is_number: bool) {
-    let class = match (is_number, cell.series.is_some()) {
+fn write_cell(page: &mut String, cell: &Cell, column: &Column, is_prose: bool) {
+    let class = match (column.is_number, cell.series.is_some()) {
         (true, _) => " class=\"number\"",
         (false, true) => " class=\"name\"",
         (false, false) => "",
     };
-    let _ = write!(page, "<td{class}>");
+    let _ = write!(page, "<td{class}");
+    if is_prose {
+        let _ = write!(page, " data-label=\"{}\"", Html(&column.title));
+    }
+    page.push('>');
     if let Some(series) = cell.series {
         page.push_str(&mark_alone(series));
     }

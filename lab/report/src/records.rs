@@ -8,7 +8,7 @@ use peregrine_lab_model::check::Check;
 
 use crate::collect::Palette;
 use crate::content::{CheckRow, Errors, ExcludedRow, MemoryLine, Record, Skipped};
-use crate::subject;
+use crate::subject::{self, Subject};
 
 pub(crate) fn memory(files: &[RunFile], palette: &Palette) -> Vec<MemoryLine> {
     let mut readings: BTreeMap<(&str, u32), Vec<u64>> = BTreeMap::new();
@@ -128,6 +128,7 @@ pub(crate) fn skipped(files: &[RunFile]) -> Vec<Skipped> {
 pub(crate) fn record(file: &RunFile) -> Record {
     Record {
         run: file.run.clone(),
+        is_page: subject::of(file) == Subject::Page,
         started_unix_s: file.started_unix_s,
         took_s: file.took_s,
         tool: file.tool.clone(),

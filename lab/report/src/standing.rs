@@ -2,7 +2,7 @@
 
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::check::{Check, Outcome};
-use peregrine_lab_model::verdict::Decision;
+use peregrine_lab_model::verdict::{Decision, Verdict};
 
 use crate::content::{Light, Reason, Standing};
 use crate::numbers;
@@ -47,6 +47,7 @@ pub(crate) fn standing(files: &[RunFile]) -> Standing {
             add(&mut reasons, Light::Amber, text);
         }
     }
+    judge_degrees(files, &mut reasons);
     judge_checks(files, &mut reasons);
     judge_quiet(files, &mut reasons);
     reasons.sort_by_key(|reason| std::cmp::Reverse(reason.light));
@@ -83,45 +84,65 @@ fn judge_result(file: &RunFile, reasons: &mut Vec<Reason>) {
         }
         return;
     }
-    let disturbed = file.blocks.iter().filter(|block| !block.guards.is_empty()).count();
-    if disturbed > 0 {
-        let all = file.blocks.len();
-        let text =
-            format!("{run}: {disturbed} of {all} slices were disturbed and count all the same");
-        add(reasons, Light::Red, text);
-    }
-    let judged = |verdict: &&peregrine_lab_model::verdict::Verdict| {
-        !matches!(verdict.decision, Decision::Void | Decision::Other)
-    };
     match &file.again {
         None if file.verdicts.is_empty() => {}
         None => add(reasons, Light::Red, format!("{run}: no A/A arm, so the noise is unknown")),
         Some(again) if !again.band.is_finite() => {
             add(reasons, Light::Red, format!("{run}: the A/A arm has no result"));
         }
-        Some(again) if again.band > BAND_MAX => {
-            let band = numbers::percent(again.band);
-            let text = format!("{run}: the same program twice differs by up to {band}");
-            add(reasons, Light::Amber, text);
-        }
         Some(_) => {}
     }
-    for verdict in file.verdicts.iter().filter(judged) {
+    for verdict in file.verdicts.iter().filter(is_judged) {
         let name = &verdict.contender;
         if file.blocks_of(name).any(|block| block.errors_total() > 0) {
             add(reasons, Light::Red, format!("{run}: {name} is judged in spite of its errors"));
         }
     }
-    let fewest = file.verdicts.iter().filter(judged).map(|verdict| verdict.blocks).min();
-    match fewest {
-        Some(blocks) if blocks < BLOCKS_MIN => {
-            add(reasons, Light::Amber, format!("{run}: a verdict rests on {blocks} blocks only"));
-        }
-        Some(_) | None => {}
-    }
     if file.tool.is_modified || file.tool.commit.is_empty() {
         let text = "the lab was built from sources that no commit names";
         add(reasons, Light::Amber, text.to_owned());
+    }
+}
+
+fn is_judged(verdict: &&Verdict) -> bool {
+    !matches!(verdict.decision, Decision::Void | Decision::Other)
+}
+
+/// What holds for many runs in different degrees is one reason, with the worst degree.
+fn judge_degrees(files: &[RunFile], reasons: &mut Vec<Reason>) {
+    let is_disturbed = |file: &&RunFile| file.blocks.iter().any(|block| !block.guards.is_empty());
+    let disturbed: Vec<&RunFile> = files.iter().filter(is_disturbed).collect();
+    if !disturbed.is_empty() {
+        let blocks = || disturbed.iter().flat_map(|file| &file.blocks);
+        let count = blocks().filter(|block| !block.guards.is_empty()).count();
+        let (all, place) = (blocks().count(), place(&disturbed));
+        let text =
+            format!("{place}: {count} of {all} slices were disturbed and count all the same");
+        add(reasons, Light::Red, text);
+    }
+    let band = |file: &RunFile| file.again.as_ref().map_or(0.0, |again| again.band);
+    let is_noisy = |file: &&RunFile| band(file).is_finite() && band(file) > BAND_MAX;
+    let noisy: Vec<&RunFile> = files.iter().filter(is_noisy).collect();
+    if !noisy.is_empty() {
+        let worst = numbers::percent(noisy.iter().map(|file| band(file)).fold(0.0, f64::max));
+        let text = format!("{}: the same program twice differs by up to {worst}", place(&noisy));
+        add(reasons, Light::Amber, text);
+    }
+    let fewest =
+        |file: &RunFile| file.verdicts.iter().filter(is_judged).map(|one| one.blocks).min();
+    let is_small = |file: &&RunFile| fewest(file).is_some_and(|blocks| blocks < BLOCKS_MIN);
+    let small: Vec<&RunFile> = files.iter().filter(is_small).collect();
+    if let Some(blocks) = small.iter().filter_map(|file| fewest(file)).min() {
+        let word = if blocks == 1 { "block" } else { "blocks" };
+        let text = format!("{}: a verdict rests on {blocks} {word} only", place(&small));
+        add(reasons, Light::Amber, text);
+    }
+}
+
+fn place(files: &[&RunFile]) -> String {
+    match files {
+        [file] => file.run.clone(),
+        _ => format!("{} runs", files.len()),
     }
 }
 
@@ -141,21 +162,18 @@ fn judge_checks(files: &[RunFile], reasons: &mut Vec<Reason>) {
             continue;
         }
         seen.push((&check.name, check.outcome));
-        let (mut names, mut runs): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        let (mut names, mut runs): (Vec<&str>, Vec<&RunFile>) = (Vec::new(), Vec::new());
         let is_same = |other: &Check| other.name == check.name && other.outcome == check.outcome;
         for (file, other) in odd().filter(|(_, other)| is_same(other)) {
             let name = other.contender.as_deref().unwrap_or("the run");
             if !names.contains(&name) {
                 names.push(name);
             }
-            if !runs.contains(&file.run.as_str()) {
-                runs.push(&file.run);
+            if runs.iter().all(|run| run.run != file.run) {
+                runs.push(file);
             }
         }
-        let place = match runs[..] {
-            [run] => run.to_owned(),
-            _ => format!("{} runs", runs.len()),
-        };
+        let place = place(&runs);
         let who = match names.len() {
             0..=NAMES_MAX => names.join(", "),
             count => format!("{count} contenders"),

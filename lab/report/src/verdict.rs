@@ -41,8 +41,11 @@ fn sentence(verdict: &Verdict) -> String {
         Measure::Memory => format!("used {estimate}× the peak memory of {reference}"),
         Measure::Other => format!("had {estimate}× the figure of {reference}"),
     };
-    let mut text =
-        format!("{what} (95\u{a0}% interval {low} to {high}): {}", verdict.decision.words());
+    let interval = match numbers::has_interval(ratio) {
+        true => format!("95\u{a0}% interval {low} to {high}"),
+        false => "too few blocks for an interval".to_owned(),
+    };
+    let mut text = format!("{what} ({interval}): {}", verdict.decision.words());
     if let Some(more) = verdict.more_blocks {
         text.push_str(&format!("; about {} more blocks would tell", numbers::count(more.into())));
     }

@@ -76,7 +76,7 @@ fn who_is_void_for_the_same_reason_shares_a_sentence() {
     let verdicts = markdown.split("\n## Verdicts").nth(1).unwrap();
     let verdicts = verdicts.split("\n## ").next().unwrap();
     assert_eq!(verdicts.matches("the client was the limit").count(), 1, "{verdicts}");
-    assert!(verdicts.contains("**Everybody** is not judged by requests per second"));
+    assert!(verdicts.contains("**Nobody** is judged by requests per second"));
 }
 
 #[test]
@@ -113,6 +113,30 @@ fn slices_that_were_disturbed_and_counted_are_red() {
     files[0].blocks[0].guards.push("strangers used 20 % of a CPU".into());
     let markdown = Report::new(&files).markdown();
     assert!(markdown.contains("red: get-json-64: 1 of 420 slices were disturbed"), "{markdown}");
+}
+
+#[test]
+fn one_block_has_no_interval_and_no_rank() {
+    let mut files = synthetic::twenty();
+    for verdict in &mut files[0].verdicts {
+        verdict.ratio.low = verdict.ratio.estimate;
+        verdict.ratio.high = verdict.ratio.estimate;
+        verdict.decision = peregrine_lab_model::verdict::Decision::CannotTell;
+    }
+    let markdown = Report::new(&files).markdown();
+    assert!(markdown.contains("(too few blocks for an interval): cannot tell"), "{markdown}");
+    assert!(!markdown.contains("| 1 | peregrine |"), "nobody is ranked");
+}
+
+#[test]
+fn who_is_not_told_from_the_reference_shares_its_rank() {
+    let mut files = synthetic::twenty();
+    for verdict in &mut files[0].verdicts {
+        verdict.decision = peregrine_lab_model::verdict::Decision::CannotTell;
+    }
+    let markdown = Report::new(&files).markdown();
+    let ranked = markdown.lines().filter(|line| line.starts_with("| 1 | ")).count();
+    assert_eq!(ranked, 20, "{markdown}");
 }
 
 #[test]

@@ -152,9 +152,11 @@ fn axis(canvas: &mut Canvas, scale: &Scale, range: (f64, f64), plot: (f64, f64))
 fn lane(canvas: &mut Canvas, lanes: &Lanes, scale: &Scale, y: f64, row: &Row<'_>) {
     canvas.open(row.series, row.name);
     let figure = row.ratio.map_or_else(String::new, |ratio| {
-        let [estimate, low, high] =
-            [ratio.estimate, ratio.low, ratio.high].map(|value| numbers::fixed(value, 3));
-        format!("{estimate} ({low}–{high})")
+        let estimate = numbers::fixed(ratio.estimate, 3);
+        if !numbers::has_interval(&ratio) {
+            return estimate;
+        }
+        format!("{estimate} ({})", numbers::interval(&ratio, "–"))
     });
     let labels = Labels { name: row.name, series: row.series, figure: &figure, word: row.word };
     let lane = lanes.lane(canvas, y, &labels);

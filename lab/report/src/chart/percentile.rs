@@ -23,6 +23,9 @@ const SHARES: [(f64, &str); 6] = [
     (0.9999, "99.99 %"),
 ];
 
+/// The least distance of two ticks in pixels.
+const TICK_DISTANCE: f64 = 36.0;
+
 pub(crate) fn draw(curves: &[Curve<'_>], size: Size) -> String {
     let height = lines::height(size, curves.len());
     let latencies =
@@ -48,7 +51,7 @@ pub(crate) fn draw(curves: &[Curve<'_>], size: Size) -> String {
     let frame = Frame {
         size,
         height,
-        x_ticks: shares.map(|(share, text)| (across.at(rarity(*share)), (*text).into())).collect(),
+        x_ticks: spaced(shares.map(|(share, text)| (across.at(rarity(*share)), (*text).into()))),
         y_ticks: lines::ticks(&up, &log_ticks(low, high, 10), numbers::latency),
         x_title: "share of requests that were at least as fast",
         y_title: "latency",
@@ -65,6 +68,19 @@ fn marks(points: &[(f64, f64)]) -> impl Iterator<Item = &(f64, f64)> {
         let distance = |point: &(f64, f64)| (rarity(point.0) - rarity(*share)).abs();
         points.iter().min_by(|one, other| distance(one).total_cmp(&distance(other)))
     })
+}
+
+/// The ticks that are not too near to the one after them: of two, the rarer share is the telling
+/// one.
+fn spaced(ticks: impl DoubleEndedIterator<Item = (f64, String)>) -> Vec<(f64, String)> {
+    let mut kept: Vec<(f64, String)> = Vec::new();
+    for tick in ticks.rev() {
+        if kept.last().is_none_or(|last| last.0 - tick.0 >= TICK_DISTANCE) {
+            kept.push(tick);
+        }
+    }
+    kept.reverse();
+    kept
 }
 
 /// How many powers of ten fewer samples lie beyond a share.

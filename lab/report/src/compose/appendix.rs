@@ -14,6 +14,9 @@ const HASH_DIGITS: usize = 12;
 /// More excluded blocks than this are shown on demand.
 const EXCLUDED_SHOWN: usize = 6;
 
+/// The most letters of a reason that are shown without being asked for.
+const REASON_LETTERS: usize = 140;
+
 /// More runs than this are shown on demand.
 const RECORDS_SHOWN: usize = 12;
 
@@ -136,11 +139,29 @@ fn skipped(report: &Report) -> Part {
     let columns = [("contender not measured", "", false), ("why", "", false), ("runs", "", false)];
     let mut table = Table::new(&columns);
     for row in &report.skipped {
-        let lines: Vec<String> = row.reason.lines().map(str::to_owned).collect();
+        let lines = brief(&row.reason);
         let place = if row.runs.len() == runs { "all".into() } else { row.runs.join(", ") };
         table.push([row.contender.as_str().into(), Cell::lines(&lines), place.into()]);
     }
     Part::Table(table)
+}
+
+/// The reason's first line, then the others. Of a long line its beginning is enough to begin with,
+/// up to where a sentence or a thought ends.
+fn brief(reason: &str) -> Vec<String> {
+    let lines: Vec<String> = reason.lines().map(str::to_owned).collect();
+    let Some(first) = lines.first().filter(|line| line.chars().count() > REASON_LETTERS) else {
+        return lines;
+    };
+    let ends = [": ", "; ", ". ", ", ", " ("];
+    let end = ends.iter().filter_map(|end| {
+        let (before, _) = first.split_once(end)?;
+        (before.chars().count() <= REASON_LETTERS).then_some(before)
+    });
+    let Some(beginning) = end.max_by_key(|before| before.len()) else { return lines };
+    let mut brief = vec![format!("{beginning} …")];
+    brief.extend(lines);
+    brief
 }
 
 pub(crate) fn environment(report: &Report) -> Section {
@@ -205,7 +226,9 @@ fn states(records: &[Record]) -> Table {
         ("foreign CPU", "", true),
     ]);
     let load = |load: Option<[f64; 3]>| numbers::fixed_or_dash(load.map(|load| load[0]), 2);
-    for Record { run, started_unix_s, took_s, machine, .. } in records {
+    for Record { run, started_unix_s, took_s, machine, .. } in
+        records.iter().filter(|one| !one.is_page)
+    {
         table.push([
             run.as_str().into(),
             numbers::moment(*started_unix_s).into(),
@@ -244,6 +267,9 @@ const FACTS: &[(&str, Fact)] = &[
     ("limits", |record| pairs(record.machine.limits.iter(), " ")),
     ("client", |record| record.plan.client.clone()),
     ("lab", |record| {
+        if record.tool.version.is_empty() && record.tool.commit.is_empty() {
+            return String::new();
+        }
         let modified = if record.tool.is_modified { ", modified" } else { "" };
         let commit = if record.tool.commit.is_empty() { "unknown" } else { &record.tool.commit };
         format!("{}, commit {commit}{modified}", record.tool.version)

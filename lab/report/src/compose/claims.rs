@@ -28,7 +28,8 @@ pub(crate) fn claims(report: &Report) -> Option<Section> {
     if !report.claims.is_empty() {
         parts.push(Part::Text(tally(report)));
         let sources = sources(report.claims.iter().map(|claim| claim.source.as_str()));
-        parts.push(Part::Note(format!("Published in: {}.", sources.join("; "))));
+        let paper = paper_check(report).map_or_else(String::new, |found| format!(" {found}"));
+        parts.push(Part::Note(format!("Published in: {}.{paper}", sources.join("; "))));
     }
     let (tested, not): (Vec<_>, Vec<_>) =
         report.claims.iter().partition(|claim| claim.finding != Finding::NotTestable);
@@ -67,6 +68,20 @@ fn tally(report: &Report) -> String {
     let counts: Vec<String> = counts.collect();
     let word = if report.claims.len() == 1 { "claim" } else { "claims" };
     format!("Of {} published {word}: {}.", report.claims.len(), counts.join(", "))
+}
+
+/// What the paper check says in a sentence; its section has the rest.
+fn paper_check(report: &Report) -> Option<String> {
+    let of = |outcome: Outcome| report.audits.iter().filter(|one| one.outcome == outcome).count();
+    (!report.audits.is_empty()).then(|| {
+        format!(
+            "Checked on paper alone: {} findings of what cannot be, {} of what misleads, {} of what \
+             is missing (see the audit below).",
+            of(Outcome::Failed),
+            of(Outcome::Warned),
+            of(Outcome::Skipped)
+        )
+    })
 }
 
 fn sources<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
@@ -167,5 +182,6 @@ fn about(subject: &str) -> Cell {
         return subject.into();
     }
     let (shown, more) = rows.split_at(3);
-    Cell { text: shown.join(", "), more: vec![more.join(", ")], ..Cell::default() }
+    let more = more.iter().map(|row| (*row).to_owned()).collect();
+    Cell { text: shown.join(", "), more, ..Cell::default() }
 }

@@ -16,10 +16,17 @@ pub(crate) fn document(report: &Report) -> Document {
     let mut sections = Vec::new();
     sections.extend(claims::claims(report));
     sections.extend(verdicts::section(report));
-    sections.push(overview::not_shown(report));
     sections.extend(overview::forest(report));
+    // Limits stand beside the verdicts that they limit, and behind figures without verdicts.
+    let is_judged = !sections.is_empty();
+    if is_judged {
+        sections.push(overview::not_shown(report));
+    }
     sections.extend(report.sections.iter().map(scenario::section));
     sections.extend(report.benchmarks.iter().map(benchmark::section));
+    if !is_judged {
+        sections.push(overview::not_shown(report));
+    }
     sections.extend(appendix::memory(report));
     sections.extend(claims::audits(report));
     sections.push(appendix::errors(report));

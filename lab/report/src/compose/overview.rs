@@ -142,11 +142,9 @@ fn list(table: &mut Table, scenario: &str, run: &Run) {
             continue;
         }
         let Judged { ratio, p_value, .. } = judged;
-        let [estimate, low, high] =
-            [ratio.estimate, ratio.low, ratio.high].map(|value| numbers::fixed(value, 3));
         let (estimate, interval) = match shown(judged) {
             None => ("–".to_owned(), "–".to_owned()),
-            Some(_) => (estimate, format!("{low} to {high}")),
+            Some(_) => (numbers::fixed(ratio.estimate, 3), numbers::interval(ratio, " to ")),
         };
         let p_value = p_value.filter(|_| judged.decision != Decision::Void);
         let p_value = p_value.map_or("–".to_owned(), |p_value| {
@@ -164,14 +162,12 @@ fn list(table: &mut Table, scenario: &str, run: &Run) {
         ]);
     }
     if let Some((second, ratio)) = &run.again {
-        let [estimate, low, high] =
-            [ratio.estimate, ratio.low, ratio.high].map(|value| numbers::fixed(value, 3));
         table.push([
             scenario.into(),
             Cell::name(second, Series::Neutral),
             "itself".into(),
-            estimate.into(),
-            format!("{low} to {high}").into(),
+            numbers::fixed(ratio.estimate, 3).into(),
+            numbers::interval(ratio, " to ").into(),
             "–".into(),
             "–".into(),
             format!("noise: ±{}", numbers::percent(run.band.unwrap_or(f64::NAN))).into(),

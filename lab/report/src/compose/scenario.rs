@@ -9,6 +9,12 @@ use crate::numbers;
 /// The share of an offered rate that counts as keeping up.
 const KEPT_MIN: f64 = 0.99;
 
+/// The fewest blocks that have quartiles.
+const QUARTILES_MIN: usize = 4;
+
+/// The fewest blocks in which a drift could be seen.
+const ORDER_MIN: usize = 3;
+
 pub(crate) fn section(scenario: &Scenario) -> Section {
     let mut parts = Vec::new();
     if !scenario.description.is_empty() {
@@ -82,8 +88,9 @@ fn bound_note(run: &Run) -> Option<String> {
         _ => "those marked CLIENT-BOUND",
     };
     Some(format!(
-        "The client was the limit for {who}: it could not ask faster. Their requests per second \
-         and latencies say nothing about the servers; CPU per request stands."
+        "The client was the limit for {who}: it could not ask {}. Their requests per second and \
+         latencies say nothing about the servers; CPU per request stands.",
+        if run.is_closed { "faster" } else { "as fast as was due" }
     ))
 }
 
@@ -116,7 +123,7 @@ const COSTS: &[Column] = &[
         |row| us(row.server_us.map(|it| it.median)),
         |row| row.server_us.is_some(),
     ),
-    ("p25 to p75", "µs/request", quartiles, |row| row.server_us.is_some()),
+    ("p25 to p75", "µs/request", quartiles, |row| row.blocks.len() >= QUARTILES_MIN),
     ("user", "µs/request", |row| us(row.user_us), |row| row.user_us.is_some()),
     ("system", "µs/request", |row| us(system(row)), |row| row.user_us.is_some()),
     ("throughput", "requests/s", |row| numbers::fixed_or_dash(row.requests_per_s, 0), |_| true),
@@ -160,6 +167,9 @@ const MEASURES: &[Column] = &[
 
 fn costs(run: &Run) -> Table {
     let mut table = figures(run, COSTS);
+    if run.rows.iter().all(|row| row.rank.is_none()) {
+        return table;
+    }
     let rank = Table::new(&[("rank", "", true)]).columns;
     table.columns.splice(0..0, rank);
     for (cells, row) in table.rows.iter_mut().zip(&run.rows) {
@@ -212,6 +222,9 @@ fn ranking_note(run: &Run) -> Option<String> {
     }
     Some(match run.band {
         None => "No ranks: without an A/A arm, no difference can be told from noise.".to_owned(),
+        Some(_) if run.rows.iter().all(|row| row.rank.is_none()) => {
+            "No ranks: too few blocks to tell anybody apart.".to_owned()
+        }
         Some(band) => format!(
             "Ranks are by server CPU per request. Who cannot be told apart shares a rank: the \
              intervals have to be further apart than the noise of this run, {}.",
@@ -276,7 +289,7 @@ fn order_figure(run: &Run) -> Option<Figure> {
             })
         })
         .collect();
-    if rows.is_empty() {
+    if rows.iter().all(|row| row.blocks.len() < ORDER_MIN) {
         return None;
     }
     let deviation = order::deviation(&rows) * 100.0;

@@ -8,14 +8,18 @@ use crate::content::{Judged, Report, Run};
 use crate::document::{Part, Section, Verdict};
 use crate::numbers;
 
-/// The measures after the headline, in their order.
-const OTHERS: [(Measure, &str); 5] = [
+/// The measures in their order.
+const MEASURES: [(Measure, &str); 6] = [
+    (Measure::ServerCpu, "Server CPU per request"),
     (Measure::Throughput, "Requests per second"),
     (Measure::LatencyMedian, "Median latency"),
     (Measure::LatencyP99, "p99 latency"),
     (Measure::Memory, "Peak memory"),
     (Measure::Other, "Other measures"),
 ];
+
+/// What reasons begin with if the client was the limit.
+const CLIENT: &str = "the client was the limit";
 
 pub(crate) fn section(report: &Report) -> Option<Section> {
     let mut parts = Vec::new();
@@ -50,9 +54,14 @@ fn of_run(run: &Run, judged: &[&Judged]) -> Vec<Part> {
     let of = |measure: Measure| -> Vec<&Judged> {
         shown.iter().filter(|one| one.measure == measure).copied().collect()
     };
-    let mut lines: Vec<Verdict> = of(Measure::ServerCpu).into_iter().map(line).collect();
+    // Loads at an equal rate are there for the latency, all others for the cost.
+    let headline = match run.rate_per_s.is_some() && !of(Measure::LatencyP99).is_empty() {
+        true => Measure::LatencyP99,
+        false => Measure::ServerCpu,
+    };
+    let mut lines: Vec<Verdict> = of(headline).into_iter().map(line).collect();
     let mut others: Vec<Part> = Vec::new();
-    for (measure, title) in OTHERS {
+    for (measure, title) in MEASURES.into_iter().filter(|(measure, _)| *measure != headline) {
         let of = of(measure);
         if of.is_empty() {
             continue;
@@ -112,12 +121,13 @@ fn voids(run: &Run, judged: &[&Judged]) -> Vec<Verdict> {
     type Void<'a> = (Vec<&'a str>, Vec<Measure>, &'a str);
     let mut by_name: Vec<Void<'_>> = Vec::new();
     for one in judged.iter().filter(|one| one.decision == Decision::Void) {
+        let reason = reason(one);
         let same = by_name
             .iter_mut()
-            .find(|(names, _, note)| names[0] == one.contender && *note == one.note);
+            .find(|(names, _, note)| names[0] == one.contender && *note == reason);
         match same {
             Some((_, measures, _)) => measures.push(one.measure),
-            None => by_name.push((vec![&one.contender], vec![one.measure], &one.note)),
+            None => by_name.push((vec![&one.contender], vec![one.measure], reason)),
         }
     }
     let mut shared: Vec<Void<'_>> = Vec::new();
@@ -130,31 +140,35 @@ fn voids(run: &Run, judged: &[&Judged]) -> Vec<Verdict> {
     shared.into_iter().map(|void| void_line(run, void)).collect()
 }
 
+/// Why a verdict is void. The client was the limit of a comparison whichever side it was the limit
+/// of, so that the two cases need no two sentences.
+fn reason(judged: &Judged) -> &str {
+    let of_reference = judged.note.strip_prefix(judged.reference.as_str());
+    let of_reference = of_reference.and_then(|rest| rest.strip_prefix(": "));
+    of_reference.filter(|rest| rest.starts_with(CLIENT)).unwrap_or(&judged.note)
+}
+
 fn void_line(run: &Run, (names, measures, note): (Vec<&str>, Vec<Measure>, &str)) -> Verdict {
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    let all = names.join(", ");
     let is_all_of_run = names.len() > 1
         && run.rows.iter().all(|row| {
             names.contains(&row.contender.as_str())
                 || row.contender == run.reference
                 || is_again(run, &row.contender)
         });
-    let name = if is_all_of_run { "Everybody".to_owned() } else { all };
-    let verb = if is_all_of_run { "is" } else { verb };
-    let what = if measures.contains(&Measure::ServerCpu) {
-        "not judged".to_owned()
-    } else {
-        let words: Vec<&str> = OTHERS
-            .iter()
-            .filter(|(measure, _)| measures.contains(measure))
-            .map(|(_, words)| *words)
-            .collect();
-        format!("not judged by {}", lower(&words.join(", ")))
+    let (name, verb) = match names[..] {
+        _ if is_all_of_run => ("Nobody".to_owned(), "is judged"),
+        [name] => (name.to_owned(), "is not judged"),
+        _ => (names.join(", "), "are not judged"),
     };
-    Verdict { word: Decision::Void.words(), name, sentence: format!("{verb} {what}: {note}") }
-}
-
-/// Words within a sentence. Names of percentiles are small already.
-fn lower(words: &str) -> String {
-    words.to_lowercase()
+    let words: Vec<String> = MEASURES
+        .iter()
+        .filter(|(measure, _)| measures.contains(measure))
+        .map(|(_, words)| words.to_lowercase())
+        .collect();
+    // Who is void by the headline is void altogether.
+    let what = match measures.contains(&Measure::ServerCpu) {
+        true => verb.to_owned(),
+        false => format!("{verb} by {}", words.join(", ")),
+    };
+    Verdict { word: Decision::Void.words(), name, sentence: format!("{what}: {note}") }
 }
