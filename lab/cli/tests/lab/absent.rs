@@ -36,8 +36,10 @@ fn who_cannot_be_measured_is_listed_with_the_reason_in_file_and_report() {
         bench = bench.recipe(name, &format!("name = {name:?}\n{text}\n"));
     }
     let ended = bench
-        .lab("run json --contenders one,other,unbuilt,needy,private,plain --no-build --blocks 6 \
-              --tolerate-noise --out runs")
+        .lab(
+            "run json --contenders one,other,unbuilt,needy,private,plain --no-build --blocks 6 \
+              --tolerate-noise --out runs",
+        )
         .expect(0);
     let file = bench.file("runs/json-c4.json");
     let [markdown, html] = ["runs/report.md", "runs/report.html"].map(|path| bench.text(path));

@@ -42,10 +42,7 @@ fn verify_takes_a_url_and_scenarios_for_it() {
     let rude = serve(Nature { habits: "keeps-open".to_owned(), ..Nature::default() });
     let ended = bench.lab(&format!("verify http://{rude}/json")).expect(4);
     ended.says(&["failed", "it left the connection open"]);
-    bench
-        .lab("verify http://192.0.2.1/")
-        .expect(64)
-        .complains(&["192.0.2.1", "loopback only"]);
+    bench.lab("verify http://192.0.2.1/").expect(64).complains(&["192.0.2.1", "loopback only"]);
     bench.lab("verify http://nowhere").expect(64).complains(&["no address such as"]);
 }
 

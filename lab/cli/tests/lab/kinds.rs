@@ -15,9 +15,8 @@ const OPTIONS: &str = "--tolerate-noise --out runs";
 
 #[test]
 fn a_graceful_shutdown_passes_and_an_abrupt_one_is_told_with_its_lost_requests() {
-    let bench = Bench::new()
-        .contender("graceful", &graceful())
-        .contender("abrupt", &Nature::default());
+    let bench =
+        Bench::new().contender("graceful", &graceful()).contender("abrupt", &Nature::default());
     bench
         .lab(&format!(
             "run shutdown --contenders graceful,abrupt --repeats 2 --duration 600ms {OPTIONS}"
@@ -84,6 +83,9 @@ fn idle_connections_are_counted_and_their_memory_is_read() {
 #[test]
 fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
     let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
+    // An earlier run had other rates; its files would stand beside those of this one.
+    std::fs::create_dir(bench.path("runs")).unwrap();
+    std::fs::write(bench.path("runs/latency-c4-r7.json"), "an earlier run").unwrap();
     bench
         .lab(&format!("run latency --contenders one,other --blocks 6 --duration 200ms {OPTIONS}"))
         .expect(0);
@@ -104,6 +106,30 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
     rates.sort_by(f64::total_cmp);
     assert!((rates[1] / rates[0] - 2.0).abs() < 0.01, "{rates:?}");
     assert!((rates[2] / rates[0] - 3.0).abs() < 0.01, "{rates:?}");
+}
+
+#[test]
+fn a_benchmark_inside_a_process_is_run_and_its_figures_are_reported() {
+    let bench = Bench::new().contender("one", &graceful());
+    let scenario = |script: &str| {
+        let text = format!(
+            "name = \"micro\"\ntitle = \"a trial\"\nabout = \"It shows nothing.\"\n\
+             kind = \"micro\"\n[micro]\ncommand = [\"sh\", \"-c\", {script:?}]\n\
+             folder = \".\"\nresult_variable = \"TRIAL_RESULT\"\n"
+        );
+        std::fs::write(bench.path("lab/scenarios/micro.toml"), text).unwrap();
+    };
+    scenario(
+        r#"echo '{"unit":"ns","cases":[{"case":"/a","mode":"hot","trie":12.5}]}' > $TRIAL_RESULT"#,
+    );
+    bench.lab(&format!("run micro --contenders one {OPTIONS}")).expect(0);
+    let file = bench.file("runs/micro.json");
+    assert_eq!(file.operations.len(), 1);
+    assert_eq!(file.operations[0].contender, "trie");
+    assert!(bench.text("runs/report.md").contains("trie"));
+    scenario("echo the trie is empty >&2; exit 1");
+    let ended = bench.lab(&format!("run micro --contenders one {OPTIONS}")).expect(4);
+    ended.complains(&["the benchmark of micro failed", "the trie is empty"]);
 }
 
 #[test]
@@ -138,9 +164,8 @@ fn fresh_processes_are_measured_with_their_memory_and_without_the_order_matterin
 #[test]
 fn a_ladder_finds_a_rate_and_confirms_it() {
     let bench = Bench::new().contender("one", &graceful());
-    let ended = bench.lab(
-        "ladder one --scenario json --slo p50<500ms --concurrency 4 --duration 300ms",
-    );
+    let ended =
+        bench.lab("ladder one --scenario json --slo p50<500ms --concurrency 4 --duration 300ms");
     assert!(matches!(ended.code, Some(0 | 5)), "{ended:?}");
     ended.says(&["a closed loop reaches", "rate/s", "holds up to"]);
     let held = ended.out.lines().filter(|line| line.ends_with("yes")).count();
