@@ -29,6 +29,7 @@ pub(crate) fn recipes(places: &Places, wanted: &[String]) -> Result<Vec<Recipe>,
 /// Builds what can be built and is not, and says so. What cannot be had stays in the list: the run
 /// file tells why it was not measured.
 pub(crate) fn build(recipes: &[Recipe], places: &Places) -> Result<(), Failure> {
+    interrupt::watch().map_err(|error| Failure::file("catching Ctrl-C", &error))?;
     for recipe in recipes {
         match recipe.state(&places.target) {
             State::NotBuilt | State::BuildFailed { .. } => {}

@@ -93,7 +93,7 @@ fn wrong_answers_void_the_run() {
 fn another_machine_is_refused_with_the_way_to_allow_it() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_load"));
     let output = command.args(["http://192.0.2.1/", "--duration", "1s"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(64));
     assert!(text(&output.stderr).contains("--i-own-this-target"));
 }
 

@@ -161,6 +161,9 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
             done.is_voided = true;
         }
         let paths = write(*folder, &files)?;
+        if let (Some(folder), Kind::Latency { .. }) = (*folder, &wanted.scenario.kind) {
+            remove_other_rates(folder, name, connections, &paths)?;
+        }
         done.files.extend(files);
         if is_partial || is_interrupted() {
             done.is_partial = true;
@@ -242,6 +245,28 @@ fn finished_blocks(entries: &[Entry], connections: usize) -> Vec<Block> {
 fn write(folder: Option<&Path>, files: &[RunFile]) -> Result<Vec<PathBuf>, RunError> {
     let Some(folder) = folder else { return Ok(Vec::new()) };
     files.iter().map(|file| write_file(folder, file)).collect()
+}
+
+/// Takes away the files of an earlier run of this level, as other kinds of runs overwrite theirs:
+/// its rates, and so its names, were a little different.
+fn remove_other_rates(
+    folder: &Path,
+    scenario: &str,
+    connections: usize,
+    keep: &[PathBuf],
+) -> Result<(), RunError> {
+    let failed = || RunError::io(folder.display().to_string());
+    let begin = format!("{scenario}-c{connections}-r");
+    for entry in fs::read_dir(folder).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let rate = name.strip_prefix(&begin).and_then(|name| name.strip_suffix(".json"));
+        let is_rate = rate.is_some_and(|rate| rate.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_rate && !keep.contains(&path) {
+            fs::remove_file(&path).map_err(failed())?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes one run file into the folder, named after the run.

@@ -1,7 +1,6 @@
 //! `lab contenders`: who there is, in which state; with `--build`, builds them.
 
 use peregrine_lab_contender::{State, table};
-use peregrine_lab_host::interrupt;
 
 use crate::bench;
 use crate::exit::{Exit, Failure};
@@ -9,7 +8,6 @@ use crate::options::Contenders;
 use crate::places::Places;
 
 pub(super) fn contenders(wanted: &Contenders, places: &Places) -> Result<Exit, Failure> {
-    interrupt::watch().map_err(|error| Failure::file("catching Ctrl-C", &error))?;
     let recipes = bench::recipes(places, &wanted.names)?;
     let recipes = match wanted.names.is_empty() {
         true => bench::recipes(places, &["all".to_owned()])?,

@@ -91,6 +91,8 @@ fn url(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
     };
     let address: SocketAddr = authority
         .to_socket_addrs()
+        // RFC 9110 §4.2.1: without a port, http means port 80.
+        .or_else(|_| format!("{authority}:80").to_socket_addrs())
         .ok()
         .and_then(|mut addresses| addresses.next())
         .ok_or_else(|| {

@@ -144,6 +144,11 @@ impl Bench {
         Ended::of(self.start(line))
     }
 
+    /// Runs the program with one more argument, which may hold blanks.
+    pub(crate) fn lab_with(&self, line: &str, word: &str) -> Ended {
+        Ended::of(self.command(line).arg(word).spawn().unwrap())
+    }
+
     /// Starts the program.
     pub(crate) fn start(&self, line: &str) -> Child {
         self.command(line).spawn().unwrap()

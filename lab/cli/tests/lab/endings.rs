@@ -1,5 +1,6 @@
 //! Runs that are broken off: by Ctrl-C, by SIGKILL, and gone on with afterwards.
 
+use std::process::Command;
 use std::time::Duration;
 
 use peregrine_lab_model::RunFile;
@@ -51,6 +52,35 @@ fn ctrl_c_before_the_first_block_leaves_no_process_either() {
     signal(lab.id(), "INT");
     Ended::of(lab).expect(130);
     assert_eq!(bench.processes(), []);
+}
+
+#[test]
+fn a_second_ctrl_c_ends_all_at_once() {
+    let bench = bench();
+    let lab = bench.start(&format!("run json --repeats 3 --duration 10m {BOTH}"));
+    await_that("a server is up", || bench.servers() > 0);
+    signal(lab.id(), "INT");
+    std::thread::sleep(Duration::from_millis(300));
+    // The first one may have been enough, where no slice had begun.
+    let _ = Command::new("kill").args(["-s", "INT", &lab.id().to_string()]).output();
+    Ended::of(lab).expect(130);
+    await_that("no process is left", || bench.processes().is_empty());
+}
+
+#[test]
+fn ctrl_c_within_a_build_ends_the_build() {
+    let slow = "name = \"slow\"\nbuild = [\"sh\", \"-c\", \"sleep 97; exit 1\"]\n\
+                run = [\"{target}/release/slow\"]\n";
+    let bench = bench().recipe("slow", slow);
+    for line in ["contenders --build slow", "run json --contenders slow,one --out runs"] {
+        let lab = bench.start(line);
+        await_that("it is being built", || {
+            bench.processes().iter().any(|(_, line)| line.starts_with("sleep 97"))
+        });
+        signal(lab.id(), "INT");
+        Ended::of(lab).expect(130);
+        await_that("no process is left", || bench.processes().is_empty());
+    }
 }
 
 #[test]
@@ -114,10 +144,8 @@ fn a_killed_paired_run_leaves_no_server_and_keeps_its_finished_levels() {
 /// Stops the test unless the blocks of the first file stand in the second as they were.
 fn goes_on(partial: &RunFile, whole: &RunFile) {
     for block in &partial.blocks {
-        let found = whole
-            .blocks_of(&block.contender)
-            .find(|found| found.number == block.number)
-            .unwrap();
+        let found =
+            whole.blocks_of(&block.contender).find(|found| found.number == block.number).unwrap();
         assert_eq!(found.wall_ns, block.wall_ns, "block {} was measured again", block.number);
     }
 }

@@ -5,7 +5,7 @@ use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::verdict::{Decision, Measure};
 
 use crate::bench::{Bench, check, has_failures, verdict};
-use crate::server::Nature;
+use crate::server::{ENTRY, Nature};
 
 fn honest() -> Nature {
     Nature { calls: "honest".to_owned(), end: "graceful".to_owned(), ..Nature::default() }
@@ -97,9 +97,8 @@ fn who_lies_at_the_gate_or_ignores_close_is_never_timed() {
 
 #[test]
 fn a_reference_that_lies_ends_the_run_with_its_lie() {
-    let bench = Bench::new()
-        .contender("liar", &liar("wrong-body", "gate"))
-        .contender("honest", &honest());
+    let bench =
+        Bench::new().contender("liar", &liar("wrong-body", "gate")).contender("honest", &honest());
     let ended = bench
         .lab("run json --contenders liar,honest --blocks 10 --tolerate-noise --out runs")
         .expect(4);
@@ -148,15 +147,40 @@ fn a_contender_that_dies_while_it_is_timed_is_void_and_the_rest_of_the_run_stand
         .contender("honest", &honest())
         .contender("other", &honest())
         .contender("mortal", &liar("dies", "slices"));
-    let ended = bench.lab(
-        "run json --contenders honest,other,mortal --blocks 10 --tolerate-noise --out runs",
-    );
+    let ended = bench
+        .lab("run json --contenders honest,other,mortal --blocks 10 --tolerate-noise --out runs");
     let file = bench.file("runs/json-c4.json");
     let found = verdict(&file, "mortal", Measure::ServerCpu);
     assert_eq!(found.decision, Decision::Void, "{found:?}");
     let other = verdict(&file, "other", Measure::ServerCpu);
     assert_ne!(other.decision, Decision::Void);
     assert_eq!(other.blocks, 10);
+    ended.expect(4);
+}
+
+#[test]
+fn a_contender_that_does_not_start_again_is_void_and_the_rest_of_the_run_stands() {
+    let program = std::env::current_exe().unwrap();
+    // It starts for its gate and for one block.
+    let script = format!(
+        "echo >> starts; [ $(wc -l < starts) -le 2 ] || {{ echo out of order; exit 1; }}; \
+         exec {} {ENTRY} --exact --ignored",
+        program.display()
+    );
+    let recipe = format!("name = \"tired\"\ntls = false\nrun = [\"sh\", \"-c\", {script:?}]\n");
+    let bench = Bench::new()
+        .contender("honest", &honest())
+        .contender("other", &honest())
+        .recipe("tired", &recipe);
+    let ended = bench.lab(
+        "run json --contenders honest,other,tired --repeats 3 --duration 150ms --warmup 50ms \
+         --tolerate-noise --out runs",
+    );
+    let file = bench.file("runs/json-c4.json");
+    let found = verdict(&file, "tired", Measure::ServerCpu);
+    assert_eq!(found.decision, Decision::Void, "{found:?}");
+    assert!(found.note.contains("out of order"), "{}", found.note);
+    assert_eq!(verdict(&file, "other", Measure::ServerCpu).blocks, 3);
     ended.expect(4);
 }
 

@@ -289,9 +289,7 @@ impl Server {
         }
         let parts: Vec<&str> = asked.target.split('/').collect();
         match parts[..] {
-            ["", "json"] => {
-                (200, "application/json", r#"{"message":"Hello, World!"}"#.to_owned())
-            }
+            ["", "json"] => (200, "application/json", r#"{"message":"Hello, World!"}"#.to_owned()),
             ["", "echo", text] => (200, "text/plain", text.to_owned()),
             ["", "sleep", text] => {
                 std::thread::sleep(Duration::from_millis(text.parse().unwrap_or(0)));

@@ -19,7 +19,10 @@ use crate::summary::{Record, Summary};
 const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
 
 /// The exit status of a wrong command line.
-const WRONG_USAGE: u8 = 2;
+const WRONG_USAGE: u8 = 64;
+
+/// The exit status where the client itself could not go on.
+const FAILED: u8 = 74;
 
 /// The exit status of a run with wrong answers.
 const WRONG_ANSWERS: u8 = 4;
@@ -46,7 +49,7 @@ pub fn load(arguments: &[String]) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("load: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(FAILED)
         }
     }
 }

@@ -67,9 +67,14 @@ pub(super) fn describe(options: &LoadOptions, record: &Record) -> String {
         let text = format!("p{percent} {}, max {}", time_words(lag), time_words(most));
         line("client lag", text);
     }
-    line("bytes/reply", format!("{:.1}", record.bytes_per_reply));
-    let (cost, share) = (record.client_us_per_reply, record.client_load * 100.0);
-    line("client CPU", format!("{cost:.2} us per reply, {share:.0} % of its threads' time"));
+    let share = record.client_load * 100.0;
+    if summary.replies > 0 {
+        line("bytes/reply", format!("{:.1}", record.bytes_per_reply));
+        let cost = record.client_us_per_reply;
+        line("client CPU", format!("{cost:.2} us per reply, {share:.0} % of its threads' time"));
+    } else {
+        line("client CPU", format!("{share:.0} % of its threads' time"));
+    }
     if record.closed_idle > 0 {
         line("closed idle", format!("{} connections, by the server", record.closed_idle));
     }
