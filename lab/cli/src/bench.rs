@@ -47,7 +47,8 @@ pub(crate) fn build(recipes: &[Recipe], places: &Places) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Catches Ctrl-C, divides the CPUs and reads what a run file says about the machine.
+/// Catches Ctrl-C, divides the CPUs, tunes the host if asked to, and reads what a run file says about
+/// the machine. The host is as it was when the stage is dropped.
 pub(crate) fn stage(bench: &Bench, places: &Places) -> Result<(Stage, Facts), Failure> {
     interrupt::watch().map_err(|error| Failure::file("catching Ctrl-C", &error))?;
     let wish = Wish {
@@ -55,9 +56,18 @@ pub(crate) fn stage(bench: &Bench, places: &Places) -> Result<(Stage, Facts), Fa
         client: bench.client_cpus.clone(),
         server_cores_max: None,
     };
-    let stage = Stage::set(places.target.clone(), &wish, bench.workers)?;
+    let mut stage = Stage::set(places.target.clone(), &wish, bench.workers)?;
     for remark in &stage.sets.remarks {
         eprintln!("{remark}");
+    }
+    if bench.tune {
+        let tuning = stage.tune()?;
+        for sentence in tuning.remarks().iter().chain(tuning.changes()) {
+            eprintln!("tune: {sentence}");
+        }
+        if tuning.changes().is_empty() {
+            eprintln!("tune: nothing had to be changed");
+        }
     }
     let facts = Facts::capture(&stage, Some(&places.lab));
     Ok((stage, facts))

@@ -82,6 +82,10 @@ pub(crate) struct Bench {
     /// says that the result may not be published.
     #[arg(long)]
     pub(crate) tolerate_noise: bool,
+    /// Set this machine up for the run and put it back afterwards: governor, queues, ports. Without
+    /// it nothing on the host is changed.
+    #[arg(long)]
+    pub(crate) tune: bool,
     /// Decides orders, random values and resampling.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -323,6 +327,7 @@ mod tests {
             "lab run scenarios/project-work.toml --contenders peregrine,axum --concurrency 16,64,256 \
              --repeats 3 --warmup 2s --duration 10s --out runs/today",
             "lab compare peregrine axum --scenario json --min-effect 2% --fail-if slower",
+            "lab compare peregrine axum --tune",
             "lab ladder peregrine --slo p99<5ms",
             "lab verify http://127.0.0.1:8080/",
             "lab report runs/today --html --md --json",

@@ -1,7 +1,8 @@
 //! Ctrl-C as a value: the first one asks the lab to end in good order, the second one ends it.
 //!
 //! Servers run in process groups of their own, so the terminal's signal does not reach them: what
-//! ends them is the lab. At the second signal it ends them at once and leaves.
+//! ends them is the lab. At the second signal it ends them at once, puts the host's settings back,
+//! and leaves.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,6 +12,8 @@ use std::sync::{Mutex, Once, PoisonError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use crate::tune;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static LIVE_GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
@@ -49,6 +52,7 @@ fn receive(signal: i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
+    tune::restore_all();
     std::process::exit(128 + signal);
 }
 

@@ -2,7 +2,7 @@
 //! run, and servers as processes that never outlive it.
 //!
 //! It is not a load generator and judges no server: it knows processes, files and CPU counters, and
-//! nothing of HTTP. It never changes the host; what a reader could mend, it only says.
+//! nothing of HTTP. It changes the host in [`tune`] alone, when asked to, and changes it back.
 //!
 //! Everything that is read from the kernel is read below a [`root::Root`], so that tests hand it a
 //! folder that looks like another machine. What a kernel does not tell is said to be unknown.
@@ -26,6 +26,7 @@ pub mod processes;
 pub mod root;
 pub mod snapshot;
 pub mod topology;
+pub mod tune;
 
 #[cfg(unix)]
 pub mod interrupt;

@@ -33,6 +33,10 @@ pub struct Machine {
     pub is_virtual: bool,
     /// Limits by name, such as "open files" or "net.core.somaxconn".
     pub limits: BTreeMap<String, String>,
+    /// What `--tune` changed for the length of the run, a sentence each; the other fields say how
+    /// the machine was during it. Empty where nothing was changed, and then not written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuned: Vec<String>,
     /// How client and server are joined, such as "loopback, MTU 65536".
     pub network: String,
     /// The CPUs of the servers.

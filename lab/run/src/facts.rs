@@ -75,6 +75,7 @@ fn machine(root: &Root, environment: Environment, stage: &Stage) -> Machine {
         clock_source: environment.clock,
         is_virtual: environment.is_virtual,
         limits,
+        tuned: stage.tuning.as_ref().map_or_else(Vec::new, |tuning| tuning.changes().to_vec()),
         network: format!("loopback, MTU {mtu}"),
         server_cpus: numbers(&stage.sets.server),
         client_cpus: numbers(&stage.sets.client),

@@ -11,6 +11,7 @@ use peregrine_lab_host::{limits, ports};
 use peregrine_lab_host::root::Root;
 use peregrine_lab_host::server::{Launch, NotReady, Patience, Server, Stopped, pin_this_thread};
 use peregrine_lab_host::topology::Topology;
+use peregrine_lab_host::tune::Tuning;
 use peregrine_lab_host::usage::{Family, Holdings, Reading};
 use peregrine_lab_load::certificate::{self, CertificateFiles};
 
@@ -22,7 +23,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The most bytes of a server's output that are kept.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// What all contenders of a run have in common. Dropping it removes the certificate.
+/// Where the old values of a tuned host are kept: a folder that all runs share, whatever their own
+/// folder is, and that is empty after a restart of the machine, as the settings are as of old then.
+const TUNING_FOLDER: &str = "/run/peregrine-lab";
+
+/// What all contenders of a run have in common. Dropping it removes the certificate and puts back
+/// what was tuned.
 #[derive(Debug)]
 pub struct Stage {
     /// Where the kernel's files are read.
@@ -37,6 +43,9 @@ pub struct Stage {
     pub cpus: usize,
     /// How many files each process may have open; none: any number.
     pub descriptors: Option<u64>,
+    /// What is changed on the host as long as this stage stands; nothing unless [`Stage::tune`] was
+    /// called.
+    pub tuning: Option<Tuning>,
     certificate: CertificateFiles,
     _folder: tempfile::TempDir,
 }
@@ -88,9 +97,23 @@ impl Stage {
             target,
             cpus,
             descriptors,
+            tuning: None,
             certificate,
             _folder: folder,
         })
+    }
+
+    /// Tunes the host for as long as this stage stands, as [`Tuning::apply`] tells. What is started
+    /// or captured later finds it tuned.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Machine`] with what was refused and how to mend that; the host is then as it was.
+    pub fn tune(&mut self) -> Result<&Tuning, RunError> {
+        let folder = self.root.path(TUNING_FOLDER);
+        let tuning = Tuning::apply(&self.root, &self.sets, &folder)
+            .map_err(|error| RunError::Machine(error.to_string()))?;
+        Ok(self.tuning.insert(tuning))
     }
 
     /// The client's CPUs.

@@ -18,19 +18,21 @@ pub(super) const CHECKS: &[Check] = &[
         name: "somaxconn",
         why: "A listener's queue is cut to this length; bursts of new connections beyond it wait a \
               second and more.",
-        mend: "sysctl -w net.core.somaxconn=4096",
+        mend: "run with --tune, which puts it back afterwards, or sysctl -w net.core.somaxconn=4096",
         look: queue_length,
     },
     Check {
         name: "tcp-max-syn-backlog",
         why: "Handshakes in progress beyond it are dropped or answered with cookies.",
-        mend: "sysctl -w net.ipv4.tcp_max_syn_backlog=4096",
+        mend: "run with --tune, which puts it back afterwards, or \
+               sysctl -w net.ipv4.tcp_max_syn_backlog=4096",
         look: handshakes,
     },
     Check {
         name: "ip-local-port-range",
         why: "Each connection of the client to one server address needs a port of its own.",
-        mend: "sysctl -w net.ipv4.ip_local_port_range='1024 65535'",
+        mend: "run with --tune, which puts it back afterwards, or \
+               sysctl -w net.ipv4.ip_local_port_range='1024 65535'",
         look: ports,
     },
     Check {

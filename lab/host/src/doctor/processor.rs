@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
         name: "governor",
         why: "A governor that lowers the frequency makes the same work cost more CPU time, the more \
               so the faster a server is.",
-        mend: "cpupower frequency-set -g performance",
+        mend: "run with --tune, which puts it back afterwards, or cpupower frequency-set -g performance",
         look: governor,
     },
     Check {

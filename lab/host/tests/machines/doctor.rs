@@ -158,6 +158,23 @@ fn each_bad_setting_is_found_and_judged() {
 }
 
 #[test]
+fn what_tuning_mends_is_said_to_be_mended_by_it_and_nothing_else_is() {
+    let machine = Machine::container();
+    for path in ["core/somaxconn", "ipv4/tcp_max_syn_backlog", "ipv4/tcp_tw_reuse"] {
+        machine.file(&format!("/proc/sys/net/{path}"), "0\n");
+    }
+    machine.file("/proc/sys/net/ipv4/ip_local_port_range", "50000\t60000\n");
+    machine.file("/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor", "powersave\n");
+    let diagnosis = diagnosis(&machine);
+    let tuned = diagnosis.findings.iter().filter(|finding| {
+        finding.mend.as_ref().is_some_and(|mend| mend.starts_with("run with --tune, "))
+    });
+    let tuned: Vec<&str> = tuned.map(|finding| finding.check.as_str()).collect();
+    let expected = ["governor", "somaxconn", "tcp-max-syn-backlog", "ip-local-port-range"];
+    assert_eq!(tuned, expected);
+}
+
+#[test]
 fn missing_toolchains_are_noted() {
     let machine = Machine::desktop();
     machine.remove("/usr/local/go/bin/go");

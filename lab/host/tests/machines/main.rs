@@ -6,3 +6,4 @@ mod cpu_sets;
 mod doctor;
 mod guard;
 mod machine;
+mod tune;

@@ -62,6 +62,7 @@ pub(crate) fn machine() -> Machine {
         is_virtual: true,
         limits: [("open files".into(), "1048576".into()), ("somaxconn".into(), "4096".into())]
             .into(),
+        tuned: Vec::new(),
         network: "loopback, MTU 65536".into(),
         server_cpus: vec![0],
         client_cpus: vec![1],
