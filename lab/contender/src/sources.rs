@@ -57,13 +57,25 @@ impl Recipe {
                     if !folders.insert(folder.to_owned()) {
                         break;
                     }
-                    files.insert(folder.join(MANIFEST));
+                    let manifest = folder.join(MANIFEST);
+                    let is_root = is_workspace_root(&manifest);
+                    files.insert(manifest);
+                    // No manifest above a workspace's root has a say in its packages.
+                    if is_root {
+                        break;
+                    }
                 }
                 files.insert(source);
             }
         }
         files.iter().filter_map(|file| modified(file)).max()
     }
+}
+
+/// Whether the manifest says that a workspace begins there.
+fn is_workspace_root(manifest: &Path) -> bool {
+    let text = fs::read_to_string(manifest).unwrap_or_default();
+    text.lines().any(|line| line.trim_start().starts_with("[workspace"))
 }
 
 /// When a file was changed last, or nothing if there is none.
@@ -118,6 +130,17 @@ fn dependencies(text: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_workspace_begins_where_its_table_stands() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = folder.path().join("Cargo.toml");
+        assert!(!is_workspace_root(&manifest));
+        fs::write(&manifest, "[package]\nname = \"a\"\n").unwrap();
+        assert!(!is_workspace_root(&manifest));
+        fs::write(&manifest, "[package]\nname = \"a\"\n\n[workspace]\n").unwrap();
+        assert!(is_workspace_root(&manifest));
+    }
 
     #[test]
     fn a_dependency_file_is_read_with_spaces_in_its_paths() {
