@@ -140,6 +140,27 @@ fn who_is_not_told_from_the_reference_shares_its_rank() {
 }
 
 #[test]
+fn many_verdicts_are_folded_and_none_is_lost() {
+    let mut files = synthetic::twenty();
+    assert!(!Report::new(&files).html().contains("11 more: 11 slower"));
+    for connections in [256, 1500] {
+        let mut more = files[0].clone();
+        more.plan.connections = connections;
+        files.push(more);
+    }
+    let page = Report::new(&files).html();
+    assert_eq!(page.matches("11 more: 11 slower").count(), 3);
+    assert_eq!(page.matches("the server CPU per request of peregrine").count(), 3 * 19);
+}
+
+#[test]
+fn nobody_is_called_faster_by_memory() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let line = markdown.lines().find(|line| line.contains("the peak memory of hyper")).unwrap();
+    assert!(line.ends_with(": more"), "{line}");
+}
+
+#[test]
 fn the_forest_alone_is_well_formed_and_says_what_it_leaves_out() {
     for files in [synthetic::one(), synthetic::five(), hostile(), Vec::new()] {
         let picture = Report::new(&files).forest_svg();
