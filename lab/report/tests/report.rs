@@ -224,7 +224,20 @@ fn hostile() -> Vec<RunFile> {
     }
     let mut files: Vec<RunFile> =
         text.split('\u{1e}').map(|text| RunFile::read(text).expect("still a run file")).collect();
+    files.extend(synthetic::page::reproduction());
     for file in &mut files {
+        for sentence in &mut file.beside {
+            *sentence = NASTY.into();
+        }
+        for operation in &mut file.operations {
+            operation.operation = NASTY.into();
+            operation.mode = NASTY.into();
+            operation.contender = format!("{NASTY}{}", operation.contender);
+        }
+        for contender in &mut file.contenders {
+            contender.skipped = contender.skipped.as_ref().map(|_| format!("{NASTY}\n{NASTY}"));
+        }
+        file.plan.description = NASTY.into();
         file.machine.cpu = NASTY.into();
         file.machine.kernel = NASTY.into();
         file.machine.governor = NASTY.into();
@@ -236,6 +249,8 @@ fn hostile() -> Vec<RunFile> {
         }
         for claim in &mut file.claims {
             claim.claim = NASTY.into();
+            claim.as_published = Some(NASTY.into());
+            claim.detail = NASTY.into();
             claim.source = format!("javascript:{NASTY}");
         }
         for audit in &mut file.audits {
