@@ -8,9 +8,9 @@
 //! The HTML stands alone: style, drawings and a few lines of script are inside, and it says the
 //! same without the script.
 //!
-//! Where to start: [`Report::new`] takes the run files. `collect` turns them into figures,
-//! `compose` puts the figures into sections, tables and charts, and `page` and `markdown` write
-//! those down. Each file in `chart` draws one kind of picture.
+//! Where to start: [`Report::new`] takes the run files. `subject` says what each is about,
+//! `collect` turns them into figures, `compose` puts the figures into sections, tables and charts,
+//! and `page` and `markdown` write those down. Each file in `chart` draws one kind of picture.
 
 #![forbid(unsafe_code)]
 

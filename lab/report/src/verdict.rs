@@ -21,6 +21,15 @@ pub(crate) fn judged(verdict: &Verdict, palette: &Palette) -> Judged {
     }
 }
 
+/// The decision in a word that fits the measure: nobody is faster by memory.
+pub(crate) fn word(measure: Measure, decision: Decision) -> &'static str {
+    match (measure, decision) {
+        (Measure::Memory, Decision::Faster) => "less",
+        (Measure::Memory, Decision::Slower) => "more",
+        (_, decision) => decision.words(),
+    }
+}
+
 /// The verdict without the name that it begins with.
 fn sentence(verdict: &Verdict) -> String {
     let Verdict { reference, ratio, .. } = verdict;
@@ -45,7 +54,7 @@ fn sentence(verdict: &Verdict) -> String {
         true => format!("95\u{a0}% interval {low} to {high}"),
         false => "too few blocks for an interval".to_owned(),
     };
-    let mut text = format!("{what} ({interval}): {}", verdict.decision.words());
+    let mut text = format!("{what} ({interval}): {}", word(verdict.measure, verdict.decision));
     if let Some(more) = verdict.more_blocks {
         text.push_str(&format!("; about {} more blocks would tell", numbers::count(more.into())));
     }

@@ -140,6 +140,27 @@ fn who_is_not_told_from_the_reference_shares_its_rank() {
 }
 
 #[test]
+fn many_verdicts_are_folded_and_none_is_lost() {
+    let mut files = synthetic::twenty();
+    assert!(!Report::new(&files).html().contains("11 more: 11 slower"));
+    for connections in [256, 1500] {
+        let mut more = files[0].clone();
+        more.plan.connections = connections;
+        files.push(more);
+    }
+    let page = Report::new(&files).html();
+    assert_eq!(page.matches("11 more: 11 slower").count(), 3);
+    assert_eq!(page.matches("the server CPU per request of peregrine").count(), 3 * 19);
+}
+
+#[test]
+fn nobody_is_called_faster_by_memory() {
+    let markdown = Report::new(&synthetic::page::reproduction()).markdown();
+    let line = markdown.lines().find(|line| line.contains("the peak memory of hyper")).unwrap();
+    assert!(line.ends_with(": more"), "{line}");
+}
+
+#[test]
 fn the_forest_alone_is_well_formed_and_says_what_it_leaves_out() {
     for files in [synthetic::one(), synthetic::five(), hostile(), Vec::new()] {
         let picture = Report::new(&files).forest_svg();
@@ -203,7 +224,20 @@ fn hostile() -> Vec<RunFile> {
     }
     let mut files: Vec<RunFile> =
         text.split('\u{1e}').map(|text| RunFile::read(text).expect("still a run file")).collect();
+    files.extend(synthetic::page::reproduction());
     for file in &mut files {
+        for sentence in &mut file.beside {
+            *sentence = NASTY.into();
+        }
+        for operation in &mut file.operations {
+            operation.operation = NASTY.into();
+            operation.mode = NASTY.into();
+            operation.contender = format!("{NASTY}{}", operation.contender);
+        }
+        for contender in &mut file.contenders {
+            contender.skipped = contender.skipped.as_ref().map(|_| format!("{NASTY}\n{NASTY}"));
+        }
+        file.plan.description = NASTY.into();
         file.machine.cpu = NASTY.into();
         file.machine.kernel = NASTY.into();
         file.machine.governor = NASTY.into();
@@ -215,6 +249,8 @@ fn hostile() -> Vec<RunFile> {
         }
         for claim in &mut file.claims {
             claim.claim = NASTY.into();
+            claim.as_published = Some(NASTY.into());
+            claim.detail = NASTY.into();
             claim.source = format!("javascript:{NASTY}");
         }
         for audit in &mut file.audits {

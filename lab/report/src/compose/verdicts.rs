@@ -3,10 +3,12 @@
 
 use peregrine_lab_model::verdict::{Decision, Measure};
 
+use super::checks::unique;
 use super::overview::{heading, is_again};
 use crate::content::{Judged, Report, Run};
 use crate::document::{Part, Section, Verdict};
 use crate::numbers;
+use crate::verdict;
 
 /// The measures in their order.
 const MEASURES: [(Measure, &str); 6] = [
@@ -18,11 +20,21 @@ const MEASURES: [(Measure, &str); 6] = [
     (Measure::Other, "Other measures"),
 ];
 
+/// With more headlines than this in a report, each run shows its first ones.
+const LINES_ALL: usize = 40;
+
+/// How many these are.
+const LINES_RUN: usize = 8;
+
 /// What reasons begin with if the client was the limit.
 const CLIENT: &str = "the client was the limit";
 
 pub(crate) fn section(report: &Report) -> Option<Section> {
     let mut parts = Vec::new();
+    let runs = report.sections.iter().flat_map(|scenario| &scenario.runs);
+    let judged = |run: &Run| unique(run.verdicts.iter().map(|one| one.contender.as_str())).len();
+    let lines: usize = runs.map(judged).sum();
+    let shown = if lines > LINES_ALL { LINES_RUN } else { usize::MAX };
     for scenario in &report.sections {
         for run in &scenario.runs {
             let judged: Vec<&Judged> =
@@ -32,7 +44,7 @@ pub(crate) fn section(report: &Report) -> Option<Section> {
             }
             parts.push(Part::Heading(heading(scenario, run)));
             parts.push(Part::Note(load(run)));
-            parts.extend(of_run(run, &judged));
+            parts.extend(of_run(run, &judged, shown));
         }
     }
     (!parts.is_empty()).then(|| Section { title: "Verdicts".to_owned(), parts })
@@ -47,7 +59,8 @@ fn load(run: &Run) -> String {
     format!("{}; {noise}.", run.load)
 }
 
-fn of_run(run: &Run, judged: &[&Judged]) -> Vec<Part> {
+/// At most `shown_max` of the headline's lines stand there without being asked for.
+fn of_run(run: &Run, judged: &[&Judged], shown_max: usize) -> Vec<Part> {
     let is_void = |one: &&&Judged| one.decision == Decision::Void;
     let mut shown: Vec<&Judged> = judged.iter().filter(|one| !is_void(one)).copied().collect();
     shown.sort_by(|one, other| rank(one).total_cmp(&rank(other)));
@@ -59,7 +72,7 @@ fn of_run(run: &Run, judged: &[&Judged]) -> Vec<Part> {
         true => Measure::LatencyP99,
         false => Measure::ServerCpu,
     };
-    let mut lines: Vec<Verdict> = of(headline).into_iter().map(line).collect();
+    let mut leading = of(headline);
     let mut others: Vec<Part> = Vec::new();
     for (measure, title) in MEASURES.into_iter().filter(|(measure, _)| *measure != headline) {
         let of = of(measure);
@@ -67,17 +80,23 @@ fn of_run(run: &Run, judged: &[&Judged]) -> Vec<Part> {
             continue;
         }
         // Without a headline, the first measure that there is takes its place.
-        if lines.is_empty() {
-            lines = of.into_iter().map(line).collect();
+        if leading.is_empty() {
+            leading = of;
             continue;
         }
         let title = format!("{title}: {}", tally(&of));
         others.push(Part::Folded(title, vec![Part::Verdicts(of.into_iter().map(line).collect())]));
     }
+    let rest = leading.split_off(leading.len().min(shown_max));
+    let mut lines: Vec<Verdict> = leading.into_iter().map(line).collect();
     lines.extend(voids(run, judged));
     let mut parts = Vec::new();
     if !lines.is_empty() {
         parts.push(Part::Verdicts(lines));
+    }
+    if !rest.is_empty() {
+        let title = format!("{} more: {}", rest.len(), tally(&rest));
+        parts.push(Part::Folded(title, vec![Part::Verdicts(rest.into_iter().map(line).collect())]));
     }
     parts.extend(others);
     parts
@@ -94,7 +113,7 @@ fn rank(judged: &Judged) -> f64 {
 
 fn line(judged: &Judged) -> Verdict {
     Verdict {
-        word: judged.decision.words(),
+        word: verdict::word(judged.measure, judged.decision),
         name: judged.contender.clone(),
         sentence: judged.sentence.clone(),
     }
@@ -110,7 +129,8 @@ fn tally(judged: &[&Judged]) -> String {
     ];
     let counts = decisions.iter().filter_map(|decision| {
         let count = judged.iter().filter(|one| one.decision == *decision).count();
-        (count > 0).then(|| format!("{count} {}", decision.words()))
+        let measure = judged.first().map_or(Measure::Other, |one| one.measure);
+        (count > 0).then(|| format!("{count} {}", verdict::word(measure, *decision)))
     });
     counts.collect::<Vec<_>>().join(", ")
 }
