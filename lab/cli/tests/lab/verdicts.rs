@@ -6,7 +6,7 @@ use crate::bench::{Bench, verdict};
 use crate::server::Nature;
 
 /// Enough rounds that the work weighs more than the system calls around it.
-const WORK: u64 = 20_000;
+const WORK: u64 = 100_000;
 
 fn working(rounds: u64) -> Nature {
     Nature { burn: rounds, end: "graceful".to_owned(), ..Nature::default() }
