@@ -136,6 +136,14 @@ impl Journal {
     }
 }
 
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // A program that is being started beside this holds a copy of the descriptor for a moment,
+        // and closing ours alone would leave the lock to it. Nothing can be done about a failure.
+        let _ = self.file.unlock();
+    }
+}
+
 /// Makes a new file's name survive a crash, too.
 fn sync_folder(path: &Path) -> io::Result<()> {
     if !cfg!(unix) {

@@ -113,7 +113,7 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
         wanted.reference.as_deref(),
     )?;
     let settled = wanted.settle(first.arms.len())?;
-    let (mut keep, entries, path) = open_journal(*folder, wanted, &settled, &first)?;
+    let (mut keep, entries, path) = open_journal(*folder, (wanted, facts), &settled, &first)?;
     let name = &wanted.scenario.name;
     let steps = steps(wanted, &settled, first.arms.len());
     progress.say(&format!("{name}: {}", settled.sentence()));
@@ -193,7 +193,7 @@ type Opened = (Keep, Vec<Entry>, Option<PathBuf>);
 
 fn open_journal(
     folder: Option<&Path>,
-    wanted: &Wanted,
+    (wanted, facts): (&Wanted, &Facts),
     settled: &Settled,
     lineup: &Lineup,
 ) -> Result<Opened, RunError> {
@@ -202,6 +202,8 @@ fn open_journal(
     let path = folder.join(format!("{}.journal", wanted.scenario.name));
     let slices: Vec<u128> = settled.slices.iter().map(std::time::Duration::as_millis).collect();
     let header = serde_json::json!({
+        // Blocks of a tuned host and of the same host untuned are not one run.
+        "is_tuned": !facts.machine.tuned.is_empty(),
         "scenario": wanted.scenario.sha256,
         "arms": lineup.names(),
         "programs": lineup.contenders.iter().map(|one| &one.program_sha256).collect::<Vec<_>>(),
