@@ -21,9 +21,7 @@ impl Progress for Bars {
     fn begin(&mut self, what: &str, steps: u64, about: Duration) {
         let bar = ProgressBar::new(steps);
         let form = "{msg} [{bar:30}] {pos}/{len} {elapsed_precise}, {eta} left";
-        bar.set_style(
-            ProgressStyle::with_template(form).expect("the template is well-formed"),
-        );
+        bar.set_style(ProgressStyle::with_template(form).expect("the template is well-formed"));
         bar.set_message(format!("{what} (about {} s)", about.as_secs()));
         bar.enable_steady_tick(Duration::from_millis(500));
         self.bar = Some(bar);

@@ -14,8 +14,7 @@ use crate::places::Places;
 /// The recipes of these names; `name=command` is one of its own.
 pub(crate) fn recipes(places: &Places, wanted: &[String]) -> Result<Vec<Recipe>, Failure> {
     let mut chosen: Vec<Recipe> = Vec::new();
-    let named: Vec<String> =
-        wanted.iter().filter(|name| !name.contains('=')).cloned().collect();
+    let named: Vec<String> = wanted.iter().filter(|name| !name.contains('=')).cloned().collect();
     if !named.is_empty() {
         let known = all(&places.contenders()).map_err(Failure::usage)?;
         chosen.extend(select(&known, &named).map_err(Failure::usage)?.into_iter().cloned());

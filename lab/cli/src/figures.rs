@@ -44,7 +44,8 @@ fn value(block: &Block, figure: Figure) -> Option<f64> {
 
 fn mean(latency: &Histogram) -> Option<f64> {
     let count = latency.count();
-    let sum: f64 = latency.buckets().iter().map(|(value, count)| *value as f64 * *count as f64).sum();
+    let sum: f64 =
+        latency.buckets().iter().map(|(value, count)| *value as f64 * *count as f64).sum();
     (count > 0).then(|| sum / count as f64)
 }
 

@@ -275,7 +275,8 @@ fn share(text: &str) -> Result<f64, String> {
         Some(number) => (number, 0.01),
         None => (text, 1.0),
     };
-    let share = number.trim().parse::<f64>().map_err(|_| format!("{number:?} is no number"))? * factor;
+    let share =
+        number.trim().parse::<f64>().map_err(|_| format!("{number:?} is no number"))? * factor;
     if (0.0..1.0).contains(&share) {
         Ok(share)
     } else {

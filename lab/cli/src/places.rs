@@ -39,8 +39,8 @@ impl Places {
                 None => lab.join("../target/contenders"),
             },
         };
-        let target =
-            std::path::absolute(&target).map_err(|error| Failure::file(target.display(), &error))?;
+        let target = std::path::absolute(&target)
+            .map_err(|error| Failure::file(target.display(), &error))?;
         Ok(Places { lab, target })
     }
 

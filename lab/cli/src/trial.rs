@@ -285,8 +285,7 @@ fn measure_all(
     bars: &mut Bars,
 ) -> Result<(), Failure> {
     for (wanted, measures) in wanted {
-        let mut session =
-            Session { stage: &setting.stage, facts, folder: None, progress: bars };
+        let mut session = Session { stage: &setting.stage, facts, folder: None, progress: bars };
         let done = session::measure(&mut session, &wanted)?;
         for file in &done.files {
             observe(file, result);

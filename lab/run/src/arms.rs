@@ -169,9 +169,10 @@ impl Lineup {
     }
 
     fn nobody(&self) -> RunError {
-        let reasons = self.contenders.iter().filter_map(|one| {
-            Some(format!("\n  {}: {}", one.name, one.skipped.as_ref()?))
-        });
+        let reasons = self
+            .contenders
+            .iter()
+            .filter_map(|one| Some(format!("\n  {}: {}", one.name, one.skipped.as_ref()?)));
         RunError::Invalid(format!("nobody is left to be measured:{}", reasons.collect::<String>()))
     }
 }

@@ -105,8 +105,7 @@ impl Visit {
         }
         let mut heard = Heard::default();
         let mut room = vec![0; 64 << 10];
-        while statuses(&heard.bytes, is_head).len() < replies
-            && heard.bytes.len() < REPLY_BYTES_MAX
+        while statuses(&heard.bytes, is_head).len() < replies && heard.bytes.len() < REPLY_BYTES_MAX
         {
             match stream.read(&mut room) {
                 Ok(0) => {

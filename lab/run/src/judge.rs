@@ -111,9 +111,9 @@ fn void_reason(file: &RunFile, name: &str, measure: Measure) -> Option<String> {
         return Some(format!("not every answer was right ({})", kinds.join(", ")));
     }
     let own = |outcome: Outcome| {
-        file.checks.iter().find(move |check| {
-            check.outcome == outcome && check.contender.as_deref() == Some(name)
-        })
+        file.checks
+            .iter()
+            .find(move |check| check.outcome == outcome && check.contender.as_deref() == Some(name))
     };
     if let Some(check) = own(Outcome::Failed) {
         return Some(format!("{} failed: {}", check.name, check.detail));
@@ -159,9 +159,7 @@ fn ratio_of(file: &RunFile, name: &str, reference: &str, measure: Measure) -> ve
 fn shown(ratio: verdicts::Ratio, measure: Measure) -> Ratio {
     let (estimate, low, high) = (ratio.estimate, ratio.interval.low, ratio.interval.high);
     match measure {
-        Measure::Throughput => {
-            Ratio { estimate: 1.0 / estimate, low: 1.0 / high, high: 1.0 / low }
-        }
+        Measure::Throughput => Ratio { estimate: 1.0 / estimate, low: 1.0 / high, high: 1.0 / low },
         _ => Ratio { estimate, low, high },
     }
 }
@@ -253,11 +251,8 @@ mod tests {
             block.wall_ns = 5_000_000;
         }
         judge(&mut file, PAIR, &MEASURES);
-        let verdict = file
-            .verdicts
-            .iter()
-            .find(|verdict| verdict.measure == Measure::Throughput)
-            .unwrap();
+        let verdict =
+            file.verdicts.iter().find(|verdict| verdict.measure == Measure::Throughput).unwrap();
         assert_eq!(verdict.decision, Decision::Faster);
         assert!((verdict.ratio.estimate - 2.0).abs() < 1e-9, "{verdict:?}");
     }

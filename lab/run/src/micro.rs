@@ -17,11 +17,7 @@ const LINES_SHOWN: usize = 15;
 /// # Errors
 ///
 /// [`RunError::NotReady`] if the command fails or its result cannot be read.
-pub fn measure(
-    scenario: &Scenario,
-    benchmark: &Micro,
-    facts: &Facts,
-) -> Result<RunFile, RunError> {
+pub fn measure(scenario: &Scenario, benchmark: &Micro, facts: &Facts) -> Result<RunFile, RunError> {
     let folder = tempfile::tempdir().map_err(RunError::io("a temporary folder"))?;
     let result = folder.path().join("times.json");
     let (program, arguments) = benchmark

@@ -112,9 +112,7 @@ pub fn schedule(schedule: &Schedule, depth: usize) -> PlannedSchedule {
         Schedule::Closed => PlannedSchedule::Closed { depth: depth as u32 },
         Schedule::Constant { rate } => PlannedSchedule::Constant { rate_per_s: rate },
         Schedule::Poisson { rate } => PlannedSchedule::Poisson { rate_per_s: rate },
-        Schedule::Ramp { from, to } => {
-            PlannedSchedule::Ramp { from_per_s: from, to_per_s: to }
-        }
+        Schedule::Ramp { from, to } => PlannedSchedule::Ramp { from_per_s: from, to_per_s: to },
         Schedule::Step { from, to, steps } => {
             let last = f64::from(steps.max(2) - 1);
             let rates = (0..steps).map(|step| from + (to - from) * f64::from(step) / last);

@@ -76,10 +76,8 @@ pub fn paired(
         }
     }
     ups.iter_mut().for_each(Up::refresh);
-    let expected = Expected {
-        servers: ups.iter().map(Up::id).collect(),
-        clients: vec![std::process::id()],
-    };
+    let expected =
+        Expected { servers: ups.iter().map(Up::id).collect(), clients: vec![std::process::id()] };
     let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), Tolerances::default());
     let mut measured = Measured::default();
     let mut spent = vec![Spent::default(); ups.len()];

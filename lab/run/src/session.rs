@@ -106,12 +106,8 @@ impl Keep {
 /// A [`RunError`]; what was finished before it is on the disk.
 pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunError> {
     let Session { stage, facts, folder, progress } = session;
-    let first = Lineup::of(
-        &wanted.scenario,
-        &wanted.recipes,
-        &stage.target,
-        wanted.reference.as_deref(),
-    )?;
+    let first =
+        Lineup::of(&wanted.scenario, &wanted.recipes, &stage.target, wanted.reference.as_deref())?;
     let settled = wanted.settle(first.arms.len())?;
     let (mut keep, entries, path) = open_journal(*folder, (wanted, facts), &settled, &first)?;
     let name = &wanted.scenario.name;
@@ -218,10 +214,7 @@ fn open_journal(
     Ok((Keep { journal: Some(opened.journal) }, opened.entries, Some(path)))
 }
 
-fn finished_level(
-    entries: &[Entry],
-    connections: usize,
-) -> Result<Option<Vec<RunFile>>, RunError> {
+fn finished_level(entries: &[Entry], connections: usize) -> Result<Option<Vec<RunFile>>, RunError> {
     let found = entries.iter().find_map(|entry| match entry {
         Entry::Level(level, paths) if *level == connections => Some(paths),
         _ => None,
@@ -296,9 +289,10 @@ impl Level<'_> {
     /// The generator's plan for this level against a server.
     pub(crate) fn plan(&self, up: &Up) -> Result<Plan, RunError> {
         let scenario = &self.wanted.scenario;
-        let exchange = scenario.exchange.as_ref().ok_or_else(|| {
-            RunError::Invalid(format!("{} asks no server", scenario.name))
-        })?;
+        let exchange = scenario
+            .exchange
+            .as_ref()
+            .ok_or_else(|| RunError::Invalid(format!("{} asks no server", scenario.name)))?;
         let address = up.address(self.is_tls());
         let question = exchange
             .question(&format!("localhost:{}", address.port()), self.wanted.seed)

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use peregrine_lab_contender::{Command, Places, Recipe};
 use peregrine_lab_host::cpu_sets::{self, CpuSets, Wish};
-use peregrine_lab_host::{limits, ports};
 use peregrine_lab_host::root::Root;
 use peregrine_lab_host::server::{Launch, NotReady, Patience, Server, Stopped, pin_this_thread};
 use peregrine_lab_host::topology::Topology;
 use peregrine_lab_host::tune::Tuning;
 use peregrine_lab_host::usage::{Family, Holdings, Reading};
+use peregrine_lab_host::{limits, ports};
 use peregrine_lab_load::certificate::{self, CertificateFiles};
 
 use crate::error::RunError;
@@ -73,17 +73,13 @@ impl Stage {
     /// # Errors
     ///
     /// [`RunError::Machine`] if the CPUs cannot be divided so, or the kernel's word.
-    pub fn set(
-        target: PathBuf,
-        wish: &Wish,
-        workers: Option<usize>,
-    ) -> Result<Stage, RunError> {
+    pub fn set(target: PathBuf, wish: &Wish, workers: Option<usize>) -> Result<Stage, RunError> {
         let root = Root::this_machine();
         let topology = Topology::read(&root);
         let sets = cpu_sets::choose(&topology, wish)
             .map_err(|error| RunError::Machine(error.to_string()))?;
-        let descriptors = limits::raise_descriptors()
-            .map_err(RunError::io("raising the limit of open files"))?;
+        let descriptors =
+            limits::raise_descriptors().map_err(RunError::io("raising the limit of open files"))?;
         pin_this_thread(&sets.client).map_err(RunError::io("moving to the client's CPUs"))?;
         let folder = tempfile::tempdir().map_err(RunError::io("a temporary folder"))?;
         let certificate =

@@ -45,9 +45,7 @@ pub fn secured(is_resuming: bool) -> Secured {
 /// Only what keeps the client itself from going on.
 pub fn scenario(name: &str, door: Door, scenario: &Scenario) -> Result<Vec<Check>, RunError> {
     let exchanges = scenario.exchange.iter().chain(&scenario.probes);
-    exchanges
-        .map(|exchange| exchange_check(name, door, exchange))
-        .collect()
+    exchanges.map(|exchange| exchange_check(name, door, exchange)).collect()
 }
 
 fn exchange_check(name: &str, door: Door, exchange: &Exchange) -> Result<Check, RunError> {
@@ -64,8 +62,8 @@ fn exchange_check(name: &str, door: Door, exchange: &Exchange) -> Result<Check, 
         tls: door.is_tls.then(|| secured(false)),
         ..Plan::new(door.address, question.clone())
     };
-    let outcome = generator::run(&plan, &Watch::default())
-        .map_err(RunError::io(format!("asking {name}")))?;
+    let outcome =
+        generator::run(&plan, &Watch::default()).map_err(RunError::io(format!("asking {name}")))?;
     let is_right = outcome.is_valid();
     let detail = if is_right {
         format!("{} right answers", outcome.replies)

@@ -205,10 +205,8 @@ impl Wanted {
     /// Whether each block of each contender has a process of its own.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
-        let is_apart = matches!(
-            self.scenario.kind,
-            Kind::Idle | Kind::Overload { .. } | Kind::Shutdown
-        );
+        let is_apart =
+            matches!(self.scenario.kind, Kind::Idle | Kind::Overload { .. } | Kind::Shutdown);
         is_apart || self.design == Design::Separate
     }
 

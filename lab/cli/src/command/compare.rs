@@ -68,9 +68,10 @@ pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failur
     if done.is_voided {
         return Ok(Exit::Unfit);
     }
-    let verdict = file.verdicts.iter().find(|verdict| {
-        verdict.contender == one && verdict.measure == Measure::ServerCpu
-    });
+    let verdict = file
+        .verdicts
+        .iter()
+        .find(|verdict| verdict.contender == one && verdict.measure == Measure::ServerCpu);
     Ok(verdict.map_or(Exit::Wrong, |verdict| exit(verdict, options.fail_if)))
 }
 

@@ -28,8 +28,7 @@ pub(super) fn ladder(options: &Ladder, places: &Places) -> Result<Exit, Failure>
     }
     let (stage, _) = bench::stage(&options.bench, places)?;
     let levels = (promise, options.concurrency);
-    let found =
-        climb(&stage, recipe, &scenario, levels, options.duration, &mut Bars::new())?;
+    let found = climb(&stage, recipe, &scenario, levels, options.duration, &mut Bars::new())?;
     tell(options, &found);
     Ok(match (found.rate, found.is_client_bound) {
         (_, true) => Exit::ClientBound,

@@ -26,7 +26,8 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => {
             // The terminal may be gone; there is nobody left to tell.
             let _ = error.print();
-            let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            let is_help =
+                matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if is_help { ExitCode::SUCCESS } else { Exit::Usage.into() };
         }
     };

@@ -41,10 +41,9 @@ fn read(path: &Path) -> Result<Vec<RunFile>, Failure> {
         )));
     }
     let read_one = |path: &PathBuf| {
-        let text = fs::read_to_string(path)
-            .map_err(|error| Failure::file(path.display(), &error))?;
-        RunFile::read(&text)
-            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+        let text =
+            fs::read_to_string(path).map_err(|error| Failure::file(path.display(), &error))?;
+        RunFile::read(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
     };
     let mut files: Vec<RunFile> = paths.iter().map(read_one).collect::<Result<_, _>>()?;
     // Levels of one scenario in the order of their connections, and rates in theirs.
@@ -81,12 +80,8 @@ pub(super) fn write(
     wanted: [bool; 4],
 ) -> Result<Vec<PathBuf>, Failure> {
     let report = Report::new(files);
-    let forms: [&dyn Fn() -> String; 4] = [
-        &|| report.html(),
-        &|| report.markdown(),
-        &|| report.json(),
-        &|| report.forest_svg(),
-    ];
+    let forms: [&dyn Fn() -> String; 4] =
+        [&|| report.html(), &|| report.markdown(), &|| report.json(), &|| report.forest_svg()];
     let mut paths = Vec::new();
     for ((name, form), _) in
         OUTPUTS.iter().zip(forms).zip(wanted).filter(|(_, is_wanted)| *is_wanted)

@@ -59,7 +59,12 @@ pub(super) fn reproduce(options: &Reproduce, places: &Places) -> Result<Exit, Fa
     fs::create_dir_all(&out).map_err(|error| Failure::file(out.display(), &error))?;
     let (stage, facts) = bench::stage(&options.bench, places)?;
     let began = Instant::now();
-    let all = run(&Setting { options, places, stage, recipes: wanted, out: &out }, &facts, &program, &planned)?;
+    let all = run(
+        &Setting { options, places, stage, recipes: wanted, out: &out },
+        &facts,
+        &program,
+        &planned,
+    )?;
     let mut files = all.files;
     let mut summary = page_file(&page, &path, &audit, &facts);
     summary.claims = pages::conclude(&page, &program, &all.observed, &all.judged);
@@ -239,12 +244,7 @@ fn page_file(page: &Document, path: &Path, audit: &Audit, facts: &Facts) -> RunF
                 Severity::Missing => Outcome::Skipped,
                 Severity::Note => Outcome::Passed,
             },
-            detail: format!(
-                "{}: {} {}",
-                finding.severity.word(),
-                finding.summary,
-                finding.detail
-            ),
+            detail: format!("{}: {} {}", finding.severity.word(), finding.summary, finding.detail),
         })
         .collect();
     file

@@ -116,9 +116,11 @@ pub(super) fn tell(file: &RunFile) {
     if let Some(again) = &file.again {
         println!("  differences up to {:.1} % are noise here (A/A)", again.band * 100.0);
     }
-    for check in file.checks.iter().filter(|check| {
-        matches!(check.outcome, Outcome::Failed) || check.name.contains("under")
-    }) {
+    for check in file
+        .checks
+        .iter()
+        .filter(|check| matches!(check.outcome, Outcome::Failed) || check.name.contains("under"))
+    {
         let who = check.contender.as_deref().unwrap_or("the run");
         println!("  {who}: {}: {}", check.name, first_line(&check.detail));
     }
@@ -131,7 +133,11 @@ fn first_line(text: &str) -> &str {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    }
 }
 
 fn exit(done: &Done) -> Exit {

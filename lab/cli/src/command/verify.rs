@@ -102,11 +102,8 @@ fn url(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
         let text = format!("{} is not this machine; verify asks loopback only", address.ip());
         return Err(Failure::usage(text));
     }
-    let wording = Wording {
-        target: target.to_owned(),
-        host: authority.to_owned(),
-        ..Wording::default()
-    };
+    let wording =
+        Wording { target: target.to_owned(), host: authority.to_owned(), ..Wording::default() };
     let question = Question::new(&wording).map_err(Failure::usage)?;
     let mut checks = conduct::checks(authority, address, &question);
     if !options.scenario.is_empty() {

@@ -12,8 +12,8 @@ use super::text;
 use crate::calibration::calibrate;
 use crate::cross_check;
 use crate::generator::{Outcome, Watch, run};
-use crate::system::raise_descriptor_limit;
 use crate::summary::{Record, Summary};
+use crate::system::raise_descriptor_limit;
 
 /// How often progress is shown.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(250);

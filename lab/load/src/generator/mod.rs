@@ -27,9 +27,9 @@ use worker::Worker;
 use crate::client::EngineKind;
 use crate::client::fault::Faults;
 use crate::client::tls;
-use crate::system::pin_this_thread;
 use crate::question::Question;
 use crate::schedule::Schedule;
+use crate::system::pin_this_thread;
 
 /// The longest run, warm-up included.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);

@@ -39,9 +39,10 @@ pub(super) fn measure(
 ) -> Result<RunFile, RunError> {
     let scenario = &level.wanted.scenario;
     let idle = scenario.load.idle_connections;
-    let exchange = scenario.exchange.as_ref().ok_or_else(|| {
-        RunError::Invalid(format!("{} asks no server", scenario.name))
-    })?;
+    let exchange = scenario
+        .exchange
+        .as_ref()
+        .ok_or_else(|| RunError::Invalid(format!("{} asks no server", scenario.name)))?;
     let workload = exchange
         .workload(&scenario.name, 1, level.is_tls())
         .map_err(|error| RunError::Invalid(error.to_string()))?;

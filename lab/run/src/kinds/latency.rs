@@ -47,9 +47,8 @@ pub(super) fn measure(
     let mut files = Vec::new();
     let mut spent = Some((began, disturbance));
     for &share in shares {
-        let (began, disturbance) = spent
-            .take()
-            .unwrap_or_else(|| (Instant::now(), Disturbance::begin(level.stage)));
+        let (began, disturbance) =
+            spent.take().unwrap_or_else(|| (Instant::now(), Disturbance::begin(level.stage)));
         let rate = common * share;
         let mut file = one_rate(level, &first, &mut ups, rate, progress)?;
         let suffix = format!("-r{rate:.0}");

@@ -35,16 +35,14 @@ pub(super) fn measure(
     let (mut file, ceiling) = separate::turns(level, file, &measures, progress, |level, up| {
         let usual = level.plan(up)?;
         let short = Plan { duration: CAPACITY_TIME, ..usual.clone() };
-        let outcome = run(&short, &Watch::default())
-            .map_err(RunError::io(format!("asking {}", up.name)))?;
+        let outcome =
+            run(&short, &Watch::default()).map_err(RunError::io(format!("asking {}", up.name)))?;
         let capacity = outcome.rate();
         capacities.borrow_mut().entry(up.name.clone()).or_default().push(capacity);
         // Each place for a request under way is a connection: without many, the client would hold
         // back what it cannot send, and the server would never be overloaded.
-        let plan = Plan {
-            schedule: Schedule::Poisson { rate: capacity * factor },
-            ..usual.clone()
-        };
+        let plan =
+            Plan { schedule: Schedule::Poisson { rate: capacity * factor }, ..usual.clone() };
         Ok((usual, Box::new(Generated::new(vec![up.name.clone()], vec![plan]))))
     })?;
     let capacities = capacities.into_inner();

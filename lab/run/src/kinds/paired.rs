@@ -83,8 +83,8 @@ pub(super) fn look(
             note_ceiling(file, ceiling.as_ref());
         }
         let before = calls::read(up.plain);
-        let outcome = run(&plan, &Watch::default())
-            .map_err(RunError::io(format!("asking {}", up.name)))?;
+        let outcome =
+            run(&plan, &Watch::default()).map_err(RunError::io(format!("asking {}", up.name)))?;
         record::merge_checks(&mut file.checks, record::checks(&up.name, &plan, &outcome));
         let after = before.and_then(|_| calls::read(up.plain));
         file.checks.push(calls::check(&up.name, before, after, outcome.sent));
@@ -107,11 +107,7 @@ pub(super) fn look(
     Ok(looks)
 }
 
-fn asker(
-    level: &Level<'_>,
-    ups: &[Up],
-    looks: &[Look],
-) -> Result<Box<dyn Asker>, RunError> {
+fn asker(level: &Level<'_>, ups: &[Up], looks: &[Look]) -> Result<Box<dyn Asker>, RunError> {
     // Where the client may not hold all connections at once, each slice makes its own.
     let held = (level.connections * ups.len() + DESCRIPTORS_APART) as u64;
     let can_hold = level.stage.descriptors.is_none_or(|limit| held <= limit);

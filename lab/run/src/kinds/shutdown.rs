@@ -124,7 +124,8 @@ fn check(name: &str, shutdown: &Shutdown) -> Check {
         _ => Outcome::Warned,
     };
     let mut faults = Faults::default();
-    for (fault, count) in shutdown.seen.faults.seen().filter(|(fault, _)| *fault != Fault::Connect) {
+    for (fault, count) in shutdown.seen.faults.seen().filter(|(fault, _)| *fault != Fault::Connect)
+    {
         faults.record_many(fault, count);
     }
     let end = match shutdown.was_killed {
