@@ -118,7 +118,11 @@ fn title(files: &[RunFile], sections: &[Section], benchmarks: &[Benchmark]) -> S
 
 fn run(file: &RunFile, palette: &Palette) -> Run {
     let again = file.again.as_ref();
-    let band = again.map(|again| again.band).filter(|band| band.is_finite());
+    // One block of the A/A arm says nothing about how far its blocks differ.
+    let band = again
+        .filter(|again| numbers::has_interval(&again.ratio))
+        .map(|again| again.band)
+        .filter(|band| band.is_finite());
     let mut rows: Vec<Row> = file
         .contenders
         .iter()

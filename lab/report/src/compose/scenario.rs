@@ -221,7 +221,8 @@ fn ranking_note(run: &Run) -> Option<String> {
         return None;
     }
     Some(match run.band {
-        None => "No ranks: without an A/A arm, no difference can be told from noise.".to_owned(),
+        None => "No ranks: without a result of an A/A arm, no difference can be told from noise."
+            .to_owned(),
         Some(_) if run.rows.iter().all(|row| row.rank.is_none()) => {
             "No ranks: too few blocks to tell anybody apart.".to_owned()
         }
