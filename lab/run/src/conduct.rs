@@ -39,7 +39,7 @@ struct Rule {
 const RULES: [Rule; 8] = [
     Rule { name: "a head in fragments", is_voiding: true, test: fragments },
     Rule { name: "two requests sent together", is_voiding: true, test: pipelined },
-    Rule { name: "close is obeyed", is_voiding: true, test: close },
+    Rule { name: "close is obeyed", is_voiding: false, test: close },
     Rule { name: "Date is sent", is_voiding: false, test: date },
     Rule { name: "HEAD has no body", is_voiding: false, test: head },
     Rule { name: "an unknown method is refused", is_voiding: false, test: unknown_method },

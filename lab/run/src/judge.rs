@@ -18,7 +18,9 @@ pub fn judge(file: &mut RunFile, (first, second): (&str, &str), measures: &[Meas
     let mut all = Vec::new();
     for &measure in measures {
         let again = ratio_of(file, second, first, measure);
-        let band = noise_band(again, effect);
+        // One block has no spread, and so no band.
+        let blocks = paired_ratios(file, second, first, measure).len();
+        let band = if blocks < 2 { f64::INFINITY } else { noise_band(again, effect) };
         if measure == Measure::ServerCpu {
             file.again = Some(Again {
                 contender: first.to_owned(),

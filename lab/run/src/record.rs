@@ -12,6 +12,9 @@ use peregrine_lab_model::plan::Schedule as PlannedSchedule;
 
 use crate::asker::Asked;
 
+/// The name of the check whether the client was the limit of a rate.
+pub const HEADROOM: &str = "client headroom";
+
 /// What a slice of the generator saw, with its rules.
 #[must_use]
 pub fn asked(name: &str, plan: &Plan, outcome: &Outcome) -> Asked {
@@ -74,7 +77,7 @@ pub fn merge_checks(all: &mut Vec<Check>, more: Vec<Check>) {
 pub fn headroom(name: &str, rate: f64, ceiling: &Ceiling) -> Check {
     let is_bound = ceiling.is_client_bound(rate);
     Check {
-        name: "client headroom".to_owned(),
+        name: HEADROOM.to_owned(),
         contender: Some(name.to_owned()),
         outcome: if is_bound { Word::ClientBound } else { Word::Passed },
         detail: format!(
