@@ -205,7 +205,8 @@ pub fn gate(name: &str, up: &Up, scenario: &Scenario) -> Result<Vec<Check>, RunE
     if let Some(exchange) = &scenario.exchange
         && let Ok(question) = exchange.question("localhost", 1)
     {
-        checks.extend(conduct::checks(name, up.plain, &question));
+        let is_closing = scenario.load.requests_per_connection.is_some();
+        checks.extend(conduct::checks(name, up.plain, &question, is_closing));
     }
     Ok(checks)
 }

@@ -105,7 +105,7 @@ fn url(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
     let wording =
         Wording { target: target.to_owned(), host: authority.to_owned(), ..Wording::default() };
     let question = Question::new(&wording).map_err(Failure::usage)?;
-    let mut checks = conduct::checks(authority, address, &question);
+    let mut checks = conduct::checks(authority, address, &question, false);
     if !options.scenario.is_empty() {
         for scenario in scenarios(options, places)? {
             let door = verify::Door { address, is_tls: false };
