@@ -44,7 +44,10 @@ fn family(file: &RunFile, measure: Measure, band: f64, second: &str) -> Vec<Verd
         .filter(|name| *name != reference && *name != second)
         .filter(|name| file.blocks_of(name).next().is_some())
         .collect();
-    let void_reference = void_reason(file, reference, measure);
+    // Without a sound A/A pair nobody knows what is noise.
+    let void_reference = [reference, second]
+        .into_iter()
+        .find_map(|name| Some(format!("{name}: {}", void_reason(file, name, measure)?)));
     let (void, sound): (Vec<&str>, Vec<&str>) = members
         .into_iter()
         .partition(|name| void_reference.is_some() || void_reason(file, name, measure).is_some());
@@ -60,7 +63,7 @@ fn family(file: &RunFile, measure: Measure, band: f64, second: &str) -> Vec<Verd
     for name in void {
         let ratio = ratio_of(file, name, reference, measure);
         let reason = void_reason(file, name, measure)
-            .or_else(|| void_reference.clone().map(|reason| format!("{reference}: {reason}")))
+            .or_else(|| void_reference.clone())
             .unwrap_or_default();
         found.push(Verdict {
             contender: name.to_owned(),
@@ -230,6 +233,16 @@ mod tests {
         let verdict = &file.verdicts[0];
         assert_eq!(verdict.decision, Decision::Void);
         assert!(verdict.note.contains("3 wrong body"), "{}", verdict.note);
+    }
+
+    #[test]
+    fn a_wrong_answer_of_the_second_start_voids_all_because_the_band_rests_on_it() {
+        let mut file = file(&[("a", 1.0), ("b", 0.5), ("a (again)", 1.0)], 10);
+        let second = file.blocks.iter_mut().find(|block| block.contender == "a (again)");
+        second.unwrap().errors.insert("wrong body".to_owned(), 1);
+        judge(&mut file, PAIR, &MEASURES);
+        assert_eq!(decision(&file, "b", Measure::ServerCpu), Decision::Void);
+        assert!(file.verdicts[0].note.contains("a (again): "), "{}", file.verdicts[0].note);
     }
 
     #[test]

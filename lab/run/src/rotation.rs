@@ -136,7 +136,7 @@ pub fn separate(
     names: &[String],
     turns: Turns,
     progress: &mut dyn Progress,
-    mut keep: impl FnMut(&Block) -> Result<(), RunError>,
+    mut keep: impl FnMut(&Block, &[Check]) -> Result<(), RunError>,
     mut start: impl FnMut(usize) -> Result<(Up, Box<dyn Asker>), RunError>,
     done: &[(u32, String)],
 ) -> Result<Measured, RunError> {
@@ -187,8 +187,8 @@ pub fn separate(
                     measured.excluded.push(one);
                 }
                 if trips.is_empty() {
+                    keep(&block, &checks)?;
                     record::merge_checks(&mut measured.checks, checks);
-                    keep(&block)?;
                     measured.blocks.push(block);
                 }
                 if trips.is_empty() || is_last {

@@ -26,6 +26,7 @@ use crate::facts::{Disturbance, Facts, now_unix_s};
 use crate::judge::judge;
 use crate::kinds;
 use crate::progress::Progress;
+use crate::record;
 use crate::rotation::Measured;
 use crate::stage::{Stage, Up};
 use crate::verify;
@@ -65,8 +66,8 @@ pub(crate) struct Level<'a> {
     pub(crate) connections: usize,
     pub(crate) slice: std::time::Duration,
     pub(crate) lineup: Lineup,
-    /// Blocks of fresh processes that are finished already.
-    pub(crate) finished: Vec<Block>,
+    /// Blocks of fresh processes that are finished already, with what was checked in each.
+    pub(crate) finished: Vec<(Block, Vec<Check>)>,
     pub(crate) keep: Keep,
 }
 
@@ -79,15 +80,20 @@ pub(crate) struct Keep {
 /// A line of a journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Entry {
-    /// A block of a fresh process at this level.
-    Block(usize, Box<Block>),
+    /// A block of a fresh process at this level, and what was checked in it.
+    Block(usize, Box<Block>, Vec<Check>),
     /// A level whose run files are written.
     Level(usize, Vec<PathBuf>),
 }
 
 impl Keep {
-    pub(crate) fn block(&mut self, connections: usize, block: &Block) -> Result<(), RunError> {
-        self.entry(&Entry::Block(connections, Box::new(block.clone())))
+    pub(crate) fn block(
+        &mut self,
+        connections: usize,
+        block: &Block,
+        checks: &[Check],
+    ) -> Result<(), RunError> {
+        self.entry(&Entry::Block(connections, Box::new(block.clone()), checks.to_vec()))
     }
 
     fn entry(&mut self, entry: &Entry) -> Result<(), RunError> {
@@ -132,7 +138,7 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
             connections,
             slice: settled.slices[index],
             lineup: first.clone(),
-            finished: finished_blocks(&entries, connections),
+            finished: finished_blocks(&entries, connections, &wanted.scenario.kind),
             keep,
         };
         let files = match kinds::measure(&mut level, *progress) {
@@ -228,9 +234,19 @@ fn finished_level(entries: &[Entry], connections: usize) -> Result<Option<Vec<Ru
     paths.iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
-fn finished_blocks(entries: &[Entry], connections: usize) -> Vec<Block> {
+fn finished_blocks(
+    entries: &[Entry],
+    connections: usize,
+    kind: &Kind,
+) -> Vec<(Block, Vec<Check>)> {
+    // Those of other kinds come with more than blocks: memory, capacities, the manner of an end.
+    if !matches!(kind, Kind::Load) {
+        return Vec::new();
+    }
     let own = entries.iter().filter_map(|entry| match entry {
-        Entry::Block(level, block) if *level == connections => Some((**block).clone()),
+        Entry::Block(level, block, checks) if *level == connections => {
+            Some(((**block).clone(), checks.clone()))
+        }
         _ => None,
     });
     own.collect()
@@ -354,8 +370,12 @@ impl Level<'_> {
         measures: &[Measure],
         (began, disturbance): (Instant, Disturbance),
     ) {
-        let mut blocks = self.finished.clone();
+        let (mut blocks, finished): (Vec<Block>, Vec<Vec<Check>>) =
+            self.finished.iter().cloned().unzip();
         blocks.append(&mut measured.blocks);
+        for checks in finished {
+            record::merge_checks(&mut measured.checks, checks);
+        }
         file.blocks = blocks;
         file.excluded = measured.excluded;
         file.is_partial = measured.is_partial;

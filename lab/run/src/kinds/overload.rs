@@ -53,6 +53,10 @@ pub(super) fn measure(
     for (name, own) in &capacities {
         let capacity = middle(own);
         let goodputs: Vec<f64> = file.blocks_of(name).filter_map(|b| b.requests_per_s()).collect();
+        if goodputs.is_empty() {
+            // It was broken off within its first block.
+            continue;
+        }
         let (goodput, offered) = (middle(&goodputs), capacity * factor);
         let dropped: u64 = file.blocks_of(name).map(|block| block.dropped).sum();
         let is_bound = ceiling.is_some_and(|ceiling| ceiling.rate < offered);

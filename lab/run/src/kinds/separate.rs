@@ -32,6 +32,9 @@ pub(super) fn measure(
     let Some(ceiling) = ceiling else { return Ok(file) };
     for name in level.lineup.names() {
         let rates: Vec<f64> = file.blocks_of(&name).filter_map(|b| b.requests_per_s()).collect();
+        if rates.is_empty() {
+            continue;
+        }
         let rate = peregrine_lab_stats::estimates::median(&rates);
         file.checks.push(record::headroom(&name, rate, &ceiling));
     }
@@ -61,7 +64,7 @@ pub(super) fn turns(
         is_noise_tolerated: level.wanted.is_noise_tolerated,
     };
     let done: Vec<(u32, String)> =
-        level.finished.iter().map(|block| (block.number, block.contender.clone())).collect();
+        level.finished.iter().map(|(block, _)| (block.number, block.contender.clone())).collect();
     let mut keep = std::mem::take(&mut level.keep);
     let lineup = RefCell::new(std::mem::take(&mut level.lineup));
     let ceiling = RefCell::new(None);
@@ -80,7 +83,8 @@ pub(super) fn turns(
             Ok((up, asker))
         };
         let connections = level.connections;
-        let keep_block = |block: &_| Keep::block(&mut keep, connections, block);
+        let keep_block =
+            |block: &_, checks: &[_]| Keep::block(&mut keep, connections, block, checks);
         rotation::separate(level.stage, &names, turns, progress, keep_block, start, &done)
     };
     level.lineup = lineup.into_inner();
