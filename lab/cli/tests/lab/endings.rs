@@ -4,8 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use peregrine_lab_model::RunFile;
+use peregrine_lab_model::verdict::{Decision, Measure};
 
-use crate::bench::{Bench, Ended, await_that, signal};
+use crate::bench::{Bench, Ended, await_that, signal, verdict};
 use crate::server::Nature;
 
 const BOTH: &str = "--contenders one,other --tolerate-noise --out runs";
@@ -123,6 +124,25 @@ fn a_killed_lab_leaves_no_server_and_the_same_command_goes_on() {
     // What was measured before the end and what was measured after it began anew.
     let restarts = whole.blocks.windows(2).filter(|two| two[1].started_ns < two[0].started_ns);
     assert_eq!(restarts.count(), 1, "{kept} blocks were kept");
+}
+
+#[test]
+fn what_failed_before_a_run_was_broken_off_still_voids_it_afterwards() {
+    let bench = bench();
+    let line = format!("{FRESH} {BOTH}");
+    let mut lab = bench.start(&line);
+    await_that("some blocks are finished", || finished(&bench) >= 3);
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    await_that("no server is left", || bench.processes().is_empty());
+    let journal = bench.text("runs/json.journal");
+    let failed = journal.replacen("\"outcome\":\"passed\"", "\"outcome\":\"failed\"", 1);
+    assert_ne!(failed, journal, "the journal keeps what was checked");
+    std::fs::write(bench.path("runs/json.journal"), failed).unwrap();
+    bench.lab(&line).expect(4);
+    let file = bench.file("runs/json-c4.json");
+    let decision = verdict(&file, "other", Measure::ServerCpu).decision;
+    assert_eq!(decision, Decision::Void);
 }
 
 #[test]
