@@ -1,0 +1,493 @@
+//! A tower service as a handler.
+
+use crate::body::{SendBody, poll_with_pump};
+use crate::request::into_http;
+use crate::response::{BoxError, from_http};
+use crate::upgrade::Ticket;
+use http::{Extensions, StatusCode};
+use http_body::Body as HttpBody;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::handler::{OnDisconnect, RouteOptions};
+use peregrine_web::middleware::Wrap;
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{App, Handler, IntoResponse, Problem, Request, Response, Scope};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tower_service::Service;
+
+/// A tower service as a handler, with what it is to be given beside requests. [`tower`] makes one.
+///
+/// It is `Clone` and `Send` if the service is, so that each worker can have its own.
+///
+/// # What differs from hyper
+///
+/// - Requests without a body, and those whose body came with the head, cost no channel and no task.
+/// - The service is asked whether it is ready for each request. While it is not, the request waits,
+///   for as long as its route and its peer allow. An error of it is a 503; an error of a call is
+///   a 500; [`Tower::on_error`] changes both.
+/// - Our limit of a request's body does not count, since axum has its own; see
+///   [`Tower::body_limit`].
+/// - A panic is a 500, and ends the connection but not the worker.
+pub struct Tower<R> {
+    reach: R,
+    options: RouteOptions,
+    insert: Option<Insert>,
+    on_error: Option<OnError>,
+}
+
+type Insert = Arc<dyn Fn(&ConnectionInfo, &mut Extensions) + Send + Sync>;
+type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
+
+/// A handler of `service`: an axum `Router`, or any other tower service that takes an
+/// `http::Request<SendBody>` and gives an `http::Response`; or a make-service of a peer's address,
+/// such as axum's `into_make_service_with_connect_info::<SocketAddr>()`.
+///
+/// ```
+/// use axum::{Router, extract::Path, routing::get};
+/// use peregrine_mount::tower;
+/// use peregrine_web::App;
+///
+/// let router = Router::new()
+///     .route("/hello/{name}", get(async |Path(name): Path<String>| format!("Hello, {name}!")));
+/// let client = App::new().subtree("/", tower(router)).test();
+/// assert_eq!(client.get("/hello/Ada").send_now().text(), "Hello, Ada!");
+/// ```
+pub fn tower<Via, T: IntoTower<Via>>(service: T) -> Tower<T::Reach> {
+    service.into_tower()
+}
+
+/// What can be mounted: tower services, make-services of a peer's address, and a [`Tower`] that is
+/// configured already. `Via` tells these apart; it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be mounted",
+    label = "not a tower service that can be mounted",
+    note = "a service must be `Clone` and implement `tower::Service<http::Request<SendBody>>` with an \
+            `http::Response` whose body is an `http_body::Body`",
+    note = "an axum `Router` must have its state: call `.with_state(..)`",
+    note = "`into_make_service()` is not needed: give the router itself"
+)]
+pub trait IntoTower<Via> {
+    /// How the service is reached.
+    type Reach: Reach;
+
+    /// The service as a handler.
+    fn into_tower(self) -> Tower<Self::Reach>;
+}
+
+/// Marks tower services.
+#[derive(Debug)]
+pub enum ViaService {}
+
+/// Marks make-services.
+#[derive(Debug)]
+pub enum ViaMake {}
+
+/// Marks [`Tower`] itself, here and as a handler.
+#[derive(Debug)]
+pub enum ViaTower {}
+
+impl<S> IntoTower<ViaService> for S
+where
+    Direct<S>: Reach,
+{
+    type Reach = Direct<S>;
+
+    fn into_tower(self) -> Tower<Direct<S>> {
+        Tower::new(Direct(RefCell::new(self)))
+    }
+}
+
+impl<M> IntoTower<ViaMake> for M
+where
+    PerPeer<M>: Reach,
+{
+    type Reach = PerPeer<M>;
+
+    fn into_tower(self) -> Tower<PerPeer<M>> {
+        Tower::new(PerPeer(RefCell::new(self)))
+    }
+}
+
+impl<R: Reach> IntoTower<ViaTower> for Tower<R> {
+    type Reach = R;
+
+    fn into_tower(self) -> Self {
+        self
+    }
+}
+
+impl<R> Tower<R> {
+    fn new(reach: R) -> Self {
+        let options = RouteOptions { body_bytes_max: Some(u64::MAX), ..RouteOptions::default() };
+        Self { reach, options, insert: None, on_error: None }
+    }
+
+    /// Puts what `make` makes of the connection's facts into the extensions of each request, unless
+    /// there is one of its type already.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::get};
+    /// use peregrine_mount::tower;
+    /// use peregrine_web::App;
+    /// use peregrine_web::connection::ConnectionInfo;
+    ///
+    /// let router = Router::new().route(
+    ///     "/",
+    ///     get(async |Extension(info): Extension<ConnectionInfo>| format!("from {}", info.peer)),
+    /// );
+    /// let mounted = tower(router).extension(ConnectionInfo::clone);
+    /// let client = App::new().subtree("/", mounted).test();
+    /// assert_eq!(client.get("/").send_now().text(), "from (none)");
+    /// ```
+    #[must_use]
+    pub fn extension<T, F>(self, make: F) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(&ConnectionInfo) -> T + Send + Sync + 'static,
+    {
+        self.inserting(move |connection, extensions| {
+            extensions.get_or_insert_with(|| make(connection));
+        })
+    }
+
+    /// Puts what `make` makes of the peer's address into the extensions of each request that came
+    /// over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
+    ///
+    /// ```
+    /// use axum::{Router, extract::ConnectInfo, routing::get};
+    /// use peregrine_mount::tower;
+    /// use std::net::SocketAddr;
+    ///
+    /// async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
+    ///     format!("you are {}", peer.ip())
+    /// }
+    /// let mounted = tower(Router::new().route("/", get(who))).connect_info(ConnectInfo);
+    /// # let _ = mounted;
+    /// ```
+    #[must_use]
+    pub fn connect_info<T, F>(self, make: F) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(SocketAddr) -> T + Send + Sync + 'static,
+    {
+        self.inserting(move |connection, extensions| {
+            if let Some(peer) = connection.peer.tcp() {
+                extensions.get_or_insert_with(|| make(peer));
+            }
+        })
+    }
+
+    fn inserting<F>(mut self, insert: F) -> Self
+    where
+        F: Fn(&ConnectionInfo, &mut Extensions) + Send + Sync + 'static,
+    {
+        self.insert = Some(match self.insert.take() {
+            None => Arc::new(insert),
+            Some(before) => Arc::new(move |connection, extensions| {
+                before(connection, extensions);
+                insert(connection, extensions);
+            }),
+        });
+        self
+    }
+
+    /// Answers for errors of the service, and of its readiness, in place of 500 and 503. Services
+    /// whose error cannot happen, such as axum routers, have no use for it.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use peregrine_mount::tower;
+    /// use peregrine_web::App;
+    ///
+    /// let fails = tower_service_that_fails();
+    /// let mounted = tower(fails).on_error(|error| (StatusCode::BAD_GATEWAY, error.to_string()));
+    /// let response = App::new().subtree("/", mounted).test().get("/").send_now();
+    /// assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "down"));
+    /// # use peregrine_mount::SendBody;
+    /// # fn tower_service_that_fails() -> impl tower::Service<
+    /// #     http::Request<SendBody>, Response = http::Response<SendBody>,
+    /// #     Error = std::io::Error, Future: 'static> + Clone + 'static {
+    /// #     tower::service_fn(async |_: http::Request<SendBody>| Err(std::io::Error::other("down")))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_error<F, T>(mut self, answer: F) -> Self
+    where
+        F: Fn(BoxError) -> T + Send + Sync + 'static,
+        T: IntoResponse,
+    {
+        self.on_error = Some(Arc::new(move |error| answer(error).into_response()));
+        self
+    }
+
+    /// Limits the bodies of requests, in bytes. Default: no limit of ours; axum's extractors keep
+    /// their own, of 2 MB, and plain services have none, as under hyper.
+    #[must_use]
+    pub fn body_limit(mut self, bytes_max: u64) -> Self {
+        self.options.body_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Limits the time until a response begins, waiting for a service that is not ready included.
+    /// Default: none. Passing it: 503.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.options.timeout = Some(limit);
+        self
+    }
+
+    /// Lets calls run to their end when the peer leaves. Default: their futures are dropped, as
+    /// under hyper.
+    #[must_use]
+    pub fn run_to_end(mut self) -> Self {
+        self.options.on_disconnect = OnDisconnect::RunToEnd;
+        self
+    }
+}
+
+impl<R: Clone> Clone for Tower<R> {
+    fn clone(&self) -> Self {
+        Self {
+            reach: self.reach.clone(),
+            options: self.options.clone(),
+            insert: self.insert.clone(),
+            on_error: self.on_error.clone(),
+        }
+    }
+}
+
+impl<R: Reach> Handler<ViaTower> for Tower<R> {
+    async fn call(&self, request: Request) -> Response {
+        self.answer(request, false).await
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+
+    fn configure(&self, options: &mut RouteOptions) {
+        *options = self.options.clone();
+    }
+}
+
+impl<R: Reach> Tower<R> {
+    async fn answer(&self, request: Request, is_stripped: bool) -> Response {
+        let (parts, body) = request.into_parts();
+        let (body, mut pump) = SendBody::split(body);
+        let is_upgrade = parts.head.index().upgrade;
+        let connection = std::rc::Rc::clone(parts.connection());
+        let mut request = into_http(parts, body, is_stripped);
+        if let Some(insert) = &self.insert {
+            insert(&connection, request.extensions_mut());
+        }
+        // An upgrade is rare, and the ticket for it is large.
+        let ticket = if is_upgrade { Box::pin(Ticket::issue(&mut request)).await } else { None };
+        let mut answer = pin!(self.reach.reach(request, &connection));
+        let answered = poll_fn(|context| {
+            poll_with_pump(&mut pump, context, |context| answer.as_mut().poll(context))
+        });
+        match answered.await {
+            Ok(response) => {
+                let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                let response = from_http(response, pump).await;
+                match ticket.filter(|_| is_switched) {
+                    Some(ticket) => response.with_upgrade(ticket.redeem()),
+                    None => response,
+                }
+            }
+            Err(failure) => self.failed(failure),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, failure: Failure) -> Response {
+        let (error, status, kind, detail) = match failure {
+            Failure::NotReady(error) => {
+                let detail = "The server cannot answer now. Try again later.";
+                (error, StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
+            }
+            Failure::Failed(error) => {
+                let detail = "The server failed while it worked on this request.";
+                (error, StatusCode::INTERNAL_SERVER_ERROR, "service-failed", detail)
+            }
+        };
+        if let Some(on_error) = &self.on_error {
+            return on_error(error);
+        }
+        tracing::error!(target: "peregrine", %error, kind, "a mounted service failed");
+        Problem::new(status, kind, detail).into_response()
+    }
+}
+
+/// Why there is no response.
+#[derive(Debug)]
+pub enum Failure {
+    /// The service failed before it was called.
+    NotReady(BoxError),
+    /// The call failed.
+    Failed(BoxError),
+}
+
+/// How a request gets to a service. Implemented by [`Direct`] and [`PerPeer`] only.
+pub trait Reach: Clone + 'static + sealed::Sealed {
+    /// The body of responses.
+    type Body: HttpBody<Error: Into<BoxError>> + 'static;
+
+    /// Waits until the service is ready, then calls it.
+    fn reach(
+        &self,
+        request: http::Request<SendBody>,
+        connection: &ConnectionInfo,
+    ) -> impl Future<Output = Result<http::Response<Self::Body>, Failure>>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<S> Sealed for super::Direct<S> {}
+    impl<M> Sealed for super::PerPeer<M> {}
+}
+
+/// One service for all requests of a worker.
+#[derive(Clone, Debug)]
+pub struct Direct<S>(RefCell<S>);
+
+impl<S, B> Reach for Direct<S>
+where
+    S: Service<http::Request<SendBody>, Response = http::Response<B>> + Clone + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    type Body = B;
+
+    async fn reach(
+        &self,
+        request: http::Request<SendBody>,
+        _: &ConnectionInfo,
+    ) -> Result<http::Response<B>, Failure> {
+        call_shared(&self.0, request).await
+    }
+}
+
+/// A service for each request, made for the peer's address. Under hyper there is one for each
+/// connection; one that counts requests would count differently here.
+#[derive(Clone, Debug)]
+pub struct PerPeer<M>(RefCell<M>);
+
+impl<M, S, B> Reach for PerPeer<M>
+where
+    M: Service<SocketAddr, Response = S, Error = Infallible> + Clone + 'static,
+    S: Service<http::Request<SendBody>, Response = http::Response<B>> + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    type Body = B;
+
+    async fn reach(
+        &self,
+        request: http::Request<SendBody>,
+        connection: &ConnectionInfo,
+    ) -> Result<http::Response<B>, Failure> {
+        // A Unix socket has no address; a service that insists on one gets the one that means none.
+        let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let peer = connection.peer.tcp().unwrap_or(nobody);
+        let mut service = call_shared(&self.0, peer).await?;
+        poll_fn(|context| service.poll_ready(context))
+            .await
+            .map_err(|error| Failure::NotReady(error.into()))?;
+        service.call(request).await.map_err(|error| Failure::Failed(error.into()))
+    }
+}
+
+/// Calls a service that all requests share, once it is ready.
+///
+/// One that is ready at once is called without being cloned. If it is not, the request keeps the
+/// one that it asked and leaves a fresh clone: what waits in an instance (a place in a queue, a
+/// permit, a waker) belongs to who asked it, and nobody else may take or forget it.
+async fn call_shared<S, T>(shared: &RefCell<S>, request: T) -> Result<S::Response, Failure>
+where
+    S: Service<T, Error: Into<BoxError>> + Clone,
+{
+    let ready = poll_fn(|context| Poll::Ready(shared.borrow_mut().poll_ready(context))).await;
+    let call = match ready {
+        Poll::Ready(Ok(())) => shared.borrow_mut().call(request),
+        not_ready => {
+            let fresh = shared.borrow().clone();
+            let mut own = shared.replace(fresh);
+            let ready = match not_ready {
+                Poll::Ready(result) => result,
+                Poll::Pending => poll_fn(|context| own.poll_ready(context)).await,
+            };
+            ready.map_err(|error| Failure::NotReady(error.into()))?;
+            own.call(request)
+        }
+    };
+    call.await.map_err(|error| Failure::Failed(error.into()))
+}
+
+/// Puts tower services under a prefix, beside routes of our own.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use peregrine_mount::Mount;
+/// use peregrine_web::App;
+///
+/// let router = Router::new().route("/", get("all")).route("/{id}", get("one"));
+/// let app = App::new().get("/", || "ours").mount("/birds", router);
+/// let client = app.test();
+/// assert_eq!(client.get("/").send_now().text(), "ours");
+/// assert_eq!(client.get("/birds").send_now().text(), "all");
+/// assert_eq!(client.get("/birds/7").send_now().text(), "one");
+/// ```
+pub trait Mount: Sized {
+    /// Gives `service` all requests for `prefix`, for `prefix/` and for what is below, in every
+    /// method, unless a route of ours says more about their path. The service sees the path without
+    /// the prefix, beginning with `/`, as in axum's `nest_service`; [`OriginalUri`] among the
+    /// request's extensions has the whole. The prefix may have parameters.
+    ///
+    /// [`OriginalUri`]: crate::OriginalUri
+    #[track_caller]
+    #[must_use]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self;
+}
+
+impl<W: Wrap> Mount for App<W> {
+    #[track_caller]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, Stripped(service.into_tower()))
+    }
+}
+
+impl<W: Wrap> Mount for Scope<W> {
+    #[track_caller]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, Stripped(service.into_tower()))
+    }
+}
+
+/// A service that does not see the prefix it is mounted under.
+struct Stripped<R>(Tower<R>);
+
+impl<R: Reach> Handler<ViaTower> for Stripped<R> {
+    async fn call(&self, request: Request) -> Response {
+        self.0.answer(request, true).await
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.0.require(requirements);
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.0.configure(options);
+    }
+}
+
+impl<R> fmt::Debug for Tower<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tower").field("options", &self.options).finish_non_exhaustive()
+    }
+}
