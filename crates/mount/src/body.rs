@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::{Body, BodyError};
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -19,8 +20,8 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Frames moved in one poll, so that a body that is always ready lets others run.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
-/// A body that is `Send`, as mounted services are given it and as [`crate::spawn_tower`] answers
-/// with it.
+/// A body that is `Send`, as mounted services are given it, and as [`spawn_tower`](crate::spawn_tower)
+/// answers with it.
 ///
 /// It costs nothing beside its bytes if it was complete before the service was called. Otherwise it
 /// asks the connection's thread for one frame at a time: nothing is read ahead for a service that
@@ -246,6 +247,17 @@ impl Pump {
             reader.wake();
         }
         Pumped::Moved
+    }
+}
+
+impl Pump {
+    /// Moves the whole body, for as long as somebody reads it.
+    pub(crate) async fn run(mut self) {
+        poll_fn(|context| {
+            while self.poll(context) == Pumped::Moved {}
+            if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
     }
 }
 

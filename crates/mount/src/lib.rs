@@ -2,7 +2,7 @@
 //!
 //! - [`tower`] makes a handler of any tower service over `http`, such as an axum `Router`;
 //!   [`Mount::mount`] puts one under a prefix, beside routes of our own.
-//! - [`layer`] makes a middleware of any tower layer, such as those of `tower-http`.
+//! - [`layer()`] makes a middleware of any tower layer, such as those of `tower-http`.
 //! - [`into_tower`] and [`spawn_tower`] make a tower service of an application of ours, for hyper
 //!   and axum: the way out.
 //!
@@ -13,13 +13,21 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod layer;
+mod local;
+mod origin;
+mod remote;
 mod request;
 mod response;
 mod tower;
 mod upgrade;
 
 pub use body::SendBody;
+pub use layer::{Inner, InnerFuture, Layered, layer};
+pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
+pub use remote::{RemoteFuture, RemoteService, SpawnError, spawn_tower};
 pub use request::OriginalUri;
+pub use response::BoxError;
 pub use tower::{
-    Direct, IntoTower, Mount, PerPeer, Reach, Tower, ViaMake, ViaService, ViaTower, tower,
+    Direct, Failure, IntoTower, Mount, PerPeer, Reach, Tower, ViaMake, ViaService, ViaTower, tower,
 };

@@ -1,9 +1,12 @@
-//! Our request as the `http` crate has it.
+//! Our request as the `http` crate has it, and the reverse.
 
 use http::Uri;
+use http::header::HOST;
 use http::uri::PathAndQuery;
-use peregrine_web::Parts;
+use peregrine_proto::h1::{Connection, Event};
+use peregrine_proto::{Limits, Reject};
 use peregrine_web::scope::REST;
+use peregrine_web::{Head, Parts};
 
 /// The target as it was before a mount took the prefix off: in the extensions of requests to a
 /// service mounted under one.
@@ -50,4 +53,55 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
     // What is left of a valid target is one.
     parts.path_and_query = Some(target.ok()?);
     Uri::from_parts(parts).ok()
+}
+
+/// The head of a request of the `http` crate, as our parser understands it.
+///
+/// # Errors
+/// The request breaks a rule of HTTP/1.1, which ours have to keep.
+pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
+    let bytes = written(parts);
+    let limits = Limits::DEFAULT;
+    let mut head = Head::take();
+    let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
+    match event {
+        Event::Head => {
+            head.set_bytes(&bytes[usize::from(head.index().skip)..used]);
+            Ok(head)
+        }
+        Event::Reject(reject) => Err(reject),
+        event => unreachable!("a whole head is one, or breaks a rule: {event:?}"),
+    }
+}
+
+/// The head as it would be on the wire.
+fn written(parts: &http::request::Parts) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(512);
+    bytes.extend_from_slice(parts.method.as_str().as_bytes());
+    bytes.push(b' ');
+    match (parts.uri.path_and_query(), parts.uri.authority()) {
+        (Some(target), _) => bytes.extend_from_slice(target.as_str().as_bytes()),
+        // RFC 9112 §3.2.3: the target of CONNECT is host and port, nothing else.
+        (None, Some(authority)) => bytes.extend_from_slice(authority.as_str().as_bytes()),
+        (None, None) => bytes.push(b'/'),
+    }
+    let version: &[u8] = if parts.version == http::Version::HTTP_10 { b"0" } else { b"1" };
+    bytes.extend_from_slice(b" HTTP/1.");
+    bytes.extend_from_slice(version);
+    bytes.extend_from_slice(b"\r\n");
+    if !parts.headers.contains_key(HOST) {
+        // RFC 9113 §8.3.1: what HTTP/2 says of the host is in the target.
+        bytes.extend_from_slice(b"host: ");
+        let authority = parts.uri.authority().map_or("", |authority| authority.as_str());
+        bytes.extend_from_slice(authority.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    for (name, value) in &parts.headers {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes
 }

@@ -10,8 +10,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A box for errors of services and bodies.
-pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+/// Any error of a service or a body.
+pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The response with its body. The body goes on being fed by `pump`, if the service handed what it
 /// is given on to it.
@@ -78,6 +78,36 @@ pub(crate) fn taken<V: 'static, T: 'static>(value: V) -> Result<T, V> {
 /// No copy where the data are `Bytes`.
 fn bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
+}
+
+/// Our response as the `http` crate has it.
+pub(crate) fn to_http<B>(
+    mut response: Response,
+    body: impl FnOnce(Body) -> B,
+) -> http::Response<B> {
+    let mut out = http::Response::new(body(std::mem::take(&mut response.body)));
+    *out.status_mut() = response.status;
+    out.headers_mut().reserve(response.fields.len());
+    for (name, value) in response.fields.iter() {
+        out.headers_mut().append(name.clone(), value.clone());
+    }
+    if response.extensions().is_some() {
+        *out.extensions_mut() = std::mem::take(response.extensions_mut());
+    }
+    out
+}
+
+/// Any body as ours, without another box if it is one of ours.
+pub(crate) fn to_ours<B>(body: B) -> Body
+where
+    B: HttpBody + 'static,
+    B::Error: Into<BoxError>,
+{
+    match taken::<B, Body>(body) {
+        Ok(ours) => ours,
+        Err(body) if body.is_end_stream() => Body::empty(),
+        Err(body) => Body::new(Outgoing { first: None, body: Box::pin(body), pump: None }),
+    }
 }
 
 type Framed = Option<Result<Frame<Bytes>, BodyError>>;

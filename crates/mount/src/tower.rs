@@ -408,7 +408,10 @@ where
 /// One that is ready at once is called without being cloned. If it is not, the request keeps the
 /// one that it asked and leaves a fresh clone: what waits in an instance (a place in a queue, a
 /// permit, a waker) belongs to who asked it, and nobody else may take or forget it.
-async fn call_shared<S, T>(shared: &RefCell<S>, request: T) -> Result<S::Response, Failure>
+pub(crate) async fn call_shared<S, T>(
+    shared: &RefCell<S>,
+    request: T,
+) -> Result<S::Response, Failure>
 where
     S: Service<T, Error: Into<BoxError>> + Clone,
 {

@@ -9,20 +9,23 @@
 //! Requests that ask for no upgrade never come here.
 
 use bytes::{Buf, Bytes};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame};
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper::server::conn::http1;
-use peregrine_web::upgrade::{OnUpgrade, UPGRADED_BYTES_MAX, Upgraded};
+use peregrine_web::BodyError;
+use peregrine_web::pipe::{Writer, pipe};
+use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::oneshot;
 
 /// What hyper reads to believe that somebody asks for an upgrade.
@@ -294,5 +297,99 @@ impl HttpBody for Nothing {
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ticket")
+    }
+}
+
+/// The reverse: runs a protocol of ours on a connection that hyper hands over.
+///
+/// It runs as a local task, since ours stay on their thread.
+pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
+    tokio::task::spawn_local(async move {
+        let Ok(mut io) = theirs.await else { return };
+        let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
+        let outgoing = Outgoing::default();
+        let mut protocol = ours.run(Upgraded::new(reader, outgoing.clone()));
+        let mut traffic = Traffic { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
+        let mut is_over = false;
+        poll_fn(|context| {
+            is_over = is_over || protocol.as_mut().poll(context).is_ready();
+            traffic.poll_receive(&mut io, context);
+            match traffic.poll_send(&mut io, context) {
+                // What the protocol wrote last is sent before the connection ends.
+                Poll::Ready(Err(_)) => Poll::Ready(()),
+                Poll::Pending if traffic.is_idle() && is_over => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        })
+        .await;
+        let _ = poll_fn(|context| Pin::new(&mut io).poll_shutdown(context)).await;
+    });
+}
+
+/// Bytes on their way between hyper's connection and a protocol of ours.
+struct Traffic {
+    /// `None` when nothing more comes.
+    writer: Option<Writer>,
+    outgoing: Outgoing,
+    unsent: Vec<u8>,
+    sent: usize,
+}
+
+impl Traffic {
+    fn is_idle(&self) -> bool {
+        self.sent == self.unsent.len()
+    }
+
+    fn poll_receive(&mut self, io: &mut hyper::upgrade::Upgraded, context: &mut Context<'_>) {
+        while let Some(writer) = &self.writer {
+            if writer.poll_room(context) != Poll::Ready(Ok(())) {
+                return;
+            }
+            let mut space = [MaybeUninit::uninit(); 8192];
+            let mut buffer = ReadBuf::uninit(&mut space);
+            match Pin::new(&mut *io).poll_read(context, buffer.unfilled()) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    writer.push(Bytes::copy_from_slice(buffer.filled()));
+                }
+                Poll::Ready(result) => {
+                    let Some(writer) = self.writer.take() else { return };
+                    match result {
+                        Ok(()) => writer.finish(HeaderMap::new()),
+                        Err(_) => writer.fail(BodyError::Disconnected),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Never ready but by an error.
+    fn poll_send(
+        &mut self,
+        io: &mut hyper::upgrade::Upgraded,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.is_idle() {
+                self.unsent.clear();
+                self.sent = 0;
+                if self.outgoing.poll_take(context, &mut self.unsent).is_pending() {
+                    return match ready!(Pin::new(&mut *io).poll_flush(context)) {
+                        Ok(()) => Poll::Pending,
+                        Err(error) => self.failed(error),
+                    };
+                }
+            }
+            match ready!(Pin::new(&mut *io).poll_write(context, &self.unsent[self.sent..])) {
+                Ok(0) => return self.failed(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) => return self.failed(error),
+            }
+        }
+    }
+
+    fn failed(&mut self, error: io::Error) -> Poll<io::Result<()>> {
+        self.outgoing.close();
+        Poll::Ready(Err(error))
     }
 }
