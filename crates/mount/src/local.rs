@@ -39,7 +39,7 @@ use std::task::{Context, Poll};
 ///
 /// # What the server would do
 ///
-/// Limits of a route's body (2 MiB without one) and the time limit of a route are kept, for which a
+/// Limits of a route's body (2 MiB without one, see [`LocalService::body_limit`]) and the time limit of a route are kept, for which a
 /// tokio runtime with a clock is needed. What is the connection's business, such as time limits for
 /// slow peers, is up to the server around it. A panic is that server's, too; `CatchPanic` catches it.
 /// An upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`.
@@ -71,13 +71,23 @@ pub fn into_make_service<W: Wrap>(app: App<W>) -> Result<LocalMake, BuildError> 
 
 /// An application as a tower service. [`into_tower`] makes one.
 #[derive(Clone)]
-pub struct LocalService(Rc<Application>);
+pub struct LocalService {
+    application: Rc<Application>,
+    body_bytes_max: u64,
+}
 
 impl LocalService {
     /// A service of an application that was built already.
     #[must_use]
     pub fn new(application: Application) -> Self {
-        Self(Rc::new(application))
+        Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
+    }
+
+    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default 2 MiB.
+    /// Passing it is an error for whoever reads the body; the extractors answer 413.
+    #[must_use]
+    pub fn body_limit(self, bytes_max: u64) -> Self {
+        Self { body_bytes_max: bytes_max, ..self }
     }
 
     /// Answers one request, whatever its body is.
@@ -91,16 +101,17 @@ impl LocalService {
             Ok(head) => head,
             Err(reject) => return rejected(reject),
         };
-        let target = self.0.find(&mut head);
-        let limit = target.options().body_bytes_max.unwrap_or(BODY_BYTES_MAX);
+        let target = self.application.find(&mut head);
+        let limit = target.options().body_bytes_max.unwrap_or(self.body_bytes_max);
         let timeout = target.options().timeout;
         let mut extensions = parts.extensions;
         let connection = extensions.remove::<ConnectionInfo>().unwrap_or_default();
         let on_upgrade = extensions.remove::<hyper::upgrade::OnUpgrade>();
         let body = to_ours(body).limited(limit);
-        let mut request = Request::new(head, body, Rc::clone(self.0.states()), Rc::new(connection));
+        let mut request =
+            Request::new(head, body, Rc::clone(self.application.states()), Rc::new(connection));
         *request.parts.extensions_mut() = extensions;
-        let answer = self.0.call(request);
+        let answer = self.application.call(request);
         let mut response = match timeout {
             None => answer.await,
             Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| late()),
@@ -193,7 +204,7 @@ impl<T> tower_service::Service<T> for LocalMake {
 
 impl fmt::Debug for LocalService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LocalService").field(&self.0).finish()
+        f.debug_tuple("LocalService").field(&self.application).finish()
     }
 }
 

@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 /// Calls that may wait for the thread of the application.
 const CALLS_MAX: usize = 1024;
@@ -87,12 +88,15 @@ where
     Ok(RemoteService { calls, place: None })
 }
 
-/// Answers calls until the last service is gone, each in a task of its own.
+/// Answers calls, each in a task of its own, until the last service is gone and the last call is
+/// answered.
 async fn run(service: LocalService, mut calls: mpsc::Receiver<Call>) {
+    let mut tasks = JoinSet::new();
     while let Some(Call { request, reply }) = calls.recv().await {
-        let service = service.clone();
-        tokio::task::spawn_local(answer(service, request, reply));
+        tasks.spawn_local(answer(service.clone(), request, reply));
+        while tasks.try_join_next().is_some() {}
     }
+    while tasks.join_next().await.is_some() {}
 }
 
 async fn answer(

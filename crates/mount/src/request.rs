@@ -85,15 +85,16 @@ fn written(parts: &http::request::Parts) -> Vec<u8> {
         (None, Some(authority)) => bytes.extend_from_slice(authority.as_str().as_bytes()),
         (None, None) => bytes.push(b'/'),
     }
-    let version: &[u8] = if parts.version == http::Version::HTTP_10 { b"0" } else { b"1" };
-    bytes.extend_from_slice(b" HTTP/1.");
-    bytes.extend_from_slice(version);
-    bytes.extend_from_slice(b"\r\n");
-    if !parts.headers.contains_key(HOST) {
-        // RFC 9113 §8.3.1: what HTTP/2 says of the host is in the target.
+    // RFC 9113 §8.3.1: what HTTP/2 says of the host is in the target.
+    let authority = parts.uri.authority().filter(|_| !parts.headers.contains_key(HOST));
+    // RFC 9112 §3.2: a request of HTTP/1.1 must name its host. One that was made by hand, in a test
+    // say, may not, so it passes for one of HTTP/1.0.
+    let is_old = parts.version == http::Version::HTTP_10
+        || authority.is_none() && !parts.headers.contains_key(HOST);
+    bytes.extend_from_slice(if is_old { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+    if let Some(authority) = authority {
         bytes.extend_from_slice(b"host: ");
-        let authority = parts.uri.authority().map_or("", |authority| authority.as_str());
-        bytes.extend_from_slice(authority.as_bytes());
+        bytes.extend_from_slice(authority.as_str().as_bytes());
         bytes.extend_from_slice(b"\r\n");
     }
     for (name, value) in &parts.headers {

@@ -3,7 +3,7 @@
 use crate::body::{Pump, poll_with_pump};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::{Body, BodyError, Response};
+use peregrine_web::{Body, Response};
 use std::any::Any;
 use std::error::Error;
 use std::future::poll_fn;
@@ -45,7 +45,7 @@ where
         return Body::empty();
     }
     let body = match taken::<B, Body>(body) {
-        Ok(ours) if pump.is_none() => return ours,
+        Ok(ours) if pump.is_none() || ours.as_slice().is_some() => return ours,
         Ok(ours) => return Body::new(Outgoing { first: None, body: Box::pin(ours), pump }),
         Err(body) => body,
     };
@@ -110,23 +110,12 @@ where
     }
 }
 
-type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+type Framed = Option<Result<Frame<Bytes>, BoxError>>;
 
 fn converted<D: Buf, E: Into<BoxError>>(
     frame: Result<Frame<D>, E>,
-) -> Result<Frame<Bytes>, BodyError> {
-    match frame {
-        Ok(frame) => Ok(frame.map_data(bytes)),
-        Err(error) => Err(failed(error)),
-    }
-}
-
-/// An error of ours that went through a tower service comes back as what it was.
-fn failed(error: impl Into<BoxError>) -> BodyError {
-    match error.into().downcast::<BodyError>() {
-        Ok(ours) => *ours,
-        Err(error) => BodyError::Failed(error),
-    }
+) -> Result<Frame<Bytes>, BoxError> {
+    frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)
 }
 
 /// The body of a service's response as a stream of ours.
@@ -143,7 +132,7 @@ where
     B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Framed> {
         let this = &mut *self;

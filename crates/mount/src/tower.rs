@@ -4,21 +4,22 @@ use crate::body::{SendBody, poll_with_pump};
 use crate::request::into_http;
 use crate::response::{BoxError, from_http};
 use crate::upgrade::Ticket;
+use bytes::Bytes;
 use http::{Extensions, StatusCode};
-use http_body::Body as HttpBody;
+use http_body::{Body as HttpBody, Frame};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
 use peregrine_web::middleware::Wrap;
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{App, Handler, IntoResponse, Problem, Request, Response, Scope};
+use peregrine_web::{App, Body, Handler, IntoResponse, Problem, Request, Response, Scope};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tower_service::Service;
 
@@ -280,6 +281,7 @@ impl<R: Reach> Tower<R> {
         let (parts, body) = request.into_parts();
         let (body, mut pump) = SendBody::split(body);
         let is_upgrade = parts.head.index().upgrade;
+        let is_head = parts.head.index().method == peregrine_proto::Method::Head;
         let connection = std::rc::Rc::clone(parts.connection());
         let mut request = into_http(parts, body, is_stripped);
         if let Some(insert) = &self.insert {
@@ -294,7 +296,10 @@ impl<R: Reach> Tower<R> {
         match answered.await {
             Ok(response) => {
                 let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-                let response = from_http(response, pump).await;
+                let mut response = from_http(response, pump).await;
+                if is_head {
+                    forget_length(&mut response);
+                }
                 match ticket.filter(|_| is_switched) {
                     Some(ticket) => response.with_upgrade(ticket.redeem()),
                     None => response,
@@ -321,6 +326,30 @@ impl<R: Reach> Tower<R> {
         }
         tracing::error!(target: "peregrine", %error, kind, "a mounted service failed");
         Problem::new(status, kind, detail).into_response()
+    }
+}
+
+/// A service leaves the content out of its response to HEAD, or not; either way what is left says
+/// nothing about the length that GET would have. `Content-Length` does, if the service set it.
+#[cold]
+fn forget_length(response: &mut Response) {
+    if response.body.as_slice().is_some_and(<[u8]>::is_empty) {
+        response.body = Body::new(Unknown);
+    }
+}
+
+/// A body of no bytes that does not say so before.
+struct Unknown;
+
+impl HttpBody for Unknown {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
     }
 }
 

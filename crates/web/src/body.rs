@@ -86,6 +86,16 @@ impl Error for BodyError {
     }
 }
 
+impl BodyError {
+    /// An error of ours that went through the body of somebody else is still what it was.
+    fn of(error: Box<dyn Error + Send + Sync>) -> Self {
+        match error.downcast::<Self>() {
+            Ok(ours) => *ours,
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
 impl Body {
     /// A body of no bytes.
     #[must_use]
@@ -105,13 +115,13 @@ impl Body {
         Self(Kind::Incoming(Incoming { reader, left: limit, limit }))
     }
 
-    /// Any [`http_body::Body`]. It need not be `Send`.
+    /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] of it stays what it is.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self(Kind::Stream(Box::pin(body.map_err(|error| BodyError::Failed(error.into())))))
+        Self(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
     }
 
     /// Pieces from a stream, sent as they come. Without a known length, HTTP/1.1 sends them chunked.

@@ -11,6 +11,7 @@ pub mod app;
 pub mod bench;
 pub mod cases;
 mod kernel;
+mod mounted;
 pub mod peer;
 pub mod random;
 pub mod reply;
@@ -18,6 +19,7 @@ pub mod secure;
 mod simulated;
 
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
+pub use mounted::{MountedBench, MountedBenches};
 pub use simulated::{SimulatedBench, SimulatedBenches, SimulatedWire};
 
 /// Tests the server on a driver: `server!(name, benches)` makes the module `name`.
