@@ -22,6 +22,10 @@ use peregrine_web::{Head, Parts};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalUri(pub Uri);
 
+/// What a request may be that comes from another server, which had limits of its own. Bodies are held
+/// against that of their route.
+const LIMITS: Limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
+
 /// The request without its body, which is put in the place of it.
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
@@ -61,9 +65,8 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
 /// The request breaks a rule of HTTP/1.1, which ours have to keep.
 pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
     let bytes = written(parts);
-    let limits = Limits::DEFAULT;
     let mut head = Head::take();
-    let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
+    let (used, event) = Connection::new(&LIMITS).receive(&LIMITS, &bytes, head.index_mut());
     match event {
         Event::Head => {
             head.set_bytes(&bytes[usize::from(head.index().skip)..used]);
