@@ -129,14 +129,14 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
         return true;
     }
     // Fields of one name stand together in the map, so it may have another order than the wire.
-    let in_order = parts.headers.iter().zip(head.fields());
-    let is_same = |((name, value), (wire_name, wire_value)): (
-        (&http::HeaderName, &http::HeaderValue),
-        (&[u8], &[u8]),
-    )| {
-        value.as_bytes() == wire_value && name.as_str().as_bytes().eq_ignore_ascii_case(wire_name)
-    };
-    !in_order.into_iter().all(is_same) && parts.headers != head.to_header_map()
+    let mut wire = head.fields();
+    let is_in_order = parts.headers.iter().all(|(name, value)| {
+        wire.next().is_some_and(|(wire_name, wire_value)| {
+            let is_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
+            is_name && value.as_bytes() == wire_value
+        })
+    });
+    !is_in_order && parts.headers != head.to_header_map()
 }
 
 /// `head` with the route of the request that it was made of. The route is decided, but parameters
