@@ -1,8 +1,8 @@
 //! Tower layers around services of ours.
 
 use crate::origin::{Origin, OriginGuard};
+use crate::reach::{Failure, call_shared};
 use crate::response::{BoxError, from_http, to_http, to_ours};
-use crate::tower::{Failure, call_shared};
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::service::Erased;

@@ -16,6 +16,7 @@ mod body;
 mod layer;
 mod local;
 mod origin;
+mod reach;
 mod remote;
 mod request;
 mod response;
@@ -25,9 +26,8 @@ mod upgrade;
 pub use body::SendBody;
 pub use layer::{Inner, InnerFuture, Layered, layer};
 pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
+pub use reach::{Direct, Failure, PerPeer, Reach};
 pub use remote::{RemoteFuture, RemoteService, SpawnError, spawn_tower};
 pub use request::OriginalUri;
 pub use response::BoxError;
-pub use tower::{
-    Direct, Failure, IntoTower, Mount, PerPeer, Reach, Tower, ViaMake, ViaService, ViaTower, tower,
-};
+pub use tower::{IntoTower, Mount, Tower, ViaMake, ViaService, ViaTower, tower};
