@@ -1,7 +1,7 @@
 //! Tower layers around services of ours.
 
 use crate::origin::{Origin, OriginGuard};
-use crate::reach::{Failure, call_shared};
+use crate::reach::{Begun, Failure, begin_shared};
 use crate::response::{BoxError, from_http, to_http, to_ours};
 use http::StatusCode;
 use http_body::Body as HttpBody;
@@ -114,7 +114,7 @@ where
 
 async fn answer<S, B>(service: &RefCell<S>, request: Request) -> Response
 where
-    S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone,
+    S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
@@ -122,9 +122,23 @@ where
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let origin = Origin::keep(parts, &mut request);
-    match call_shared(service, request).await {
+    let mut request = Some(request);
+    let begun = poll_fn(|context| {
+        let request = request.take().expect("this is ready when it is first polled");
+        Poll::Ready(begin_shared(service, request, context))
+    });
+    let answered = match begun.await {
+        Begun::Called(call) => call.await.map_err(|error| Failure::Failed(error.into())),
+        Begun::Waiting(waiting) => waiting.await,
+    };
+    match answered {
         Ok(response) => {
-            let response = from_http(response, None).await;
+            let mut response = Some(response);
+            let response = poll_fn(|context| {
+                let response = response.take().expect("this is ready when it is first polled");
+                Poll::Ready(from_http(response, None, context))
+            })
+            .await;
             match origin
                 .take_upgrade()
                 .filter(|_| response.status == StatusCode::SWITCHING_PROTOCOLS)

@@ -23,7 +23,6 @@ use std::task::{Context, Poll};
 /// `Send` there is [`spawn_tower`](crate::spawn_tower).
 ///
 /// ```
-/// use http_body_util::BodyExt;
 /// use peregrine_mount::into_tower;
 /// use peregrine_web::App;
 /// use tower::ServiceExt;
@@ -32,7 +31,7 @@ use std::task::{Context, Poll};
 /// let service = into_tower(App::new().get("/", || "hello"))?;
 /// let request = http::Request::get("/").body(String::new())?;
 /// let response = service.oneshot(request).await?;
-/// assert_eq!(response.into_body().collect().await?.to_bytes(), "hello");
+/// assert_eq!(response.into_body().collect(1000).await?, b"hello");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```

@@ -6,7 +6,6 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::{Body, Response};
 use std::any::Any;
 use std::error::Error;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,7 +14,14 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The response with its body. The body goes on being fed by `pump`, if the service handed what it
 /// is given on to it.
-pub(crate) async fn from_http<B>(response: http::Response<B>, pump: Option<Pump>) -> Response
+///
+/// This is no `async fn`, and what is large is not kept by one: a handler's future is moved for each
+/// request, with room for all that it may ever keep.
+pub(crate) fn from_http<B>(
+    response: http::Response<B>,
+    pump: Option<Pump>,
+    context: &mut Context<'_>,
+) -> Response
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
@@ -32,11 +38,11 @@ where
     if !parts.extensions.is_empty() {
         *response.extensions_mut() = parts.extensions;
     }
-    response.body = into_body(body, pump).await;
+    response.body = into_body(body, pump, context);
     response
 }
 
-async fn into_body<B>(body: B, pump: Option<Pump>) -> Body
+fn into_body<B>(body: B, pump: Option<Pump>, context: &mut Context<'_>) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
@@ -54,8 +60,7 @@ where
     // One whose length nobody knows is made bit by bit, so it is not asked before its head is sent.
     let mut first = None;
     if body.size_hint().exact().is_some() {
-        let polled = poll_fn(|context| Poll::Ready(body.as_mut().poll_frame(context))).await;
-        match polled {
+        match body.as_mut().poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
                 return frame.into_data().map_or_else(|_| Body::empty(), |data| bytes(data).into());
             }

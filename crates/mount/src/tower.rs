@@ -1,7 +1,7 @@
 //! A tower service as a handler.
 
-use crate::body::{SendBody, poll_with_pump};
-use crate::reach::{Direct, Failure, PerPeer, Reach};
+use crate::body::{Pump, SendBody, poll_with_pump};
+use crate::reach::{Begun, Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
 use crate::response::{BoxError, from_http};
 use crate::upgrade::Ticket;
@@ -18,6 +18,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -277,35 +278,59 @@ impl<R: Reach> Handler<ViaTower> for Tower<R> {
 
 impl<R: Reach> Tower<R> {
     async fn answer(&self, request: Request, is_stripped: bool) -> Response {
+        let mut request = Some(request);
+        let (begun, mut rest) = poll_fn(|context| {
+            let request = request.take().expect("this is ready when it is first polled");
+            Poll::Ready(self.begin(request, is_stripped, context))
+        })
+        .await;
+        match begun {
+            Begun::Called(call) => {
+                let mut call = pin!(call);
+                let answered = poll_fn(|context| {
+                    let polled = poll_with_pump(&mut rest.pump, context, |context| {
+                        call.as_mut().poll(context)
+                    });
+                    polled.map(|result| match result {
+                        Ok(response) => rest.finish(response, context),
+                        Err(error) => self.failed(Failure::Failed(error.into())),
+                    })
+                });
+                answered.await
+            }
+            Begun::Waiting(mut waiting) => {
+                let answered = poll_fn(|context| {
+                    let polled = poll_with_pump(&mut rest.pump, context, |context| {
+                        waiting.as_mut().poll(context)
+                    });
+                    polled.map(|result| match result {
+                        Ok(response) => rest.finish(response, context),
+                        Err(failure) => self.failed(failure),
+                    })
+                });
+                answered.await
+            }
+        }
+    }
+
+    /// Gives the request to the service.
+    fn begin(
+        &self,
+        request: Request,
+        is_stripped: bool,
+        context: &mut Context<'_>,
+    ) -> (Begun<'_, R::Call, R::Body>, Rest) {
         let (parts, body) = request.into_parts();
-        let (body, mut pump) = SendBody::split(body);
+        let (body, pump) = SendBody::split(body);
         let is_upgrade = parts.head.index().upgrade;
         let is_head = parts.head.index().method == peregrine_proto::Method::Head;
-        let connection = std::rc::Rc::clone(parts.connection());
+        let connection = Rc::clone(parts.connection());
         let mut request = into_http(parts, body, is_stripped);
         if let Some(insert) = &self.insert {
             insert(&connection, request.extensions_mut());
         }
-        // An upgrade is rare, and the ticket for it is large.
-        let ticket = if is_upgrade { Box::pin(Ticket::issue(&mut request)).await } else { None };
-        let mut answer = pin!(self.reach.reach(request, &connection));
-        let answered = poll_fn(|context| {
-            poll_with_pump(&mut pump, context, |context| answer.as_mut().poll(context))
-        });
-        match answered.await {
-            Ok(response) => {
-                let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-                let mut response = from_http(response, pump).await;
-                if is_head {
-                    forget_length(&mut response);
-                }
-                match ticket.filter(|_| is_switched) {
-                    Some(ticket) => response.with_upgrade(ticket.redeem()),
-                    None => response,
-                }
-            }
-            Err(failure) => self.failed(failure),
-        }
+        let ticket = if is_upgrade { Ticket::issue(&mut request, context) } else { None };
+        (self.reach.begin(request, &connection, context), Rest { pump, ticket, is_head })
     }
 
     #[cold]
@@ -325,6 +350,30 @@ impl<R: Reach> Tower<R> {
         }
         tracing::error!(target: "peregrine", %error, kind, "a mounted service failed");
         Problem::new(status, kind, detail).into_response()
+    }
+}
+
+/// What is still to be done for a request when it was given to the service.
+struct Rest {
+    pump: Option<Pump>,
+    ticket: Option<Box<Ticket>>,
+    is_head: bool,
+}
+
+impl Rest {
+    fn finish<B>(&mut self, response: http::Response<B>, context: &mut Context<'_>) -> Response
+    where
+        B: HttpBody<Error: Into<BoxError>> + 'static,
+    {
+        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let mut response = from_http(response, self.pump.take(), context);
+        if self.is_head {
+            forget_length(&mut response);
+        }
+        match self.ticket.take() {
+            Some(ticket) if is_switched => response.with_upgrade(ticket.redeem()),
+            _ => response,
+        }
     }
 }
 

@@ -41,7 +41,10 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Puts an `OnUpgrade` into the request's extensions. `None` if hyper does not make one.
-    pub(crate) async fn issue<B>(request: &mut http::Request<B>) -> Option<Self> {
+    pub(crate) fn issue<B>(
+        request: &mut http::Request<B>,
+        context: &mut Context<'_>,
+    ) -> Option<Box<Self>> {
         let wire = Arc::<Mutex<Wire>>::default();
         let (agree, agreed) = oneshot::channel();
         let agreed = Cell::new(Some(agreed));
@@ -64,15 +67,16 @@ impl Ticket {
         let connection =
             http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
         let mut connection = Box::pin(connection);
-        poll_fn(|context| Poll::Ready(connection.as_mut().poll(context).is_ready())).await;
+        // One poll reads the request and calls the service.
+        let _ = connection.as_mut().poll(context);
         request.extensions_mut().insert(issued.take()?);
-        Some(Self { connection, agree, wire })
+        Some(Box::new(Self { connection, agree, wire }))
     }
 
     /// Keeps the promise, once the 101 is sent.
-    pub(crate) fn redeem(self) -> OnUpgrade {
+    pub(crate) fn redeem(self: Box<Self>) -> OnUpgrade {
         OnUpgrade::new(async move |upgraded| {
-            let Self { connection, agree, wire } = self;
+            let Self { connection, agree, wire } = *self;
             if agree.send(()).is_err() || connection.await.is_err() {
                 tracing::error!(target: "peregrine", "hyper did not hand over an upgrade");
                 return;
