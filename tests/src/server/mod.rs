@@ -137,6 +137,7 @@ macro_rules! server_on_kernel {
                 @tests kernel, $crate::server::KernelBenches::tcp($choice);
                 kernel::handlers_may_use_tokio_sockets,
                 kernel::handlers_may_use_blocking_threads,
+                kernel::a_handler_that_blocks_its_thread_is_noticed,
             );
         }
     };
