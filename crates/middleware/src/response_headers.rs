@@ -161,7 +161,8 @@ mod tests {
         assert_eq!(response.field("x-frame-options"), Some("ALLOW"));
         assert_eq!(response.field("referrer-policy"), Some("strict-origin-when-cross-origin"));
         assert_eq!(response.field("strict-transport-security"), None);
-        let tls = ConnectionInfo { tls: Some(Box::default()), ..ConnectionInfo::default() };
+        let tls =
+            ConnectionInfo { tls: Some(std::sync::Arc::default()), ..ConnectionInfo::default() };
         let response = plain.on(tls).get("/").send_now();
         assert_eq!(response.field("strict-transport-security"), Some("max-age=31536000"));
     }

@@ -24,6 +24,8 @@ mod running;
 mod server;
 mod signals;
 pub mod test;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use bytes;
 pub use choice::DriverChoice;
@@ -55,6 +57,14 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}
+
+#[cfg(all(doctest, feature = "tower"))]
+#[doc = include_str!("../../../docs/guide/from-axum.md")]
+mod from_axum {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/from-actix-web.md")]
+mod from_actix_web {}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -3,7 +3,7 @@
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
-use crate::running::{Running, Worker};
+use crate::running::{Running, Stopped, Worker};
 use crate::signals::Signals;
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Door, Limits};
@@ -181,16 +181,12 @@ impl Server {
         // Whoever reads the line at the start may send a signal at once.
         let signals = Signals::listen().map_err(Error::Signals)?;
         let stopped = self.start(make)?.wait_for(signals)?;
-        tracing::info!(target: "peregrine", "{stopped}");
-        if !quiet {
-            eprintln!("{stopped}");
-        }
-        let numbered = stopped.workers.iter().enumerate();
-        let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
-        if blocked.is_empty() {
-            return Ok(());
-        }
-        Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
+        report(&stopped, quiet)
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Starts serving and returns at once. All sockets are bound and all workers are ready then.
@@ -240,6 +236,20 @@ impl Server {
         }
         Ok(running)
     }
+}
+
+/// Tells what a server did. Workers that did not end are an error.
+pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
+    tracing::info!(target: "peregrine", "{stopped}");
+    if !quiet {
+        eprintln!("{stopped}");
+    }
+    let numbered = stopped.workers.iter().enumerate();
+    let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
+    if blocked.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
 }
 
 /// Cores that this process may use.

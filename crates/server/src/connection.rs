@@ -24,6 +24,7 @@ use std::io;
 use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Buffers that grew beyond this while they were on a desk are freed when it is given back.
@@ -342,7 +343,7 @@ impl<D: Driver> Talk<'_, D> {
                 Err(Interrupt::Order) => return Err(Ended::Cut),
             };
         }
-        let tls = self.link.stage.info().map(Box::new);
+        let tls = self.link.stage.info().map(Arc::new);
         *self.info = Rc::new(ConnectionInfo { tls, ..(**self.info).clone() });
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::connection::{Asked, Talk};
 use crate::ended::Ended;
 use crate::link::Filled;
+use crate::observe::Observed;
 use crate::respond;
 use crate::upload::{Begun, Upload, Uploaded};
 use crate::worker::{Interrupt, Order, Until};
@@ -18,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Unread bytes of further requests that may pile up while a handler is waiting. Beyond this, the
 /// server stops reading, and learns that the peer left only when it answers.
@@ -61,7 +62,12 @@ pub(crate) async fn run<D: Driver>(
     let manner = Manner { options, can_probe: head.index().version == Version::Http11 };
     let states = Rc::clone(worker.application.states());
     let request = Request::new(head, body, states, Rc::clone(talk.info));
-    let mut handler = Guarded(target.call(slot, request));
+    let watch = worker.limits.poll_budget.map(|budget| Watch {
+        budget,
+        pattern: target.pattern(),
+        observed: &worker.observed,
+    });
+    let mut handler = Guarded { future: target.call(slot, request), watch };
     let first = poll_fn(|context| Poll::Ready(Pin::new(&mut handler).poll(context))).await;
     let outcome = match first {
         Poll::Ready(outcome) => outcome,
@@ -205,15 +211,45 @@ async fn probe<D: Driver>(talk: &mut Talk<'_, D>) -> Result<(), Ended> {
     }
 }
 
-/// A future whose panic is a value.
-struct Guarded<F>(F);
+/// A future whose panic is a value, and that is watched if so set.
+struct Guarded<'w, F> {
+    future: F,
+    watch: Option<Watch<'w>>,
+}
 
-impl<F: Future + Unpin> Future for Guarded<F> {
+/// Notices handlers that keep their thread.
+struct Watch<'w> {
+    budget: Duration,
+    pattern: Option<&'w str>,
+    observed: &'w Observed,
+}
+
+impl Watch<'_> {
+    /// Here the machine's clock is asked, not the driver's: that one stands still meanwhile.
+    fn judge(&self, began: Instant) {
+        let took = began.elapsed();
+        if took <= self.budget {
+            return;
+        }
+        self.observed.blocked();
+        let route = self.pattern.unwrap_or("(no route)");
+        tracing::warn!(target: "peregrine", route, ?took, budget = ?self.budget,
+            "a handler blocks its thread, and all connections of the worker with it; use \
+             tokio::task::spawn_blocking for what blocks or computes for long");
+    }
+}
+
+impl<F: Future + Unpin> Future for Guarded<'_, F> {
     type Output = Result<F::Output, Panicked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let began = self.watch.as_ref().map(|_| Instant::now());
         // The future is not polled again after a panic, so whatever state it left is never seen.
-        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll(context))) {
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.future).poll(context)));
+        if let (Some(watch), Some(began)) = (&self.watch, began) {
+            watch.judge(began);
+        }
+        match polled {
             Ok(polled) => polled.map(Ok),
             Err(panic) => {
                 let message = message_of(&*panic);

@@ -67,6 +67,14 @@ pub struct Limits {
     /// After an answer that ends the connection while the peer still sends: how long the server goes
     /// on reading, so that the answer is not lost to a reset. Default 2 s.
     pub linger_timeout: Duration,
+    /// How long a handler may keep its thread at a time, between two `await`s that wait. Default
+    /// none, because asking costs two looks at the clock for each request; 10 to 100 ms find what
+    /// blocks. Passing it: a warning that names the route, and [`Snapshot::blocked`] counts it. The
+    /// remedy is `tokio::task::spawn_blocking`: while a handler blocks, all other connections of its
+    /// worker wait.
+    ///
+    /// [`Snapshot::blocked`]: crate::Snapshot::blocked
+    pub poll_budget: Option<Duration>,
     /// From the order to shut down to the moment when connections that are still busy are cut.
     /// Default 30 s.
     pub shutdown_timeout: Duration,
@@ -95,6 +103,7 @@ impl Default for Limits {
             handshakes_max: 1024,
             pending_output_bytes_max: 64 * 1024,
             linger_timeout: Duration::from_secs(2),
+            poll_budget: None,
             shutdown_timeout: Duration::from_secs(30),
         }
     }

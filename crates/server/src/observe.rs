@@ -19,6 +19,7 @@ pub struct Observed {
     refused: Cell<u64>,
     requests: Cell<u64>,
     sends: Cell<u64>,
+    blocked: Cell<u64>,
     ended: RefCell<BTreeMap<&'static str, u64>>,
     waiting_for_empty: RefCell<Option<Waker>>,
 }
@@ -36,6 +37,9 @@ pub struct Snapshot {
     pub requests: u64,
     /// Times that something was given to the kernel to send.
     pub sends: u64,
+    /// Times that a handler kept its thread for longer than
+    /// [`Limits::poll_budget`](crate::Limits::poll_budget).
+    pub blocked: u64,
     /// Connections that are over, by how they ended ([`Ended::name`]).
     pub ended: BTreeMap<&'static str, u64>,
 }
@@ -50,6 +54,7 @@ impl Observed {
             refused: self.refused.get(),
             requests: self.requests.get(),
             sends: self.sends.get(),
+            blocked: self.blocked.get(),
             ended: self.ended.borrow().clone(),
         }
     }
@@ -78,6 +83,10 @@ impl Observed {
 
     pub(crate) fn send(&self) {
         self.sends.set(self.sends.get() + 1);
+    }
+
+    pub(crate) fn blocked(&self) {
+        self.blocked.set(self.blocked.get() + 1);
     }
 
     /// Ends when no connection is open.

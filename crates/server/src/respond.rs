@@ -48,6 +48,7 @@ async fn stream<D: Driver>(
     upload: &mut Upload,
 ) -> Result<(), Ended> {
     let mut trailers = HeaderMap::new();
+    let most = talk.link.worker.limits.pending_output_bytes_max.max(1);
     // What is beyond it would be dropped, and a stream that is always ready and has no end would
     // hold the worker for ever: nothing waits for a peer where nothing is sent.
     let mut left = match mode {
@@ -69,10 +70,13 @@ async fn stream<D: Driver>(
         };
         match frame.into_data() {
             Ok(data) => {
-                let taken = talk.protocol.send_data(&data, talk.link.outbox);
-                left = left.map(|left| left - taken as u64);
-                if talk.link.is_full() {
-                    talk.link.flush().await?;
+                // A piece may be of any size, and what is written at a time is limited.
+                for part in data.chunks(most) {
+                    let taken = talk.protocol.send_data(part, talk.link.outbox);
+                    left = left.map(|left| left - taken as u64);
+                    if talk.link.is_full() {
+                        talk.link.flush().await?;
+                    }
                 }
             }
             Err(frame) => {

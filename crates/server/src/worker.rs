@@ -17,6 +17,7 @@ use std::fmt;
 use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -86,7 +87,7 @@ pub(crate) struct Worker<D: Driver> {
     date: Cell<(u64, Date)>,
     desks: RefCell<Vec<Lease<D>>>,
     /// Where the latest connection arrived.
-    local: RefCell<Rc<Peer>>,
+    local: RefCell<Arc<Peer>>,
 }
 
 /// What a connection needs while it works on requests, and gives back while it waits for one.
@@ -243,12 +244,12 @@ impl<D: Driver> Worker<D> {
     }
 
     /// One copy of an address for all connections that arrive at it one after the other.
-    pub(crate) fn local(&self, address: Peer) -> Rc<Peer> {
+    pub(crate) fn local(&self, address: Peer) -> Arc<Peer> {
         let mut latest = self.local.borrow_mut();
         if **latest != address {
-            *latest = Rc::new(address);
+            *latest = Arc::new(address);
         }
-        Rc::clone(&latest)
+        Arc::clone(&latest)
     }
 
     /// What a connection needs to work on requests.

@@ -167,6 +167,9 @@ impl<W: Wrap> App<W> {
     pub fn build(self) -> Result<Application, BuildError> {
         let slash_policy = self.slash_policy;
         let (mut plan, missing) = self.into_scope().finish();
+        if slash_policy == SlashPolicy::Ignore {
+            plan.entries.retain(|entry| !entry.is_slash_twin);
+        }
         let mut faults = std::mem::take(&mut plan.faults);
 
         let mut index = MethodIndex::default();

@@ -27,7 +27,17 @@ enum Kind {
     /// From the thread's stock of buffers, and given back to it.
     Buffer(Vec<u8>),
     Incoming(Incoming),
-    Stream(Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>),
+    Stream(Stream),
+    Limited(Box<Limited>),
+}
+
+type Stream = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
+
+/// A stream that was given a limit.
+struct Limited {
+    stream: Stream,
+    left: u64,
+    limit: u64,
 }
 
 struct Incoming {
@@ -76,6 +86,16 @@ impl Error for BodyError {
     }
 }
 
+impl BodyError {
+    /// An error of ours that went through the body of somebody else is still what it was.
+    fn of(error: Box<dyn Error + Send + Sync>) -> Self {
+        match error.downcast::<Self>() {
+            Ok(ours) => *ours,
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
 impl Body {
     /// A body of no bytes.
     #[must_use]
@@ -95,13 +115,13 @@ impl Body {
         Self(Kind::Incoming(Incoming { reader, left: limit, limit }))
     }
 
-    /// Any [`http_body::Body`]. It need not be `Send`.
+    /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] of it stays what it is.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self(Kind::Stream(Box::pin(body.map_err(|error| BodyError::Failed(error.into())))))
+        Self(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
     }
 
     /// Pieces from a stream, sent as they come. Without a known length, HTTP/1.1 sends them chunked.
@@ -122,7 +142,7 @@ impl Body {
             Kind::Static(bytes) => Some(bytes),
             Kind::Bytes(bytes) => Some(bytes),
             Kind::Buffer(bytes) => Some(bytes),
-            Kind::Incoming(_) | Kind::Stream(_) => None,
+            Kind::Incoming(_) | Kind::Stream(_) | Kind::Limited(_) => None,
         }
     }
 
@@ -132,6 +152,7 @@ impl Body {
         match &self.0 {
             Kind::Incoming(incoming) => incoming.reader.left(),
             Kind::Stream(stream) => stream.size_hint().exact(),
+            Kind::Limited(limited) => limited.stream.size_hint().exact(),
             _ => self.as_slice().map(|bytes| bytes.len() as u64),
         }
     }
@@ -142,18 +163,27 @@ impl Body {
     pub fn limit(&self) -> Option<u64> {
         match &self.0 {
             Kind::Incoming(incoming) => Some(incoming.limit),
+            Kind::Limited(limited) => Some(limited.limit),
             _ => None,
         }
     }
 
     /// Lowers or raises the limit of a request's body before it is read. A body that is here already
-    /// and larger becomes an error.
+    /// and larger becomes an error; a stream becomes one when it passes the limit.
     #[must_use]
     pub fn limited(mut self, limit: u64) -> Self {
-        if let Kind::Incoming(incoming) = &mut self.0 {
-            incoming.left = limit;
-            incoming.limit = limit;
-            return self;
+        match std::mem::take(&mut self.0) {
+            Kind::Incoming(incoming) => {
+                return Self(Kind::Incoming(Incoming { left: limit, limit, ..incoming }));
+            }
+            Kind::Stream(stream) => {
+                return Self(Kind::Limited(Box::new(Limited { stream, left: limit, limit })));
+            }
+            Kind::Limited(mut limited) => {
+                (limited.left, limited.limit) = (limit, limit);
+                return Self(Kind::Limited(limited));
+            }
+            whole => self.0 = whole,
         }
         if self.as_slice().is_some_and(|bytes| bytes.len() as u64 > limit) {
             return Self(Kind::Stream(Box::pin(Broken(Some(BodyError::TooLarge { limit })))));
@@ -226,7 +256,7 @@ impl Body {
             Kind::Static(bytes) => Bytes::from_static(bytes),
             Kind::Bytes(bytes) => bytes,
             Kind::Buffer(buffer) => Bytes::from(buffer),
-            Kind::Incoming(_) | Kind::Stream(_) => {
+            Kind::Incoming(_) | Kind::Stream(_) | Kind::Limited(_) => {
                 self.0 = kind;
                 return None;
             }
@@ -254,6 +284,7 @@ impl HttpBody for Body {
         match &mut self.0 {
             Kind::Incoming(incoming) => incoming.poll_frame(context),
             Kind::Stream(stream) => stream.as_mut().poll_frame(context),
+            Kind::Limited(limited) => limited.poll_frame(context),
             _ => Poll::Ready(self.take_whole().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
@@ -262,6 +293,7 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Incoming(incoming) => incoming.reader.is_ended(),
             Kind::Stream(stream) => stream.is_end_stream(),
+            Kind::Limited(limited) => limited.stream.is_end_stream(),
             _ => self.as_slice().is_none_or(<[u8]>::is_empty),
         }
     }
@@ -269,6 +301,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Stream(stream) => stream.size_hint(),
+            Kind::Limited(limited) => limited.stream.size_hint(),
             _ => self.length().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
@@ -290,6 +323,26 @@ impl Incoming {
                 }
                 None => Err(BodyError::TooLarge { limit: self.limit }),
             }),
+        })
+    }
+}
+
+impl Limited {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(self.stream.as_mut().poll_frame(context));
+        let bytes = match &frame {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
+            _ => 0,
+        };
+        Poll::Ready(match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                frame
+            }
+            None => Some(Err(BodyError::TooLarge { limit: self.limit })),
         })
     }
 }
@@ -413,6 +466,7 @@ mod tests {
             Body::from(b"hello".to_vec()),
             Body::from("hello").limited(4),
             Body::incoming(reader, 4),
+            Body::new(Body::from("hello")).limited(100).limited(4),
         ] {
             assert!(matches!(now(body.collect(4)), Err(BodyError::TooLarge { limit: 4 })));
         }

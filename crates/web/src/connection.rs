@@ -3,17 +3,18 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 
-/// Facts about a connection, shared by all its requests.
+/// Facts about a connection, shared by all its requests. A copy is cheap, and may travel to another
+/// thread with what a handler spawns or a mounted service is given.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
     /// Who is at the other end.
     pub peer: Peer,
     /// The address the peer connected to, shared by the connections that have the same.
-    pub local: Rc<Peer>,
+    pub local: Arc<Peer>,
     /// What the TLS handshake agreed on; `None` on a plain connection.
-    pub tls: Option<Box<TlsInfo>>,
+    pub tls: Option<Arc<TlsInfo>>,
 }
 
 /// One end of a connection.

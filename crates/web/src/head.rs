@@ -6,7 +6,9 @@ use peregrine_proto::{HeadIndex, Known, Method, Span, Version};
 use peregrine_router::Parameters;
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 /// Blocks kept per thread; more are freed.
 const BLOCKS_MAX: usize = 64;
@@ -149,9 +151,7 @@ impl Head {
     /// The request target as an [`Uri`]. Builds it anew at each call.
     #[must_use]
     pub fn uri(&self) -> Uri {
-        let target = Bytes::copy_from_slice(self.slice(self.index().target));
-        // The parser's target grammar is at least as strict as that of `Uri`, but for its length.
-        Uri::from_maybe_shared(target).unwrap_or_else(|_| Uri::from_static("/"))
+        uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
     /// The value of the first field called `name`, which must be in lower case.
@@ -198,15 +198,31 @@ impl Head {
     /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not.
     #[must_use]
     pub fn to_header_map(&self) -> HeaderMap {
-        let mut map = HeaderMap::with_capacity(self.index().fields.len());
-        // All values share one copy of the head.
+        self.header_map_of(&Bytes::copy_from_slice(self.as_bytes()))
+    }
+
+    /// The head as the `http` crate has it, with `body`. The target and all values share one copy of
+    /// the head's bytes.
+    #[must_use]
+    pub fn to_http<B>(&self, body: B) -> http::Request<B> {
         let shared = Bytes::copy_from_slice(self.as_bytes());
+        let mut request = http::Request::new(body);
+        *request.method_mut() = self.method();
+        *request.version_mut() = self.version();
+        *request.uri_mut() = uri_of(shared.slice(range(self.index().target)));
+        *request.headers_mut() = self.header_map_of(&shared);
+        request
+    }
+
+    /// The fields; `shared` is a copy of the head's bytes.
+    fn header_map_of(&self, shared: &Bytes) -> HeaderMap {
+        let mut map = HeaderMap::with_capacity(self.index().fields.len());
         for field in &self.index().fields {
-            let name = match field.known {
-                Known::Other => HeaderName::from_bytes(self.slice(field.name)),
-                known => Ok(HeaderName::from_static(known.name())),
+            let name = match NAMES.get(field.known as usize) {
+                Some(name) => Ok(name.clone()),
+                None => HeaderName::from_bytes(self.slice(field.name)),
             };
-            let value = usize::from(field.value.start)..usize::from(field.value.end);
+            let value = range(field.value);
             // The parser's grammar is that of these types, so neither fails.
             if let (Ok(name), Ok(value)) =
                 (name, HeaderValue::from_maybe_shared(shared.slice(value)))
@@ -240,6 +256,20 @@ impl Head {
         block.route = route;
         result
     }
+}
+
+/// The well-known names as the `http` crate has them, in the order of [`Known::ALL`].
+static NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
+    Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
+});
+
+fn range(span: Span) -> Range<usize> {
+    usize::from(span.start)..usize::from(span.end)
+}
+
+fn uri_of(target: Bytes) -> Uri {
+    // The parser's target grammar is at least as strict as that of `Uri`, but for its length.
+    Uri::from_maybe_shared(target).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 impl Drop for Head {

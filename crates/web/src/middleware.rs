@@ -52,7 +52,7 @@ use crate::request::Request;
 use crate::requirements::Requirements;
 use crate::respond::IntoResponse;
 use crate::response::Response;
-use crate::service::{Endpoint, Service, place_in_stock};
+use crate::service::{Endpoint, Erased, Service, place_in_stock};
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -71,19 +71,29 @@ pub trait Middleware {
 
     /// Says what this middleware needs from the application. It is checked when that is built.
     fn require(&self, _requirements: &mut Requirements) {}
+
+    /// Puts this middleware around one route, once, when the application is built. The default
+    /// calls [`Middleware::run`] for each request; a middleware that keeps something for each route
+    /// makes it here.
+    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
+    where
+        Self: Sized + 'static,
+    {
+        Nested { middleware: self, next: service }
+    }
 }
 
 /// Either a middleware or nothing. Made by [`optional`].
-#[derive(Clone, Copy, Debug)]
-pub struct Optional<M>(Option<M>);
+#[derive(Clone, Debug)]
+pub struct Optional<M>(Option<Rc<M>>);
 
 /// A middleware that a setting turns on: `None` runs nothing.
 #[must_use]
 pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
-    Optional(middleware)
+    Optional(middleware.map(Rc::new))
 }
 
-impl<M: Middleware> Middleware for Optional<M> {
+impl<M: Middleware + 'static> Middleware for Optional<M> {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         match &self.0 {
             Some(middleware) => middleware.run(request, next).await,
@@ -94,6 +104,13 @@ impl<M: Middleware> Middleware for Optional<M> {
     fn require(&self, requirements: &mut Requirements) {
         if let Some(middleware) = &self.0 {
             middleware.require(requirements);
+        }
+    }
+
+    fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static {
+        match &self.0 {
+            Some(middleware) => Erased::new(Rc::clone(middleware).around(service)),
+            None => Erased::new(service),
         }
     }
 }
@@ -269,7 +286,7 @@ impl<W: Clone, M> Clone for Inside<W, M> {
 
 impl<W: Wrap, M: Middleware + 'static> Wrap for Inside<W, M> {
     fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
-        self.outer.wrap(Nested { middleware: Rc::clone(&self.middleware), next: service })
+        self.outer.wrap(Rc::clone(&self.middleware).around(service))
     }
 
     fn require(&self, requirements: &mut Requirements) {

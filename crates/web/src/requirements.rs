@@ -12,7 +12,7 @@ pub enum PathShape {
 }
 
 /// Collects what the extractors of one route need.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Requirements {
     states: Vec<(TypeId, &'static str)>,
     paths: Vec<PathShape>,

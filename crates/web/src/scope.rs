@@ -43,6 +43,9 @@ pub struct Scope<W = Bare> {
     fallback: Option<Rc<dyn Endpoint>>,
 }
 
+/// What ends the pattern of a route for everything below a prefix ([`App::subtree`]).
+pub const REST: &str = "/{*peregrine_rest}";
+
 /// All routes of an application while it grows. It is handed from scope to scope.
 pub(crate) struct Plan {
     pub(crate) entries: Vec<Entry>,
@@ -62,6 +65,7 @@ impl Plan {
 }
 
 /// A route while the application grows.
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) pattern: String,
     pub(crate) methods: Methods,
@@ -69,6 +73,8 @@ pub(crate) struct Entry {
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
+    /// It is another entry's path with a slash at its end, and goes where that is the same path.
+    pub(crate) is_slash_twin: bool,
     pub(crate) place: &'static Location<'static>,
 }
 
@@ -114,6 +120,22 @@ impl<W: Wrap> Scope<W> {
         H: Handler<Args> + 'static,
         Args: 'static,
     {
+        let entry = self.entry(methods, handler, place);
+        let pattern = self.join(pattern, place);
+        self.plan.entries.push(Entry { pattern, ..entry });
+    }
+
+    /// The route of a handler, for a pattern that is still to come.
+    fn entry<Args, H>(
+        &mut self,
+        methods: Methods,
+        handler: H,
+        place: &'static Location<'static>,
+    ) -> Entry
+    where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
         let mut options = RouteOptions::default();
         handler.configure(&mut options);
         let mut requirements = Requirements::default();
@@ -124,16 +146,29 @@ impl<W: Wrap> Scope<W> {
         handler.require(&mut requirements);
         let endpoint = self.endpoint(HandlerService::new(handler));
         let unrouted = self.unrouted();
-        let pattern = self.join(pattern, place);
-        self.plan.entries.push(Entry {
-            pattern,
-            methods,
-            endpoint,
-            unrouted,
-            options,
-            requirements,
-            place,
-        });
+        let (pattern, is_slash_twin) = (String::new(), false);
+        Entry { pattern, methods, endpoint, unrouted, options, requirements, is_slash_twin, place }
+    }
+
+    pub(crate) fn add_subtree<Args, H>(
+        &mut self,
+        prefix: &str,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
+        let entry = self.entry(Methods::Any, handler, place);
+        let root = self.join(prefix.trim_end_matches('/'), place);
+        let below = Entry { pattern: format!("{root}{REST}"), ..entry.clone() };
+        let slash = Entry { pattern: format!("{root}/"), ..entry.clone() };
+        if root.is_empty() {
+            self.plan.entries.extend([slash, below]);
+        } else {
+            let slash = Entry { is_slash_twin: true, ..slash };
+            self.plan.entries.extend([Entry { pattern: root, ..entry }, slash, below]);
+        }
     }
 
     pub(crate) fn add_scope<V: Wrap>(
@@ -346,6 +381,21 @@ macro_rules! routing {
         {
             let place = Location::caller();
             self $($field)*.add_handler(Methods::Any, pattern, handler, place);
+            self
+        }
+
+        /// Answers requests for `prefix`, for `prefix/`, and for everything below it, in every method
+        /// that has no handler of its own there: what a handler needs that has routes of its own.
+        /// Routes of this application that say more about a path go first.
+        #[track_caller]
+        #[must_use]
+        pub fn subtree<Args, H>(mut self, prefix: &str, handler: H) -> Self
+        where
+            H: Handler<Args> + 'static,
+            Args: 'static,
+        {
+            let place = Location::caller();
+            self $($field)*.add_subtree(prefix, handler, place);
             self
         }
 

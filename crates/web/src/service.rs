@@ -4,6 +4,7 @@ use crate::request::Request;
 use crate::response::Response;
 use peregrine_slot::{FutureSlot, Placed};
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 
 /// Answers requests. Handlers, whole scopes with their middleware, and applications are services.
@@ -34,10 +35,24 @@ impl<S: Service> Endpoint for S {
     }
 }
 
-/// An endpoint as a service again, so that more middleware can go around it. Each call borrows one
-/// slot more from the thread's stock.
+/// A service whose type is forgotten, as a service again, so that more can go around it. Each call
+/// borrows one slot more from the thread's stock.
 #[derive(Clone)]
-pub(crate) struct Erased(pub(crate) Rc<dyn Endpoint>);
+pub struct Erased(pub(crate) Rc<dyn Endpoint>);
+
+impl Erased {
+    /// `service` with its type forgotten.
+    #[must_use]
+    pub fn new<S: Service + 'static>(service: S) -> Self {
+        Self(Rc::new(service))
+    }
+}
+
+impl fmt::Debug for Erased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Erased")
+    }
+}
 
 impl Service for Erased {
     fn call(&self, request: Request) -> impl Future<Output = Response> {

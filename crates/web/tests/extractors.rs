@@ -187,7 +187,7 @@ fn facts_about_the_connection_reach_handlers() {
     let peer = Peer::Tcp("192.0.2.1:99".parse().expect("an address"));
     let client = App::new().get("/", facts).test();
     let plain = ConnectionInfo { peer, ..ConnectionInfo::default() };
-    let tls = Some(Box::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }));
+    let tls = Some(std::sync::Arc::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }));
     let secure = ConnectionInfo { tls, ..plain.clone() };
     assert_eq!(client.clone().on(plain).get("/").send_now().text(), "192.0.2.1:99 plain");
     assert_eq!(client.clone().on(secure).get("/").send_now().text(), "192.0.2.1:99 TLSv1.3");

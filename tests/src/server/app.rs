@@ -115,6 +115,10 @@ fn app(shared: &Shared) -> App {
         .get("/wait-to-end", wait.run_to_end())
         .get("/wait-a-moment", wait.timeout(Duration::from_millis(500)))
         .get("/sleep/{milliseconds}", sleep)
+        .get("/block/{milliseconds}", async |Path(milliseconds): Path<u64>| {
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            "blocked"
+        })
         .get("/panic", || -> &'static str { panic!("on purpose") })
         .get("/panic-late", panic_late)
         .get("/connection", connection)

@@ -11,6 +11,7 @@ pub mod app;
 pub mod bench;
 pub mod cases;
 mod kernel;
+mod mounted;
 pub mod peer;
 pub mod random;
 pub mod reply;
@@ -18,6 +19,7 @@ pub mod secure;
 mod simulated;
 
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
+pub use mounted::{MountedBench, MountedBenches};
 pub use simulated::{SimulatedBench, SimulatedBenches, SimulatedWire};
 
 /// Tests the server on a driver: `server!(name, benches)` makes the module `name`.
@@ -135,6 +137,7 @@ macro_rules! server_on_kernel {
                 @tests kernel, $crate::server::KernelBenches::tcp($choice);
                 kernel::handlers_may_use_tokio_sockets,
                 kernel::handlers_may_use_blocking_threads,
+                kernel::a_handler_that_blocks_its_thread_is_noticed,
             );
         }
     };

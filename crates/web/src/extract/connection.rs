@@ -85,11 +85,12 @@ mod tests {
     use super::super::testing::{from_parts, get, now, parts_on};
     use super::*;
     use crate::connection::Peer;
+    use std::sync::Arc;
 
     fn secure_tcp() -> ConnectionInfo {
         ConnectionInfo {
             peer: Peer::Tcp("192.0.2.7:4000".parse().expect("an address")),
-            tls: Some(Box::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() })),
+            tls: Some(Arc::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() })),
             ..ConnectionInfo::default()
         }
     }

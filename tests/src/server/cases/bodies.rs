@@ -89,7 +89,8 @@ pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
     let body = pattern(length);
     for path in ["/echo-stream", "/echo-large"] {
         peer.post(path, &body);
-        assert!(peer.reply().await.body == body, "{path}");
+        let reply = peer.reply().await;
+        assert!(reply.body == body, "{path} {} {}", reply.status, reply.body.len());
     }
     peer.post("/count", &body);
     assert_eq!(peer.reply().await.text(), length.to_string());

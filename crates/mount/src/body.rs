@@ -1,0 +1,317 @@
+//! Bodies that may travel: the request's body as a mounted service gets it.
+//!
+//! Our bodies stay on their thread. What tower services are given must be `Send`, so a body that is
+//! here already is handed over as it is, and one that is still to come is bridged: a [`Pump`] stays
+//! with our body, and moves one frame at a time when the other end asks for it.
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::{Body, BodyError};
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// A whole body up to this size is copied, so that its buffer goes back to the thread's stock; a
+/// larger one takes the buffer along.
+const COPIED_BYTES_MAX: usize = 8 * 1024;
+
+/// Frames moved in one poll, so that a body that is always ready lets others run.
+const FRAMES_PER_POLL_MAX: usize = 32;
+
+/// A body that is `Send`, as mounted services are given it, and as [`spawn_tower`](crate::spawn_tower)
+/// answers with it.
+///
+/// It costs nothing beside its bytes if it was complete before the service was called. Otherwise it
+/// asks the connection's thread for one frame at a time: nothing is read ahead for a service that
+/// does not ask. Trailers come as the last frame. On a connection that ends, it ends with
+/// [`BodyError::Disconnected`].
+///
+/// ```
+/// use http_body::Body as _;
+/// use peregrine_mount::SendBody;
+///
+/// let body = SendBody::default();
+/// assert!(body.is_end_stream());
+/// ```
+#[derive(Default)]
+pub struct SendBody(Kind);
+
+#[derive(Default)]
+enum Kind {
+    #[default]
+    Empty,
+    Whole(Bytes),
+    Bridged(Bridged),
+}
+
+struct Bridged {
+    bridge: Arc<Mutex<Bridge>>,
+    /// Bytes still to come, if known.
+    left: Option<u64>,
+    is_ended: bool,
+}
+
+/// What both ends share: room for one frame.
+#[derive(Default)]
+struct Bridge {
+    frame: Option<Result<Frame<Bytes>, BodyError>>,
+    /// The reader waits for a frame.
+    is_wanted: bool,
+    end: End,
+    is_reader_gone: bool,
+    reader: Option<Waker>,
+    pump: Option<Waker>,
+}
+
+/// What comes after the frame that waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    /// More frames, when they are asked for.
+    #[default]
+    Open,
+    /// Nothing: all was moved, or an error was.
+    Told,
+    /// An error: the pump was dropped before.
+    Broken,
+}
+
+impl SendBody {
+    /// `body`, and what must be polled on this thread for as long as the body may be read; `None`
+    /// if all of it is here.
+    pub(crate) fn split(mut body: Body) -> (Self, Option<Pump>) {
+        if let Some(bytes) = body.as_slice() {
+            return (Self(whole(bytes.len(), &mut body)), None);
+        }
+        let left = body.length();
+        let bridge = Arc::<Mutex<Bridge>>::default();
+        let bridged = Bridged { bridge: Arc::clone(&bridge), left, is_ended: false };
+        (Self(Kind::Bridged(bridged)), Some(Pump { body: Some(body), bridge }))
+    }
+}
+
+fn whole(length: usize, body: &mut Body) -> Kind {
+    if length == 0 {
+        return Kind::Empty;
+    }
+    if length <= COPIED_BYTES_MAX {
+        return Kind::Whole(Bytes::copy_from_slice(body.as_slice().unwrap_or_default()));
+    }
+    let mut context = Context::from_waker(Waker::noop());
+    match Pin::new(body).poll_frame(&mut context) {
+        Poll::Ready(Some(Ok(frame))) => Kind::Whole(frame.into_data().unwrap_or_default()),
+        _ => unreachable!("a body that is a slice gives that slice"),
+    }
+}
+
+impl HttpBody for SendBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match std::mem::take(&mut self.0) {
+            Kind::Empty => Poll::Ready(None),
+            Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Kind::Bridged(mut bridged) => {
+                let polled = bridged.poll_frame(context);
+                self.0 = Kind::Bridged(bridged);
+                polled
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Empty => true,
+            Kind::Whole(_) => false,
+            Kind::Bridged(bridged) => bridged.is_ended,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Bridged(bridged) => {
+                bridged.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            }
+        }
+    }
+}
+
+impl Bridged {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let mut bridge = lock(&self.bridge);
+        if let Some(frame) = bridge.frame.take() {
+            drop(bridge);
+            match &frame {
+                Ok(frame) => {
+                    let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                    self.left = self.left.map(|left| left.saturating_sub(bytes));
+                }
+                Err(_) => self.end(),
+            }
+            return Poll::Ready(Some(frame));
+        }
+        if bridge.end != End::Open {
+            let is_broken = bridge.end == End::Broken;
+            drop(bridge);
+            self.end();
+            return Poll::Ready(is_broken.then_some(Err(BodyError::Disconnected)));
+        }
+        bridge.is_wanted = true;
+        register(&mut bridge.reader, context);
+        let pump = bridge.pump.take();
+        drop(bridge);
+        if let Some(pump) = pump.filter(|pump| !pump.will_wake(context.waker())) {
+            pump.wake();
+        }
+        Poll::Pending
+    }
+
+    fn end(&mut self) {
+        self.is_ended = true;
+        self.left = Some(0);
+    }
+}
+
+impl Drop for Bridged {
+    fn drop(&mut self) {
+        let mut bridge = lock(&self.bridge);
+        bridge.is_reader_gone = true;
+        bridge.frame = None;
+        let pump = bridge.pump.take().filter(|_| bridge.end == End::Open);
+        drop(bridge);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+    }
+}
+
+/// Our end of a bridged body. Dropping it ends the body at the other end with an error.
+pub(crate) struct Pump {
+    /// `None` when nothing more is to be moved.
+    body: Option<Body>,
+    bridge: Arc<Mutex<Bridge>>,
+}
+
+/// What a poll of a [`Pump`] brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pumped {
+    /// Nothing: nobody asks, or nothing came.
+    Nothing,
+    /// The reader has something to look at.
+    Moved,
+}
+
+impl Pump {
+    /// Moves what is asked for and here, and registers for what is not.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
+        let Some(body) = &mut self.body else { return Pumped::Nothing };
+        let mut bridge = lock(&self.bridge);
+        if bridge.is_reader_gone {
+            drop(bridge);
+            self.body = None;
+            return Pumped::Nothing;
+        }
+        register(&mut bridge.pump, context);
+        if !bridge.is_wanted {
+            return Pumped::Nothing;
+        }
+        drop(bridge);
+        // The lock is not held here: our body may wake whom it likes.
+        let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
+            return Pumped::Nothing;
+        };
+        let mut bridge = lock(&self.bridge);
+        bridge.is_wanted = false;
+        if !matches!(frame, Some(Ok(_))) {
+            bridge.end = End::Told;
+            self.body = None;
+        }
+        bridge.frame = frame;
+        let reader = bridge.reader.take();
+        drop(bridge);
+        // A reader in this very task is polled again by whoever polls the pump.
+        if let Some(reader) = reader.filter(|reader| !reader.will_wake(context.waker())) {
+            reader.wake();
+        }
+        Pumped::Moved
+    }
+}
+
+impl Pump {
+    /// Moves the whole body, for as long as somebody reads it.
+    pub(crate) async fn run(mut self) {
+        poll_fn(|context| {
+            while self.poll(context) == Pumped::Moved {}
+            if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        let mut bridge = lock(&self.bridge);
+        if bridge.end != End::Open {
+            return;
+        }
+        bridge.end = End::Broken;
+        let reader = bridge.reader.take();
+        drop(bridge);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+/// Polls `work`, which may read what `pump` moves, until it is ready or neither can go on.
+pub(crate) fn poll_with_pump<T>(
+    pump: &mut Option<Pump>,
+    context: &mut Context<'_>,
+    mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    for _ in 0..FRAMES_PER_POLL_MAX {
+        if let Poll::Ready(value) = work(context) {
+            return Poll::Ready(value);
+        }
+        let pumped = pump.as_mut().map_or(Pumped::Nothing, |pump| pump.poll(context));
+        if pumped == Pumped::Nothing {
+            return Poll::Pending;
+        }
+    }
+    context.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Nothing that holds the lock panics, but what shares the bridge may be dropped by a panic.
+fn lock(bridge: &Mutex<Bridge>) -> MutexGuard<'_, Bridge> {
+    bridge.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn register(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *place = Some(context.waker().clone()),
+    }
+}
+
+impl fmt::Debug for SendBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.size_hint().exact() {
+            Some(length) => write!(f, "SendBody({length} bytes)"),
+            None => f.write_str("SendBody(stream)"),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Tower services inside Peregrine, and Peregrine inside tower: bridges, and nothing else.
+//!
+//! - [`tower`] makes a handler of any tower service over `http`, such as an axum `Router`;
+//!   [`Mount::mount`] puts one under a prefix, beside routes of our own.
+//! - [`layer()`] makes a middleware of any tower layer, such as those of `tower-http`.
+//! - [`into_tower`] and [`spawn_tower`] make a tower service of an application of ours, for hyper
+//!   and axum: the way out.
+//!
+//! There is no dependency on axum here: what axum asks of a server is in the traits of `http-body`
+//! and `tower-service`, and in one type of hyper's, for upgrades.
+//!
+//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ.
+#![forbid(unsafe_code)]
+
+mod body;
+mod layer;
+mod local;
+mod origin;
+mod reach;
+mod remote;
+mod request;
+mod response;
+mod tower;
+mod upgrade;
+
+pub use body::SendBody;
+pub use layer::{Inner, InnerFuture, Layered, layer};
+pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
+pub use reach::{Begun, Direct, Failure, PerPeer, Reach, Waiting};
+pub use remote::{RemoteFuture, RemoteService, SpawnError, spawn_tower};
+pub use request::OriginalUri;
+pub use response::BoxError;
+pub use tower::{IntoTower, Mount, Tower, ViaMake, ViaService, ViaTower, tower};

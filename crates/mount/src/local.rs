@@ -1,0 +1,214 @@
+//! An application of ours as a tower service on one thread.
+
+use crate::request::to_head;
+use crate::response::{BoxError, to_http, to_ours};
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body::Body as HttpBody;
+use peregrine_proto::Reject;
+use peregrine_web::application::Application;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::extract::BODY_BYTES_MAX;
+use peregrine_web::middleware::Wrap;
+use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response, Service};
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// An application as a tower service: the way out, to hyper, axum, or tests written for tower.
+///
+/// Handlers need not be `Send`, so neither is the service, nor its future: it runs where futures
+/// stay on their thread, such as a current-thread runtime or a `LocalSet`. For servers that ask for
+/// `Send` there is [`spawn_tower`](crate::spawn_tower).
+///
+/// ```
+/// use peregrine_mount::into_tower;
+/// use peregrine_web::App;
+/// use tower::ServiceExt;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let service = into_tower(App::new().get("/", || "hello"))?;
+/// let request = http::Request::get("/").body(String::new())?;
+/// let response = service.oneshot(request).await?;
+/// assert_eq!(response.into_body().collect(1000).await?, b"hello");
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+///
+/// # What the server would do
+///
+/// Limits of a route's body (2 MiB without one, see [`LocalService::body_limit`]) and the time limit of a route are kept, for which a
+/// tokio runtime with a clock is needed. What is the connection's business, such as time limits for
+/// slow peers, is up to the server around it. A panic is that server's, too; `CatchPanic` catches it.
+/// An upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`.
+///
+/// A [`ConnectionInfo`] among the extensions of a request is what handlers see of the connection.
+///
+/// # Errors
+/// The application contradicts itself; see [`App::build`].
+pub fn into_tower<W: Wrap>(app: App<W>) -> Result<LocalService, BuildError> {
+    app.build().map(LocalService::new)
+}
+
+/// The same as a make-service, which gives every connection a clone.
+///
+/// # Errors
+/// The application contradicts itself; see [`App::build`].
+///
+/// ```
+/// use peregrine_mount::into_make_service;
+/// use peregrine_web::App;
+///
+/// let make = into_make_service(App::new().get("/", || "hello"))?;
+/// # let _ = make;
+/// # Ok::<_, peregrine_web::BuildError>(())
+/// ```
+pub fn into_make_service<W: Wrap>(app: App<W>) -> Result<LocalMake, BuildError> {
+    into_tower(app).map(LocalMake)
+}
+
+/// An application as a tower service. [`into_tower`] makes one.
+#[derive(Clone)]
+pub struct LocalService {
+    application: Rc<Application>,
+    body_bytes_max: u64,
+}
+
+impl LocalService {
+    /// A service of an application that was built already.
+    #[must_use]
+    pub fn new(application: Application) -> Self {
+        Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
+    }
+
+    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default 2 MiB.
+    /// Passing it is an error for whoever reads the body; the extractors answer 413.
+    #[must_use]
+    pub fn body_limit(self, bytes_max: u64) -> Self {
+        Self { body_bytes_max: bytes_max, ..self }
+    }
+
+    /// Answers one request, whatever its body is.
+    pub(crate) async fn answer<B>(&self, request: http::Request<B>) -> Response
+    where
+        B: HttpBody<Error: Into<BoxError>> + 'static,
+    {
+        let (parts, body) = request.into_parts();
+        let is_head = parts.method == Method::HEAD;
+        let mut head = match to_head(&parts) {
+            Ok(head) => head,
+            Err(reject) => return rejected(reject),
+        };
+        let target = self.application.find(&mut head);
+        let limit = target.options().body_bytes_max.unwrap_or(self.body_bytes_max);
+        let timeout = target.options().timeout;
+        let mut extensions = parts.extensions;
+        let connection = extensions.remove::<ConnectionInfo>().unwrap_or_default();
+        let on_upgrade = extensions.remove::<hyper::upgrade::OnUpgrade>();
+        let body = to_ours(body).limited(limit);
+        let mut request =
+            Request::new(head, body, Rc::clone(self.application.states()), Rc::new(connection));
+        *request.parts.extensions_mut() = extensions;
+        let answer = self.application.call(request);
+        let mut response = match timeout {
+            None => answer.await,
+            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| late()),
+        };
+        if let Some(upgrade) = response.take_upgrade() {
+            match on_upgrade {
+                Some(ours) => crate::upgrade::follow(ours, upgrade),
+                None => return upgrade_missing(),
+            }
+        }
+        if is_head {
+            without_body(&mut response);
+        }
+        response
+    }
+}
+
+/// RFC 9110 §9.3.2: a response to HEAD has no content, and may say how much GET would have.
+fn without_body(response: &mut Response) {
+    let body = std::mem::take(&mut response.body);
+    if let Some(length) = body.length() {
+        response.fields.set_default(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+fn rejected(reject: Reject) -> Response {
+    let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    let detail = format!("{}.", reject.cause());
+    Problem::new(status, "invalid-request", detail).with("rule", reject.section()).into_response()
+}
+
+fn late() -> Response {
+    let detail = "The server did not get the answer ready in time. Try again later.";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail).into_response()
+}
+
+fn upgrade_missing() -> Response {
+    tracing::error!(target: "peregrine",
+        "a handler answered with an upgrade, but the server around it offers none");
+    let detail = "The server cannot change the protocol here.";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "no-upgrade", detail).into_response()
+}
+
+impl<B> tower_service::Service<http::Request<B>> for LocalService
+where
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = LocalFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> LocalFuture {
+        let service = self.clone();
+        LocalFuture(Box::pin(async move { to_http(service.answer(request).await, |body| body) }))
+    }
+}
+
+/// The future of [`LocalService`]. It stays on its thread.
+pub struct LocalFuture(Pin<Box<dyn Future<Output = http::Response<Body>>>>);
+
+impl Future for LocalFuture {
+    type Output = Result<http::Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(context).map(Ok)
+    }
+}
+
+/// Gives every connection a clone of one service. [`into_make_service`] makes one.
+#[derive(Clone, Debug)]
+pub struct LocalMake(LocalService);
+
+impl<T> tower_service::Service<T> for LocalMake {
+    type Response = LocalService;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<LocalService, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: T) -> Self::Future {
+        std::future::ready(Ok(self.0.clone()))
+    }
+}
+
+impl fmt::Debug for LocalService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LocalService").field(&self.application).finish()
+    }
+}
+
+impl fmt::Debug for LocalFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalFuture")
+    }
+}

@@ -1,0 +1,271 @@
+//! An application of ours as a tower service that may travel between threads.
+
+use crate::body::SendBody;
+use crate::local::LocalService;
+use crate::response::{BoxError, to_http};
+use bytes::{Buf, Bytes};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::middleware::Wrap;
+use peregrine_web::{App, BuildError};
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// Calls that may wait for the thread of the application.
+const CALLS_MAX: usize = 1024;
+
+/// Why an application cannot be spawned.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// It contradicts itself.
+    Build(BuildError),
+    /// There is no thread or no runtime for it.
+    Thread(io::Error),
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Build(error) => error.fmt(f),
+            Self::Thread(error) => write!(f, "the application has no thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+/// An application as a tower service that is `Send` and `Clone`: for axum, and for hyper on several
+/// threads. The application runs on one thread of its own, which ends with the last clone.
+///
+/// That is its price: a request goes there and back through a channel (two wake-ups of another
+/// thread, some microseconds), and all requests share one core. Bodies cross a frame at a time, when
+/// they are read. To use more cores, spawn more and spread the load; better, let [`crate::tower`]
+/// run the other application under our server instead.
+///
+/// ```
+/// use axum::Router;
+/// use peregrine_mount::spawn_tower;
+/// use peregrine_web::App;
+///
+/// let ours = spawn_tower(|| App::new().get("/hello", || "hello"))?;
+/// let router: Router = Router::new().nest_service("/ours", ours);
+/// # let _ = router;
+/// # Ok::<_, peregrine_mount::SpawnError>(())
+/// ```
+///
+/// # Errors
+/// The application contradicts itself, or there is no thread for it.
+pub fn spawn_tower<W, M>(make: M) -> Result<RemoteService, SpawnError>
+where
+    W: Wrap,
+    M: FnOnce() -> App<W> + Send + 'static,
+{
+    let (calls, receiver) = mpsc::channel(CALLS_MAX);
+    let (sender, built) = std::sync::mpsc::channel();
+    let body = move || {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())
+            .map_err(SpawnError::Thread);
+        let service = make().build().map(LocalService::new).map_err(SpawnError::Build);
+        let (runtime, service) = match runtime.and_then(|runtime| Ok((runtime, service?))) {
+            Ok(both) => both,
+            Err(error) => return drop(sender.send(Err(error))),
+        };
+        let _ = sender.send(Ok(()));
+        runtime.block_on(run(service, receiver));
+    };
+    let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
+    thread.spawn(body).map_err(SpawnError::Thread)?;
+    let silent = |_| SpawnError::Thread(io::Error::other("the function that makes it panicked"));
+    built.recv().map_err(silent)??;
+    Ok(RemoteService { calls, place: None })
+}
+
+/// Answers calls, each in a task of its own, until the last service is gone and the last call is
+/// answered.
+async fn run(service: LocalService, mut calls: mpsc::Receiver<Call>) {
+    let mut tasks = JoinSet::new();
+    while let Some(Call { request, reply }) = calls.recv().await {
+        tasks.spawn_local(answer(service.clone(), request, reply));
+        while tasks.try_join_next().is_some() {}
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn answer(
+    service: LocalService,
+    request: http::Request<Sent>,
+    mut reply: oneshot::Sender<http::Response<SendBody>>,
+) {
+    // Whoever asked may go away, and the handler then goes too, as it would with its peer.
+    let response = tokio::select! {
+        biased;
+        response = service.answer(request) => response,
+        () = reply.closed() => return,
+    };
+    let mut pump = None;
+    let response = to_http(response, |body| {
+        let (body, rest) = SendBody::split(body);
+        pump = rest;
+        body
+    });
+    if reply.send(response).is_ok()
+        && let Some(pump) = pump
+    {
+        pump.run().await;
+    }
+}
+
+struct Call {
+    request: http::Request<Sent>,
+    reply: oneshot::Sender<http::Response<SendBody>>,
+}
+
+/// An application on a thread of its own as a tower service. [`spawn_tower`] makes one.
+pub struct RemoteService {
+    calls: mpsc::Sender<Call>,
+    /// The wait for a place in the channel, and then the place.
+    place: Option<Place>,
+}
+
+enum Place {
+    Awaited(Waiting),
+    Taken(mpsc::OwnedPermit<Call>),
+}
+
+type Waiting = Pin<
+    Box<
+        dyn Future<Output = Result<mpsc::OwnedPermit<Call>, mpsc::error::SendError<()>>>
+            + Send
+            + Sync,
+    >,
+>;
+
+impl Clone for RemoteService {
+    fn clone(&self) -> Self {
+        Self { calls: self.calls.clone(), place: None }
+    }
+}
+
+impl<B> tower_service::Service<http::Request<B>> for RemoteService
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = http::Response<SendBody>;
+    type Error = Infallible;
+    type Future = RemoteFuture;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        loop {
+            match &mut self.place {
+                Some(Place::Taken(_)) => return Poll::Ready(Ok(())),
+                Some(Place::Awaited(waiting)) => match ready!(waiting.as_mut().poll(context)) {
+                    Ok(permit) => self.place = Some(Place::Taken(permit)),
+                    // The call says so.
+                    Err(_) => {
+                        self.place = None;
+                        return Poll::Ready(Ok(()));
+                    }
+                },
+                None => {
+                    let waiting = self.calls.clone().reserve_owned();
+                    self.place = Some(Place::Awaited(Box::pin(waiting)));
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> RemoteFuture {
+        let (reply, response) = oneshot::channel();
+        // Without a place the sender of the reply is dropped, and the response is an error.
+        if let Some(Place::Taken(permit)) = self.place.take() {
+            permit.send(Call { request: request.map(Sent::new), reply });
+        }
+        RemoteFuture(response)
+    }
+}
+
+/// The future of [`RemoteService`]. Dropping it drops the handler's.
+#[derive(Debug)]
+pub struct RemoteFuture(oneshot::Receiver<http::Response<SendBody>>);
+
+impl Future for RemoteFuture {
+    type Output = Result<http::Response<SendBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(Pin::new(&mut self.0).poll(context));
+        // The handler panicked, or the thread is gone.
+        Poll::Ready(Ok(response.unwrap_or_else(|_| {
+            let mut response = http::Response::new(SendBody::default());
+            *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        })))
+    }
+}
+
+/// A request's body, its type forgotten, on its way to the thread of the application.
+struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
+
+impl Sent {
+    fn new<B: HttpBody<Error: Into<BoxError>> + Send + 'static>(body: B) -> Self {
+        Self(Box::pin(Plain(Box::pin(body))))
+    }
+}
+
+/// A body whose data and errors are of plain types.
+struct Plain<B>(Pin<Box<B>>);
+
+impl<B: HttpBody<Error: Into<BoxError>>> HttpBody for Plain<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(self.0.as_mut().poll_frame(context));
+        let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0.as_mut().poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+impl fmt::Debug for RemoteService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteService")
+    }
+}

@@ -1,0 +1,168 @@
+//! A response of the `http` crate as ours.
+
+use crate::body::{Pump, poll_with_pump};
+use bytes::{Buf, Bytes};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::{Body, Response};
+use std::any::Any;
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Any error of a service or a body.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The response with its body. The body goes on being fed by `pump`, if the service handed what it
+/// is given on to it.
+///
+/// This is no `async fn`, and what is large is not kept by one: a handler's future is moved for each
+/// request, with room for all that it may ever keep.
+pub(crate) fn from_http<B>(
+    response: http::Response<B>,
+    pump: Option<Pump>,
+    context: &mut Context<'_>,
+) -> Response
+where
+    B: HttpBody + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let mut response = Response::new(parts.status);
+    for (name, value) in parts.headers {
+        // Of several values of one name only the first comes with it.
+        let last = || response.fields.iter().last().map(|(name, _)| name.clone());
+        if let Some(name) = name.or_else(last) {
+            response.fields.append(name, value);
+        }
+    }
+    if !parts.extensions.is_empty() {
+        *response.extensions_mut() = parts.extensions;
+    }
+    response.body = into_body(body, pump, context);
+    response
+}
+
+fn into_body<B>(body: B, pump: Option<Pump>, context: &mut Context<'_>) -> Body
+where
+    B: HttpBody + 'static,
+    B::Error: Into<BoxError>,
+{
+    if body.is_end_stream() {
+        return Body::empty();
+    }
+    let body = match taken::<B, Body>(body) {
+        Ok(ours) if pump.is_none() || ours.as_slice().is_some() => return ours,
+        Ok(ours) => return Body::new(Outgoing { first: None, body: Box::pin(ours), pump }),
+        Err(body) => body,
+    };
+    let mut body = Box::pin(body);
+    // Most bodies are of one piece that is here: they are written with the head, and need no stream.
+    // One whose length nobody knows is made bit by bit, so it is not asked before its head is sent.
+    let mut first = None;
+    if body.size_hint().exact().is_some() {
+        match body.as_mut().poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
+                return frame.into_data().map_or_else(|_| Body::empty(), |data| bytes(data).into());
+            }
+            Poll::Ready(frame) => first = Some(frame.map(converted)),
+            Poll::Pending => {}
+        }
+    }
+    Body::new(Outgoing { first, body, pump })
+}
+
+/// `value` as a `T`, if that is what it is.
+pub(crate) fn taken<V: 'static, T: 'static>(value: V) -> Result<T, V> {
+    let mut place = Some(value);
+    match (&mut place as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
+        Some(taken) => Ok(taken),
+        None => Err(place.expect("it was put there above, and nobody took it")),
+    }
+}
+
+/// No copy where the data are `Bytes`.
+fn bytes(mut data: impl Buf) -> Bytes {
+    data.copy_to_bytes(data.remaining())
+}
+
+/// Our response as the `http` crate has it.
+pub(crate) fn to_http<B>(
+    mut response: Response,
+    body: impl FnOnce(Body) -> B,
+) -> http::Response<B> {
+    let mut out = http::Response::new(body(std::mem::take(&mut response.body)));
+    *out.status_mut() = response.status;
+    out.headers_mut().reserve(response.fields.len());
+    for (name, value) in response.fields.iter() {
+        out.headers_mut().append(name.clone(), value.clone());
+    }
+    if response.extensions().is_some() {
+        *out.extensions_mut() = std::mem::take(response.extensions_mut());
+    }
+    out
+}
+
+/// Any body as ours, without another box if it is one of ours.
+pub(crate) fn to_ours<B>(body: B) -> Body
+where
+    B: HttpBody + 'static,
+    B::Error: Into<BoxError>,
+{
+    match taken::<B, Body>(body) {
+        Ok(ours) => ours,
+        Err(body) if body.is_end_stream() => Body::empty(),
+        Err(body) => Body::new(Outgoing { first: None, body: Box::pin(body), pump: None }),
+    }
+}
+
+type Framed = Option<Result<Frame<Bytes>, BoxError>>;
+
+fn converted<D: Buf, E: Into<BoxError>>(
+    frame: Result<Frame<D>, E>,
+) -> Result<Frame<Bytes>, BoxError> {
+    frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)
+}
+
+/// The body of a service's response as a stream of ours.
+struct Outgoing<B> {
+    /// What the body gave when it was asked whether it is of one piece.
+    first: Option<Framed>,
+    body: Pin<Box<B>>,
+    pump: Option<Pump>,
+}
+
+impl<B> HttpBody for Outgoing<B>
+where
+    B: HttpBody,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Framed> {
+        let this = &mut *self;
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(first);
+        }
+        let body = &mut this.body;
+        poll_with_pump(&mut this.pump, context, |context| {
+            body.as_mut().poll_frame(context).map(|frame| frame.map(converted))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.body.size_hint();
+        let Some(Some(Ok(frame))) = &self.first else { return rest };
+        let first = frame.data_ref().map_or(0, |data| data.len() as u64);
+        let mut hint = SizeHint::new();
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + first);
+        }
+        hint.set_lower(rest.lower() + first);
+        hint
+    }
+}

@@ -1,0 +1,465 @@
+//! A tower service as a handler.
+
+use crate::body::{Pump, SendBody, poll_with_pump};
+use crate::reach::{Begun, Direct, Failure, PerPeer, Reach};
+use crate::request::into_http;
+use crate::response::{BoxError, from_http};
+use crate::upgrade::Ticket;
+use bytes::Bytes;
+use http::{Extensions, StatusCode};
+use http_body::{Body as HttpBody, Frame};
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::handler::{OnDisconnect, RouteOptions};
+use peregrine_web::middleware::Wrap;
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{App, Body, Handler, IntoResponse, Problem, Request, Response, Scope};
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A tower service as a handler, with what it is to be given beside requests. [`tower`] makes one.
+///
+/// It is `Clone` and `Send` if the service is, so that each worker can have its own.
+///
+/// # What differs from hyper
+///
+/// - Requests without a body, and those whose body came with the head, cost no channel and no task.
+/// - The service is asked whether it is ready for each request. While it is not, the request waits,
+///   for as long as its route and its peer allow. An error of it is a 503; an error of a call is
+///   a 500; [`Tower::on_error`] changes both.
+/// - Our limit of a request's body does not count, since axum has its own; see
+///   [`Tower::body_limit`].
+/// - A panic is a 500, and ends the connection but not the worker.
+pub struct Tower<R> {
+    reach: R,
+    options: RouteOptions,
+    insert: Option<Insert>,
+    on_error: Option<OnError>,
+}
+
+type Insert = Arc<dyn Fn(&ConnectionInfo, &mut Extensions) + Send + Sync>;
+type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
+
+/// A handler of `service`: an axum `Router`, or any other tower service that takes an
+/// `http::Request<SendBody>` and gives an `http::Response`; or a make-service of a peer's address,
+/// such as axum's `into_make_service_with_connect_info::<SocketAddr>()`.
+///
+/// ```
+/// use axum::{Router, extract::Path, routing::get};
+/// use peregrine_mount::tower;
+/// use peregrine_web::App;
+///
+/// let router = Router::new()
+///     .route("/hello/{name}", get(async |Path(name): Path<String>| format!("Hello, {name}!")));
+/// let client = App::new().subtree("/", tower(router)).test();
+/// assert_eq!(client.get("/hello/Ada").send_now().text(), "Hello, Ada!");
+/// ```
+pub fn tower<Via, T: IntoTower<Via>>(service: T) -> Tower<T::Reach> {
+    service.into_tower()
+}
+
+/// What can be mounted: tower services, make-services of a peer's address, and a [`Tower`] that is
+/// configured already. `Via` tells these apart; it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be mounted",
+    label = "not a tower service that can be mounted",
+    note = "a service must be `Clone` and implement `tower::Service<http::Request<SendBody>>` with an \
+            `http::Response` whose body is an `http_body::Body`",
+    note = "an axum `Router` must have its state: call `.with_state(..)`",
+    note = "`into_make_service()` is not needed: give the router itself"
+)]
+pub trait IntoTower<Via> {
+    /// How the service is reached.
+    type Reach: Reach;
+
+    /// The service as a handler.
+    fn into_tower(self) -> Tower<Self::Reach>;
+}
+
+/// Marks tower services.
+#[derive(Debug)]
+pub enum ViaService {}
+
+/// Marks make-services.
+#[derive(Debug)]
+pub enum ViaMake {}
+
+/// Marks [`Tower`] itself, here and as a handler.
+#[derive(Debug)]
+pub enum ViaTower {}
+
+impl<S> IntoTower<ViaService> for S
+where
+    Direct<S>: Reach,
+{
+    type Reach = Direct<S>;
+
+    fn into_tower(self) -> Tower<Direct<S>> {
+        Tower::new(Direct::new(self))
+    }
+}
+
+impl<M> IntoTower<ViaMake> for M
+where
+    PerPeer<M>: Reach,
+{
+    type Reach = PerPeer<M>;
+
+    fn into_tower(self) -> Tower<PerPeer<M>> {
+        Tower::new(PerPeer::new(self))
+    }
+}
+
+impl<R: Reach> IntoTower<ViaTower> for Tower<R> {
+    type Reach = R;
+
+    fn into_tower(self) -> Self {
+        self
+    }
+}
+
+impl<R> Tower<R> {
+    fn new(reach: R) -> Self {
+        let options = RouteOptions { body_bytes_max: Some(u64::MAX), ..RouteOptions::default() };
+        Self { reach, options, insert: None, on_error: None }
+    }
+
+    /// Puts what `make` makes of the connection's facts into the extensions of each request, unless
+    /// there is one of its type already.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::get};
+    /// use peregrine_mount::tower;
+    /// use peregrine_web::App;
+    /// use peregrine_web::connection::ConnectionInfo;
+    ///
+    /// let router = Router::new().route(
+    ///     "/",
+    ///     get(async |Extension(info): Extension<ConnectionInfo>| format!("from {}", info.peer)),
+    /// );
+    /// let mounted = tower(router).extension(ConnectionInfo::clone);
+    /// let client = App::new().subtree("/", mounted).test();
+    /// assert_eq!(client.get("/").send_now().text(), "from (none)");
+    /// ```
+    #[must_use]
+    pub fn extension<T, F>(self, make: F) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(&ConnectionInfo) -> T + Send + Sync + 'static,
+    {
+        self.inserting(move |connection, extensions| {
+            extensions.get_or_insert_with(|| make(connection));
+        })
+    }
+
+    /// Puts what `make` makes of the peer's address into the extensions of each request that came
+    /// over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
+    ///
+    /// ```
+    /// use axum::{Router, extract::ConnectInfo, routing::get};
+    /// use peregrine_mount::tower;
+    /// use std::net::SocketAddr;
+    ///
+    /// async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
+    ///     format!("you are {}", peer.ip())
+    /// }
+    /// let mounted = tower(Router::new().route("/", get(who))).connect_info(ConnectInfo);
+    /// # let _ = mounted;
+    /// ```
+    #[must_use]
+    pub fn connect_info<T, F>(self, make: F) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(SocketAddr) -> T + Send + Sync + 'static,
+    {
+        self.inserting(move |connection, extensions| {
+            if let Some(peer) = connection.peer.tcp() {
+                extensions.get_or_insert_with(|| make(peer));
+            }
+        })
+    }
+
+    fn inserting<F>(mut self, insert: F) -> Self
+    where
+        F: Fn(&ConnectionInfo, &mut Extensions) + Send + Sync + 'static,
+    {
+        self.insert = Some(match self.insert.take() {
+            None => Arc::new(insert),
+            Some(before) => Arc::new(move |connection, extensions| {
+                before(connection, extensions);
+                insert(connection, extensions);
+            }),
+        });
+        self
+    }
+
+    /// Answers for errors of the service, and of its readiness, in place of 500 and 503. Services
+    /// whose error cannot happen, such as axum routers, have no use for it.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use peregrine_mount::tower;
+    /// use peregrine_web::App;
+    ///
+    /// let fails = tower_service_that_fails();
+    /// let mounted = tower(fails).on_error(|error| (StatusCode::BAD_GATEWAY, error.to_string()));
+    /// let response = App::new().subtree("/", mounted).test().get("/").send_now();
+    /// assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "down"));
+    /// # use peregrine_mount::SendBody;
+    /// # fn tower_service_that_fails() -> impl tower::Service<
+    /// #     http::Request<SendBody>, Response = http::Response<SendBody>,
+    /// #     Error = std::io::Error, Future: 'static> + Clone + 'static {
+    /// #     tower::service_fn(async |_: http::Request<SendBody>| Err(std::io::Error::other("down")))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_error<F, T>(mut self, answer: F) -> Self
+    where
+        F: Fn(BoxError) -> T + Send + Sync + 'static,
+        T: IntoResponse,
+    {
+        self.on_error = Some(Arc::new(move |error| answer(error).into_response()));
+        self
+    }
+
+    /// Limits the bodies of requests, in bytes. Default: no limit of ours; axum's extractors keep
+    /// their own, of 2 MB, and plain services have none, as under hyper.
+    #[must_use]
+    pub fn body_limit(mut self, bytes_max: u64) -> Self {
+        self.options.body_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Limits the time until a response begins, waiting for a service that is not ready included.
+    /// Default: none. Passing it: 503.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.options.timeout = Some(limit);
+        self
+    }
+
+    /// Lets calls run to their end when the peer leaves. Default: their futures are dropped, as
+    /// under hyper.
+    #[must_use]
+    pub fn run_to_end(mut self) -> Self {
+        self.options.on_disconnect = OnDisconnect::RunToEnd;
+        self
+    }
+}
+
+impl<R: Clone> Clone for Tower<R> {
+    fn clone(&self) -> Self {
+        Self {
+            reach: self.reach.clone(),
+            options: self.options.clone(),
+            insert: self.insert.clone(),
+            on_error: self.on_error.clone(),
+        }
+    }
+}
+
+impl<R: Reach> Handler<ViaTower> for Tower<R> {
+    async fn call(&self, request: Request) -> Response {
+        self.answer(request, false).await
+    }
+
+    fn require(&self, _: &mut Requirements) {}
+
+    fn configure(&self, options: &mut RouteOptions) {
+        *options = self.options.clone();
+    }
+}
+
+impl<R: Reach> Tower<R> {
+    async fn answer(&self, request: Request, is_stripped: bool) -> Response {
+        let mut request = Some(request);
+        let (begun, mut rest) = poll_fn(|context| {
+            let request = request.take().expect("this is ready when it is first polled");
+            Poll::Ready(self.begin(request, is_stripped, context))
+        })
+        .await;
+        match begun {
+            Begun::Called(call) => {
+                let mut call = pin!(call);
+                let answered = poll_fn(|context| {
+                    let polled = poll_with_pump(&mut rest.pump, context, |context| {
+                        call.as_mut().poll(context)
+                    });
+                    polled.map(|result| match result {
+                        Ok(response) => rest.finish(response, context),
+                        Err(error) => self.failed(Failure::Failed(error.into())),
+                    })
+                });
+                answered.await
+            }
+            Begun::Waiting(mut waiting) => {
+                let answered = poll_fn(|context| {
+                    let polled = poll_with_pump(&mut rest.pump, context, |context| {
+                        waiting.as_mut().poll(context)
+                    });
+                    polled.map(|result| match result {
+                        Ok(response) => rest.finish(response, context),
+                        Err(failure) => self.failed(failure),
+                    })
+                });
+                answered.await
+            }
+        }
+    }
+
+    /// Gives the request to the service.
+    fn begin(
+        &self,
+        request: Request,
+        is_stripped: bool,
+        context: &mut Context<'_>,
+    ) -> (Begun<'_, R::Call, R::Body>, Rest) {
+        let (parts, body) = request.into_parts();
+        let (body, pump) = SendBody::split(body);
+        let is_upgrade = parts.head.index().upgrade;
+        let is_head = parts.head.index().method == peregrine_proto::Method::Head;
+        let connection = Rc::clone(parts.connection());
+        let mut request = into_http(parts, body, is_stripped);
+        if let Some(insert) = &self.insert {
+            insert(&connection, request.extensions_mut());
+        }
+        let ticket = if is_upgrade { Ticket::issue(&mut request, context) } else { None };
+        (self.reach.begin(request, &connection, context), Rest { pump, ticket, is_head })
+    }
+
+    #[cold]
+    fn failed(&self, failure: Failure) -> Response {
+        let (error, status, kind, detail) = match failure {
+            Failure::NotReady(error) => {
+                let detail = "The server cannot answer now. Try again later.";
+                (error, StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
+            }
+            Failure::Failed(error) => {
+                let detail = "The server failed while it worked on this request.";
+                (error, StatusCode::INTERNAL_SERVER_ERROR, "service-failed", detail)
+            }
+        };
+        if let Some(on_error) = &self.on_error {
+            return on_error(error);
+        }
+        tracing::error!(target: "peregrine", %error, kind, "a mounted service failed");
+        Problem::new(status, kind, detail).into_response()
+    }
+}
+
+/// What is still to be done for a request when it was given to the service.
+struct Rest {
+    pump: Option<Pump>,
+    ticket: Option<Box<Ticket>>,
+    is_head: bool,
+}
+
+impl Rest {
+    fn finish<B>(&mut self, response: http::Response<B>, context: &mut Context<'_>) -> Response
+    where
+        B: HttpBody<Error: Into<BoxError>> + 'static,
+    {
+        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let mut response = from_http(response, self.pump.take(), context);
+        if self.is_head {
+            forget_length(&mut response);
+        }
+        match self.ticket.take() {
+            Some(ticket) if is_switched => response.with_upgrade(ticket.redeem()),
+            _ => response,
+        }
+    }
+}
+
+/// A service leaves the content out of its response to HEAD, or not; either way what is left says
+/// nothing about the length that GET would have. `Content-Length` does, if the service set it.
+#[cold]
+fn forget_length(response: &mut Response) {
+    if response.body.as_slice().is_some_and(<[u8]>::is_empty) {
+        response.body = Body::new(Unknown);
+    }
+}
+
+/// A body of no bytes that does not say so before.
+struct Unknown;
+
+impl HttpBody for Unknown {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
+/// Puts tower services under a prefix, beside routes of our own.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use peregrine_mount::Mount;
+/// use peregrine_web::App;
+///
+/// let router = Router::new().route("/", get("all")).route("/{id}", get("one"));
+/// let app = App::new().get("/", || "ours").mount("/birds", router);
+/// let client = app.test();
+/// assert_eq!(client.get("/").send_now().text(), "ours");
+/// assert_eq!(client.get("/birds").send_now().text(), "all");
+/// assert_eq!(client.get("/birds/7").send_now().text(), "one");
+/// ```
+pub trait Mount: Sized {
+    /// Gives `service` all requests for `prefix`, for `prefix/` and for what is below, in every
+    /// method, unless a route of ours says more about their path. The service sees the path without
+    /// the prefix, beginning with `/`, as in axum's `nest_service`; [`OriginalUri`] among the
+    /// request's extensions has the whole. The prefix may have parameters.
+    ///
+    /// [`OriginalUri`]: crate::OriginalUri
+    #[track_caller]
+    #[must_use]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self;
+}
+
+impl<W: Wrap> Mount for App<W> {
+    #[track_caller]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, Stripped(service.into_tower()))
+    }
+}
+
+impl<W: Wrap> Mount for Scope<W> {
+    #[track_caller]
+    fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
+        self.subtree(prefix, Stripped(service.into_tower()))
+    }
+}
+
+/// A service that does not see the prefix it is mounted under.
+struct Stripped<R>(Tower<R>);
+
+impl<R: Reach> Handler<ViaTower> for Stripped<R> {
+    async fn call(&self, request: Request) -> Response {
+        self.0.answer(request, true).await
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        self.0.require(requirements);
+    }
+
+    fn configure(&self, options: &mut RouteOptions) {
+        self.0.configure(options);
+    }
+}
+
+impl<R> fmt::Debug for Tower<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tower").field("options", &self.options).finish_non_exhaustive()
+    }
+}

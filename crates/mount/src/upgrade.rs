@@ -1,0 +1,399 @@
+//! Upgrades as mounted services know them: hyper's `OnUpgrade` in the request's extensions.
+//!
+//! Only hyper can make that type, and only for a connection that it serves. So for a request that
+//! asks for an upgrade, hyper serves a connection of our own making: one that reads a canned
+//! request, from which the real one gets its `OnUpgrade`, and whose response goes nowhere. When the
+//! mounted service answers 101, hyper is told so, and takes that connection for upgraded; from then
+//! on the connection carries the real bytes, by way of our [`Upgraded`].
+//!
+//! Requests that ask for no upgrade never come here.
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, StatusCode};
+use http_body::{Body as HttpBody, Frame};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
+use hyper::server::conn::http1;
+use peregrine_web::BodyError;
+use peregrine_web::pipe::{Writer, pipe};
+use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use tokio::sync::oneshot;
+
+/// What hyper reads to believe that somebody asks for an upgrade.
+const CANNED: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
+
+/// A promise of an upgrade. Dropping it breaks the promise: whoever waits for the upgrade gets an
+/// error.
+pub(crate) struct Ticket {
+    connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
+    agree: oneshot::Sender<()>,
+    wire: Arc<Mutex<Wire>>,
+}
+
+impl Ticket {
+    /// Puts an `OnUpgrade` into the request's extensions. `None` if hyper does not make one.
+    pub(crate) fn issue<B>(
+        request: &mut http::Request<B>,
+        context: &mut Context<'_>,
+    ) -> Option<Box<Self>> {
+        let wire = Arc::<Mutex<Wire>>::default();
+        let (agree, agreed) = oneshot::channel();
+        let agreed = Cell::new(Some(agreed));
+        let issued = Rc::new(Cell::new(None));
+        let place = Rc::clone(&issued);
+        let service = hyper::service::service_fn(move |request| {
+            place.set(Some(hyper::upgrade::on::<http::Request<hyper::body::Incoming>>(request)));
+            let agreed = agreed.take();
+            async move {
+                if let Some(agreed) = agreed {
+                    // If nobody agrees, the connection is dropped with the ticket.
+                    let _ = agreed.await;
+                }
+                let mut response = http::Response::new(Nothing);
+                *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let io = Io(Arc::clone(&wire));
+        let connection =
+            http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
+        let mut connection = Box::pin(connection);
+        // One poll reads the request and calls the service.
+        let _ = connection.as_mut().poll(context);
+        request.extensions_mut().insert(issued.take()?);
+        Some(Box::new(Self { connection, agree, wire }))
+    }
+
+    /// Keeps the promise, once the 101 is sent.
+    pub(crate) fn redeem(self: Box<Self>) -> OnUpgrade {
+        OnUpgrade::new(async move |upgraded| {
+            let Self { connection, agree, wire } = *self;
+            if agree.send(()).is_err() || connection.await.is_err() {
+                tracing::error!(target: "peregrine", "hyper did not hand over an upgrade");
+                return;
+            }
+            carry(upgraded, &wire).await;
+        })
+    }
+}
+
+/// Moves bytes between the connection and the protocol that took it over, until that ends.
+async fn carry(mut upgraded: Upgraded, wire: &Mutex<Wire>) {
+    let mut outgoing = Vec::new();
+    poll_fn(|context| {
+        receive(&mut upgraded, wire, context);
+        loop {
+            let room = upgraded.poll_room(context);
+            let mut locked = lock(wire);
+            locked.carrier.clone_from(context.waker());
+            if let Poll::Ready(Err(_)) = room {
+                locked.is_broken = true;
+                let wakers = [locked.reader.take(), locked.writer.take()];
+                drop(locked);
+                wakers.into_iter().flatten().for_each(Waker::wake);
+                return Poll::Ready(());
+            }
+            if locked.outgoing.is_empty() {
+                let is_over = locked.is_shut || locked.is_dropped;
+                return if is_over { Poll::Ready(()) } else { Poll::Pending };
+            }
+            if room.is_pending() {
+                return Poll::Pending;
+            }
+            std::mem::swap(&mut outgoing, &mut locked.outgoing);
+            let writer = locked.writer.take();
+            drop(locked);
+            if let Some(writer) = writer {
+                writer.wake();
+            }
+            upgraded.push(&outgoing);
+            outgoing.clear();
+        }
+    })
+    .await;
+}
+
+/// Receives the next bytes if those before were read.
+fn receive(upgraded: &mut Upgraded, wire: &Mutex<Wire>, context: &mut Context<'_>) {
+    {
+        let mut locked = lock(wire);
+        locked.carrier.clone_from(context.waker());
+        if !locked.incoming.is_empty() || locked.is_ended || locked.is_broken {
+            return;
+        }
+    }
+    let Poll::Ready(received) = upgraded.poll_recv(context) else { return };
+    let mut locked = lock(wire);
+    match received {
+        Ok(Some(bytes)) => locked.incoming = bytes,
+        Ok(None) => locked.is_ended = true,
+        Err(_) => locked.is_broken = true,
+    }
+    let reader = locked.reader.take();
+    drop(locked);
+    if let Some(reader) = reader {
+        reader.wake();
+    }
+}
+
+/// What hyper's end of the connection and ours share.
+struct Wire {
+    phase: Phase,
+    incoming: Bytes,
+    outgoing: Vec<u8>,
+    /// The peer ended its sending side.
+    is_ended: bool,
+    is_broken: bool,
+    /// The protocol ended its sending side.
+    is_shut: bool,
+    is_dropped: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// Whoever polls [`carry`].
+    carrier: Waker,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Hyper reads the canned request, and what it writes goes nowhere.
+    Canned,
+    /// The bytes are those of the connection.
+    Live,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Canned,
+            incoming: Bytes::from_static(CANNED),
+            outgoing: Vec::new(),
+            is_ended: false,
+            is_broken: false,
+            is_shut: false,
+            is_dropped: false,
+            reader: None,
+            writer: None,
+            carrier: Waker::noop().clone(),
+        }
+    }
+}
+
+/// Nothing that holds the lock panics.
+fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hyper's end of the connection.
+struct Io(Arc<Mutex<Wire>>);
+
+impl Read for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        mut buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut wire = lock(&self.0);
+        if wire.incoming.is_empty() {
+            if wire.is_broken {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            if wire.is_ended {
+                return Poll::Ready(Ok(()));
+            }
+            wire.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let count = wire.incoming.len().min(buffer.remaining());
+        buffer.put_slice(&wire.incoming[..count]);
+        wire.incoming.advance(count);
+        if wire.incoming.is_empty() && wire.phase == Phase::Live {
+            let carrier = wire.carrier.clone();
+            drop(wire);
+            carrier.wake();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut wire = lock(&self.0);
+        if wire.phase == Phase::Canned {
+            // The head is all that hyper writes before it hands the connection over.
+            if bytes.ends_with(b"\r\n\r\n") {
+                wire.phase = Phase::Live;
+            }
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        if wire.is_broken || wire.is_shut {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if wire.outgoing.len() >= UPGRADED_BYTES_MAX {
+            wire.writer = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let count = bytes.len().min(UPGRADED_BYTES_MAX - wire.outgoing.len());
+        wire.outgoing.extend_from_slice(&bytes[..count]);
+        let carrier = wire.carrier.clone();
+        drop(wire);
+        carrier.wake();
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut wire = lock(&self.0);
+        if wire.phase == Phase::Live {
+            wire.is_shut = true;
+            let carrier = wire.carrier.clone();
+            drop(wire);
+            carrier.wake();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        let mut wire = lock(&self.0);
+        wire.is_dropped = true;
+        let carrier = wire.carrier.clone();
+        drop(wire);
+        carrier.wake();
+    }
+}
+
+/// The body of the canned response.
+struct Nothing;
+
+impl HttpBody for Nothing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+/// The reverse: runs a protocol of ours on a connection that hyper hands over.
+///
+/// It runs as a local task, since ours stay on their thread.
+pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
+    tokio::task::spawn_local(async move {
+        let Ok(mut io) = theirs.await else { return };
+        let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
+        let outgoing = Outgoing::default();
+        let mut protocol = ours.run(Upgraded::new(reader, outgoing.clone()));
+        let mut traffic = Traffic { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
+        let mut is_over = false;
+        poll_fn(|context| {
+            is_over = is_over || protocol.as_mut().poll(context).is_ready();
+            traffic.poll_receive(&mut io, context);
+            match traffic.poll_send(&mut io, context) {
+                // What the protocol wrote last is sent before the connection ends.
+                Poll::Ready(Err(_)) => Poll::Ready(()),
+                Poll::Pending if traffic.is_idle() && is_over => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        })
+        .await;
+        let _ = poll_fn(|context| Pin::new(&mut io).poll_shutdown(context)).await;
+    });
+}
+
+/// Bytes on their way between hyper's connection and a protocol of ours.
+struct Traffic {
+    /// `None` when nothing more comes.
+    writer: Option<Writer>,
+    outgoing: Outgoing,
+    unsent: Vec<u8>,
+    sent: usize,
+}
+
+impl Traffic {
+    fn is_idle(&self) -> bool {
+        self.sent == self.unsent.len()
+    }
+
+    fn poll_receive(&mut self, io: &mut hyper::upgrade::Upgraded, context: &mut Context<'_>) {
+        while let Some(writer) = &self.writer {
+            if writer.poll_room(context) != Poll::Ready(Ok(())) {
+                return;
+            }
+            let mut space = [MaybeUninit::uninit(); 8192];
+            let mut buffer = ReadBuf::uninit(&mut space);
+            match Pin::new(&mut *io).poll_read(context, buffer.unfilled()) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    writer.push(Bytes::copy_from_slice(buffer.filled()));
+                }
+                Poll::Ready(result) => {
+                    let Some(writer) = self.writer.take() else { return };
+                    match result {
+                        Ok(()) => writer.finish(HeaderMap::new()),
+                        Err(_) => writer.fail(BodyError::Disconnected),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Never ready but by an error.
+    fn poll_send(
+        &mut self,
+        io: &mut hyper::upgrade::Upgraded,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.is_idle() {
+                self.unsent.clear();
+                self.sent = 0;
+                if self.outgoing.poll_take(context, &mut self.unsent).is_pending() {
+                    return match ready!(Pin::new(&mut *io).poll_flush(context)) {
+                        Ok(()) => Poll::Pending,
+                        Err(error) => self.failed(error),
+                    };
+                }
+            }
+            match ready!(Pin::new(&mut *io).poll_write(context, &self.unsent[self.sent..])) {
+                Ok(0) => return self.failed(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) => return self.failed(error),
+            }
+        }
+    }
+
+    fn failed(&mut self, error: io::Error) -> Poll<io::Result<()>> {
+        self.outgoing.close();
+        Poll::Ready(Err(error))
+    }
+}

@@ -1,0 +1,255 @@
+//! Tower layers around an application of ours.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use peregrine_mount::layer;
+use peregrine_web::extract::{Extension, Path, State};
+use peregrine_web::middleware::{Next, optional};
+use peregrine_web::upgrade::OnUpgrade;
+use peregrine_web::{App, HandlerExt, Request, Response};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use tower::ServiceBuilder;
+use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
+use tower::load_shed::LoadShedLayer;
+use tower_http::compression::CompressionLayer;
+use tower_http::cors::CorsLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::request_id::{MakeRequestUuid, SetRequestIdLayer};
+use tower_http::set_header::SetRequestHeaderLayer;
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
+
+const NAME: HeaderName = HeaderName::from_static("x-name");
+
+fn in_runtime<F: Future>(future: F) -> F::Output {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+#[test]
+fn the_layers_of_tower_http_work_around_handlers_that_are_not_send() {
+    let count = Rc::new(Cell::new(0));
+    let seen = Rc::clone(&count);
+    let handler = move |Path(name): Path<String>| {
+        seen.set(seen.get() + 1);
+        async move { name.repeat(1000) }
+    };
+    let layers = ServiceBuilder::new()
+        .layer(TraceLayer::new_for_http())
+        .layer(CorsLayer::permissive())
+        .layer(CompressionLayer::new())
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(5)));
+    let client = App::new().with(layer(layers)).get("/{name}", handler).test();
+    in_runtime(async {
+        let mut response = client
+            .get("/abc")
+            .header("origin", "http://a.example")
+            .header("accept-encoding", "gzip")
+            .send()
+            .await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.field("access-control-allow-origin"), Some("*"));
+        assert_eq!(response.field("content-encoding"), Some("gzip"));
+        let body = response.collect().await.expect("a whole body");
+        assert!(body.starts_with(&[0x1f, 0x8b]) && body.len() < 200, "{} bytes", body.len());
+        assert_eq!(count.get(), 1);
+        let preflight = client
+            .options("/abc")
+            .header("origin", "http://a.example")
+            .header("access-control-request-method", "PUT")
+            .send()
+            .await;
+        assert_eq!(preflight.status(), 200);
+        assert!(preflight.field("access-control-allow-methods").is_some());
+        assert_eq!(count.get(), 1, "cors answers a preflight itself");
+    });
+}
+
+#[test]
+fn a_layer_is_around_what_follows_it_in_its_scope_and_around_the_404_of_all() {
+    let stamp = |value| SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static(value));
+    let show = |request: Request| {
+        let all = request.parts.head.fields_named("x-name");
+        let all: Vec<_> = all.map(|value| String::from_utf8_lossy(value).into_owned()).collect();
+        all.join(",")
+    };
+    let app = App::new()
+        .get("/before", show)
+        .with(layer(stamp("outer")))
+        .get("/after", show)
+        .scope("/scope", |scope| scope.with(layer(stamp("inner"))).get("/{id}", show))
+        .get("/beside", show)
+        .fallback(show);
+    let client = app.test();
+    for (path, expected) in [
+        ("/before", ""),
+        ("/after", "outer"),
+        ("/scope/1", "outer,inner"),
+        ("/beside", "outer"),
+        ("/nowhere", "outer"),
+    ] {
+        assert_eq!(client.get(path).send_now().text(), expected, "{path}");
+    }
+}
+
+#[test]
+fn what_a_layer_leaves_alone_stays_as_it_was() {
+    async fn all(Path(id): Path<u8>, State(state): State<Rc<str>>, request: Request) -> String {
+        let parts = &request.parts;
+        let pattern = parts.pattern().unwrap_or("none").to_owned();
+        format!("{id} {state} {pattern} {} {:?}", parts.head.path(), parts.head.query())
+    }
+    let state: Rc<str> = "state".into();
+    let app = App::new()
+        .state(state)
+        .with(layer(TraceLayer::new_for_http()))
+        .with(layer(SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("long"))))
+        .get("/items/{id}", all);
+    let client = app.test();
+    let expected = r#"7 state /items/{id} /items/7 Some("x=y")"#;
+    assert_eq!(client.get("/items/7?x=y").send_now().text(), expected);
+    let repeated = client.get("/items/7?x=y").header("a", "1").header("b", "2").header("a", "3");
+    assert_eq!(repeated.send_now().text(), expected);
+}
+
+#[test]
+fn extensions_and_bodies_go_through() {
+    use tower_http::request_id::RequestId;
+    async fn echo(Extension(id): Extension<RequestId>, body: Bytes) -> (StatusCode, Bytes) {
+        let is_uuid = id.header_value().len() == 36;
+        (if is_uuid { StatusCode::CREATED } else { StatusCode::BAD_REQUEST }, body)
+    }
+    let id = SetRequestIdLayer::new(NAME, MakeRequestUuid);
+    let client = App::new().with(layer(id)).post("/", echo).test();
+    let response = client.post("/").body("abc").send_now();
+    assert_eq!((response.status().as_u16(), response.text().as_str()), (201, "abc"));
+    let response = client.post("/").pieces(["a", "b", "c"]).send_now();
+    assert_eq!((response.status().as_u16(), response.text().as_str()), (201, "abc"));
+}
+
+#[test]
+fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
+    let small = async |body: Bytes| body;
+    let app = App::new()
+        .post("/route", small.body_limit(3))
+        .with(layer(RequestBodyLimitLayer::new(10)))
+        .post("/layer", small.body_limit(100))
+        .post("/both", small.body_limit(3));
+    let client = app.test();
+    for (path, length, status) in [
+        ("/route", 3, 200),
+        ("/route", 4, 413),
+        ("/layer", 10, 200),
+        ("/layer", 11, 413),
+        ("/both", 3, 200),
+        ("/both", 4, 413),
+    ] {
+        let body = "x".repeat(length);
+        let response = client.post(path).body(body.clone()).send_now();
+        assert_eq!(response.status(), status, "{path} {length}");
+    }
+    // A stream beyond the route's limit is noticed too, though the layer changed the body's type.
+    let response = client.post("/both").pieces(["xx", "xx"]).send_now();
+    assert_eq!(response.status(), 413);
+}
+
+#[test]
+fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
+    async fn sleep() -> &'static str {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        "slept"
+    }
+    in_runtime(async {
+        let waits = App::new().with(layer(ConcurrencyLimitLayer::new(2))).get("/", sleep).test();
+        let start = tokio::time::Instant::now();
+        let calls: Vec<_> = (0..6).map(|_| waits.get("/").send()).collect();
+        for response in join_all(calls).await {
+            assert_eq!(response.status(), 200);
+        }
+        assert_eq!(start.elapsed().as_secs(), 3, "two at a time");
+
+        let shed = ServiceBuilder::new()
+            .layer(LoadShedLayer::new())
+            .layer(GlobalConcurrencyLimitLayer::new(2));
+        let sheds = App::new().with(layer(shed)).get("/", sleep).test();
+        let calls: Vec<_> = (0..6).map(|_| sheds.get("/").send()).collect();
+        let responses = join_all(calls).await;
+        let refused = responses.iter().filter(|response| response.status() == 500);
+        assert_eq!(refused.count(), 4);
+        assert_eq!(sheds.get("/").send().await.status(), 200);
+    });
+}
+
+/// Polls all of `futures` at once.
+async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut outputs: Vec<_> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in futures.iter_mut().zip(&mut outputs) {
+            if output.is_none()
+                && let std::task::Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                *output = Some(value);
+            }
+        }
+        if outputs.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+#[test]
+fn a_layer_may_be_optional_and_inside_a_middleware_of_its_own() {
+    struct Always<M>(M);
+    impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
+        async fn run<S: peregrine_web::Service>(&self, request: Request, next: &S) -> Response {
+            self.0.run(request, next).await
+        }
+    }
+    let stamp = || {
+        let value = HeaderValue::from_static("1");
+        layer(tower_http::set_header::SetResponseHeaderLayer::appending(NAME, value))
+    };
+    let app = App::new()
+        .with(optional(Some(stamp())))
+        .get("/one", || "")
+        .with(Always(stamp()))
+        .get("/two", || "");
+    let client = app.test();
+    assert_eq!(client.get("/one").send_now().fields_named("x-name").count(), 1);
+    assert_eq!(client.get("/two").send_now().fields_named("x-name").count(), 2);
+    let none = optional((false).then(stamp));
+    let client = App::new().with(none).get("/", || "").test();
+    assert_eq!(client.get("/").send_now().field("x-name"), None);
+}
+
+#[test]
+fn a_middleware_of_ours_and_a_layer_nest_in_the_order_given() {
+    let ours = async |request: Request, next: Next<'_>| {
+        let response = next.run(request).await;
+        let order = response.fields.get(&NAME).map_or("none", |_| "layer first");
+        response.with_field(header::VIA, HeaderValue::from_static(order))
+    };
+    let stamp = HeaderValue::from_static("1");
+    let stamp = tower_http::set_header::SetResponseHeaderLayer::overriding(NAME, stamp);
+    let client = App::new().with(ours).with(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_now().field("via"), Some("layer first"));
+}
+
+#[test]
+fn an_upgrade_goes_through_a_layer() {
+    let upgrade = || {
+        let echo = OnUpgrade::new(|_| async {});
+        Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo)
+    };
+    let app = App::new().with(layer(TraceLayer::new_for_http())).get("/", upgrade);
+    let mut response = app.test().get("/").send_now().into_response();
+    assert!(response.take_upgrade().is_some());
+}

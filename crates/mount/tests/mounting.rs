@@ -1,0 +1,209 @@
+//! Tower services under an application of ours: what they see, and what becomes of what they say.
+
+use axum::Router;
+use axum::extract::{ConnectInfo, OriginalUri as AxumOriginalUri, Path, State};
+use axum::response::IntoResponse;
+use axum::routing::{any, get, post};
+use axum::{Extension, Json};
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode, Uri};
+use peregrine_mount::{Mount, OriginalUri, SendBody, tower};
+use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::{App, Request, SlashPolicy};
+use std::net::SocketAddr;
+
+async fn seen(method: Method, uri: Uri) -> String {
+    format!("{method} {uri}")
+}
+
+#[test]
+fn a_router_with_a_state_answers_as_under_axum() {
+    let router = Router::new()
+        .route(
+            "/{name}",
+            get(async |State(count): State<u8>, Path(name): Path<String>| Json((name, count))),
+        )
+        .with_state(7);
+    let client = App::new().subtree("/", tower(router)).test();
+    let response = client.get("/a").send_now();
+    assert_eq!(response.field("content-type"), Some("application/json"));
+    assert_eq!(response.text(), r#"["a",7]"#);
+    assert_eq!(client.post("/a").send_now().status(), 405);
+    assert_eq!(client.get("/a/b").send_now().status(), 404);
+}
+
+#[test]
+fn a_mounted_service_sees_the_path_below_its_prefix() {
+    let router = Router::new().fallback(any(seen));
+    let app = App::new()
+        .get("/", || "ours")
+        .get("/api/ours", || "ours")
+        .mount("/api", router.clone())
+        .scope("/v1/{tenant}", |scope| scope.mount("/deep/", router.clone()))
+        .mount("/with%20space", router);
+    let client = app.test();
+    let rows = [
+        ("/", "ours"),
+        ("/api/ours", "ours"),
+        ("/api", "GET /"),
+        ("/api/", "GET /"),
+        ("/api?a=b", "GET /?a=b"),
+        ("/api/?a=b", "GET /?a=b"),
+        ("/api/x", "GET /x"),
+        ("/api/x/", "GET /x/"),
+        ("/api/x//y?z", "GET /x//y?z"),
+        ("/api/%2Fx", "GET /%2Fx"),
+        ("/v1/acme/deep", "GET /"),
+        ("/v1/acme/deep/er", "GET /er"),
+        ("/with%20space/x", "GET /x"),
+        ("http://example.com/api/x?y", "GET http://example.com/x?y"),
+    ];
+    for (target, expected) in rows {
+        assert_eq!(client.get(target).send_now().text(), expected, "{target}");
+    }
+    assert_eq!(client.get("/apix").send_now().status(), 404);
+    assert_eq!(client.get("/other").send_now().status(), 404);
+}
+
+#[test]
+fn a_service_at_the_root_gets_every_method_and_path_that_has_no_route() {
+    let router = Router::new().fallback(any(seen));
+    let client = App::new().get("/ours", || "ours").mount("/", router).test();
+    for method in ["GET", "POST", "OPTIONS", "PURGE", "TRACE"] {
+        let method = Method::from_bytes(method.as_bytes()).expect("a token");
+        for target in ["/", "/x", "/x/y/", "//", "//x", "/%ff"] {
+            let response = client.request(method.clone(), target).send_now();
+            assert_eq!(response.text(), format!("{method} {target}"));
+        }
+    }
+    assert_eq!(client.get("/ours").send_now().text(), "ours");
+    assert_eq!(client.post("/ours").send_now().text(), "POST /ours");
+}
+
+#[test]
+fn a_mount_fits_every_slash_policy() {
+    for policy in [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore] {
+        let router = Router::new().fallback(any(seen));
+        let client = App::new().slash_policy(policy).mount("/api", router).test();
+        assert_eq!(client.get("/api").send_now().text(), "GET /", "{policy:?}");
+        assert_eq!(client.get("/api/").send_now().text(), "GET /", "{policy:?}");
+    }
+}
+
+#[test]
+fn the_whole_target_is_among_the_extensions() {
+    async fn both(Extension(OriginalUri(whole)): Extension<OriginalUri>, uri: Uri) -> String {
+        format!("{whole} {uri}")
+    }
+    let client = App::new().mount("/api", Router::new().route("/x", get(both))).test();
+    assert_eq!(client.get("/api/x?y").send_now().text(), "/api/x?y /x?y");
+    // Axum's own extractor sees what axum was given.
+    let axum = async |AxumOriginalUri(uri): AxumOriginalUri| uri.to_string();
+    let client = App::new().mount("/api", Router::new().route("/x", get(axum))).test();
+    assert_eq!(client.get("/api/x").send_now().text(), "/x");
+}
+
+#[test]
+fn fields_arrive_as_they_were_sent_and_come_back_as_they_were_set() {
+    async fn fields(headers: HeaderMap) -> impl IntoResponse {
+        let values: Vec<_> = headers.get_all("x-many").iter().collect();
+        let text = format!("{} {} {values:?}", headers["x-one"].len(), headers["host"].len());
+        ([("set-cookie", "a=1"), ("x-same", "1")], [("x-other", "3")], text)
+    }
+    async fn twice() -> impl IntoResponse {
+        let mut headers = HeaderMap::new();
+        for value in ["a=1", "b=2", "c=3"] {
+            headers.append("set-cookie", value.parse().expect("a value"));
+        }
+        headers.append("x-last", "1".parse().expect("a value"));
+        (StatusCode::CREATED, headers)
+    }
+    let router = Router::new().route("/", get(fields)).route("/twice", get(twice));
+    let client = App::new().mount("/", router).test();
+    let request = client.get("/").header("x-many", "1").header("X-One", b"\xff\xfe".to_vec());
+    let response = request.header("X-Many", "2").send_now();
+    assert_eq!(response.text(), r#"2 12 ["1", "2"]"#);
+    assert_eq!(response.field("x-other"), Some("3"));
+    let response = client.get("/twice").send_now();
+    assert_eq!(response.status(), 201);
+    let cookies: Vec<_> = response.fields_named("set-cookie").collect();
+    assert_eq!(cookies, ["a=1", "b=2", "c=3"]);
+    assert_eq!(response.field("x-last"), Some("1"));
+}
+
+#[test]
+fn extensions_go_both_ways() {
+    #[derive(Clone)]
+    struct FromOutside(u8);
+    #[derive(Clone)]
+    struct FromInside(u8);
+    let outer = async |mut request: Request, next: peregrine_web::Next<'_>| {
+        request.parts.extensions_mut().insert(FromOutside(1));
+        let response = next.run(request).await;
+        let seen = response.extensions().and_then(|all| all.get::<FromInside>()).map(|it| it.0);
+        response.with_field(
+            http::HeaderName::from_static("x-seen"),
+            http::HeaderValue::from(u16::from(seen.unwrap_or(0))),
+        )
+    };
+    let inner = async |Extension(FromOutside(number)): Extension<FromOutside>| {
+        (Extension(FromInside(number + 1)), "ok")
+    };
+    let app = App::new().with(outer).mount("/", Router::new().route("/", get(inner)));
+    assert_eq!(app.test().get("/").send_now().field("x-seen"), Some("2"));
+}
+
+#[test]
+fn axum_gets_its_connect_info_in_either_way() {
+    async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
+        peer.to_string()
+    }
+    let router = Router::new().route("/", get(who));
+    let peer = Peer::Tcp("192.0.2.1:99".parse().expect("an address"));
+    let connection = || ConnectionInfo { peer: peer.clone(), ..ConnectionInfo::default() };
+    let app = App::new().mount("/", tower(router.clone()).connect_info(ConnectInfo));
+    assert_eq!(app.test().on(connection()).get("/").send_now().text(), "192.0.2.1:99");
+    let make = router.into_make_service_with_connect_info::<SocketAddr>();
+    let app = App::new().mount("/", make);
+    assert_eq!(app.test().on(connection()).get("/").send_now().text(), "192.0.2.1:99");
+}
+
+#[test]
+fn whole_bodies_arrive_and_leave_whole() {
+    let router = Router::new().route("/echo", post(async |body: Bytes| body)).route(
+        "/length",
+        post(async |body: axum::body::Body| {
+            use http_body::Body as _;
+            format!("{:?} {}", body.size_hint().exact(), body.is_end_stream())
+        }),
+    );
+    let client = App::new().mount("/", router).test();
+    for length in [0, 1, 8 * 1024, 8 * 1024 + 1, 1_000_000] {
+        let body = Bytes::from(vec![b'x'; length]);
+        let response = client.post("/echo").body(body.clone()).send_now();
+        assert_eq!(response.bytes(), body);
+        assert_eq!(response.into_response().body.length(), Some(length as u64));
+    }
+    assert_eq!(client.post("/length").body("abc").send_now().text(), "Some(3) false");
+    assert_eq!(client.post("/length").send_now().text(), "Some(0) true");
+}
+
+#[test]
+fn a_body_in_pieces_streams_through_both_ways() {
+    let echo = async |body: axum::body::Body| body;
+    let client = App::new().mount("/", Router::new().route("/echo", post(echo))).test();
+    let pieces: Vec<Bytes> = (0..100).map(|number| format!("{number};").into()).collect();
+    let whole = pieces.concat();
+    let response = client.post("/echo").pieces(pieces).send_now();
+    assert_eq!(response.bytes(), whole);
+}
+
+#[test]
+fn a_service_that_is_no_router_can_be_mounted() {
+    let echo = tower::service_fn(async |request: http::Request<SendBody>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(request.into_body()))
+    });
+    let client = App::new().mount("/", echo).test();
+    assert_eq!(client.post("/").body("abc").send_now().text(), "abc");
+    assert_eq!(client.post("/").pieces(["a", "b"]).send_now().text(), "ab");
+}

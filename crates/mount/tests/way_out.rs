@@ -1,0 +1,204 @@
+//! Applications of ours as tower services: the way out, to axum and hyper.
+
+use axum::Router;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use peregrine_mount::{into_make_service, into_tower, spawn_tower};
+use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::extract::Path;
+use peregrine_web::{App, Body, HandlerExt};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use tower::{Service, ServiceExt};
+
+fn in_runtime<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+async fn late() -> &'static str {
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    "late"
+}
+
+fn app() -> App {
+    let count = Rc::new(Cell::new(0));
+    App::new()
+        .get("/hello/{name}", async |Path(name): Path<String>| format!("hello {name}"))
+        .post("/echo", async |body: Body| body)
+        .post("/small", (async |body: Bytes| body).body_limit(3))
+        .get("/count", move || {
+            count.set(count.get() + 1);
+            count.get().to_string()
+        })
+        .get("/late", late.timeout(Duration::from_millis(10)))
+        .get("/panic", || -> &'static str { panic!("on purpose") })
+        .get("/peer", async |info: ConnectionInfo| info.peer.to_string())
+}
+
+fn get(path: &str) -> Request<Empty<Bytes>> {
+    Request::get(path).body(Empty::new()).expect("a request")
+}
+
+async fn text<B>(response: http::Response<B>) -> String
+where
+    B: http_body::Body<Error: std::fmt::Debug>,
+{
+    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+    String::from_utf8(bytes.into()).expect("text")
+}
+
+#[test]
+fn an_application_answers_as_a_tower_service() {
+    in_runtime(async {
+        let service = into_tower(app()).expect("sound");
+        let ask = |path: &'static str| service.clone().oneshot(get(path));
+        assert_eq!(text(ask("/hello/Ada").await.expect("cannot fail")).await, "hello Ada");
+        assert_eq!(text(ask("/count").await.expect("cannot fail")).await, "1");
+        assert_eq!(text(ask("/count").await.expect("cannot fail")).await, "2");
+        assert_eq!(ask("/nowhere").await.expect("cannot fail").status(), 404);
+        assert_eq!(ask("/late").await.expect("cannot fail").status(), 503);
+        let absolute = ask("http://example.com/hello/you").await.expect("cannot fail");
+        assert_eq!(text(absolute).await, "hello you");
+    });
+}
+
+#[test]
+fn head_has_the_length_of_get_and_no_body() {
+    in_runtime(async {
+        let service = into_tower(app()).expect("sound");
+        let request = Request::head("/hello/Ada").body(Empty::<Bytes>::new()).expect("a request");
+        let response = service.oneshot(request).await.expect("cannot fail");
+        assert_eq!(response.headers()["content-length"], "9");
+        assert_eq!(text(response).await, "");
+    });
+}
+
+#[test]
+fn a_body_is_held_against_the_limit_of_its_route_whatever_its_type() {
+    in_runtime(async {
+        let service = into_tower(app()).expect("sound");
+        for (body, status) in [("abc", 200), ("abcd", 413)] {
+            let request = Request::post("/small").body(Full::new(Bytes::from(body)));
+            let response = service.clone().oneshot(request.expect("a request")).await;
+            assert_eq!(response.expect("cannot fail").status(), status, "{body}");
+        }
+    });
+}
+
+#[test]
+fn a_request_that_breaks_a_rule_of_http_is_refused() {
+    in_runtime(async {
+        let service = into_tower(app()).expect("sound");
+        let request = Request::get("/hello/a").header("host", "a").header("host", "b");
+        let request = request.body(Empty::<Bytes>::new()).expect("a request");
+        assert_eq!(service.oneshot(request).await.expect("cannot fail").status(), 400);
+    });
+}
+
+#[test]
+fn facts_about_the_connection_are_taken_from_the_extensions() {
+    in_runtime(async {
+        let service = into_tower(app()).expect("sound");
+        let peer = Peer::Tcp("192.0.2.1:9".parse().expect("an address"));
+        let mut request = get("/peer");
+        request.extensions_mut().insert(ConnectionInfo { peer, ..ConnectionInfo::default() });
+        let response = service.oneshot(request).await.expect("cannot fail");
+        assert_eq!(text(response).await, "192.0.2.1:9");
+    });
+}
+
+#[test]
+fn a_make_service_gives_clones_of_one_application() {
+    in_runtime(async {
+        let mut make = into_make_service(app()).expect("sound");
+        for expected in ["1", "2"] {
+            let service = make.call("a connection").await.expect("cannot fail");
+            let response = service.oneshot(get("/count")).await.expect("cannot fail");
+            assert_eq!(text(response).await, expected);
+        }
+    });
+}
+
+#[test]
+fn an_application_runs_inside_an_axum_router() {
+    in_runtime(async {
+        let ours = spawn_tower(app).expect("sound");
+        let router: Router = Router::new().nest_service("/ours", ours);
+        let ask = |request| router.clone().oneshot(request);
+        let hello = Request::get("/ours/hello/Ada").body(axum::body::Body::empty());
+        let response = ask(hello.expect("a request")).await.expect("cannot fail");
+        assert_eq!(text(response).await, "hello Ada");
+        let body = Bytes::from(vec![b'x'; 1_000_000]);
+        let pieces: Vec<_> = body
+            .chunks(1000)
+            .map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece)))
+            .collect();
+        let stream = axum::body::Body::from_stream(tokio_stream(pieces));
+        let echo = Request::post("/ours/echo").body(stream).expect("a request");
+        let response = ask(echo).await.expect("cannot fail");
+        assert_eq!(text(response).await.len(), body.len());
+    });
+}
+
+/// A stream that has all its pieces at once.
+fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T> {
+    struct Iter<I>(I);
+    impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
+        type Item = I::Item;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<I::Item>> {
+            std::task::Poll::Ready(self.0.next())
+        }
+    }
+    Iter(pieces.into_iter())
+}
+
+#[test]
+fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
+    in_runtime(async {
+        let ours = spawn_tower(app).expect("sound");
+        let response = ours.clone().oneshot(get("/panic")).await.expect("cannot fail");
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let response = ours.oneshot(get("/hello/again")).await.expect("cannot fail");
+        assert_eq!(text(response).await, "hello again");
+    });
+}
+
+#[test]
+fn a_dropped_call_ends_its_handler() {
+    struct OnDrop(tokio::sync::mpsc::UnboundedSender<&'static str>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            let _ = self.0.send("dropped");
+        }
+    }
+    in_runtime(async {
+        let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let ours = spawn_tower(move || {
+            App::new().get("/", move || {
+                let sender = sender.clone();
+                async move {
+                    let _ = sender.send("began");
+                    let _watch = OnDrop(sender);
+                    std::future::pending::<&'static str>().await
+                }
+            })
+        });
+        let call = ours.expect("sound").oneshot(get("/"));
+        let call = tokio::spawn(call);
+        assert_eq!(events.recv().await, Some("began"));
+        call.abort();
+        assert_eq!(events.recv().await, Some("dropped"));
+    });
+}
+
+#[test]
+fn an_application_that_contradicts_itself_is_not_spawned() {
+    let error = spawn_tower(|| App::new().get("/a", || "").get("/a", || "")).expect_err("twice");
+    assert!(error.to_string().contains("/a"), "{error}");
+}

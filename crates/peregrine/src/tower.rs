@@ -1,0 +1,256 @@
+//! Tower services, axum routers among them, in the place of an application or beside it.
+//!
+//! An axum program changes the line that serves, and keeps everything else:
+//!
+//! ```no_run
+//! use axum::{Router, routing::get};
+//!
+//! #[tokio::main]
+//! async fn main() {
+//!     let app = Router::new().route("/", get(async || "Hello, World!"));
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await.unwrap();
+//!     peregrine::tower::serve(listener, app).await.unwrap(); // was: axum::serve(listener, app)
+//! }
+//! ```
+//!
+//! [`Mount::mount`] puts a service under a prefix beside routes of ours, [`layer()`] puts a tower
+//! layer around them, and [`into_tower`] and [`spawn_tower`] are the way out: an application of ours
+//! under hyper or axum. All of it comes from `peregrine_mount`.
+
+use crate::error::Error;
+use crate::running::{Handle, Running};
+use crate::server::{IntoApplication, Server, report};
+use crate::signals::Signals;
+pub use peregrine_mount::*;
+use peregrine_web::application::Application;
+use peregrine_web::{App, BuildError};
+use std::fmt;
+use std::net::TcpListener;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use tokio::sync::oneshot;
+
+impl<R: Reach> IntoApplication for Tower<R> {
+    fn into_application(self) -> Result<Application, BuildError> {
+        App::new().mount("/", self).build()
+    }
+}
+
+impl Server {
+    /// Serves a tower service, such as an axum `Router`, as [`Server::serve`] serves an application.
+    /// Each worker has a clone of it.
+    ///
+    /// ```no_run
+    /// use axum::{Router, routing::get};
+    /// use peregrine::Server;
+    ///
+    /// fn main() -> peregrine::Result<()> {
+    ///     let app = Router::new().route("/", get(async || "Hello, World!"));
+    ///     Server::bind("127.0.0.1:3000").serve_tower(app)
+    /// }
+    /// ```
+    ///
+    /// A clone of an axum router shares its routes and states with all others, which costs a little
+    /// where several cores count references to them; `.serve(move || tower(make_router()))` makes
+    /// one for each worker instead.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn serve_tower<Via, T>(self, service: T) -> Result<(), Error>
+    where
+        T: IntoTower<Via>,
+        T::Reach: Send,
+    {
+        let tower = service.into_tower();
+        self.serve(move || tower.clone())
+    }
+
+    /// Starts serving a tower service and returns at once, as [`Server::start`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn start_tower<Via, T>(self, service: T) -> Result<Running, Error>
+    where
+        T: IntoTower<Via>,
+        T::Reach: Send,
+    {
+        let tower = service.into_tower();
+        self.start(move || tower.clone())
+    }
+}
+
+/// Where [`serve`] listens: an address, as [`Server::bind`] takes it, or a listener of the standard
+/// library or of tokio.
+///
+/// With an address each worker has a socket of its own; a listener is shared by all of them.
+#[derive(Debug)]
+pub enum Entrance {
+    /// An address.
+    Address(String),
+    /// A bound listener.
+    Listener(TcpListener),
+    /// A listener that tokio did not give back, with the reason.
+    Lost(std::io::Error),
+}
+
+impl From<&str> for Entrance {
+    fn from(address: &str) -> Self {
+        Self::Address(address.to_owned())
+    }
+}
+
+impl From<String> for Entrance {
+    fn from(address: String) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl From<TcpListener> for Entrance {
+    fn from(listener: TcpListener) -> Self {
+        Self::Listener(listener)
+    }
+}
+
+impl From<tokio::net::TcpListener> for Entrance {
+    fn from(listener: tokio::net::TcpListener) -> Self {
+        // The workers' driver decides how its descriptors wait.
+        let listener = listener
+            .into_std()
+            .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
+        listener.map_or_else(Self::Lost, Self::Listener)
+    }
+}
+
+/// Serves a tower service from within a tokio program: what `axum::serve` is for axum.
+///
+/// The workers have threads of their own; the caller's runtime only waits. It waits until SIGTERM
+/// or Ctrl-C unless [`Serving::with_graceful_shutdown`] says until when. Dropping the future cuts
+/// all connections.
+///
+/// ```no_run
+/// # async fn run() -> peregrine::Result<()> {
+/// use axum::{Router, extract::ConnectInfo, routing::get};
+/// use std::net::SocketAddr;
+///
+/// async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
+///     peer.to_string()
+/// }
+/// let app = Router::new().route("/", get(who));
+/// peregrine::tower::serve("0.0.0.0:3000", app.into_make_service_with_connect_info::<SocketAddr>())
+///     .with_graceful_shutdown(async { tokio::signal::ctrl_c().await.unwrap() })
+///     .await
+/// # }
+/// ```
+pub fn serve<Via, T>(entrance: impl Into<Entrance>, service: T) -> Serving<T::Reach>
+where
+    T: IntoTower<Via>,
+    T::Reach: Send,
+{
+    let server = match entrance.into() {
+        Entrance::Address(address) => Ok(Server::bind(address)),
+        Entrance::Listener(listener) => Ok(Server::new().listener(listener)),
+        Entrance::Lost(cause) => {
+            Err(Error::Bind { address: "(a listener of tokio)".to_owned(), cause })
+        }
+    };
+    Serving { server, tower: service.into_tower(), until: None }
+}
+
+type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A server that begins when it is awaited. [`serve`] makes one.
+#[must_use = "a server does nothing until it is awaited"]
+pub struct Serving<R> {
+    server: Result<Server, Error>,
+    tower: Tower<R>,
+    until: Option<Signal>,
+}
+
+impl<R> Serving<R> {
+    /// Shuts down in order when `signal` ends, instead of at SIGTERM or Ctrl-C: no new connections,
+    /// idle ones closed at once, and what is busy has until
+    /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
+    pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.until = Some(Box::pin(signal));
+        self
+    }
+
+    /// Changes the server: limits, the number of workers, the driver, more places to listen, TLS.
+    ///
+    /// ```no_run
+    /// # async fn run(app: axum::Router) -> peregrine::Result<()> {
+    /// peregrine::tower::serve("127.0.0.1:3000", app).configure(|server| server.quiet()).await
+    /// # }
+    /// ```
+    pub fn configure(mut self, change: impl FnOnce(Server) -> Server) -> Self {
+        self.server = self.server.map(change);
+        self
+    }
+}
+
+impl<R: Reach + Send> Serving<R> {
+    async fn run(self) -> Result<(), Error> {
+        let Self { server, tower, until } = self;
+        let server = server?;
+        let quiet = server.is_quiet();
+        let signals =
+            if until.is_none() { Some(Signals::listen().map_err(Error::Signals)?) } else { None };
+        let running = server.start_tower(tower)?;
+        let handle = running.handle();
+        let _cut = CutOnDrop(running.handle());
+        let (sender, mut ended) = oneshot::channel();
+        let wait = move || {
+            let stopped = match signals {
+                Some(signals) => running.wait_for(signals),
+                None => running.wait(),
+            };
+            let _ = sender.send(stopped);
+        };
+        let name = "peregrine-wait".to_owned();
+        std::thread::Builder::new().name(name).spawn(wait).map_err(Error::Worker)?;
+        if let Some(until) = until {
+            let mut until = pin!(until);
+            let early = std::future::poll_fn(|context| {
+                if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(context) {
+                    return Poll::Ready(Some(stopped));
+                }
+                until.as_mut().poll(context).map(|()| None)
+            });
+            if let Some(stopped) = early.await {
+                return report(
+                    &stopped.expect("the thread that waits sends before it ends")?,
+                    quiet,
+                );
+            }
+            handle.shut_down();
+        }
+        report(&ended.await.expect("the thread that waits sends before it ends")?, quiet)
+    }
+}
+
+impl<R: Reach + Send> IntoFuture for Serving<R> {
+    type Output = Result<(), Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// Ends a server whose future is dropped.
+struct CutOnDrop(Handle);
+
+impl Drop for CutOnDrop {
+    fn drop(&mut self) {
+        self.0.cut();
+    }
+}
+
+impl<R> fmt::Debug for Serving<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving").field("server", &self.server).finish_non_exhaustive()
+    }
+}
