@@ -39,9 +39,15 @@ fn verify_takes_a_url_and_scenarios_for_it() {
     bench.lab(&format!("verify http://{right}/json")).expect(0).says(&["0 failed"]);
     let ended = bench.lab(&format!("verify http://{right}/json --scenario json,echo"));
     ended.expect(0).says(&["json: answers", "echo: answers"]);
+    // Keeping a closing connection open is told; a wrong answer is a failure.
     let rude = serve(Nature { habits: "keeps-open".to_owned(), ..Nature::default() });
-    let ended = bench.lab(&format!("verify http://{rude}/json")).expect(4);
-    ended.says(&["failed", "it left the connection open"]);
+    let ended = bench.lab(&format!("verify http://{rude}/json")).expect(0);
+    ended.says(&["warned", "it left the connection open"]);
+    let wrong =
+        Nature { lie: "wrong-body".to_owned(), from: "gate".to_owned(), ..Nature::default() };
+    let liar = serve(wrong);
+    let ended = bench.lab(&format!("verify http://{liar}/json --scenario json")).expect(4);
+    ended.says(&["failed", "wrong body"]);
     bench.lab("verify http://192.0.2.1/").expect(64).complains(&["192.0.2.1", "loopback only"]);
     bench.lab("verify http://nowhere").expect(64).complains(&["no address such as"]);
 }

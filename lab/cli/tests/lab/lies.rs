@@ -102,6 +102,22 @@ fn who_lies_at_the_gate_is_never_timed_and_who_ignores_close_is_told() {
 }
 
 #[test]
+fn who_ignores_close_is_turned_away_where_connections_are_made_anew() {
+    let keeps_open = Nature { habits: "keeps-open".to_owned(), ..honest() };
+    let bench = Bench::new()
+        .contender("honest", &honest())
+        .contender("other", &honest())
+        .contender("open", &keeps_open);
+    bench
+        .lab("run churn --contenders honest,other,open --blocks 6 --tolerate-noise --out runs")
+        .expect(4);
+    let file = bench.file("runs/churn-c2.json");
+    let reason = file.contender("open").unwrap().skipped.clone().unwrap();
+    assert!(reason.contains("close is obeyed"), "{reason}");
+    assert_ne!(verdict(&file, "other", Measure::ServerCpu).decision, Decision::Void);
+}
+
+#[test]
 fn a_reference_that_lies_ends_the_run_with_its_lie() {
     let bench =
         Bench::new().contender("liar", &liar("wrong-body", "gate")).contender("honest", &honest());
