@@ -62,9 +62,8 @@ fn family(file: &RunFile, measure: Measure, band: f64, second: &str) -> Vec<Verd
         .collect();
     for name in void {
         let ratio = ratio_of(file, name, reference, measure);
-        let reason = void_reason(file, name, measure)
-            .or_else(|| void_reference.clone())
-            .unwrap_or_default();
+        let reason =
+            void_reason(file, name, measure).or_else(|| void_reference.clone()).unwrap_or_default();
         found.push(Verdict {
             contender: name.to_owned(),
             reference: reference.to_owned(),

@@ -234,11 +234,7 @@ fn finished_level(entries: &[Entry], connections: usize) -> Result<Option<Vec<Ru
     paths.iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
-fn finished_blocks(
-    entries: &[Entry],
-    connections: usize,
-    kind: &Kind,
-) -> Vec<(Block, Vec<Check>)> {
+fn finished_blocks(entries: &[Entry], connections: usize, kind: &Kind) -> Vec<(Block, Vec<Check>)> {
     // Those of other kinds come with more than blocks: memory, capacities, the manner of an end.
     if !matches!(kind, Kind::Load) {
         return Vec::new();
