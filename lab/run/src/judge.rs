@@ -79,10 +79,15 @@ fn family(file: &RunFile, measure: Measure, band: f64, second: &str) -> Vec<Verd
     found
 }
 
+/// The widest noise within which *equivalent* still tells something, as a share.
+const EQUIVALENT_BAND_MAX: f64 = 0.10;
+
 fn verdict(name: &str, reference: &str, measure: Measure, judgement: &Judgement) -> Verdict {
     let (decision, more_blocks) = match judgement.verdict {
         Word::Faster => (Decision::Faster, None),
         Word::Slower => (Decision::Slower, None),
+        // Within a wide band almost anything is the same; a reader would take the word for more.
+        Word::Equivalent if judgement.band > EQUIVALENT_BAND_MAX => (Decision::CannotTell, None),
         Word::Equivalent => (Decision::Equivalent, None),
         Word::CannotTell { blocks_needed } => {
             (Decision::CannotTell, blocks_needed.and_then(|blocks| u32::try_from(blocks).ok()))
@@ -222,6 +227,14 @@ mod tests {
         let again = file.again.unwrap();
         assert!(again.band < 0.05, "{again:?}");
         assert!(file.verdicts.iter().all(|verdict| verdict.contender != "a (again)"));
+    }
+
+    #[test]
+    fn within_much_noise_nobody_is_called_equivalent() {
+        let mut file = file(&[("a", 1.0), ("b", 1.0), ("a (again)", 1.4)], 40);
+        judge(&mut file, PAIR, &MEASURES);
+        assert!(file.again.as_ref().unwrap().band > EQUIVALENT_BAND_MAX);
+        assert_eq!(decision(&file, "b", Measure::ServerCpu), Decision::CannotTell);
     }
 
     #[test]
