@@ -8,8 +8,8 @@ use peregrine_lab_run::error::RunError;
 /// The exit codes, as the help shows them.
 pub(crate) const HELP: &str = "\
 Exit codes: 0 all right; 1 a regression (compare --fail-if); 2 inconclusive; 3 the machine or the
-set-up is not fit; 4 wrong answers; 5 the client was the limit; 64 wrong usage; 74 a file could
-not be read or written; 130 interrupted.";
+set-up is not fit, or (audit) a number is impossible; 4 wrong answers; 5 the client was the limit;
+64 wrong usage; 74 a file could not be read or written; 130 interrupted.";
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
