@@ -61,7 +61,7 @@ fn machine(root: &Root, environment: Environment, stage: &Stage) -> Machine {
         memory_bytes: environment.memory_bytes.unwrap_or(0),
         system: system(root, &environment.system),
         kernel: environment.kernel,
-        governor: environment.governor,
+        governor: governor(root, environment.governor),
         turbo: turbo(root),
         smt: root
             .line("/sys/devices/system/cpu/smt/control")
@@ -82,6 +82,13 @@ fn machine(root: &Root, environment: Environment, stage: &Stage) -> Machine {
         load_before: load(root),
         ..Machine::default()
     }
+}
+
+/// A kernel without frequencies to steer has no governor, which is another thing than one that
+/// could not be read.
+fn governor(root: &Root, found: String) -> String {
+    let is_steered = root.exists("/sys/devices/system/cpu/cpu0/cpufreq");
+    if is_steered { found } else { "none".to_owned() }
 }
 
 fn system(root: &Root, fallback: &str) -> String {
