@@ -126,8 +126,8 @@ impl Lineup {
     ) -> Result<Up, RunError> {
         let up = stage.start(&arm.recipe, &arm.name)?;
         if let Some(contender) = self.contenders.iter_mut().find(|one| one.name == arm.name) {
-            contender.run.clone_from(&up.command.words);
-            contender.environment.clone_from(&up.command.environment);
+            // Its commands stay as the recipe has them: ports and folders are those of one start on
+            // one machine, and tell a reader nothing.
             contender.workers = stage.workers as u32;
         }
         let is_known = self.checks.iter().any(|check| check.contender.as_ref() == Some(&arm.name));

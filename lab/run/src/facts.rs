@@ -37,7 +37,7 @@ impl Facts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             is_modified: commit.ends_with('+'),
             commit: commit.trim_end_matches('+').to_owned(),
-            command: std::env::args().collect(),
+            command: command(std::env::args()),
         };
         Facts { machine: machine(&stage.root, environment, stage), tool }
     }
@@ -143,6 +143,17 @@ impl Disturbance {
         }
         machine.load_after = load(&stage.root);
     }
+}
+
+/// The command line, with the program's name alone instead of where it lies.
+fn command(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut words: Vec<String> = arguments.collect();
+    if let Some(program) = words.first_mut()
+        && let Some(name) = Path::new(program.as_str()).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
+    }
+    words
 }
 
 /// Seconds since 1970.
