@@ -113,6 +113,18 @@ pub trait Stream: 'static {
     /// The connection broke (`ECONNRESET` and the like). Bytes received before are returned first.
     fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>>;
 
+    /// The bytes of a chunk in memory that the caller may keep for as long as it likes, where that
+    /// takes no copy and wastes no more memory than the bytes need.
+    ///
+    /// A driver that receives large chunks into memory of their own gives it away here. The default
+    /// keeps nothing.
+    ///
+    /// # Errors
+    /// The chunk as it was: it is on loan, or fills too little of its memory.
+    fn keep(chunk: Self::Chunk) -> Result<Vec<u8>, Self::Chunk> {
+        Err(chunk)
+    }
+
     /// Sends all of `out`, then returns the same vector, emptied, for reuse.
     ///
     /// Dropping the future leaves the bytes to the driver, which goes on sending them in the

@@ -1,5 +1,6 @@
 //! Bytes that arrived and were not parsed yet.
 
+use bytes::Bytes;
 use std::ops::Deref;
 
 /// Unread bytes of one connection, contiguous.
@@ -64,6 +65,25 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
             self.owned.clear();
             self.owned.extend_from_slice(&chunk[self.read..]);
             self.read = 0;
+        }
+    }
+
+    /// Takes all unread bytes out without a copy, if `keep` gives the memory of the chunk that they
+    /// are in. Otherwise they stay.
+    pub(crate) fn take_kept(
+        &mut self,
+        keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
+    ) -> Option<Bytes> {
+        match keep(self.chunk.take()?) {
+            Ok(kept) => {
+                let unread = Bytes::from(kept).split_off(self.read);
+                self.clear();
+                Some(unread)
+            }
+            Err(chunk) => {
+                self.chunk = Some(chunk);
+                None
+            }
         }
     }
 

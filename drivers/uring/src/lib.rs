@@ -23,6 +23,8 @@ mod operation;
 mod park;
 mod probe;
 #[cfg(target_os = "linux")]
+mod receive;
+#[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]
 mod send;
