@@ -189,7 +189,8 @@ pub struct Options {
     /// Bytes of one receive buffer. Default 4,096, between 512 and 65,536.
     pub receive_buffer_bytes: usize,
     /// Receive buffers that one connection may have unread before the driver stops receiving for
-    /// it. Default 8.
+    /// it. Default 8. A driver may go on in fewer and larger pieces then, at most one of them unread
+    /// at a time.
     pub receive_ahead_max: usize,
     /// Microseconds to look for completions before sleeping in the kernel. Trades idle CPU for
     /// latency. Default 0: sleep at once.

@@ -141,6 +141,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_what_was_not_read() {
+        let owner = Rc::new(());
+        let mut inbox = Inbox::new();
+        inbox.push(lent(&owner, b"head, body"));
+        inbox.consume(6);
+        assert_eq!(inbox.take_kept(Err), None);
+        assert_eq!(inbox.unread(), b"body");
+        let kept = inbox.take_kept(|chunk| Ok(chunk.to_vec()));
+        assert_eq!(kept.as_deref(), Some(&b"body"[..]));
+        assert!(inbox.is_empty());
+        assert_eq!(inbox.take_kept(|chunk| Ok(chunk.to_vec())), None);
+        assert_eq!(Rc::strong_count(&owner), 1);
+    }
+
+    #[test]
     fn a_chunk_goes_back_as_soon_as_it_is_read_or_settled() {
         let owner = Rc::new(());
         let mut inbox = Inbox::new();

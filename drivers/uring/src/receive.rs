@@ -1,10 +1,10 @@
 //! The receiving side of a connection: when and how bytes are asked of the kernel.
 
 use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::{cqueue, opcode, squeue};
-use std::rc::Rc;
 
 use crate::buffers::GROUP;
 use crate::chunk::{Bytes, Chunk, Lent, Own};
@@ -265,8 +265,11 @@ impl Shared {
         let unread = connection.unread_chunks();
         match (connection.receiving, connection.pace) {
             (Receiving::Armed, Pace::Stream) if unread >= self.receive_ahead_max => {
-                connection.pace = Pace::Large;
                 self.end_receive(index, connection);
+                // Where the ring did not take it, the next chunk tries again.
+                if connection.receiving == Receiving::Ending {
+                    connection.pace = Pace::Large;
+                }
             }
             // A reader that asks later arms it then.
             (Receiving::Idle, Pace::Large) if unread > 0 || connection.receive_waiter.is_none() => {
@@ -320,6 +323,26 @@ impl Shared {
             } else {
                 self.arm_own(index, connection, self.buffers.bytes(), 0);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_follows_what_waits_in_the_socket() {
+        let moves = [
+            (Pace::Stream, true, Pace::Stream),
+            (Pace::Stream, false, Pace::Stream),
+            (Pace::Single, true, Pace::Large),
+            (Pace::Single, false, Pace::Stream),
+            (Pace::Large, true, Pace::Large),
+            (Pace::Large, false, Pace::Single),
+        ];
+        for (from, more_waits, to) in moves {
+            assert_eq!(from.after(more_waits), to, "{from:?}, {more_waits}");
         }
     }
 }

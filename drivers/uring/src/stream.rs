@@ -1,4 +1,4 @@
-//! One connection: receiving ahead into shared buffers, sending from memory it owns.
+//! One connection: a slot with two machines. `receive.rs` and `send.rs` drive them.
 //!
 //! The two directions are two machines in one small slot. The slot stays until the handle is gone
 //! *and* every operation had its final completion; the descriptor is closed then, not before,
