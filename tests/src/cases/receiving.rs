@@ -254,20 +254,17 @@ pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
         let flood = harness.large().min(1 << 18);
         let (listener, place) = harness.listen(&driver);
         let over = Rc::new(Cell::new(false));
-        let swallowed = Rc::new(Cell::new(0));
         for _ in 0..4 {
             let peer = harness.connect(&driver, &place);
             let stream = accept(&listener).await;
-            let (stop, swallowed) = (Rc::clone(&over), Rc::clone(&swallowed));
+            let stop = Rc::clone(&over);
             driver.spawn(
                 async move { while !stop.get() && peer.send(vec![7; flood]).await.is_ok() {} },
             );
             driver.spawn(async move {
                 while let Ok(chunk) = stream.recv().await
                     && !chunk.is_empty()
-                {
-                    swallowed.set(swallowed.get() + chunk.len());
-                }
+                {}
             });
         }
         let peer = harness.connect(&driver, &place);
@@ -277,9 +274,6 @@ pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
             peer.send(message.clone()).await.expect("the connection stands");
             let back = peer.recv_exact(50).await.expect("the connection stands");
             assert!(back == message, "bytes differ in round {round}");
-        }
-        while swallowed.get() < flood {
-            pause(&driver, A_WHILE / 20).await;
         }
         over.set(true);
     });
