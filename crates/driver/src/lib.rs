@@ -113,6 +113,18 @@ pub trait Stream: 'static {
     /// The connection broke (`ECONNRESET` and the like). Bytes received before are returned first.
     fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>>;
 
+    /// The bytes of a chunk in memory that the caller may keep for as long as it likes, where that
+    /// takes no copy and wastes no more memory than the bytes need.
+    ///
+    /// A driver that receives large chunks into memory of their own gives it away here. The default
+    /// keeps nothing.
+    ///
+    /// # Errors
+    /// The chunk as it was: it is on loan, or fills too little of its memory.
+    fn keep(chunk: Self::Chunk) -> Result<Vec<u8>, Self::Chunk> {
+        Err(chunk)
+    }
+
     /// Sends all of `out`, then returns the same vector, emptied, for reuse.
     ///
     /// Dropping the future leaves the bytes to the driver, which goes on sending them in the
@@ -177,7 +189,8 @@ pub struct Options {
     /// Bytes of one receive buffer. Default 4,096, between 512 and 65,536.
     pub receive_buffer_bytes: usize,
     /// Receive buffers that one connection may have unread before the driver stops receiving for
-    /// it. Default 8.
+    /// it. Default 8. A driver may go on in fewer and larger pieces then, at most one of them unread
+    /// at a time.
     pub receive_ahead_max: usize,
     /// Microseconds to look for completions before sleeping in the kernel. Trades idle CPU for
     /// latency. Default 0: sleep at once.

@@ -1,5 +1,6 @@
 //! Bytes that arrived and were not parsed yet.
 
+use bytes::Bytes;
 use std::ops::Deref;
 
 /// Unread bytes of one connection, contiguous.
@@ -67,6 +68,25 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         }
     }
 
+    /// Takes all unread bytes out without a copy, if `keep` gives the memory of the chunk that they
+    /// are in. Otherwise they stay.
+    pub(crate) fn take_kept(
+        &mut self,
+        keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
+    ) -> Option<Bytes> {
+        match keep(self.chunk.take()?) {
+            Ok(kept) => {
+                let unread = Bytes::from(kept).split_off(self.read);
+                self.clear();
+                Some(unread)
+            }
+            Err(chunk) => {
+                self.chunk = Some(chunk);
+                None
+            }
+        }
+    }
+
     /// Forgets everything, and keeps only a small buffer for the next connection.
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
         self.clear();
@@ -118,6 +138,21 @@ mod tests {
         assert_eq!(inbox.unread(), b"world!");
         inbox.consume(6);
         assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_not_read() {
+        let owner = Rc::new(());
+        let mut inbox = Inbox::new();
+        inbox.push(lent(&owner, b"head, body"));
+        inbox.consume(6);
+        assert_eq!(inbox.take_kept(Err), None);
+        assert_eq!(inbox.unread(), b"body");
+        let kept = inbox.take_kept(|chunk| Ok(chunk.to_vec()));
+        assert_eq!(kept.as_deref(), Some(&b"body"[..]));
+        assert!(inbox.is_empty());
+        assert_eq!(inbox.take_kept(|chunk| Ok(chunk.to_vec())), None);
+        assert_eq!(Rc::strong_count(&owner), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::link::Filled;
 use crate::worker::Until;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use peregrine_driver::Driver;
+use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::Event;
 use peregrine_proto::{BodyLength, HeadIndex, Reject};
 use peregrine_web::body::{Body, BodyError};
@@ -144,17 +144,25 @@ impl Upload {
         let Stage::Flowing(flow) = &mut self.0 else { return Ok(Some(Uploaded::Whole)) };
         // Small chunks go together: each piece costs more memory than a chunk of one byte.
         let mut piece = Vec::new();
+        let mut any = false;
         let step = loop {
             match receive(talk) {
                 Step::Data(bytes) => {
+                    any = true;
+                    if piece.is_empty()
+                        && let Some(kept) = keep(talk, &bytes)
+                    {
+                        flow.received += kept.len() as u64;
+                        flow.writer.push(kept);
+                        continue;
+                    }
                     piece.extend_from_slice(&talk.link.inbox.unread()[bytes.data]);
                     talk.link.inbox.consume(bytes.used);
                 }
                 step => break step,
             }
         };
-        let any = !piece.is_empty();
-        if any {
+        if !piece.is_empty() {
             flow.received += piece.len() as u64;
             flow.writer.push(Bytes::from(piece));
         }
@@ -246,6 +254,13 @@ fn receive<D: Driver>(talk: &mut Talk<'_, D>) -> Step {
             unreachable!("only data and an end come between a head and its response")
         }
     }
+}
+
+/// The data without a copy, if that can be: it is all there is, in a chunk whose memory may be kept.
+fn keep<D: Driver>(talk: &mut Talk<'_, D>, bytes: &Piece) -> Option<Bytes> {
+    let inbox = &mut *talk.link.inbox;
+    let is_all = bytes.data == (0..inbox.unread().len());
+    if is_all { inbox.take_kept(D::Stream::keep) } else { None }
 }
 
 fn trailers<D: Driver>(talk: &Talk<'_, D>) -> HeaderMap {

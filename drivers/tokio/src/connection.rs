@@ -1,11 +1,12 @@
 //! One accepted socket of either family, behind one set of polls.
 
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use peregrine_driver::Address;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
@@ -34,6 +35,20 @@ impl Connection {
         };
         ready!(read)?;
         Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// As `poll_read`, into the room that `bytes` has.
+    pub(crate) fn poll_read_more(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        // Dropping the future after one poll loses nothing, and the wake-up stays arranged.
+        match self {
+            Self::Tcp(socket) => pin!(socket.read_buf(bytes)).poll(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => pin!(socket.read_buf(bytes)).poll(context),
+        }
     }
 
     /// Waits until a read is worth trying.

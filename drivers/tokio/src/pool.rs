@@ -21,7 +21,7 @@ pub(crate) struct Pool {
     free: RefCell<Vec<Vec<u8>>>,
     made: Cell<usize>,
     buffers_max: usize,
-    buffer_bytes: usize,
+    pub(crate) buffer_bytes: usize,
     exhausted: Cell<u64>,
     waiting: Cell<usize>,
     freed: Notify,
@@ -95,9 +95,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Received bytes in a buffer of the worker's pool, to which it returns when dropped.
+/// Received bytes in a buffer of the worker's pool, to which it returns when dropped, or in memory
+/// of their own.
 pub struct Chunk {
-    /// Empty, without memory, in the chunk that marks the end.
+    /// Of full length if it is the pool's. Empty, without memory, in the chunk that marks the end.
     buffer: Vec<u8>,
     filled: usize,
     pool: Option<Rc<Pool>>,
@@ -108,6 +109,20 @@ impl Chunk {
     pub(crate) fn new(buffer: Vec<u8>, filled: usize, pool: Rc<Pool>) -> Self {
         debug_assert!(filled <= buffer.len(), "a read fills at most the buffer");
         Self { buffer, filled, pool: Some(pool) }
+    }
+
+    /// Bytes in memory of their own.
+    pub(crate) fn own(buffer: Vec<u8>) -> Self {
+        Self { filled: buffer.len(), buffer, pool: None }
+    }
+
+    /// The memory of a chunk that has its own, unless most of it is empty: whoever keeps bytes counts
+    /// the bytes, not the memory, which should be twice that at the most.
+    pub(crate) fn keep(mut self) -> Result<Vec<u8>, Self> {
+        if self.pool.is_none() && self.filled > 0 && self.filled >= self.buffer.capacity() / 2 {
+            return Ok(take(&mut self.buffer));
+        }
+        Err(self)
     }
 
     /// The end of the peer's sending side.

@@ -28,7 +28,13 @@ pub(crate) struct Shared {
     pub(crate) broken: Cell<Option<io::ErrorKind>>,
     /// The peer's end was received.
     ended: Cell<bool>,
+    /// The last read gave more than the pool's buffers hold, or as much: the next one is a large
+    /// one. Each read costs a system call, a wake-up of its reader and a piece of the reader's.
+    large: Cell<bool>,
 }
+
+/// Bytes of a large read. Larger ones gain nothing and make the other connections wait.
+const LARGE_BYTES: usize = 64 * 1024;
 
 /// What one attempt to receive led to.
 enum Receive {
@@ -45,6 +51,7 @@ impl Stream {
             output: Output::default(),
             broken: Cell::new(None),
             ended: Cell::new(false),
+            large: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
     }
@@ -69,6 +76,10 @@ impl peregrine_driver::Stream for Stream {
                 }
             }
         })
+    }
+
+    fn keep(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
+        chunk.keep()
     }
 
     fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {
@@ -103,6 +114,9 @@ impl Shared {
             return Poll::Ready(Ok(Receive::Chunk(Chunk::end())));
         }
         let mut connection = self.connection.borrow_mut();
+        if self.large.get() {
+            return self.poll_receive_large(&mut connection, context);
+        }
         let pool = &self.worker.pool;
         let Some(mut buffer) = pool.lease() else {
             ready!(connection.poll_readable(context))?;
@@ -122,11 +136,37 @@ impl Shared {
         match read {
             Ok(0) | Err(_) => pool.give_back(buffer),
             Ok(filled) => {
+                self.large.set(filled == buffer.len());
                 let chunk = Chunk::new(buffer, filled, Rc::clone(pool));
                 return Poll::Ready(Ok(Receive::Chunk(chunk)));
             }
         }
         Poll::Ready(self.end(read.err()).map(Receive::Chunk))
+    }
+
+    /// As `poll_receive`, into memory that is made when there is something to read, and not before:
+    /// a connection whose peer pauses holds none.
+    fn poll_receive_large(
+        &self,
+        connection: &mut Connection,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Receive>> {
+        let (bytes, read) = loop {
+            ready!(connection.poll_readable(context))?;
+            let mut bytes = Vec::with_capacity(LARGE_BYTES);
+            match ready!(connection.poll_read_more(context, &mut bytes)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break (bytes, read),
+            }
+        };
+        increment(&self.worker.figures.calls);
+        Poll::Ready(match read {
+            Ok(0) | Err(_) => self.end(read.err()).map(Receive::Chunk),
+            Ok(filled) => {
+                self.large.set(filled >= self.worker.pool.buffer_bytes);
+                Ok(Receive::Chunk(Chunk::own(bytes)))
+            }
+        })
     }
 
     /// Nothing more will be received. After a break the kernel, which tells an error only once,

@@ -15,8 +15,8 @@ pub(crate) enum Bytes {
     None,
     /// In one of the worker's shared buffers.
     Lent(Lent),
-    /// In memory of their own: see [`Relief`].
-    Own(Box<Relief>),
+    /// In memory of their own.
+    Own(Box<Own>),
 }
 
 /// A buffer that is ours until the drop.
@@ -37,13 +37,19 @@ impl Lent {
     }
 }
 
-/// Memory for one receive when all shared buffers are held by connections that nobody reads.
-/// Without it those could keep all others from being served.
-pub(crate) struct Relief {
-    /// The kernel's while the receive is armed.
-    pub(crate) memory: Box<[u8]>,
-    /// Bytes that came; 0 until then.
-    pub(crate) length: usize,
+/// Memory for one receive that takes no shared buffer: a large one, or one when all shared buffers are
+/// held by connections that nobody reads. Without the latter those could keep all others from being
+/// served.
+pub(crate) struct Own {
+    /// Empty, and its memory the kernel's, while the receive is armed.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Own {
+    /// Whoever keeps bytes counts the bytes, not the memory, which should be twice that at the most.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        self.bytes.len() >= self.bytes.capacity() / 2
+    }
 }
 
 impl Deref for Chunk {
@@ -57,7 +63,7 @@ impl Deref for Chunk {
             Bytes::Lent(lent) => unsafe {
                 lent.shared.buffers.read(lent.buffer(), lent.place as u32)
             },
-            Bytes::Own(relief) => &relief.memory[..relief.length],
+            Bytes::Own(own) => &own.bytes,
         }
     }
 }

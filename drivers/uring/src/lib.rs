@@ -5,8 +5,9 @@
 //! On other systems `probe` is all there is.
 //!
 //! Start reading at `worker.rs` (what a worker is made of) and `park.rs` (its loop); then
-//! `stream.rs` and `send.rs` for a connection. Memory that the kernel may touch is in two places:
-//! `buffers.rs` (received bytes) and `operation.rs` (bytes being sent).
+//! `stream.rs`, `receive.rs` and `send.rs` for a connection. Memory that the kernel may touch is in
+//! three places: `buffers.rs` (received bytes), `chunk.rs` (those of a large receive) and
+//! `operation.rs` (bytes being sent).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(target_os = "linux")]
@@ -22,6 +23,8 @@ mod operation;
 #[cfg(target_os = "linux")]
 mod park;
 mod probe;
+#[cfg(target_os = "linux")]
+mod receive;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]

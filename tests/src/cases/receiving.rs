@@ -138,6 +138,147 @@ pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
     });
 }
 
+/// The same in the middle of much that was received before, when a driver may receive in another
+/// way than at the beginning.
+pub fn a_receiver_that_pauses_in_a_flood_holds_its_peer_back(harness: &impl Harness) {
+    const FAR_TOO_MUCH: usize = 64 << 20;
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let sent = Rc::new(Cell::new(0));
+        let count = Rc::clone(&sent);
+        driver.spawn(async move {
+            for _ in 0..FAR_TOO_MUCH >> 16 {
+                if peer.send(vec![7; 1 << 16]).await.is_err() {
+                    return;
+                }
+                count.set(count.get() + (1 << 16));
+            }
+        });
+        let mut received = 0;
+        while received < harness.large().min(1 << 20) {
+            received += stream.recv().await.expect("nothing breaks the connection").len();
+        }
+        for _ in 0..10 {
+            pause(&driver, A_WHILE).await;
+        }
+        assert!(sent.get() < FAR_TOO_MUCH, "64 MiB went to a server that does not receive");
+        let more = stream.recv().await.expect("what was held back comes later");
+        assert!(!more.is_empty() && more.iter().all(|byte| *byte == 7));
+    });
+}
+
+/// However a driver receives much and little in turn, kept memory and dropped futures in between,
+/// the bytes come whole and in order.
+pub fn a_flood_with_pauses_arrives_whole(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let message = pattern(6, harness.large().min(3 << 20));
+        let sent = message.clone();
+        let clock = driver.clone();
+        driver.spawn(async move {
+            let sizes = [1 << 19, 1, 4096, 70_000, 300, 1 << 20, 65_536, 8_192, 33];
+            let (mut rest, mut sizes) = (&sent[..], sizes.iter().cycle());
+            while !rest.is_empty() {
+                let size = rest.len().min(*sizes.next().expect("the sizes go round"));
+                peer.send(rest[..size].to_vec()).await.expect("the connection stands");
+                rest = &rest[size..];
+                if size < 10_000 {
+                    pause(&clock, A_WHILE / 20).await;
+                }
+            }
+            peer.half_close().await.expect("the connection stands");
+        });
+        assert!(receive_variously(&driver, &stream).await == message, "bytes differ");
+    });
+}
+
+/// Everything until the peer's end, by futures that are dropped now and then, with chunks whose
+/// memory is kept where it may be.
+async fn receive_variously<D: Driver>(driver: &D, stream: &D::Stream) -> Vec<u8> {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for attempt in 0.. {
+        let received = match attempt % 5 {
+            0 => polled_once(stream.recv()).await,
+            1 => first_of(stream.recv(), pause(driver, A_WHILE / 20)).await,
+            _ => Some(stream.recv().await),
+        };
+        match received.transpose().expect("nothing breaks the connection") {
+            None => {}
+            Some(chunk) if chunk.is_empty() => break,
+            Some(chunk) if attempt % 3 == 0 => all.push(chunk.to_vec()),
+            Some(chunk) => all.push(D::Stream::keep(chunk).unwrap_or_else(|chunk| chunk.to_vec())),
+        }
+        if attempt % 40 == 39 {
+            pause(driver, A_WHILE / 20).await;
+        }
+    }
+    all.concat()
+}
+
+/// A flood that ends anywhere, in order or not, gives what was sent before its end.
+pub fn a_flood_that_ends_is_received_to_its_last_byte(harness: &impl Harness) {
+    harness.check(async |driver| {
+        for count in [4_095, 4_096, 65_535, 65_536, 65_537, 300_000, 1_000_000] {
+            let (stream, peer) = harness.pair(&driver).await;
+            let message = pattern(7, harness.large().min(count));
+            let flood = async {
+                peer.send(message.clone()).await.expect("the connection stands");
+                peer.half_close().await.expect("the connection stands");
+            };
+            let all = both(flood, receive_all(&stream)).await.1;
+            assert!(all == message, "{} of {count} bytes came", all.len());
+            assert!(stream.recv().await.expect("the end is no error").is_empty());
+        }
+        let (stream, peer) = harness.pair(&driver).await;
+        let count = harness.large().min(300_000);
+        driver.spawn(async move {
+            peer.send(vec![7; count]).await.expect("the connection stands");
+            peer.reset().await;
+        });
+        let mut received = 0;
+        // A reset may take along what the kernel has not handed out yet.
+        while let Ok(chunk) = stream.recv().await {
+            if chunk.is_empty() {
+                break;
+            }
+            assert!(chunk.iter().all(|byte| *byte == 7));
+            received += chunk.len();
+        }
+        assert!(received <= count, "{received} of {count} bytes came");
+    });
+}
+
+/// Small messages are answered while other connections never stop to send.
+pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let flood = harness.large().min(1 << 18);
+        let (listener, place) = harness.listen(&driver);
+        let over = Rc::new(Cell::new(false));
+        for _ in 0..4 {
+            let peer = harness.connect(&driver, &place);
+            let stream = accept(&listener).await;
+            let stop = Rc::clone(&over);
+            driver.spawn(
+                async move { while !stop.get() && peer.send(vec![7; flood]).await.is_ok() {} },
+            );
+            driver.spawn(async move {
+                while let Ok(chunk) = stream.recv().await
+                    && !chunk.is_empty()
+                {}
+            });
+        }
+        let peer = harness.connect(&driver, &place);
+        driver.spawn(echo(accept(&listener).await));
+        for round in 0..5 {
+            let message = pattern(round, 50);
+            peer.send(message.clone()).await.expect("the connection stands");
+            let back = peer.recv_exact(50).await.expect("the connection stands");
+            assert!(back == message, "bytes differ in round {round}");
+        }
+        over.set(true);
+    });
+}
+
 /// A reset is an error, after the bytes that came before it, and stays one.
 pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harness) {
     harness.check(async |driver| {

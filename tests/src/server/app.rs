@@ -200,6 +200,7 @@ fn uploads(app: App) -> App {
         .post("/echo-limited", (async |body: Bytes| body).body_limit(1000))
         .post("/echo-large", (async |body: Bytes| body).body_limit(64 << 20))
         .post("/echo-stream", async |body: Body| body)
+        .post("/echo-slowly", echo_slowly.body_limit(64 << 20))
         .post("/ignore", || "ignored")
         .post("/ignore-after-wait", wait)
         .post("/read-after-wait", read_after_wait)
@@ -212,6 +213,17 @@ fn uploads(app: App) -> App {
 async fn read_after_wait(State(shared): State<Shared>, body: Bytes) -> Bytes {
     shared.wait().await;
     body
+}
+
+/// Pauses between the pieces.
+async fn echo_slowly(State(shared): State<Shared>, mut body: Body) -> Result<Vec<u8>, Problem> {
+    let mut all = Vec::new();
+    while let Some(piece) = body.next().await {
+        all.extend_from_slice(&piece?);
+        shared.consumed.add(1);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(all)
 }
 
 /// Reads a body as it comes.

@@ -99,6 +99,104 @@ pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), []);
 }
 
+/// A handler that pauses between pieces gets all of them, in order, and nothing is lost when the
+/// body stays away in between.
+pub async fn a_slow_handler_gets_a_large_body_whole<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let body = pattern(bench.large(if bench.is_virtual() { 150_000 } else { 1_500_000 }));
+    let mut peer = Peer::new(server.connect());
+    peer.post("/echo-slowly", &body);
+    assert!(peer.reply().await.body == body, "known length");
+    peer.send("POST /echo-slowly HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    peer.send(chunked(bench, &body));
+    assert!(peer.reply().await.body == body, "chunked");
+    peer.send(format!(
+        "POST /echo-slowly HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    ));
+    for part in body.chunks(body.len() / 7 + 1) {
+        peer.send(part);
+        bench.sleep(Duration::from_millis(5)).await;
+    }
+    assert!(peer.reply().await.body == body, "with pauses");
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// What follows a large body in the same breath is the next request.
+pub async fn a_request_behind_a_large_body_is_answered<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let mut lengths = Vec::new();
+    for length in [60_000, 65_536, 131_072, 200_000] {
+        let length = bench.large(length) + bench.choose(100);
+        lengths.push(length);
+        peer.post("/count", &pattern(length));
+        peer.get(&format!("/numbers/{length}"));
+    }
+    for length in lengths {
+        assert_eq!(peer.reply().await.text(), length.to_string());
+        assert_eq!(peer.reply().await.text(), length.to_string());
+    }
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A client that leaves in the middle of a large body is noticed, whatever was received of it.
+pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let length = bench.large(400_000);
+    let head = format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+    let part = pattern(length - 1 - bench.choose(length / 2));
+    let mut peer = Peer::new(server.connect());
+    peer.send(&head);
+    peer.send(&part);
+    peer.half_close();
+    let rest = peer.rest().await;
+    assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", rest.escape_ascii());
+    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    let before = shared.consumed.get();
+    assert!(before <= part.len(), "{before} of {} bytes were read", part.len());
+
+    let mut peer = Peer::new(server.connect());
+    peer.send(&head);
+    peer.send(&part);
+    bench.until("it is read", || shared.consumed.get() == before + part.len()).await;
+    peer.reset();
+    bench.until("the handler is gone", || shared.dropped.get() == 2).await;
+    assert_eq!(shared.finished.get(), 0);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-left", 2)]);
+}
+
+/// Large bodies on some connections do not keep small requests on others from being answered.
+pub async fn small_requests_are_answered_beside_large_bodies<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let body = pattern(bench.large(if bench.is_virtual() { 50_000 } else { 8_000_000 }));
+    let mut uploads = Vec::new();
+    for _ in 0..4 {
+        let mut peer = Peer::new(server.connect());
+        peer.post("/count", &body);
+        uploads.push(peer);
+    }
+    bench.until("the uploads have begun", || shared.started.get() > 0).await;
+    let mut peer = Peer::new(server.connect());
+    for _ in 0..10 {
+        peer.expect_alive().await;
+    }
+    for mut upload in uploads {
+        assert_eq!(upload.reply().await.text(), body.len().to_string());
+        upload.expect_alive().await;
+    }
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
 /// The interim 100 comes when the handler reads the body, and only then.
 pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);

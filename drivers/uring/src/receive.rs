@@ -1,0 +1,348 @@
+//! The receiving side of a connection: when and how bytes are asked of the kernel.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use io_uring::{cqueue, opcode, squeue};
+
+use crate::buffers::GROUP;
+use crate::chunk::{Bytes, Chunk, Lent, Own};
+use crate::operation::{Kind, Token};
+use crate::stream::{Connection, UringStream, current, operation_ended};
+use crate::task::Waiter;
+use crate::worker::Shared;
+
+/// The receiving machine.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Idle | Armed | a reader wants bytes or, after the first time, there is room for more |
+/// | Armed | Ending | too many chunks are unread, or the handle is gone |
+/// | Armed, Ending | Idle | the final completion came |
+/// | Armed, Ending | Starved | it came because no buffer was free |
+/// | Starved | Armed | buffers are free again, or the worker would sleep without one |
+/// | Starved | Idle | the same, and nobody waits |
+/// | Armed, Ending | Ended | the peer finished or the connection broke |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    Idle,
+    Armed,
+    Ending,
+    Starved,
+    /// With the error number, or 0 for the end of the peer's sending side.
+    Ended(i32),
+}
+
+/// How the next receive is made.
+///
+/// Every chunk costs a completion, a wake-up of its reader and a piece of the reader's, and one that
+/// is received by itself a submission too. Where many bytes come, they come in large chunks.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Stream | Large | too many chunks are unread |
+/// | Stream | Single | it waited for buffers |
+/// | Single | Large | more bytes wait in the socket |
+/// | Single | Stream | none do |
+/// | Large | Single | none do |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// One operation for many chunks, each in a shared buffer.
+    Stream,
+    /// One operation for one chunk in a shared buffer.
+    Single,
+    /// One operation for one chunk of up to [`LARGE_BYTES`] in memory of its own, and only when its
+    /// reader waits for it. It takes what is in the socket and never waits for more, so that a
+    /// connection whose peer pauses holds no such memory.
+    Large,
+}
+
+/// Bytes of a large receive. Larger ones gain nothing and make the other connections wait.
+const LARGE_BYTES: usize = 64 * 1024;
+
+impl UringStream {
+    pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
+        let shared = &self.shared;
+        let mut streams = shared.streams.borrow_mut();
+        let connection = &mut streams[self.index as usize];
+        let bytes = connection.next_bytes(shared);
+        let wants_more = match connection.pace {
+            Pace::Large => bytes.is_none(),
+            Pace::Stream | Pace::Single => connection.unread_chunks() < shared.receive_ahead_max,
+        };
+        if connection.receiving == Receiving::Idle && wants_more {
+            shared.arm_receive(self.index, connection);
+        }
+        if let Some(bytes) = bytes {
+            return Poll::Ready(Ok(Chunk { bytes }));
+        }
+        match connection.receiving {
+            Receiving::Ended(0) => return Poll::Ready(Ok(Chunk { bytes: Bytes::None })),
+            Receiving::Ended(code) => {
+                return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
+            }
+            _ => {}
+        }
+        let old = connection.receive_waiter.register(context, &shared.tasks);
+        drop(streams);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Connection {
+    fn receive_submitted(&mut self, submitted: io::Result<()>) {
+        self.receiving = match submitted {
+            Ok(()) => {
+                self.in_flight += 1;
+                Receiving::Armed
+            }
+            Err(error) => {
+                self.own.take_if(|own| own.bytes.is_empty());
+                Receiving::Ended(error.raw_os_error().unwrap_or(libc::ENOTCONN))
+            }
+        };
+    }
+
+    /// The oldest bytes that nobody has read.
+    fn next_bytes(&mut self, shared: &Rc<Shared>) -> Option<Bytes> {
+        if let Some(own) = self.own.take_if(|own| !own.bytes.is_empty()) {
+            return Some(Bytes::Own(own));
+        }
+        let (buffer, length) = self.unread.pop(&shared.buffers)?;
+        Some(Bytes::Lent(Lent::new(Rc::clone(shared), buffer, length)))
+    }
+
+    pub(crate) fn unread_chunks(&self) -> usize {
+        let own = self.own.as_ref().is_some_and(|own| !own.bytes.is_empty());
+        self.unread.len() + usize::from(own)
+    }
+}
+
+impl Pace {
+    /// The pace after the final completion of a receive.
+    fn after(self, more_waits: bool) -> Self {
+        match (self, more_waits) {
+            (Self::Stream, _) => Self::Stream,
+            (Self::Single | Self::Large, true) => Self::Large,
+            (Self::Single, false) => Self::Stream,
+            (Self::Large, false) => Self::Single,
+        }
+    }
+}
+
+impl Shared {
+    fn arm_receive(&self, index: u32, connection: &mut Connection) {
+        let entry = match connection.pace {
+            Pace::Stream => opcode::RecvMulti::new(connection.target(), GROUP).build(),
+            Pace::Single => {
+                let bytes = self.buffers.bytes() as u32;
+                opcode::Recv::new(connection.target(), std::ptr::null_mut(), bytes)
+                    .buf_group(GROUP)
+                    .build()
+                    .flags(squeue::Flags::BUFFER_SELECT)
+            }
+            Pace::Large => return self.arm_own(index, connection, LARGE_BYTES, libc::MSG_DONTWAIT),
+        };
+        // SAFETY: the kernel writes to memory of the registered buffers only, which `Shared` keeps
+        // until the ring is closed, and which it lends out only while the kernel does not own it.
+        let submitted = unsafe { self.submit(entry, connection.token(Kind::Receive, index)) };
+        connection.receive_submitted(submitted);
+    }
+
+    /// Receives once into memory of the chunk's own, at most `bytes` bytes.
+    fn arm_own(&self, index: u32, connection: &mut Connection, bytes: usize, flags: i32) {
+        let own = connection.own.insert(Box::new(Own { bytes: Vec::with_capacity(bytes) }));
+        let start = own.bytes.as_mut_ptr();
+        let entry = opcode::Recv::new(connection.target(), start, bytes as u32).flags(flags);
+        // SAFETY: the slot owns the memory, which has room for `bytes` bytes. While the receive is
+        // armed it is neither read, since the vector is empty, nor dropped: the slot stays because of
+        // `in_flight`, and `own` is taken away by the completion or, with bytes, by a reader after
+        // it.
+        let submitted =
+            unsafe { self.submit(entry.build(), connection.token(Kind::Receive, index)) };
+        connection.receive_submitted(submitted);
+    }
+
+    pub(crate) fn end_receive(&self, index: u32, connection: &mut Connection) {
+        let target = connection.token(Kind::Receive, index);
+        if self.cancel(target, Kind::CancelStream).is_ok() {
+            connection.in_flight += 1;
+            connection.receiving = Receiving::Ending;
+        }
+    }
+
+    pub(crate) fn on_receive(&self, token: Token, result: i32, flags: u32) {
+        let buffer = cqueue::buffer_select(flags);
+        if let Some(buffer) = buffer {
+            self.buffers.take(buffer);
+        }
+        let mut waiter = Waiter::NONE;
+        {
+            let mut streams = self.streams.borrow_mut();
+            let connection = current(&mut streams, token).filter(|found| !found.closing);
+            if let Some(connection) = connection {
+                let more_waits =
+                    self.keep_received(connection, buffer, result) || cqueue::sock_nonempty(flags);
+                if !cqueue::more(flags) {
+                    connection.in_flight -= 1;
+                    if connection.receiving == Receiving::Armed {
+                        connection.pace = connection.pace.after(more_waits);
+                    }
+                    let unread = connection.unread_chunks();
+                    connection.receiving = self.after_receive(token, unread, result);
+                }
+                self.steer_receive(token.index, connection);
+                // A cancelled or starved receive has nothing to tell.
+                let ended = matches!(connection.receiving, Receiving::Ended(_));
+                if ended || connection.unread_chunks() > 0 {
+                    waiter = std::mem::take(&mut connection.receive_waiter);
+                }
+            } else {
+                if let Some(unread) = buffer {
+                    self.buffers.give_back(unread);
+                }
+                if !cqueue::more(flags) {
+                    operation_ended(&mut streams, token);
+                }
+            }
+        }
+        waiter.wake(&self.tasks);
+    }
+
+    /// True when the bytes filled the memory there was for them, so that more may be there: not
+    /// every kind of socket tells by itself.
+    fn keep_received(&self, connection: &mut Connection, buffer: Option<u16>, result: i32) -> bool {
+        match (buffer, usize::try_from(result).unwrap_or(0)) {
+            (Some(unused), 0) => {
+                self.buffers.give_back(unused);
+                false
+            }
+            (Some(buffer), length) => {
+                connection.unread.push(&self.buffers, buffer, length as u32);
+                length == self.buffers.bytes()
+            }
+            // One shot: the kernel is done with the memory, whether or not there are bytes in it.
+            (None, 0) => {
+                connection.own.take_if(|own| own.bytes.is_empty());
+                false
+            }
+            (None, length) => {
+                let own = connection.own.as_mut();
+                let bytes = &mut own.expect("bytes outside of the buffers come to their own").bytes;
+                assert!(length <= bytes.capacity(), "the kernel writes no more than there is room");
+                // SAFETY: the receive was for this vector, and the kernel has written the first
+                // `length` bytes of it.
+                unsafe { bytes.set_len(length) };
+                length == bytes.capacity()
+            }
+        }
+    }
+
+    /// The state after the final completion of a receive.
+    fn after_receive(&self, token: Token, unread: usize, result: i32) -> Receiving {
+        match -result {
+            0 => Receiving::Ended(0),
+            code if code < 0 => Receiving::Idle,
+            libc::ENOBUFS => {
+                self.buffers_exhausted.set(self.buffers_exhausted.get() + 1);
+                if unread == 0 {
+                    self.starved.borrow_mut().push_back((token.index, token.generation));
+                    Receiving::Starved
+                } else {
+                    // Its reader has something to do, and arms the receive when it comes back.
+                    Receiving::Idle
+                }
+            }
+            libc::ECANCELED | libc::EINTR | libc::EAGAIN => Receiving::Idle,
+            code => Receiving::Ended(code),
+        }
+    }
+
+    /// Keeps a connection from taking more than its share, and lets it go on when it may.
+    fn steer_receive(&self, index: u32, connection: &mut Connection) {
+        let unread = connection.unread_chunks();
+        match (connection.receiving, connection.pace) {
+            (Receiving::Armed, Pace::Stream) if unread >= self.receive_ahead_max => {
+                self.end_receive(index, connection);
+                // Where the ring did not take it, the next chunk tries again.
+                if connection.receiving == Receiving::Ending {
+                    connection.pace = Pace::Large;
+                }
+            }
+            // A reader that asks later arms it then.
+            (Receiving::Idle, Pace::Large) if unread > 0 || connection.receive_waiter.is_none() => {
+            }
+            (Receiving::Idle, _) if unread < self.receive_ahead_max && !self.ending.get() => {
+                // With nothing unread nobody else would arm it; the lack of buffers is found out.
+                if unread == 0 || self.buffers.free() > 0 {
+                    self.arm_receive(index, connection);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Arms the receives that ended for want of buffers, as far as there are buffers now.
+    pub(crate) fn feed_starved(&self) {
+        let mut free = self.buffers.free();
+        while free > 0 {
+            let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };
+            let mut streams = self.streams.borrow_mut();
+            let Some(connection) = streams.get_mut(index as usize) else { continue };
+            if connection.generation != generation
+                || connection.receiving != Receiving::Starved
+                || connection.closing
+            {
+                continue;
+            }
+            // One chunk for each that waited, so that the buffers go round.
+            connection.pace = Pace::Single;
+            self.arm_receive(index, connection);
+            free -= 1;
+        }
+    }
+
+    /// Before the worker sleeps without a free buffer: those who hold the buffers may never read,
+    /// so that everyone who waits for bytes gets memory for one receive.
+    pub(crate) fn relieve_starved(&self) {
+        loop {
+            let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };
+            let mut streams = self.streams.borrow_mut();
+            let Some(connection) = streams.get_mut(index as usize) else { continue };
+            if connection.generation != generation
+                || connection.receiving != Receiving::Starved
+                || connection.closing
+            {
+                continue;
+            }
+            if connection.receive_waiter.is_none() {
+                // The next reader arms it again.
+                connection.receiving = Receiving::Idle;
+            } else {
+                self.arm_own(index, connection, self.buffers.bytes(), 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_follows_what_waits_in_the_socket() {
+        let moves = [
+            (Pace::Stream, true, Pace::Stream),
+            (Pace::Stream, false, Pace::Stream),
+            (Pace::Single, true, Pace::Large),
+            (Pace::Single, false, Pace::Stream),
+            (Pace::Large, true, Pace::Large),
+            (Pace::Large, false, Pace::Single),
+        ];
+        for (from, more_waits, to) in moves {
+            assert_eq!(from.after(more_waits), to, "{from:?}, {more_waits}");
+        }
+    }
+}
