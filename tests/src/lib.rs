@@ -34,7 +34,6 @@ macro_rules! contract {
             receiving::a_receiver_that_pauses_in_a_flood_holds_its_peer_back,
             receiving::a_flood_with_pauses_arrives_whole,
             receiving::a_flood_that_ends_is_received_to_its_last_byte,
-            receiving::small_messages_get_through_beside_floods,
             receiving::a_broken_connection_does_not_look_like_an_orderly_end,
             receiving::a_chunk_outlives_its_stream,
             receiving::both_directions_move_at_the_same_time,
@@ -92,6 +91,7 @@ macro_rules! contract_kernel {
                 kernel::a_handler_may_use_tokio_sockets,
                 kernel::a_waker_works_from_another_thread,
                 kernel::a_worker_that_only_waits_for_the_driver_needs_no_hold,
+                receiving::small_messages_get_through_beside_floods,
             );
         }
     };

@@ -249,6 +249,8 @@ pub fn a_flood_that_ends_is_received_to_its_last_byte(harness: &impl Harness) {
 }
 
 /// Small messages are answered while other connections never stop to send.
+///
+/// Only for kernels: virtual time stands still while anybody can go on.
 pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
     harness.check(async |driver| {
         let flood = harness.large().min(1 << 18);
