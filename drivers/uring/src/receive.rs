@@ -274,11 +274,13 @@ impl Shared {
             // A reader that asks later arms it then.
             (Receiving::Idle, Pace::Large) if unread > 0 || connection.receive_waiter.is_none() => {
             }
-            (Receiving::Idle, _) if unread < self.receive_ahead_max && !self.ending.get() => {
-                // With nothing unread nobody else would arm it; the lack of buffers is found out.
-                if unread == 0 || self.buffers.free() > 0 {
-                    self.arm_receive(index, connection);
-                }
+            // With nothing unread nobody else would arm it; the lack of buffers is found out.
+            (Receiving::Idle, _)
+                if unread < self.receive_ahead_max
+                    && !self.ending.get()
+                    && (unread == 0 || self.buffers.free() > 0) =>
+            {
+                self.arm_receive(index, connection);
             }
             _ => {}
         }
