@@ -11,10 +11,10 @@ use crate::exit;
 #[derive(Debug, Parser)]
 #[command(name = "lab", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Options {
-    /// The folder with contenders, scenarios and claims [usually found by itself].
+    /// The folder with contenders, scenarios and claims (usually found by itself).
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(crate) lab: Option<PathBuf>,
-    /// Where contenders are built [target/contenders].
+    /// Where contenders are built (target/contenders).
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(crate) target: Option<PathBuf>,
     #[command(subcommand)]
@@ -66,13 +66,13 @@ pub(crate) struct Rest {
 /// What all commands that start servers have in common.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Bench {
-    /// The servers' CPUs, such as 0,2-3 [half of the cores].
+    /// The servers' CPUs, such as 0,2-3 (half of the cores).
     #[arg(long, value_name = "LIST")]
     pub(crate) server_cpus: Option<String>,
-    /// The client's CPUs [the other half].
+    /// The client's CPUs (the other half).
     #[arg(long, value_name = "LIST")]
     pub(crate) client_cpus: Option<String>,
-    /// How many workers each server is told to have [one for each of its CPUs].
+    /// How many workers each server is told to have (one for each of its CPUs).
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<usize>,
     /// Do not build what is not built; leave it out.
@@ -99,7 +99,7 @@ pub(crate) struct Run {
     /// Contenders by name, or name=command; `all` is every one.
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "LIST")]
     pub(crate) contenders: Vec<String>,
-    /// Connections per server, level by level [those of the scenario].
+    /// Connections per server, level by level (those of the scenario).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) concurrency: Vec<usize>,
     /// All servers up at once, short slices in rotation: the default, unless --repeats is given.
@@ -121,7 +121,7 @@ pub(crate) struct Run {
     /// How long all of it may take; the design is planned to fit, and says what it can see.
     #[arg(long, value_parser = time, value_name = "TIME")]
     pub(crate) budget: Option<Duration>,
-    /// The contender that others are compared with [the first one].
+    /// The contender that others are compared with (the first one).
     #[arg(long, value_name = "NAME")]
     pub(crate) reference: Option<String>,
     /// The smallest difference that counts, such as 2%.
@@ -143,7 +143,7 @@ pub(crate) struct Compare {
     /// What is asked.
     #[arg(long, default_value = "json")]
     pub(crate) scenario: String,
-    /// Connections [64].
+    /// Connections (64).
     #[arg(long, default_value_t = 64)]
     pub(crate) concurrency: usize,
     /// The smallest difference that counts, such as 2%.
@@ -155,7 +155,7 @@ pub(crate) struct Compare {
     /// How many paired blocks.
     #[arg(long, default_value_t = 60)]
     pub(crate) blocks: usize,
-    /// Where the run file and the report go [nowhere].
+    /// Where the run file and the report go (nowhere).
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
@@ -197,7 +197,7 @@ pub(crate) struct Ladder {
 pub(crate) struct Verify {
     /// A contender by name, name=command, or an http:// URL on this machine.
     pub(crate) subject: String,
-    /// Which scenarios [all].
+    /// Which scenarios (all).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) scenario: Vec<String>,
     #[command(flatten)]
@@ -221,7 +221,7 @@ pub(crate) struct Report {
     /// Write forest.svg: the ratios of server CPU time as one picture.
     #[arg(long)]
     pub(crate) svg: bool,
-    /// Where they go [the folder of the run files].
+    /// Where they go (the folder of the run files).
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
 }
@@ -233,7 +233,7 @@ pub(crate) struct Reproduce {
     /// How long all of it may take.
     #[arg(long, value_parser = time, default_value = "15m")]
     pub(crate) budget: Duration,
-    /// Where run files and the report go [runs/CLAIM].
+    /// Where run files and the report go (runs/CLAIM).
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
