@@ -1,7 +1,6 @@
-//! What a client asks of the system before it begins: CPUs, descriptors, ports.
+//! What a client asks of the system before it begins: CPUs and descriptors.
 
 use std::io;
-use std::net::TcpListener;
 
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CpuSet;
@@ -35,27 +34,9 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// Loopback ports that were free a moment ago, all different.
-///
-/// # Errors
-///
-/// The kernel's, if it has none left.
-pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
-    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_ports_differ() {
-        let ports = free_ports(20).unwrap();
-        let different: std::collections::BTreeSet<_> = ports.iter().collect();
-        assert_eq!(different.len(), 20);
-    }
 
     #[test]
     fn a_cpu_beyond_all_that_a_kernel_knows_is_refused() {
