@@ -56,6 +56,7 @@ macro_rules! contract {
             running::tasks_are_dropped_when_main_ends,
             running::the_worker_ends_with_everything_in_flight,
             running::a_tokio_runtime_is_entered,
+            running::tokio_tasks_are_counted,
             running::wakers_work_from_other_tasks,
             running::the_clocks_move_forward,
         );
@@ -90,7 +91,11 @@ macro_rules! contract_kernel {
                 @tests kernel, $crate::Kernel::<$driver>::tcp();
                 kernel::a_handler_may_use_tokio_sockets,
                 kernel::a_waker_works_from_another_thread,
+                kernel::tasks_that_never_rest_starve_nobody,
                 kernel::a_worker_that_only_waits_for_the_driver_needs_no_hold,
+                kernel::blocking_functions_are_outlasted,
+                kernel::blocking_functions_that_wait_for_a_thread_begin,
+                kernel::blocking_functions_without_an_end_hold_no_worker,
                 receiving::small_messages_get_through_beside_floods,
             );
         }

@@ -75,6 +75,8 @@ on_every_driver! {
     a_body_may_be_read_by_a_task,
     a_body_that_breaks_off_is_an_error_for_its_reader,
     trailers_pass_both_ways,
+    a_promised_length_is_kept,
+    a_promise_of_more_than_comes_ends_the_connection,
     events_arrive_one_by_one,
     an_endless_body_waits_for_its_reader_and_ends_with_it,
     a_panic_is_a_500_and_harms_nobody_else,
@@ -372,6 +374,56 @@ async fn trailers_pass_both_ways<B: Bench>(bench: &B) {
     let reply = peer.expect("0\r\nx-checksum: 42\r\n\r\n").await;
     assert!(reply.starts_with(b"HTTP/1.1 200 OK\r\n"));
     peer.expect_alive().await;
+    server.cut();
+}
+
+/// A router whose bodies do not know their length, which a field tells.
+fn begin_promising<B: Bench>(bench: &B) -> B::Server {
+    async fn promise(Path((promised, pieces)): Path<(String, usize)>) -> Response {
+        let mut left = pieces;
+        let body = Body::from_stream(Produced(move |_: &mut Context<'_>| {
+            let is_left = left > 0;
+            left = left.saturating_sub(1);
+            Poll::Ready(is_left.then_some(Ok::<_, Infallible>("piece")))
+        }));
+        ([(http::header::CONTENT_LENGTH, promised)], body).into_response()
+    }
+    let router = Router::new().route("/promise/{promised}/{pieces}", get(promise));
+    bench.start(Limits::default(), None, move || tower(router.clone()))
+}
+
+async fn a_promised_length_is_kept<B: Bench>(bench: &B) {
+    let server = begin_promising(bench);
+    let mut peer = Peer::new(server.connect());
+    for (promised, pieces, text) in
+        [("15", 3, "piecepiecepiece"), ("0", 0, ""), ("12", 3, "piecepiecepi")]
+    {
+        peer.get(&format!("/promise/{promised}/{pieces}"));
+        let reply = peer.reply().await;
+        assert_eq!((reply.status, reply.text()), (200, text));
+        assert_eq!(reply.field("content-length"), Some(promised));
+        assert_eq!(reply.field("transfer-encoding"), None);
+    }
+    // What is no number promises nothing.
+    peer.get("/promise/+15/3");
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.field("content-length")), ("piecepiecepiece", None));
+    assert!(!reply.closes(), "{reply:?}");
+    peer.get("/promise/5/1");
+    assert_eq!(peer.reply().await.text(), "piece");
+    server.cut();
+}
+
+async fn a_promise_of_more_than_comes_ends_the_connection<B: Bench>(bench: &B) {
+    let server = begin_promising(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/promise/20/3");
+    peer.expect("content-length: 20\r\n").await;
+    peer.expect("piecepiecepiece").await;
+    peer.expect_end().await;
+    let mut peer = Peer::new(server.connect());
+    peer.get("/promise/5/1");
+    assert_eq!(peer.reply().await.text(), "piece");
     server.cut();
 }
 

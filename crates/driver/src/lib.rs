@@ -1,4 +1,4 @@
-//! The contract between the server and the kernel: traits only.
+//! The contract between the server and the kernel: traits, and a count that drivers share.
 //!
 //! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
 //! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
@@ -16,6 +16,10 @@
 //!
 //! Start with [`Driver`], then [`Stream`].
 #![forbid(unsafe_code)]
+
+mod threads;
+
+pub use threads::Threads;
 
 use std::fmt;
 use std::future::Future;
@@ -38,7 +42,8 @@ pub trait Driver: Clone + 'static {
 
     /// Runs `main` on the calling thread, with everything it spawns, until `main` is done.
     ///
-    /// Tasks that are still alive then are dropped. A tokio runtime is entered for the whole time:
+    /// Tasks that are still alive then are dropped, and functions on tokio's blocking threads are
+    /// waited for as [`Driver::outlast`] was told. A tokio runtime is entered for the whole time:
     /// `tokio::spawn`, timers and sockets work in every task.
     ///
     /// # Errors
@@ -70,6 +75,19 @@ pub trait Driver: Clone + 'static {
     /// channel, another thread), until the guard is dropped. A driver that parks in the kernel uses
     /// this to choose how to park; for the others it costs nothing.
     fn hold(&self) -> Self::Hold;
+
+    /// Tasks alive on this thread's tokio runtime. Those of [`Driver::spawn`] may be among them: who
+    /// wants to know of the others asks when its own are over.
+    fn tokio_tasks(&self) -> usize;
+
+    /// Lets [`Driver::run`] wait, when `main` is done and all tasks are dropped, for functions that
+    /// still run on tokio's blocking threads (`tokio::task::spawn_blocking`): as long as
+    /// `is_patient`, which is told their number now and then and at least once, says so.
+    ///
+    /// A driver that was not told waits for none. The default never waits and never asks.
+    fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
+        drop(is_patient);
+    }
 
     /// Figures about this worker's I/O so far.
     fn counters(&self) -> Counters {

@@ -1,7 +1,7 @@
 //! Tower layers around services of ours.
 
 use crate::origin::{Origin, OriginGuard};
-use crate::reach::{Begun, Failure, begin_shared};
+use crate::reach::{Direct, Failure};
 use crate::response::{BoxError, from_http, to_http, to_ours};
 use http::StatusCode;
 use http_body::Body as HttpBody;
@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
+use std::ops::DerefMut;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -71,7 +72,7 @@ where
     /// layer's service does so too.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let passage = Rc::new(RefCell::new(Passage::default()));
-        let service = RefCell::new(self.0.layer(Inner(Next::Passage(Rc::clone(&passage)))));
+        let service = Direct::new(self.0.layer(Inner(Next::Passage(Rc::clone(&passage)))));
         let mut outer = pin!(answer(&service, request));
         let mut inner = pin!(None);
         poll_fn(|context| {
@@ -94,12 +95,12 @@ where
     }
 
     fn around<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
-        Around(RefCell::new(self.0.layer(Inner(Next::Route(Erased::new(service))))))
+        Around(Direct::new(self.0.layer(Inner(Next::Route(Erased::new(service))))))
     }
 }
 
 /// A route inside a layer.
-struct Around<S>(RefCell<S>);
+struct Around<S>(Direct<S>);
 
 impl<S, B> Service for Around<S>
 where
@@ -112,44 +113,51 @@ where
     }
 }
 
-async fn answer<S, B>(service: &RefCell<S>, request: Request) -> Response
+async fn answer<S, B>(service: &Direct<S>, request: Request) -> Response
 where
     S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
+    let polled = poll_fn(|context| Poll::Ready(service.poll_shared(context))).await;
     let (mut parts, body) = request.into_parts();
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let origin = Origin::keep(parts, &mut request);
-    let mut request = Some(request);
-    let begun = poll_fn(|context| {
-        let request = request.take().expect("this is ready when it is first polled");
-        Poll::Ready(begin_shared(service, request, context))
-    });
-    let answered = match begun.await {
-        Begun::Called(call) => call.await.map_err(|error| Failure::Failed(error.into())),
-        Begun::Waiting(waiting) => waiting.await,
+    let response = if let Poll::Ready(Ok(())) = polled {
+        let call = pin!(service.call_shared(request));
+        answered(call, |error| Failure::Failed(error.into())).await
+    } else {
+        answered(service.wait_apart(polled, request), |failure| failure).await
     };
-    match answered {
-        Ok(response) => {
-            let mut response = Some(response);
-            let response = poll_fn(|context| {
-                let response = response.take().expect("this is ready when it is first polled");
-                Poll::Ready(from_http(response, None, context))
-            })
-            .await;
-            match origin
-                .take_upgrade()
-                .filter(|_| response.status == StatusCode::SWITCHING_PROTOCOLS)
-            {
-                Some(upgrade) => response.with_upgrade(upgrade),
-                None => response,
-            }
-        }
-        Err(Failure::NotReady(error)) => failed(&error, StatusCode::SERVICE_UNAVAILABLE),
-        Err(Failure::Failed(error)) => failed(&error, StatusCode::INTERNAL_SERVER_ERROR),
+    if response.status != StatusCode::SWITCHING_PROTOCOLS {
+        return response;
     }
+    match origin.take_upgrade() {
+        Some(upgrade) => response.with_upgrade(upgrade),
+        None => response,
+    }
+}
+
+/// Polls a call to its end, and makes its response ours.
+async fn answered<C, B, E>(
+    mut call: Pin<impl DerefMut<Target = C>>,
+    failure: impl Fn(E) -> Failure,
+) -> Response
+where
+    C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    poll_fn(|context| {
+        call.as_mut().poll(context).map(|answered| match answered {
+            Ok(response) => from_http(response, None, context),
+            Err(error) => match failure(error) {
+                Failure::NotReady(error) => failed(&error, StatusCode::SERVICE_UNAVAILABLE),
+                Failure::Failed(error) => failed(&error, StatusCode::INTERNAL_SERVER_ERROR),
+            },
+        })
+    })
+    .await
 }
 
 #[cold]

@@ -26,7 +26,7 @@ mod upgrade;
 pub use body::SendBody;
 pub use layer::{Inner, InnerFuture, Layered, layer};
 pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
-pub use reach::{Begun, Direct, Failure, PerPeer, Reach, Waiting};
+pub use reach::{Direct, Failure, PerPeer, Reach, Waiting};
 pub use remote::{RemoteFuture, RemoteService, SpawnError, spawn_tower};
 pub use request::OriginalUri;
 pub use response::BoxError;

@@ -4,12 +4,16 @@ use crate::body::SendBody;
 use crate::response::BoxError;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
+use std::any::Any;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use tower_service::Service;
 
@@ -20,14 +24,6 @@ pub enum Failure {
     NotReady(BoxError),
     /// The call failed.
     Failed(BoxError),
-}
-
-/// A call that has begun, or that has to wait for its service.
-pub enum Begun<'r, C, B> {
-    /// The service was ready and was called.
-    Called(C),
-    /// It was not, and will be called when it is.
-    Waiting(Waiting<'r, B>),
 }
 
 /// The future of a call whose service was not ready at once. It is boxed because it is rare: all
@@ -45,13 +41,19 @@ pub trait Reach: Clone + 'static + sealed::Sealed {
     /// Why a call fails.
     type Error: Into<BoxError>;
 
-    /// Calls the service if it is ready, else begins to wait for it.
-    fn begin(
+    /// Asks whether a request may be given to the service at once.
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
+
+    /// Calls the service, which was ready when it was asked just now.
+    fn call(&self, request: http::Request<SendBody>) -> Self::Call;
+
+    /// Calls the service when it is ready; `polled` is what it said when it was asked just now.
+    fn wait(
         &self,
+        polled: Poll<Result<(), Self::Error>>,
         request: http::Request<SendBody>,
-        connection: &ConnectionInfo,
-        context: &mut Context<'_>,
-    ) -> Begun<'_, Self::Call, Self::Body>;
+        connection: &Rc<ConnectionInfo>,
+    ) -> Waiting<'_, Self::Body>;
 }
 
 mod sealed {
@@ -68,6 +70,51 @@ impl<S> Direct<S> {
     pub(crate) fn new(service: S) -> Self {
         Self(RefCell::new(service))
     }
+
+    /// Asks the service that all requests share. One that is ready is called without being cloned.
+    pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    where
+        S: Service<T>,
+    {
+        self.0.borrow_mut().poll_ready(context)
+    }
+
+    /// Calls the service, which said just now that it is ready.
+    pub(crate) fn call_shared<T>(&self, request: T) -> S::Future
+    where
+        S: Service<T>,
+    {
+        self.0.borrow_mut().call(request)
+    }
+
+    /// Waits for the service and calls it.
+    ///
+    /// The request keeps the one that was asked and leaves a fresh clone: what waits in an instance
+    /// (a place in a queue, a permit, a waker) belongs to who asked it, and nobody else may take or
+    /// forget it.
+    pub(crate) fn wait_apart<'r, T, B>(
+        &self,
+        polled: Poll<Result<(), S::Error>>,
+        request: T,
+    ) -> Waiting<'r, B>
+    where
+        S: Service<T, Response = http::Response<B>, Error: Into<BoxError>> + Clone + 'r,
+        T: 'r,
+        B: 'r,
+    {
+        let fresh = self.0.borrow().clone();
+        let own = self.0.replace(fresh);
+        let failed = match polled {
+            Poll::Ready(Err(error)) => Some(error.into()),
+            _ => None,
+        };
+        Box::pin(async move {
+            match failed {
+                Some(error) => Err(Failure::NotReady(error)),
+                None => call(own, request).await,
+            }
+        })
+    }
 }
 
 impl<S, B> Reach for Direct<S>
@@ -80,31 +127,110 @@ where
     type Call = S::Future;
     type Error = S::Error;
 
-    fn begin(
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.poll_shared(context)
+    }
+
+    fn call(&self, request: http::Request<SendBody>) -> S::Future {
+        self.call_shared(request)
+    }
+
+    fn wait(
         &self,
+        polled: Poll<Result<(), S::Error>>,
         request: http::Request<SendBody>,
-        _: &ConnectionInfo,
-        context: &mut Context<'_>,
-    ) -> Begun<'_, S::Future, B> {
-        begin_shared(&self.0, request, context)
+        _: &Rc<ConnectionInfo>,
+    ) -> Waiting<'_, B> {
+        self.wait_apart(polled, request)
     }
 }
 
-/// A service for each request, made for the peer's address. Under hyper there is one for each
-/// connection; one that counts requests would count differently here.
-#[derive(Clone, Debug)]
-pub struct PerPeer<M>(RefCell<M>);
+/// A service for each connection, made for the peer's address when its first request comes, as under
+/// hyper. Each request gets a clone of it.
+pub struct PerPeer<M> {
+    make: RefCell<M>,
+    /// Tells what this one keeps from what others of the same thread do.
+    number: u64,
+}
+
+thread_local! {
+    /// What is given to workers must be `Send`, and so can hold nothing that knows of connections.
+    /// What connections hold may travel with a copy of their facts, and so can hold no services.
+    static KEPT: RefCell<HashMap<u64, Services>> = RefCell::default();
+}
+
+/// The services of one connection, each with the number of its [`PerPeer`]. Nothing of theirs is
+/// called while the thread's are borrowed: it is foreign code, which may come back here.
+type Services = Vec<(u64, Rc<dyn Any>)>;
+
+/// A connection's number on its thread. Its drop is the end of the connection's services.
+struct Token(u64);
+
+impl Token {
+    fn of(connection: &ConnectionInfo) -> Option<&Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        connection.companion.get_or_make(|| Self(NUMBERS.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        // While its thread ends, the thread's services are dropped already.
+        let services = KEPT.try_with(|kept| kept.borrow_mut().remove(&self.0));
+        drop(services);
+    }
+}
 
 impl<M> PerPeer<M> {
     pub(crate) fn new(make: M) -> Self {
-        Self(RefCell::new(make))
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self { make: RefCell::new(make), number: NUMBERS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// A clone of the connection's service, if it has one.
+    fn kept<S: Clone + 'static>(&self, connection: &ConnectionInfo) -> Option<S> {
+        let token: &Token = connection.companion.get()?;
+        let service = KEPT.with_borrow(|kept| {
+            let mut services = kept.get(&token.0)?.iter();
+            services.find(|(number, _)| *number == self.number).map(|(_, kept)| Rc::clone(kept))
+        });
+        service?.downcast_ref::<S>().cloned()
+    }
+
+    /// Keeps a service for the connection's further requests.
+    fn keep<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
+        let Some(token) = Token::of(connection) else { return };
+        let service = Rc::new(service);
+        KEPT.with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.number, service)));
+    }
+}
+
+impl<M> Drop for PerPeer<M> {
+    fn drop(&mut self) {
+        // While its thread ends, the thread's services are dropped already.
+        let own: Option<Vec<_>> = KEPT
+            .try_with(|kept| {
+                let mut kept = kept.borrow_mut();
+                let services = kept.values_mut();
+                services
+                    .flat_map(|services| services.extract_if(.., |(by, _)| *by == self.number))
+                    .collect()
+            })
+            .ok();
+        drop(own);
+    }
+}
+
+impl<M: Clone> Clone for PerPeer<M> {
+    fn clone(&self) -> Self {
+        Self::new(self.make.borrow().clone())
     }
 }
 
 impl<M, S, B> Reach for PerPeer<M>
 where
     M: Service<SocketAddr, Response = S, Error = Infallible> + Clone + 'static,
-    S: Service<http::Request<SendBody>, Response = http::Response<B>> + 'static,
+    S: Service<http::Request<SendBody>, Response = http::Response<B>> + Clone + 'static,
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
@@ -112,59 +238,55 @@ where
     type Call = S::Future;
     type Error = S::Error;
 
-    fn begin(
+    /// Which service it is to be depends on the connection.
+    fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Pending
+    }
+
+    fn call(&self, _: http::Request<SendBody>) -> S::Future {
+        unreachable!("this is never ready at once")
+    }
+
+    fn wait(
         &self,
+        _: Poll<Result<(), S::Error>>,
         request: http::Request<SendBody>,
-        connection: &ConnectionInfo,
-        _: &mut Context<'_>,
-    ) -> Begun<'_, S::Future, B> {
-        // A Unix socket has no address; a service that insists on one gets the one that means none.
-        let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let peer = connection.peer.tcp().unwrap_or(nobody);
-        let fresh = self.0.borrow().clone();
-        Begun::Waiting(Box::pin(async move {
-            let Ok(mut service) = call(fresh, peer).await?;
-            ready(&mut service).await?;
-            service.call(request).await.map_err(|error| Failure::Failed(error.into()))
-        }))
+        connection: &Rc<ConnectionInfo>,
+    ) -> Waiting<'_, B> {
+        if let Some(service) = self.kept::<S>(connection) {
+            return Box::pin(call(service, request));
+        }
+        let connection = Rc::clone(connection);
+        let make = self.make.borrow().clone();
+        Box::pin(async move {
+            // A Unix socket has no address; a service that insists on one gets the one that means none.
+            let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let peer = connection.peer.tcp().unwrap_or(nobody);
+            let made = made(make, peer).await?;
+            self.keep(&connection, made.clone());
+            drop(connection);
+            call(made, request).await
+        })
     }
 }
 
-/// Calls a service that all requests share, or begins to wait for it.
-///
-/// One that is ready at once is called without being cloned. If it is not, the request keeps the
-/// one that it asked and leaves a fresh clone: what waits in an instance (a place in a queue, a
-/// permit, a waker) belongs to who asked it, and nobody else may take or forget it.
-pub(crate) fn begin_shared<'r, S, T, B>(
-    shared: &'r RefCell<S>,
-    request: T,
-    context: &mut Context<'_>,
-) -> Begun<'r, S::Future, B>
-where
-    S: Service<T, Response = http::Response<B>, Error: Into<BoxError>> + Clone + 'static,
-    T: 'static,
-{
-    let polled = shared.borrow_mut().poll_ready(context);
-    if let Poll::Ready(Ok(())) = polled {
-        return Begun::Called(shared.borrow_mut().call(request));
+async fn made<M: Service<SocketAddr, Error = Infallible>>(
+    mut make: M,
+    peer: SocketAddr,
+) -> Result<M::Response, Failure> {
+    ready(&mut make).await?;
+    match make.call(peer).await {
+        Ok(service) => Ok(service),
     }
-    let fresh = shared.borrow().clone();
-    let own = shared.replace(fresh);
-    Begun::Waiting(Box::pin(async move {
-        if let Poll::Ready(Err(error)) = polled {
-            return Err(Failure::NotReady(error.into()));
-        }
-        call(own, request).await?.map_err(|error| Failure::Failed(error.into()))
-    }))
 }
 
 /// Waits for a service and calls it.
-async fn call<S, T>(mut service: S, request: T) -> Result<Result<S::Response, S::Error>, Failure>
+async fn call<S, T>(mut service: S, request: T) -> Result<S::Response, Failure>
 where
     S: Service<T, Error: Into<BoxError>>,
 {
     ready(&mut service).await?;
-    Ok(service.call(request).await)
+    service.call(request).await.map_err(|error| Failure::Failed(error.into()))
 }
 
 async fn ready<S, T>(service: &mut S) -> Result<(), Failure>
@@ -175,11 +297,8 @@ where
     ready.map_err(|error| Failure::NotReady(error.into()))
 }
 
-impl<C, B> fmt::Debug for Begun<'_, C, B> {
+impl<M> fmt::Debug for PerPeer<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Called(_) => "Called",
-            Self::Waiting(_) => "Waiting",
-        })
+        f.debug_struct("PerPeer").finish_non_exhaustive()
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::body::{Pump, poll_with_pump};
 use bytes::{Buf, Bytes};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::{Body, Response};
 use std::any::Any;
@@ -26,8 +28,12 @@ where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
 {
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
+    if parts.status == StatusCode::NOT_MODIFIED && body.is_end_stream() {
+        forget_nothing(&mut parts.headers);
+    }
     let mut response = Response::new(parts.status);
+    response.body = into_body(body, &parts.headers, pump, context);
     for (name, value) in parts.headers {
         // Of several values of one name only the first comes with it.
         let last = || response.fields.iter().last().map(|(name, _)| name.clone());
@@ -38,11 +44,33 @@ where
     if !parts.extensions.is_empty() {
         *response.extensions_mut() = parts.extensions;
     }
-    response.body = into_body(body, pump, context);
     response
 }
 
-fn into_body<B>(body: B, pump: Option<Pump>, context: &mut Context<'_>) -> Body
+/// The length that the service promises in a field. A body may not know its own: that of a file
+/// does not, and the service that opened the file does.
+fn promised(fields: &HeaderMap) -> Option<u64> {
+    let mut values = fields.get_all(CONTENT_LENGTH).iter();
+    let value = values.next()?.as_bytes();
+    // RFC 9112 §6.2: no Content-Length in a message that has Transfer-Encoding.
+    if values.next().is_some() || fields.contains_key(TRANSFER_ENCODING) {
+        return None;
+    }
+    // RFC 9110 §8.6: the value is digits, and nothing but digits.
+    let is_number = value.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()
+}
+
+/// RFC 9110 §8.6: `Content-Length` in a 304 is that of the 200 that it stands for. axum writes the
+/// length of what it sends, which is nothing.
+#[cold]
+fn forget_nothing(fields: &mut HeaderMap) {
+    if promised(fields) == Some(0) {
+        fields.remove(CONTENT_LENGTH);
+    }
+}
+
+fn into_body<B>(body: B, fields: &HeaderMap, pump: Option<Pump>, context: &mut Context<'_>) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
@@ -52,13 +80,15 @@ where
     }
     let body = match taken::<B, Body>(body) {
         Ok(ours) if pump.is_none() || ours.as_slice().is_some() => return ours,
-        Ok(ours) => return Body::new(Outgoing { first: None, body: Box::pin(ours), pump }),
+        Ok(ours) => {
+            return Body::new(Outgoing { first: None, body: Box::pin(ours), left: None, pump });
+        }
         Err(body) => body,
     };
     let mut body = Box::pin(body);
     // Most bodies are of one piece that is here: they are written with the head, and need no stream.
     // One whose length nobody knows is made bit by bit, so it is not asked before its head is sent.
-    let mut first = None;
+    let (mut first, mut left) = (None, None);
     if body.size_hint().exact().is_some() {
         match body.as_mut().poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
@@ -67,8 +97,12 @@ where
             Poll::Ready(frame) => first = Some(frame.map(converted)),
             Poll::Pending => {}
         }
+    } else {
+        // What a body knows of itself counts more than what is said of it. The server sends no more
+        // than was promised, and cuts the connection where less comes.
+        left = promised(fields);
     }
-    Body::new(Outgoing { first, body, pump })
+    Body::new(Outgoing { first, body, left, pump })
 }
 
 /// `value` as a `T`, if that is what it is.
@@ -111,7 +145,9 @@ where
     match taken::<B, Body>(body) {
         Ok(ours) => ours,
         Err(body) if body.is_end_stream() => Body::empty(),
-        Err(body) => Body::new(Outgoing { first: None, body: Box::pin(body), pump: None }),
+        Err(body) => {
+            Body::new(Outgoing { first: None, body: Box::pin(body), left: None, pump: None })
+        }
     }
 }
 
@@ -128,6 +164,8 @@ struct Outgoing<B> {
     /// What the body gave when it was asked whether it is of one piece.
     first: Option<Framed>,
     body: Pin<Box<B>>,
+    /// Bytes still to come of a promised length.
+    left: Option<u64>,
     pump: Option<Pump>,
 }
 
@@ -145,9 +183,14 @@ where
             return Poll::Ready(first);
         }
         let body = &mut this.body;
-        poll_with_pump(&mut this.pump, context, |context| {
+        let polled = poll_with_pump(&mut this.pump, context, |context| {
             body.as_mut().poll_frame(context).map(|frame| frame.map(converted))
-        })
+        });
+        if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.left) {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            *left = left.saturating_sub(bytes as u64);
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -155,7 +198,7 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.body.size_hint();
+        let rest = self.left.map_or_else(|| self.body.size_hint(), SizeHint::with_exact);
         let Some(Some(Ok(frame))) = &self.first else { return rest };
         let first = frame.data_ref().map_or(0, |data| data.len() as u64);
         let mut hint = SizeHint::new();

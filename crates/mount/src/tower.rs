@@ -1,22 +1,24 @@
 //! A tower service as a handler.
 
 use crate::body::{Pump, SendBody, poll_with_pump};
-use crate::reach::{Begun, Direct, Failure, PerPeer, Reach};
+use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
 use crate::response::{BoxError, from_http};
 use crate::upgrade::Ticket;
 use bytes::Bytes;
 use http::{Extensions, StatusCode};
 use http_body::{Body as HttpBody, Frame};
+use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
 use peregrine_web::middleware::Wrap;
 use peregrine_web::requirements::Requirements;
-use peregrine_web::{App, Body, Handler, IntoResponse, Problem, Request, Response, Scope};
+use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::ops::DerefMut;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -265,8 +267,8 @@ impl<R: Clone> Clone for Tower<R> {
 }
 
 impl<R: Reach> Handler<ViaTower> for Tower<R> {
-    async fn call(&self, request: Request) -> Response {
-        self.answer(request, false).await
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.answer(request, false)
     }
 
     fn require(&self, _: &mut Requirements) {}
@@ -277,60 +279,53 @@ impl<R: Reach> Handler<ViaTower> for Tower<R> {
 }
 
 impl<R: Reach> Tower<R> {
-    async fn answer(&self, request: Request, is_stripped: bool) -> Response {
-        let mut request = Some(request);
-        let (begun, mut rest) = poll_fn(|context| {
-            let request = request.take().expect("this is ready when it is first polled");
-            Poll::Ready(self.begin(request, is_stripped, context))
-        })
-        .await;
-        match begun {
-            Begun::Called(call) => {
-                let mut call = pin!(call);
-                let answered = poll_fn(|context| {
-                    let polled = poll_with_pump(&mut rest.pump, context, |context| {
-                        call.as_mut().poll(context)
-                    });
-                    polled.map(|result| match result {
-                        Ok(response) => rest.finish(response, context),
-                        Err(error) => self.failed(Failure::Failed(error.into())),
-                    })
-                });
-                answered.await
-            }
-            Begun::Waiting(mut waiting) => {
-                let answered = poll_fn(|context| {
-                    let polled = poll_with_pump(&mut rest.pump, context, |context| {
-                        waiting.as_mut().poll(context)
-                    });
-                    polled.map(|result| match result {
-                        Ok(response) => rest.finish(response, context),
-                        Err(failure) => self.failed(failure),
-                    })
-                });
-                answered.await
+    /// What is large (the request as the service gets it, its call, a response) is in one place only
+    /// and never kept beyond it: the future is moved for each request, with all its room.
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
+    fn answer(&self, request: Request, is_stripped: bool) -> impl Future<Output = Response> {
+        async move {
+            let is_upgrade = request.parts.head.index().upgrade;
+            let (polled, promised) = poll_fn(|context| {
+                let promised = if is_upgrade { Ticket::issue(context) } else { None };
+                Poll::Ready((self.reach.poll_ready(context), promised))
+            })
+            .await;
+            let (parts, body) = request.into_parts();
+            let (body, pump) = SendBody::split(body);
+            let is_head = parts.head.index().method == peregrine_proto::Method::Head;
+            let (upgrade, ticket) = promised.unzip();
+            let mut rest = Rest { pump, ticket, is_head };
+            if let Poll::Ready(Ok(())) = polled {
+                let request = self.translated(parts, body, is_stripped, upgrade).0;
+                let call = pin!(self.reach.call(request));
+                rest.answered(call, |error| self.failed(Failure::Failed(error.into()))).await
+            } else {
+                let (request, connection) = self.translated(parts, body, is_stripped, upgrade);
+                let waiting = self.reach.wait(polled, request, &connection);
+                drop(connection);
+                rest.answered(waiting, |failure| self.failed(failure)).await
             }
         }
     }
 
-    /// Gives the request to the service.
-    fn begin(
+    /// The request as the service gets it.
+    #[inline]
+    fn translated(
         &self,
-        request: Request,
+        parts: Parts,
+        body: SendBody,
         is_stripped: bool,
-        context: &mut Context<'_>,
-    ) -> (Begun<'_, R::Call, R::Body>, Rest) {
-        let (parts, body) = request.into_parts();
-        let (body, pump) = SendBody::split(body);
-        let is_upgrade = parts.head.index().upgrade;
-        let is_head = parts.head.index().method == peregrine_proto::Method::Head;
+        upgrade: Option<OnUpgrade>,
+    ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let connection = Rc::clone(parts.connection());
         let mut request = into_http(parts, body, is_stripped);
         if let Some(insert) = &self.insert {
             insert(&connection, request.extensions_mut());
         }
-        let ticket = if is_upgrade { Ticket::issue(&mut request, context) } else { None };
-        (self.reach.begin(request, &connection, context), Rest { pump, ticket, is_head })
+        if let Some(upgrade) = upgrade {
+            request.extensions_mut().insert(upgrade);
+        }
+        (request, connection)
     }
 
     #[cold]
@@ -361,6 +356,28 @@ struct Rest {
 }
 
 impl Rest {
+    /// Polls a call to its end, and makes its response ours.
+    async fn answered<C, B, E>(
+        &mut self,
+        mut call: Pin<impl DerefMut<Target = C>>,
+        failed: impl FnOnce(E) -> Response,
+    ) -> Response
+    where
+        C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
+        B: HttpBody<Error: Into<BoxError>> + 'static,
+    {
+        let mut failed = Some(failed);
+        poll_fn(|context| {
+            let polled =
+                poll_with_pump(&mut self.pump, context, |context| call.as_mut().poll(context));
+            polled.map(|result| match result {
+                Ok(response) => self.finish(response, context),
+                Err(error) => failed.take().expect("a future ends once")(error),
+            })
+        })
+        .await
+    }
+
     fn finish<B>(&mut self, response: http::Response<B>, context: &mut Context<'_>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
@@ -445,8 +462,8 @@ impl<W: Wrap> Mount for Scope<W> {
 struct Stripped<R>(Tower<R>);
 
 impl<R: Reach> Handler<ViaTower> for Stripped<R> {
-    async fn call(&self, request: Request) -> Response {
-        self.0.answer(request, true).await
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        self.0.answer(request, true)
     }
 
     fn require(&self, requirements: &mut Requirements) {

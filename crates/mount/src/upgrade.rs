@@ -40,11 +40,11 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Puts an `OnUpgrade` into the request's extensions. `None` if hyper does not make one.
-    pub(crate) fn issue<B>(
-        request: &mut http::Request<B>,
+    /// An `OnUpgrade` for the request's extensions, and what it hopes for. `None` if hyper does not
+    /// make one.
+    pub(crate) fn issue(
         context: &mut Context<'_>,
-    ) -> Option<Box<Self>> {
+    ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
         let wire = Arc::<Mutex<Wire>>::default();
         let (agree, agreed) = oneshot::channel();
         let agreed = Cell::new(Some(agreed));
@@ -69,8 +69,7 @@ impl Ticket {
         let mut connection = Box::pin(connection);
         // One poll reads the request and calls the service.
         let _ = connection.as_mut().poll(context);
-        request.extensions_mut().insert(issued.take()?);
-        Some(Box::new(Self { connection, agree, wire }))
+        Some((issued.take()?, Box::new(Self { connection, agree, wire })))
     }
 
     /// Keeps the promise, once the 101 is sent.

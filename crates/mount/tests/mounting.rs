@@ -6,11 +6,17 @@ use axum::response::IntoResponse;
 use axum::routing::{any, get, post};
 use axum::{Extension, Json};
 use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use peregrine_mount::{Mount, OriginalUri, SendBody, tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::{App, Request, SlashPolicy};
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 async fn seen(method: Method, uri: Uri) -> String {
     format!("{method} {uri}")
@@ -169,6 +175,111 @@ fn axum_gets_its_connect_info_in_either_way() {
 }
 
 #[test]
+fn a_make_service_is_asked_once_for_each_connection() {
+    let (made, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+    let make = ::tower::service_fn({
+        let (made, alive) = (Arc::clone(&made), Arc::clone(&alive));
+        move |_: SocketAddr| {
+            let number = made.fetch_add(1, Ordering::Relaxed);
+            let alive = Arc::clone(&alive);
+            let service = ::tower::service_fn(move |_: http::Request<SendBody>| {
+                let _alive = &alive;
+                let body = http_body_util::Full::new(Bytes::from(number.to_string()));
+                async { Ok::<_, Infallible>(http::Response::new(body)) }
+            });
+            async { Ok::<_, Infallible>(service) }
+        }
+    });
+    let mut client = App::new().mount("/", make).test();
+    let idle = Arc::strong_count(&alive);
+    for connection in 0..50 {
+        for _ in 0..3 {
+            assert_eq!(client.get("/").send_now().text(), connection.to_string());
+        }
+        assert!(Arc::strong_count(&alive) > idle, "the connection's service is kept");
+        client = client.on(ConnectionInfo::default());
+        assert_eq!(Arc::strong_count(&alive), idle, "it goes when the connection does");
+    }
+    assert_eq!(made.load(Ordering::Relaxed), 50);
+}
+
+#[test]
+fn a_connection_has_a_service_of_each_make_service_and_each_goes_with_its_own() {
+    let alive = Arc::new(());
+    let make = |name: &'static str| {
+        let alive = Arc::clone(&alive);
+        ::tower::service_fn(move |_: SocketAddr| {
+            let alive = Arc::clone(&alive);
+            let service = ::tower::service_fn(move |_: http::Request<SendBody>| {
+                let _alive = &alive;
+                let body = http_body_util::Full::new(Bytes::from(name));
+                async { Ok::<_, Infallible>(http::Response::new(body)) }
+            });
+            async { Ok::<_, Infallible>(service) }
+        })
+    };
+    let client = App::new().mount("/a", make("a")).mount("/b", make("b")).test();
+    for _ in 0..2 {
+        assert_eq!(client.get("/a").send_now().text(), "a");
+        assert_eq!(client.get("/b").send_now().text(), "b");
+    }
+    drop(client);
+    assert_eq!(Arc::strong_count(&alive), 1, "neither outlives the application");
+}
+
+/// Serves a request on a new connection of this thread, by a make-service.
+fn serve_another() {
+    let make = ::tower::service_fn(async |_: SocketAddr| {
+        Ok::<_, Infallible>(::tower::service_fn(async |_: http::Request<SendBody>| {
+            let body = http_body_util::Full::new(Bytes::from("another"));
+            Ok::<_, Infallible>(http::Response::new(body))
+        }))
+    });
+    assert_eq!(App::new().mount("/", make).test().get("/").send_now().text(), "another");
+}
+
+/// A service whose clone and drop do what a service may do.
+struct Curious;
+
+impl Clone for Curious {
+    fn clone(&self) -> Self {
+        serve_another();
+        Self
+    }
+}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        serve_another();
+    }
+}
+
+impl ::tower::Service<http::Request<SendBody>> for Curious {
+    type Response = http::Response<http_body_util::Full<Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<SendBody>) -> Self::Future {
+        std::future::ready(Ok(http::Response::new(http_body_util::Full::default())))
+    }
+}
+
+#[test]
+fn a_service_may_serve_others_when_it_is_cloned_or_dropped() {
+    let make = ::tower::service_fn(async |_: SocketAddr| Ok::<_, Infallible>(Curious));
+    let mut client = App::new().mount("/", make).test();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").send_now().status(), 200);
+        assert_eq!(client.get("/").send_now().status(), 200);
+        client = client.on(ConnectionInfo::default());
+    }
+}
+
+#[test]
 fn whole_bodies_arrive_and_leave_whole() {
     let router = Router::new().route("/echo", post(async |body: Bytes| body)).route(
         "/length",
@@ -196,6 +307,59 @@ fn a_body_in_pieces_streams_through_both_ways() {
     let whole = pieces.concat();
     let response = client.post("/echo").pieces(pieces).send_now();
     assert_eq!(response.bytes(), whole);
+}
+
+/// A body that does not know how long it is, as that of a file does not.
+struct Unmeasured(Vec<&'static str>);
+
+impl http_body::Body for Unmeasured {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        let piece = (!self.0.is_empty()).then(|| self.0.remove(0));
+        Poll::Ready(piece.map(|piece| Ok(http_body::Frame::data(piece.into()))))
+    }
+}
+
+#[test]
+fn a_body_that_does_not_know_its_length_has_the_one_that_its_service_promises() {
+    let service = tower::service_fn(async |request: http::Request<SendBody>| {
+        let mut response = http::Response::new(Unmeasured(vec!["abc", "", "de"]));
+        for (name, value) in request.headers() {
+            let name = match name.as_str() {
+                "x-length" => CONTENT_LENGTH,
+                "x-coding" => TRANSFER_ENCODING,
+                _ => continue,
+            };
+            response.headers_mut().append(name, value.clone());
+        }
+        Ok::<_, Infallible>(response)
+    });
+    let client = App::new().mount("/", service).test();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+    for (fields, length) in [
+        (&[("x-length", "5")][..], Some(5)),
+        (&[("x-length", "+5")], None),
+        (&[("x-length", "")], None),
+        (&[("x-length", "99999999999999999999999")], None),
+        (&[("x-length", "5"), ("x-length", "5")], None),
+        (&[("x-length", "5"), ("x-coding", "chunked")], None),
+        (&[], None),
+    ] {
+        let mut request = client.get("/");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        runtime.block_on(async {
+            let body = request.send().await.into_response().body;
+            assert_eq!(body.length(), length, "{fields:?}");
+            assert_eq!(body.collect(10).await.expect("it does not fail"), b"abcde");
+        });
+    }
 }
 
 #[test]

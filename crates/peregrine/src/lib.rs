@@ -20,21 +20,24 @@
 mod choice;
 mod error;
 mod listen;
+mod offload;
 mod running;
 mod server;
 mod signals;
 pub mod test;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod watch;
 
 pub use bytes;
 pub use choice::DriverChoice;
 pub use error::Error;
 pub use http;
 pub use listen::Place;
+pub use offload::offload;
 pub use peregrine_driver::Options as DriverOptions;
 pub use peregrine_middleware as middleware;
-pub use peregrine_server::{Cut, Limits, Snapshot};
+pub use peregrine_server::{Cut, Limits, Shutdown, Snapshot};
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;

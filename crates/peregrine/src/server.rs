@@ -164,11 +164,13 @@ impl Server {
     }
 
     /// Serves until SIGTERM or Ctrl-C, then shuts down in order: no new connections, idle ones
-    /// closed at once, the rest told to close after their response, and cut when
-    /// [`Limits::shutdown_timeout`] is over. A second signal cuts at once.
+    /// closed at once, the rest told to close after their response, tasks and blocking functions that
+    /// outlive them waited for, and what is left cut when [`Limits::shutdown_timeout`] is over. A
+    /// second signal cuts at once.
     ///
-    /// `make` is called once on each worker's thread; what workers are to share is made before and
-    /// cloned in it.
+    /// `make` is called once on each worker's thread, inside its tokio runtime: what connects when it
+    /// is first used (`connect_lazy` of sqlx, say) and tasks of the worker's own may begin there. What
+    /// workers are to share is made before and cloned in it.
     ///
     /// # Errors
     /// See [`Error`].
@@ -228,7 +230,8 @@ impl Server {
             },
             choice: chosen.choice,
         });
-        let running = Running::start(starts.collect(), make, places, files, &self.limits)?;
+        let running =
+            Running::start(starts.collect(), make, places, files, &self.limits, self.quiet)?;
         let line = first_line(&running, &chosen, workers);
         tracing::info!(target: "peregrine", "{line}");
         if !self.quiet {

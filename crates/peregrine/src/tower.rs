@@ -170,6 +170,9 @@ impl<R> Serving<R> {
     /// Shuts down in order when `signal` ends, instead of at SIGTERM or Ctrl-C: no new connections,
     /// idle ones closed at once, and what is busy has until
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
+    ///
+    /// Signals are the caller's then: none of them, and no second one, does anything here but end
+    /// `signal`. To cut what is still busy before its time is over, drop the future that serves.
     pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

@@ -19,6 +19,7 @@ use peregrine_proto::{HeadIndex, Method, Reject};
 use peregrine_slot::FutureSlot;
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::head::Head;
+use peregrine_web::route::readable;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -82,7 +83,7 @@ pub(crate) fn serve<D: Driver>(
         let mut info = Rc::new(ConnectionInfo {
             peer: peer(stream.peer()),
             local: worker.local(peer(stream.local())),
-            tls: None,
+            ..ConnectionInfo::default()
         });
         let mut protocol = h1::Connection::new(&worker.protocol);
         // Bytes that complete nothing, such as a piece of a TLS record, do not renew the peer's time.
@@ -179,8 +180,9 @@ impl Patience {
             (false, Waiting::FirstByte) => limits.first_byte_timeout,
             (false, _) => limits.idle_timeout,
         };
-        let end_of_life = limits.lifetime_max.map_or(Duration::MAX, |age| self.born() + age);
-        Until::At(end_of_life.min(Duration::from_millis(self.since) + patience))
+        let age_max = limits.lifetime_max.unwrap_or(Duration::MAX);
+        let end_of_life = self.born().saturating_add(age_max);
+        Until::At(end_of_life.min(Duration::from_millis(self.since).saturating_add(patience)))
     }
 
     /// What came of waiting: the first bytes, or the reason to end.
@@ -197,7 +199,9 @@ impl Patience {
             Ok(Err(error)) => Err(Ended::Broken(error.kind())),
             Err(Interrupt::Order) => Err(Ended::Drained),
             Err(Interrupt::Deadline) => Err(match worker.limits.lifetime_max {
-                Some(age) if self.born() + age <= worker.driver.now() => Ended::Lifetime,
+                Some(age) if self.born().saturating_add(age) <= worker.driver.now() => {
+                    Ended::Lifetime
+                }
                 _ if stage.is_handshaking() => Ended::HandshakeLate,
                 _ if protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
                 _ => Ended::Idle,
@@ -250,7 +254,7 @@ pub(crate) struct Asked<'c> {
 impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = self.method.name().unwrap_or("(extension)");
-        write!(f, "{method} {}", self.pattern.unwrap_or("(no route)"))
+        write!(f, "{method} {}", readable(self.pattern.unwrap_or("(no route)")))
     }
 }
 
@@ -312,7 +316,8 @@ impl<D: Driver> Talk<'_, D> {
                         return Ok(progress);
                     }
                     let now = worker.driver.now();
-                    let at = *head_deadline.get_or_insert(now + worker.limits.head_timeout);
+                    let late = now.saturating_add(worker.limits.head_timeout);
+                    let at = *head_deadline.get_or_insert(late);
                     Box::pin(self.fill_head(at)).await?;
                 }
                 Event::Reject(reject) => return Err(Box::pin(self.reject(reject)).await),
@@ -327,7 +332,7 @@ impl<D: Driver> Talk<'_, D> {
     /// The handshake of TLS, up to the first plaintext or the wait for it.
     async fn shake_hands(&mut self, first: <D::Stream as Stream>::Chunk) -> Result<(), Ended> {
         let worker = self.link.worker;
-        let until = Until::At(self.born + worker.limits.handshake_timeout);
+        let until = Until::At(self.born.saturating_add(worker.limits.handshake_timeout));
         let (wheel, alarm) = (&worker.wheel, self.link.alarm);
         let _one = worker.handshakes.begin(wheel, alarm, worker.limits.handshakes_max);
         self.link.take(first).await?;
@@ -402,7 +407,7 @@ impl<D: Driver> Talk<'_, D> {
         // The answer first: a peer that waits for it may never send the rest.
         self.link.flush().await?;
         let worker = self.link.worker;
-        let until = Until::At(worker.driver.now() + worker.limits.body_grace);
+        let until = Until::At(worker.driver.now().saturating_add(worker.limits.body_grace));
         while self.protocol.next() == Next::FinishBody {
             let unread = self.link.inbox.unread();
             let (used, event) = self.protocol.receive(&worker.protocol, unread, self.spare);
@@ -445,7 +450,7 @@ impl<D: Driver> Talk<'_, D> {
         let is_old = worker
             .limits
             .lifetime_max
-            .is_some_and(|lifetime| worker.driver.now() >= self.born + lifetime);
+            .is_some_and(|lifetime| worker.driver.now() >= self.born.saturating_add(lifetime));
         if is_old || worker.order() >= Order::Drain {
             self.protocol.drain();
         }

@@ -6,7 +6,6 @@
 use slab::Slab;
 use std::cell::RefCell;
 use std::fmt;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -37,6 +36,7 @@ struct Inner {
     /// What the wheel's task waits for, and how to wake it.
     sleeping_to: u32,
     sleeper: Option<Waker>,
+    is_stopped: bool,
 }
 
 struct Entry {
@@ -58,6 +58,7 @@ impl Wheel {
             queued: 0,
             sleeping_to: NEVER,
             sleeper: None,
+            is_stopped: false,
         })))
     }
 
@@ -100,11 +101,24 @@ impl Wheel {
     /// Ready when an alarm was set to ring before the time that [`Wheel::next`] told last.
     pub(crate) fn poll_sooner(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
-        if inner.next_tick() < inner.sleeping_to {
+        if inner.is_stopped || inner.next_tick() < inner.sleeping_to {
             return Poll::Ready(());
         }
         inner.sleeper = Some(context.waker().clone());
         Poll::Pending
+    }
+
+    /// Lets the wheel's task end. No alarm is left then.
+    pub(crate) fn stop(&self) {
+        let mut inner = self.0.borrow_mut();
+        inner.is_stopped = true;
+        let sleeper = inner.sleeper.take();
+        drop(inner);
+        sleeper.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.borrow().is_stopped
     }
 
     /// Rings what is due.
@@ -219,11 +233,6 @@ impl Alarm {
             _ => entry.waker = Some(context.waker().clone()),
         }
         Poll::Pending
-    }
-
-    /// Ends when it rings.
-    pub(crate) async fn rings(&self) {
-        poll_fn(|context| self.poll(context)).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::connection::{Asked, Talk};
 use crate::ended::Ended;
 use crate::link::Filled;
-use crate::observe::Observed;
+use crate::pulse::Pulse;
 use crate::respond;
 use crate::upload::{Begun, Upload, Uploaded};
 use crate::worker::{Interrupt, Order, Until};
@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Unread bytes of further requests that may pile up while a handler is waiting. Beyond this, the
 /// server stops reading, and learns that the peer left only when it answers.
@@ -62,12 +62,8 @@ pub(crate) async fn run<D: Driver>(
     let manner = Manner { options, can_probe: head.index().version == Version::Http11 };
     let states = Rc::clone(worker.application.states());
     let request = Request::new(head, body, states, Rc::clone(talk.info));
-    let watch = worker.limits.poll_budget.map(|budget| Watch {
-        budget,
-        pattern: target.pattern(),
-        observed: &worker.observed,
-    });
-    let mut handler = Guarded { future: target.call(slot, request), watch };
+    let pattern = target.pattern();
+    let mut handler = Guarded { future: target.call(slot, request), pulse: &worker.pulse, pattern };
     let first = poll_fn(|context| Poll::Ready(Pin::new(&mut handler).poll(context))).await;
     let outcome = match first {
         Poll::Ready(outcome) => outcome,
@@ -121,18 +117,27 @@ async fn wait<D: Driver>(
 ) -> Result<Result<Response, Panicked>, Ended> {
     let worker = talk.link.worker;
     let _hold = worker.driver.hold();
-    let too_late = async {
-        let Some(timeout) = manner.options.timeout else { return pending().await };
+    let alarm = manner.options.timeout.map(|timeout| {
         let alarm = worker.wheel.alarm();
-        alarm.set(worker.driver.now() + timeout);
-        alarm.rings().await;
-    };
+        alarm.set(worker.driver.now().saturating_add(timeout));
+        alarm
+    });
     let left = {
-        let meanwhile = meanwhile(talk, upload, manner.can_probe);
-        match race(&mut handler, race(too_late, meanwhile)).await {
+        let mut meanwhile = pin!(meanwhile(talk, upload, manner.can_probe));
+        let raced = poll_fn(|context| {
+            if let Poll::Ready(outcome) = Pin::new(&mut handler).poll(context) {
+                return Poll::Ready(Raced::First(outcome));
+            }
+            if let Some(alarm) = &alarm
+                && alarm.poll(context).is_ready()
+            {
+                return Poll::Ready(Raced::First(Ok(respond::handler_late())));
+            }
+            meanwhile.as_mut().poll(context).map(Raced::Second)
+        });
+        match raced.await {
             Raced::First(outcome) => return Ok(outcome),
-            Raced::Second(Raced::First(())) => return Ok(Ok(respond::handler_late())),
-            Raced::Second(Raced::Second(ended)) => ended,
+            Raced::Second(ended) => ended,
         }
     };
     match (left, manner.options.on_disconnect) {
@@ -154,18 +159,24 @@ pub(crate) async fn meanwhile<D: Driver>(
     can_probe: bool,
 ) -> Ended {
     talk.link.inbox.settle();
-    let work = async {
-        talk.link.flush().await?;
-        match upload.run(talk).await? {
-            Uploaded::Left => return Ok(()),
-            Uploaded::Whole | Uploaded::Unwanted => {}
-        }
-        watch(talk, can_probe).await
-    };
-    match work.await {
+    match attend(talk, upload, can_probe).await {
         Ok(()) => Ended::PeerLeft,
         Err(ended) => ended,
     }
+}
+
+/// Ends when the peer has left.
+async fn attend<D: Driver>(
+    talk: &mut Talk<'_, D>,
+    upload: &mut Upload,
+    can_probe: bool,
+) -> Result<(), Ended> {
+    talk.link.flush().await?;
+    match upload.run(talk).await? {
+        Uploaded::Left => return Ok(()),
+        Uploaded::Whole | Uploaded::Unwanted => {}
+    }
+    watch(talk, can_probe).await
 }
 
 /// Ends when the peer has left.
@@ -211,44 +222,21 @@ async fn probe<D: Driver>(talk: &mut Talk<'_, D>) -> Result<(), Ended> {
     }
 }
 
-/// A future whose panic is a value, and that is watched if so set.
+/// A future whose panic is a value, and that shows when it has the thread.
 struct Guarded<'w, F> {
     future: F,
-    watch: Option<Watch<'w>>,
-}
-
-/// Notices handlers that keep their thread.
-struct Watch<'w> {
-    budget: Duration,
+    pulse: &'w Pulse,
     pattern: Option<&'w str>,
-    observed: &'w Observed,
-}
-
-impl Watch<'_> {
-    /// Here the machine's clock is asked, not the driver's: that one stands still meanwhile.
-    fn judge(&self, began: Instant) {
-        let took = began.elapsed();
-        if took <= self.budget {
-            return;
-        }
-        self.observed.blocked();
-        let route = self.pattern.unwrap_or("(no route)");
-        tracing::warn!(target: "peregrine", route, ?took, budget = ?self.budget,
-            "a handler blocks its thread, and all connections of the worker with it; use \
-             tokio::task::spawn_blocking for what blocks or computes for long");
-    }
 }
 
 impl<F: Future + Unpin> Future for Guarded<'_, F> {
     type Output = Result<F::Output, Panicked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let began = self.watch.as_ref().map(|_| Instant::now());
+        let beat = self.pulse.beat(self.pattern);
         // The future is not polled again after a panic, so whatever state it left is never seen.
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.future).poll(context)));
-        if let (Some(watch), Some(began)) = (&self.watch, began) {
-            watch.judge(began);
-        }
+        drop(beat);
         match polled {
             Ok(polled) => polled.map(Ok),
             Err(panic) => {
@@ -275,13 +263,17 @@ pub(crate) enum Raced<A, B> {
 }
 
 /// Polls both, the first one first, until one of them is ready.
-pub(crate) async fn race<A: Future, B: Future>(a: A, b: B) -> Raced<A::Output, B::Output> {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|context| {
+///
+/// The caller pins them: a future that is moved into an `async fn` is kept there twice, and each
+/// handler that has to wait keeps these.
+pub(crate) fn race<A: Future + ?Sized, B: Future>(
+    mut a: Pin<&mut A>,
+    mut b: Pin<&mut B>,
+) -> impl Future<Output = Raced<A::Output, B::Output>> {
+    poll_fn(move |context| {
         if let Poll::Ready(value) = a.as_mut().poll(context) {
             return Poll::Ready(Raced::First(value));
         }
         b.as_mut().poll(context).map(Raced::Second)
     })
-    .await
 }

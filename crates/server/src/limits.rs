@@ -67,17 +67,28 @@ pub struct Limits {
     /// After an answer that ends the connection while the peer still sends: how long the server goes
     /// on reading, so that the answer is not lost to a reset. Default 2 s.
     pub linger_timeout: Duration,
-    /// How long a handler may keep its thread at a time, between two `await`s that wait. Default
-    /// none, because asking costs two looks at the clock for each request; 10 to 100 ms find what
-    /// blocks. Passing it: a warning that names the route, and [`Snapshot::blocked`] counts it. The
-    /// remedy is `tokio::task::spawn_blocking`: while a handler blocks, all other connections of its
-    /// worker wait.
+    /// How long a handler, or a stream that it made, may keep its thread at a time, between two
+    /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
+    /// that names the route, at most one a minute for each, and [`Snapshot::blocked`] counts it; it
+    /// comes while the handler still blocks. The remedy is `peregrine::offload`, or
+    /// `tokio::task::spawn_blocking`: while a handler blocks, all other connections of its worker
+    /// wait. Each poll of a handler pays three stores for this, less than a nanosecond; a thread
+    /// of its own looks twice in each budget, and once a second at the least.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
     pub poll_budget: Option<Duration>,
-    /// From the order to shut down to the moment when connections that are still busy are cut.
-    /// Default 30 s.
+    /// From the order to shut down to the moment when what is still in progress is cut: connections
+    /// that are busy, and tasks and blocking functions that outlive their requests. Default 30 s.
     pub shutdown_timeout: Duration,
+    /// When the last connection is over, how long to wait for tasks of the worker's runtime and for
+    /// functions on its blocking threads, within `shutdown_timeout`. Default 10 s; zero drops them at
+    /// once. [`Snapshot::tasks_cut`] counts tasks that were dropped.
+    ///
+    /// The application is dropped before, so that tasks of pools and clients that it holds end by
+    /// themselves; those of a client in a `static` do not. Tasks without an end await [`Shutdown::ordered`](crate::Shutdown::ordered).
+    ///
+    /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
+    pub background_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -103,8 +114,9 @@ impl Default for Limits {
             handshakes_max: 1024,
             pending_output_bytes_max: 64 * 1024,
             linger_timeout: Duration::from_secs(2),
-            poll_budget: None,
+            poll_budget: Some(Duration::from_millis(100)),
             shutdown_timeout: Duration::from_secs(30),
+            background_timeout: Duration::from_secs(10),
         }
     }
 }

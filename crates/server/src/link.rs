@@ -173,7 +173,8 @@ impl<D: Driver> Link<'_, D> {
         if self.is_ended || self.finish().await.is_err() {
             return;
         }
-        let until = Until::At(self.worker.driver.now() + self.worker.limits.linger_timeout);
+        let timeout = self.worker.limits.linger_timeout;
+        let until = Until::At(self.worker.driver.now().saturating_add(timeout));
         let mut left = LINGER_BYTES_MAX;
         loop {
             let recv = pin!(self.stream.recv());

@@ -1,11 +1,13 @@
 //! What a worker counts about itself.
 
 use crate::ended::Ended;
+use crate::pulse::Pulse;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// One worker's counts. It stays on the worker's thread, so that counting costs an addition.
@@ -19,7 +21,9 @@ pub struct Observed {
     refused: Cell<u64>,
     requests: Cell<u64>,
     sends: Cell<u64>,
-    blocked: Cell<u64>,
+    tasks_cut: Cell<usize>,
+    functions_left: Cell<usize>,
+    pulse: Arc<Pulse>,
     ended: RefCell<BTreeMap<&'static str, u64>>,
     waiting_for_empty: RefCell<Option<Waker>>,
 }
@@ -37,14 +41,29 @@ pub struct Snapshot {
     pub requests: u64,
     /// Times that something was given to the kernel to send.
     pub sends: u64,
-    /// Times that a handler kept its thread for longer than
+    /// Times that a handler was found to keep its thread for longer than
     /// [`Limits::poll_budget`](crate::Limits::poll_budget).
     pub blocked: u64,
+    /// Tasks of tokio's that were dropped at the end, because they did not end in time.
+    pub tasks_cut: usize,
+    /// Functions on tokio's blocking threads that were not waited for any longer at the end. Nothing
+    /// can stop them but the end of the process.
+    pub functions_left: usize,
     /// Connections that are over, by how they ended ([`Ended::name`]).
     pub ended: BTreeMap<&'static str, u64>,
 }
 
 impl Observed {
+    /// Counts of a worker that shows which handler has its thread in `pulse`.
+    #[must_use]
+    pub fn new(pulse: Arc<Pulse>) -> Self {
+        Self { pulse, ..Self::default() }
+    }
+
+    pub(crate) fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
+    }
+
     /// The counts now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
@@ -54,7 +73,9 @@ impl Observed {
             refused: self.refused.get(),
             requests: self.requests.get(),
             sends: self.sends.get(),
-            blocked: self.blocked.get(),
+            blocked: self.pulse.blocked(),
+            tasks_cut: self.tasks_cut.get(),
+            functions_left: self.functions_left.get(),
             ended: self.ended.borrow().clone(),
         }
     }
@@ -85,8 +106,12 @@ impl Observed {
         self.sends.set(self.sends.get() + 1);
     }
 
-    pub(crate) fn blocked(&self) {
-        self.blocked.set(self.blocked.get() + 1);
+    pub(crate) fn tasks_cut(&self, count: usize) {
+        self.tasks_cut.set(count);
+    }
+
+    pub(crate) fn functions_left(&self, count: usize) {
+        self.functions_left.set(count);
     }
 
     /// Ends when no connection is open.

@@ -13,7 +13,7 @@ use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_web::{Body, Fields, Problem, Response, respond::IntoResponse};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 /// Writes a whole response, and sends it piece by piece where it is large or a stream.
@@ -100,15 +100,22 @@ async fn next_frame<D: Driver>(
     body: &mut Body,
     upload: &mut Upload,
 ) -> Result<Framed, Ended> {
-    let first = poll_fn(|context| Poll::Ready(poll_frame(body, context))).await;
+    let pulse = &talk.link.worker.pulse;
+    let pattern = talk.request.as_ref().and_then(|asked| asked.pattern);
+    let mut poll_frame = |context: &mut Context<'_>| {
+        let _beat = pulse.beat(pattern);
+        poll_frame(body, context)
+    };
+    let first = poll_fn(|context| Poll::Ready(poll_frame(context))).await;
     if let Poll::Ready(frame) = first {
         return Ok(frame);
     }
     let _hold = talk.link.worker.driver.hold();
-    let frame = poll_fn(|context| poll_frame(body, context));
+    let frame = pin!(poll_fn(poll_frame));
     // A probe would stand in the middle of the response, so none is sent: what is written next
     // finds out.
-    match race(frame, exchange::meanwhile(talk, upload, false)).await {
+    let meanwhile = pin!(exchange::meanwhile(talk, upload, false));
+    match race(frame, meanwhile).await {
         Raced::First(frame) => Ok(frame),
         Raced::Second(Ended::Broken(_)) => Err(Ended::PeerLeft),
         Raced::Second(ended) => Err(ended),

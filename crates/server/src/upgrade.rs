@@ -25,9 +25,9 @@ pub(crate) async fn run<D: Driver>(talk: &mut Talk<'_, D>, upgrade: OnUpgrade) -
     let _hold = talk.link.worker.driver.hold();
     let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
     let outgoing = Outgoing::default();
-    let protocol = upgrade.run(Upgraded::new(reader, outgoing.clone()));
     let ended = {
-        let traffic = traffic(talk, writer, &outgoing);
+        let protocol = pin!(upgrade.run(Upgraded::new(reader, outgoing.clone())));
+        let traffic = pin!(traffic(talk, writer, &outgoing));
         match race(protocol, traffic).await {
             Raced::First(()) => Ended::Upgraded,
             Raced::Second(ended) => ended,
@@ -58,7 +58,7 @@ async fn traffic<D: Driver>(talk: &mut Talk<'_, D>, writer: Writer, outgoing: &O
         replies: RefCell::default(),
     };
     let inbox = &mut *talk.link.inbox;
-    let incoming = async {
+    let incoming = pin!(async {
         match ways.receive(inbox, &writer).await {
             Ok(()) => writer.finish(HeaderMap::new()),
             // The sending way meets the same fault, or the order to end.
@@ -66,8 +66,9 @@ async fn traffic<D: Driver>(talk: &mut Talk<'_, D>, writer: Writer, outgoing: &O
             Err(ended) => return ended,
         }
         pending().await
-    };
-    match race(incoming, ways.send(outgoing)).await {
+    });
+    let sending = pin!(ways.send(outgoing));
+    match race(incoming, sending).await {
         Raced::First(ended) | Raced::Second(ended) => {
             outgoing.close();
             ended

@@ -220,7 +220,8 @@ impl Flow {
                 // A burst earns no right to be silent for longer than an idle connection.
                 let earned = earned.min(limits.idle_timeout);
                 let now = talk.link.worker.driver.now();
-                Until::At((since + limits.body_grace + earned).min(now + limits.idle_timeout))
+                let slow = since.saturating_add(limits.body_grace).saturating_add(earned);
+                Until::At(slow.min(now.saturating_add(limits.idle_timeout)))
             }
         }
     }

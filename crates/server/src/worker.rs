@@ -6,6 +6,8 @@ use crate::deadline::{Alarm, Wheel};
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::observe::{Observed, Snapshot};
+use crate::pulse::Pulse;
+use crate::shutdown;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::Date;
 use peregrine_slot::FutureSlot;
@@ -81,6 +83,7 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) application: Application,
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
+    pub(crate) pulse: Arc<Pulse>,
     pub(crate) handshakes: Handshakes,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
@@ -98,7 +101,9 @@ pub(crate) struct Lease<D: Driver> {
     pub(crate) place: FutureSlot,
 }
 
-/// Runs a worker until an order ends it.
+/// Runs a worker until an order ends it. Work that requests left behind is waited for as
+/// [`Limits::background_timeout`] says; [`Driver::run`] goes on with that for blocking functions, and
+/// `observed` has their number only after it.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
@@ -108,12 +113,16 @@ pub async fn run<D: Driver>(
     application: Application,
     limits: Limits,
     observed: Rc<Observed>,
-    mut orders: watch::Receiver<Order>,
+    orders: watch::Receiver<Order>,
 ) -> std::io::Result<Report> {
+    shutdown::announce(&orders);
+    let pulse = Arc::clone(observed.pulse());
+    pulse.name_routes(&application);
     let worker = Rc::new(Worker {
         protocol: limits.protocol(),
         wheel: Wheel::new(limits.connections_max),
         observed,
+        pulse,
         handshakes: Handshakes::default(),
         cut: RefCell::default(),
         order: Cell::new(Order::Serve),
@@ -129,26 +138,15 @@ pub async fn run<D: Driver>(
         worker.driver.spawn(accept::run(Rc::clone(&worker), listener, door.tls));
     }
     worker.driver.spawn(turn_wheel(Rc::clone(&worker)));
-    let first = next_order(&mut orders, Order::Serve).await;
-    worker.give(first);
-    if first == Order::Drain {
-        let deadline = worker.driver.now() + worker.limits.shutdown_timeout;
-        let over = worker.driver.sleep_until(deadline);
-        let cut = async {
-            next_order(&mut orders, Order::Drain).await;
-        };
-        first_of(worker.observed.empty(), first_of(over, cut)).await;
-        worker.give(Order::Cut);
-    }
-    worker.observed.empty().await;
-    let snapshot = worker.observed.snapshot();
-    Ok(Report { snapshot, cut: worker.cut.take() })
+    Ok(shutdown::run(worker, orders).await)
 }
 
 /// The next order that goes beyond `present`. When nobody can give orders any more, none comes.
-async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
-    match orders.wait_for(|order| *order > present).await {
-        Ok(order) => *order,
+pub(crate) async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
+    // What is borrowed from the channel must not be held while this waits: tasks on any thread may.
+    let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
+    match order {
+        Ok(order) => order,
         Err(_) => pending().await,
     }
 }
@@ -163,7 +161,7 @@ pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output 
 }
 
 async fn turn_wheel<D: Driver>(worker: Rc<Worker<D>>) {
-    loop {
+    while !worker.wheel.is_stopped() {
         let sooner = poll_fn(|context| worker.wheel.poll_sooner(context));
         match worker.wheel.next() {
             Some(at) => first_of(worker.driver.sleep_until(at), sooner).await,
@@ -195,7 +193,7 @@ impl<D: Driver> Worker<D> {
         self.order.get()
     }
 
-    fn give(&self, order: Order) {
+    pub(crate) fn give(&self, order: Order) {
         self.order.set(order);
         self.wheel.wake_all();
     }
@@ -224,7 +222,7 @@ impl<D: Driver> Worker<D> {
                 match until {
                     Until::Never => alarm.clear(),
                     Until::At(at) => alarm.set(at),
-                    Until::In(time) => alarm.set(self.driver.now() + time),
+                    Until::In(time) => alarm.set(self.driver.now().saturating_add(time)),
                 }
             }
             alarm.poll(context).map(|()| Err(Interrupt::Deadline))

@@ -1,9 +1,10 @@
 //! What is known of the connection that a request came on.
 
+use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Facts about a connection, shared by all its requests. A copy is cheap, and may travel to another
 /// thread with what a handler spawns or a mounted service is given.
@@ -15,6 +16,41 @@ pub struct ConnectionInfo {
     pub local: Arc<Peer>,
     /// What the TLS handshake agreed on; `None` on a plain connection.
     pub tls: Option<Arc<TlsInfo>>,
+    /// Room for what mounted services keep with a connection.
+    #[doc(hidden)]
+    pub companion: Companion,
+}
+
+/// Room for one value that lives as long as what the server keeps of a connection: from the request
+/// that put it there to the connection's end, or to the last handler that holds the connection's
+/// `Rc`. Copies of the facts begin without one. It is taken: by the bridge to tower services.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct Companion(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl Companion {
+    /// The value, if it is there and of this type.
+    #[must_use]
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.get()?.downcast_ref()
+    }
+
+    /// The value, which is made if there is none; `None` if there is one of another type.
+    pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(make())).downcast_ref()
+    }
+}
+
+impl Clone for Companion {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Companion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Companion").field("is_there", &self.0.get().is_some()).finish()
+    }
 }
 
 /// One end of a connection.

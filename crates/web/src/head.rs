@@ -1,6 +1,6 @@
 //! A request's head: one pooled block with its bytes, where things are in them, and its route.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use peregrine_proto::{HeadIndex, Known, Method, Span, Version};
 use peregrine_router::Parameters;
@@ -16,8 +16,13 @@ const BLOCKS_MAX: usize = 64;
 /// A block whose bytes grew beyond this is freed instead of kept.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
+/// Copies of heads that follow each other lie in one piece of memory of so many bytes, which is freed
+/// when the last of them is dropped. Larger, one that is kept for long would keep more of the others.
+const COPIES_BYTES: usize = 4 * 1024;
+
 thread_local! {
     static BLOCKS: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
+    static COPIES: RefCell<BytesMut> = RefCell::default();
 }
 
 /// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping
@@ -205,7 +210,7 @@ impl Head {
     /// the head's bytes.
     #[must_use]
     pub fn to_http<B>(&self, body: B) -> http::Request<B> {
-        let shared = Bytes::copy_from_slice(self.as_bytes());
+        let shared = copied(self.as_bytes());
         let mut request = http::Request::new(body);
         *request.method_mut() = self.method();
         *request.version_mut() = self.version();
@@ -262,6 +267,20 @@ impl Head {
 static NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
     Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
 });
+
+/// A copy that costs no memory of its own.
+fn copied(bytes: &[u8]) -> Bytes {
+    let copied = COPIES.try_with(|copies| {
+        let mut copies = copies.borrow_mut();
+        if copies.capacity() < bytes.len() {
+            copies.reserve(COPIES_BYTES.max(bytes.len()));
+        }
+        copies.extend_from_slice(bytes);
+        copies.split().freeze()
+    });
+    // While the thread ends there is no such memory any more.
+    copied.unwrap_or_else(|_| Bytes::copy_from_slice(bytes))
+}
 
 fn range(span: Span) -> Range<usize> {
     usize::from(span.start)..usize::from(span.end)

@@ -3,13 +3,31 @@
 use crate::handler::Handler;
 use crate::head::Head;
 use crate::middleware::Wrap;
-use crate::scope::Scope;
+use crate::scope::{REST, Scope};
 use http::Method;
 use peregrine_proto::Method as Known;
 use peregrine_router::Router;
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+
+/// The pattern as people read it: all that is below a mount is `*`.
+///
+/// ```
+/// use peregrine_web::route::readable;
+/// use peregrine_web::scope::REST;
+///
+/// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
+/// assert_eq!(readable("/users/{id}"), "/users/{id}");
+/// ```
+#[must_use]
+pub fn readable(pattern: &str) -> Cow<'_, str> {
+    match pattern.strip_suffix(REST) {
+        Some(root) => Cow::Owned(format!("{root}/*")),
+        None => Cow::Borrowed(pattern),
+    }
+}
 
 /// QUERY, which the `http` crate has no constant for.
 #[must_use]

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use peregrine_driver::{Counters, Driver, Options};
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::network::{Network, Port};
@@ -110,6 +110,10 @@ impl Driver for Sim {
 
     fn hold(&self) -> Hold {
         Hold(())
+    }
+
+    fn tokio_tasks(&self) -> usize {
+        Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks())
     }
 
     /// `enters` counts the times that the loop had nothing to do; `in_flight` counts connections

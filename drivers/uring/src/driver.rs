@@ -1,18 +1,23 @@
 //! The handle that the server is generic over, and the life of a worker from start to end.
 
-use std::future::{Future, poll_fn};
+use std::cell::RefCell;
+use std::future::Future;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use peregrine_driver::{Counters, Driver, Options, Socket};
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use peregrine_driver::{Counters, Driver, Options, Socket, Threads};
+use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
+use tokio::task::unconstrained;
 
 use crate::listener::UringListener;
-use crate::park::Root;
+use crate::park;
 use crate::stream::UringStream;
 use crate::timer::Sleep;
-use crate::worker::Shared;
+use crate::worker::{Patience, Shared};
+
+/// How long idle blocking threads may take to end. What is left after it runs a function.
+const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
 
 /// One worker's io_uring driver.
 ///
@@ -54,19 +59,39 @@ impl Driver for Uring {
         if let Some(cpu) = options.cpu {
             pin_to(cpu)?;
         }
-        let runtime =
-            Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-        let running = Running { shared: Shared::start(options)?, runtime: Some(runtime) };
+        let threads = Threads::default();
+        let (started, stopped) = (threads.clone(), threads.clone());
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .on_thread_start(move || started.started())
+            .on_thread_stop(move || stopped.stopped())
+            .build_local(LocalOptions::default())?;
+        let shared = Shared::start(options)?;
+        let mut running = Running { shared, runtime: Some(runtime), end_max: Duration::ZERO };
         running.shared.tasks.enter();
         let spin = Duration::from_micros(u64::from(options.spin_us));
         let root = async {
-            let main = main(Self { shared: Rc::clone(&running.shared) });
-            let mut root = Root::new(Rc::clone(&running.shared), main, spin)?;
-            poll_fn(|context| root.poll(context)).await
+            let driver = Self { shared: Rc::clone(&running.shared) };
+            let main = main(driver.clone());
+            let whole = async {
+                let output = main.await;
+                if !threads.is_empty() {
+                    let _hold = driver.hold();
+                    begin_functions(&threads, &driver.shared.patience).await;
+                }
+                output
+            };
+            park::run(Rc::clone(&running.shared), whole, spin).await
         };
         let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");
-        // The tasks polled inside share one budget of tokio's otherwise, and starve each other.
-        runtime.block_on(tokio::task::unconstrained(root))
+        let output = runtime.block_on(unconstrained(root));
+        let patience = running.shared.patience.take();
+        if let Some(mut patience) = patience {
+            running.end_max = IDLE_THREADS_END_MAX;
+            drop(running);
+            threads.outlast(&mut patience);
+        }
+        output
     }
 
     fn listen(&self, socket: Socket) -> io::Result<UringListener> {
@@ -94,6 +119,14 @@ impl Driver for Uring {
         Hold { shared: Rc::clone(&self.shared) }
     }
 
+    fn tokio_tasks(&self) -> usize {
+        Handle::try_current().map_or(0, |handle| park::tokio_tasks(&handle.metrics()))
+    }
+
+    fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
+        self.shared.patience.replace(Some(Box::new(is_patient)));
+    }
+
     /// Figures so far. The driver's own watch for wakes from other threads is not in `in_flight`.
     fn counters(&self) -> Counters {
         self.shared.counters()
@@ -111,6 +144,8 @@ impl Drop for Hold {
 struct Running {
     shared: Rc<Shared>,
     runtime: Option<LocalRuntime>,
+    /// How long to wait for blocking threads.
+    end_max: Duration,
 }
 
 impl Drop for Running {
@@ -119,11 +154,25 @@ impl Drop for Running {
             let entered = runtime.enter();
             self.shared.tasks.close();
             drop(entered);
-            // Work on tokio's blocking threads is not waited for.
-            runtime.shutdown_background();
+            runtime.shutdown_timeout(self.end_max);
         }
         self.shared.shut_down();
         self.shared.tasks.leave();
+    }
+}
+
+/// Lets blocking functions begin that were spawned and have not: tokio drops those when it shuts
+/// down. They begin in their order, so that all others have when a last one has.
+async fn begin_functions(threads: &Threads, patience: &RefCell<Option<Patience>>) {
+    let mut last = tokio::task::spawn_blocking(|| ());
+    while tokio::time::timeout(IDLE_THREADS_END_MAX, &mut last).await.is_err() {
+        // With as many functions in progress as there may be threads, nothing begins.
+        let Some(mut is_patient) = patience.take() else { return };
+        let waits = is_patient(threads.count());
+        patience.replace(Some(is_patient));
+        if !waits {
+            return;
+        }
     }
 }
 

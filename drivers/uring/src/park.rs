@@ -1,12 +1,15 @@
-//! The loop: turns of the ring inside a tokio runtime, and two ways to sleep.
+//! The loop: turns of the ring as one task of a tokio runtime, and two ways to sleep.
 //!
 //! When only the ring can bring news, the thread sleeps in the ring: submitting, waiting and
 //! reaping are one system call. When tokio has something alive, or somebody holds the driver
 //! awake, the thread sleeps in tokio, which learns of completions through an event descriptor
 //! registered with the ring. While the ring is busy, tokio gets its turn every few turns.
+//!
+//! A task wakes another of the same runtime without a system call. What the thread blocks on is
+//! woken by one, so that only the future that `run` was called with lives there.
 
 use std::fs::File;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -15,7 +18,8 @@ use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::RuntimeMetrics;
+use tokio::runtime::{Handle, RuntimeMetrics};
+use tokio::task::{JoinError, spawn_local, unconstrained};
 use tokio::time::{Instant, Sleep};
 
 use crate::ring::Wait;
@@ -28,13 +32,53 @@ const TURNS_PER_YIELD: u32 = 8;
 /// of (a timer without a hold, a task spawned on the runtime by another thread) is late, not lost.
 const RING_SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Runs `main` and the worker's tasks; the future that the thread blocks on.
-pub(crate) struct Root<F> {
+/// Runs `main`, and the worker's tasks beside it; what the thread blocks on. To be called within the
+/// runtime.
+///
+/// # Errors
+/// There is no descriptor left for the event that tokio watches, or the ring fails.
+pub(crate) async fn run<F: Future>(
     shared: Rc<Shared>,
-    main: Pin<Box<F>>,
+    main: F,
+    spin: Duration,
+) -> io::Result<F::Output> {
+    let mut looping = Loop::new(Rc::clone(&shared), spin)?;
+    // The worker's tasks would share one budget of tokio's otherwise, and starve each other.
+    let looping = unconstrained(poll_fn(move |context| looping.poll(context)));
+    let mut looping = pin!(spawn_local(looping));
+    let mut main = pin!(main);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = shared.tasks.poll_main(main.as_mut(), context) {
+            return Poll::Ready(Ok(output));
+        }
+        looping.as_mut().poll(context).map(|ended| Err(ended.unwrap_or_else(resume)))
+    })
+    .await
+}
+
+/// The loop panicked, which is a fault of ours, and goes on where the thread began.
+fn resume(ended: JoinError) -> io::Error {
+    match ended.try_into_panic() {
+        Ok(payload) => std::panic::resume_unwind(payload),
+        Err(cancelled) => io::Error::other(cancelled),
+    }
+}
+
+/// Tokio's tasks without the loop itself.
+pub(crate) fn tokio_tasks(metrics: &RuntimeMetrics) -> usize {
+    metrics.num_alive_tasks().saturating_sub(1)
+}
+
+/// Runs the worker's tasks, until the ring fails.
+struct Loop {
+    shared: Rc<Shared>,
     metrics: RuntimeMetrics,
     spin: Duration,
     parking: Parking,
+    /// Turns since tokio looked for what its sockets and timers have.
+    turns: u32,
+    /// Tokio's tasks when this was polled.
+    tokio_tasks: usize,
 }
 
 /// What sleeping in tokio needs. Made at the start: a worker that is out of descriptors must be able
@@ -49,49 +93,58 @@ struct Parking {
 /// What a turn leaves to do.
 enum Next {
     Turn,
+    /// Let tokio's tasks go on that are ready.
+    LetTasks,
+    /// The same, then let tokio look for what its sockets and timers have.
     Yield,
     Park,
 }
 
-impl<F: Future> Root<F> {
-    /// To be called within the runtime.
-    ///
-    /// # Errors
-    /// There is no descriptor left for the event that tokio watches.
-    pub(crate) fn new(shared: Rc<Shared>, main: F, spin: Duration) -> io::Result<Self> {
-        let metrics = tokio::runtime::Handle::current().metrics();
+impl Loop {
+    fn new(shared: Rc<Shared>, spin: Duration) -> io::Result<Self> {
+        let metrics = Handle::current().metrics();
         let parking = Parking::new(&shared)?;
-        Ok(Self { shared, main: Box::pin(main), metrics, spin, parking })
+        Ok(Self { shared, metrics, spin, parking, turns: 0, tokio_tasks: 0 })
     }
 
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<F::Output>> {
+    /// Ready when the ring failed.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        match self.take_turns(context) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
+        }
+    }
+
+    /// Turns the ring until it is somebody else's turn on the thread.
+    fn take_turns(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.awake();
-        let mut turns = 0;
+        self.tokio_tasks = tokio_tasks(&self.metrics);
         loop {
             self.shared.clock.turn(true);
             self.shared.dispatch();
             self.shared.between_batches()?;
-            if let Some(output) = self.shared.tasks.run_ready(self.main.as_mut()) {
-                return Poll::Ready(Ok(output));
-            }
-            turns += 1;
-            let next = match self.enter(turns) {
-                Ok(next) => next,
-                Err(error) => return Poll::Ready(Err(error)),
-            };
-            match next {
+            self.shared.tasks.run_ready();
+            self.turns += 1;
+            match self.enter()? {
                 Next::Turn => {}
+                Next::LetTasks => {
+                    self.shared.clock.turn(false);
+                    context.waker().wake_by_ref();
+                    return Ok(());
+                }
                 Next::Yield => {
                     self.shared.clock.turn(false);
+                    self.turns = 0;
                     // Polled once, it has asked tokio to wake us after the others' turn.
                     if pin!(tokio::task::yield_now()).poll(context).is_pending() {
-                        return Poll::Pending;
+                        return Ok(());
                     }
                 }
                 Next::Park => {
                     if self.park(context)? {
                         self.shared.clock.turn(false);
-                        return Poll::Pending;
+                        self.turns = 0;
+                        return Ok(());
                     }
                 }
             }
@@ -99,30 +152,34 @@ impl<F: Future> Root<F> {
     }
 
     /// Gives the turn's submissions to the kernel, and sleeps in the ring if that is right.
-    fn enter(&mut self, turns: u32) -> io::Result<Next> {
+    fn enter(&mut self) -> io::Result<Next> {
         let shared = &self.shared;
         shared.feed_starved();
-        let tokio_alive = shared.holds.get() > 0 || self.metrics.num_alive_tasks() > 0;
+        let tokio_tasks = tokio_tasks(&self.metrics);
+        let tokio_alive = shared.holds.get() > 0 || tokio_tasks > 0;
+        let next = if shared.tasks.is_main_due() || tokio_alive && self.turns >= TURNS_PER_YIELD {
+            Next::Yield
+        } else if tokio_tasks > self.tokio_tasks {
+            // What they are awaited for is mostly a reply, and goes into the ring with the others.
+            return Ok(Next::LetTasks);
+        } else {
+            Next::Turn
+        };
         if shared.tasks.any_ready() {
             shared.ring.borrow_mut().enter(Wait::No)?;
-            return Ok(if tokio_alive && turns >= TURNS_PER_YIELD {
-                Next::Yield
-            } else {
-                Next::Turn
-            });
+            return Ok(next);
         }
         shared.relieve_starved();
-        if tokio_alive {
+        if tokio_alive || shared.tasks.is_main_due() {
             let mut ring = shared.ring.borrow_mut();
             ring.enter(Wait::No)?;
-            if !ring.has_work() {
-                return Ok(Next::Park);
-            }
-            return Ok(if turns >= TURNS_PER_YIELD { Next::Yield } else { Next::Turn });
+            let is_idle = matches!(next, Next::Turn) && !ring.has_work();
+            return Ok(if is_idle { Next::Park } else { next });
         }
         if !self.spin.is_zero() && self.spin()? {
             return Ok(Next::Turn);
         }
+        self.turns = 0;
         if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
             let limit = shared.limit_sleep(RING_SLEEP_MAX)?;
             shared.ring.borrow_mut().enter(Wait::Completion(limit))?;

@@ -128,6 +128,8 @@ mod linux {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::panic::resume_unwind;
+    use std::thread;
     use std::time::Duration;
 
     use io_uring::{cqueue, opcode, squeue, types};
@@ -155,6 +157,14 @@ mod linux {
     /// # Errors
     /// The driver cannot run here; the refusal says why, and what helps.
     pub fn probe() -> Result<Features, Refusal> {
+        // What the kernel does for a ring after its end interrupts the next system call of the thread
+        // that made it, and the caller's thread is not ours to disturb.
+        let trial = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_here);
+        let trial = trial.map_err(|error| Refusal::Failed("starting a thread", error))?;
+        trial.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn probe_here() -> Result<Features, Refusal> {
         let ring = Ring::create().map_err(|error| refusal_of_setup(error, disabled_sysctl()))?;
         let dropped = ring.dropped().iter().map(|flag| flag.name()).collect();
         let options =
@@ -363,6 +373,17 @@ mod tests {
             }
             (Err(refusal), Err(_)) => assert!(refusal.to_string().contains(". ")),
             (probed, ran) => panic!("{probed:?} does not agree with {ran:?}"),
+        }
+    }
+
+    #[test]
+    fn probing_does_not_disturb_the_thread_that_asks() {
+        let (mut here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+        here.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+        for _ in 0..5 {
+            let _ = probe();
+            let error = std::io::Read::read(&mut here, &mut [0]).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
         }
     }
 

@@ -63,7 +63,10 @@ pub(crate) struct Tasks {
     slots: RefCell<Slab<Slot>>,
     ready: RefCell<VecDeque<u32>>,
     main_waker: Waker,
-    main_queued: Cell<bool>,
+    /// The future that `run` was called with is to be polled.
+    main_due: Cell<bool>,
+    /// Wakes what the thread blocks on, which polls that future.
+    thread: RefCell<Option<Waker>>,
     /// The task that is being polled, and what its waker points to.
     current: Cell<u32>,
     current_data: Cell<*const ()>,
@@ -95,7 +98,7 @@ const IN_TOKIO: u8 = 2;
 /// Where a worker goes to sleep.
 pub(crate) enum Sleeping<'waker> {
     InRing,
-    /// With the waker of the future that the thread blocks on.
+    /// With the waker of the loop.
     InTokio(&'waker Waker),
 }
 
@@ -126,9 +129,10 @@ impl Tasks {
             vtable: main_waker.vtable(),
             remote,
             slots: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
-            ready: RefCell::new(VecDeque::from([MAIN])),
+            ready: RefCell::default(),
             main_waker,
-            main_queued: Cell::new(true),
+            main_due: Cell::new(true),
+            thread: RefCell::default(),
             current: Cell::new(NOBODY),
             current_data: Cell::new(std::ptr::null()),
             parked: Cell::new(false),
@@ -169,18 +173,50 @@ impl Tasks {
     /// Puts a task into the queue, unless it is there or gone.
     pub(crate) fn wake(&self, index: u32) {
         if index == MAIN {
-            if self.main_queued.replace(true) {
-                return;
-            }
-        } else {
-            let mut slots = self.slots.borrow_mut();
-            match slots.get_mut(index as usize) {
-                Some(slot) if !slot.queued => slot.queued = true,
-                _ => return,
-            }
+            return self.wake_main();
         }
+        let mut slots = self.slots.borrow_mut();
+        match slots.get_mut(index as usize) {
+            Some(slot) if !slot.queued => slot.queued = true,
+            _ => return,
+        }
+        drop(slots);
         self.ready.borrow_mut().push_back(index);
         self.disturb();
+    }
+
+    fn wake_main(&self) {
+        if self.main_due.replace(true) {
+            return;
+        }
+        let thread = self.thread.borrow().clone();
+        if let Some(thread) = thread {
+            thread.wake();
+        }
+    }
+
+    /// Whether the future that `run` was called with waits to be polled.
+    pub(crate) fn is_main_due(&self) -> bool {
+        self.main_due.get()
+    }
+
+    /// Polls the future that `run` was called with, if that is due; `context` is that of the future
+    /// that the thread blocks on.
+    pub(crate) fn poll_main<F: Future>(
+        &self,
+        main: Pin<&mut F>,
+        context: &Context<'_>,
+    ) -> Poll<F::Output> {
+        let is_kept = |kept: &Waker| kept.will_wake(context.waker());
+        if !self.thread.borrow().as_ref().is_some_and(is_kept) {
+            let old = self.thread.replace(Some(context.waker().clone()));
+            drop(old);
+        }
+        if !self.main_due.take() {
+            return Poll::Pending;
+        }
+        let _polling = Polling::start(self, MAIN, &self.main_waker);
+        main.poll(&mut Context::from_waker(&self.main_waker))
     }
 
     pub(crate) fn any_ready(&self) -> bool {
@@ -206,23 +242,11 @@ impl Tasks {
     }
 
     /// Polls what is ready, and what becomes ready by that, within limits.
-    pub(crate) fn run_ready<F: Future>(&self, mut main: Pin<&mut F>) -> Option<F::Output> {
+    pub(crate) fn run_ready(&self) {
         for _ in 0..POLLS_PER_TURN {
-            let index = self.ready.borrow_mut().pop_front()?;
-            if index != MAIN {
-                self.poll_task(index);
-                continue;
-            }
-            self.main_queued.set(false);
-            let polled = {
-                let _polling = Polling::start(self, MAIN, &self.main_waker);
-                main.as_mut().poll(&mut Context::from_waker(&self.main_waker))
-            };
-            if let Poll::Ready(output) = polled {
-                return Some(output);
-            }
+            let Some(index) = self.ready.borrow_mut().pop_front() else { return };
+            self.poll_task(index);
         }
-        None
     }
 
     fn poll_task(&self, index: u32) {
@@ -260,6 +284,8 @@ impl Tasks {
         drop(injected);
         let root = self.remote.lock().root.take();
         drop(root);
+        let thread = self.thread.take();
+        drop(thread);
     }
 
     /// Notes that the thread will wait inside tokio.

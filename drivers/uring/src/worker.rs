@@ -28,6 +28,9 @@ pub(crate) const CONNECTIONS_AHEAD: usize = 16_384;
 /// cancelled by then, so that this is only reached when the kernel is stuck.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
+/// Tells whether to wait for so many blocking functions.
+pub(crate) type Patience = Box<dyn FnMut(usize) -> bool>;
+
 /// A worker's state. Handles hold it by `Rc`; it never leaves its thread.
 ///
 /// No borrow of a cell here is held while foreign code runs (a waker, a destructor of a task).
@@ -47,6 +50,8 @@ pub(crate) struct Shared {
     /// Connections whose receiving ended for want of a buffer: slot and generation, in turn.
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
     pub(crate) ending: Cell<bool>,
+    /// How long to wait for blocking functions at the end.
+    pub(crate) patience: RefCell<Option<Patience>>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
     /// When the timeout that is in the ring ends the sleep, if there is one.
@@ -78,6 +83,7 @@ impl Shared {
             buffers_exhausted: Cell::new(0),
             starved: RefCell::default(),
             ending: Cell::new(false),
+            patience: RefCell::default(),
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
             sleep_until: Cell::new(None),

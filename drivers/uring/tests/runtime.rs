@@ -264,15 +264,42 @@ fn a_busy_ring_leaves_turns_to_tokio() {
 fn handlers_do_not_share_one_budget_of_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
         let _hold = driver.hold();
-        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-        for number in 0..10_000 {
-            sender.send(number).unwrap();
-        }
-        // With the budget of one task this would be Pending after 128 messages.
-        for expected in 0..10_000 {
-            let next = poll_fn(|context| Poll::Ready(receiver.poll_recv(context))).await;
-            assert_eq!(next, Poll::Ready(Some(expected)));
-        }
+        receive_without_a_pause().await;
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        driver.spawn(async move {
+            receive_without_a_pause().await;
+            done.send(()).unwrap();
+        });
+        is_done.await.unwrap();
+    }));
+}
+
+async fn receive_without_a_pause() {
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..10_000 {
+        sender.send(number).expect("the receiver is there");
+    }
+    // With the budget of one task this would be Pending after 128 messages.
+    for expected in 0..10_000 {
+        let next = poll_fn(|context| Poll::Ready(receiver.poll_recv(context))).await;
+        assert_eq!(next, Poll::Ready(Some(expected)));
+    }
+}
+
+#[test]
+fn a_task_of_tokio_and_who_awaits_it_meet_without_the_kernel() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        let (done, enters) = tokio::sync::oneshot::channel();
+        let counting = driver.clone();
+        driver.spawn(async move {
+            let before = counting.counters().enters;
+            for number in 0..1_000 {
+                assert_eq!(tokio::spawn(async move { number }).await.unwrap(), number);
+            }
+            done.send(counting.counters().enters - before).unwrap();
+        });
+        let enters = enters.await.unwrap();
+        assert!(enters < 100, "{enters} enters for 1,000 tasks");
     }));
 }
 

@@ -41,8 +41,8 @@ async fn echo(text: String) -> std::result::Result<String, Problem> {
 
 /// Work that would hold up every other request of this worker goes to another thread.
 async fn blocking() -> String {
-    let sum = tokio::task::spawn_blocking(|| (1..=1_000_000_u64).sum::<u64>());
-    format!("{}\n", sum.await.unwrap_or(0))
+    let sum = peregrine::offload(|| (1..=1_000_000_u64).sum::<u64>()).await;
+    format!("{sum}\n")
 }
 
 fn main() -> peregrine::Result<()> {

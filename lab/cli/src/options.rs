@@ -89,6 +89,10 @@ pub(crate) struct Bench {
     /// Decides orders, random values and resampling.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// How long a look at each contender takes before its slices. In less than the default, nobody
+    /// can see whether Date moves: it is there for tests, which have no time.
+    #[arg(long, hide = true, value_parser = time, default_value = "1600ms")]
+    pub(crate) look: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -99,6 +103,13 @@ pub(crate) struct Run {
     /// Contenders by name, or name=command; `all` is every one.
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "LIST")]
     pub(crate) contenders: Vec<String>,
+    /// Ask over TLS 1.3 what the scenarios ask plainly; `-tls` is added to their names.
+    #[arg(long)]
+    pub(crate) tls: bool,
+    /// Open loops at 50 and 80 % of the capacity that all have, for latency, where the scenarios are
+    /// closed loops; `-open` is added to their names.
+    #[arg(long, conflicts_with = "repeats")]
+    pub(crate) open: bool,
     /// Connections per server, level by level (those of the scenario).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) concurrency: Vec<usize>,
@@ -115,7 +126,7 @@ pub(crate) struct Run {
     #[arg(long, value_parser = time, value_name = "TIME")]
     pub(crate) warmup: Option<Duration>,
     /// How long a block of one contender asks: 10s with --repeats, 40ms paired, more with many
-    /// connections.
+    /// connections, 1.5s in open loops.
     #[arg(long, value_parser = time, value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
     /// How long all of it may take; the design is planned to fit, and says what it can see.
@@ -143,6 +154,9 @@ pub(crate) struct Compare {
     /// What is asked.
     #[arg(long, default_value = "json")]
     pub(crate) scenario: String,
+    /// Ask over TLS 1.3.
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Connections (64).
     #[arg(long, default_value_t = 64)]
     pub(crate) concurrency: usize,
@@ -200,6 +214,9 @@ pub(crate) struct Verify {
     /// Which scenarios (all).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) scenario: Vec<String>,
+    /// Ask over TLS 1.3 what the scenarios ask plainly; not for a URL.
+    #[arg(long)]
+    pub(crate) tls: bool,
     #[command(flatten)]
     pub(crate) bench: Bench,
 }
@@ -311,6 +328,14 @@ mod tests {
     }
 
     #[test]
+    fn a_look_is_as_long_as_it_has_to_be_unless_a_test_says_otherwise() {
+        let line = ["lab", "compare", "peregrine", "axum"];
+        let options = Options::try_parse_from(line).unwrap();
+        let Command::Compare(options) = options.command else { panic!("{options:?}") };
+        assert_eq!(options.bench.look, peregrine_lab_run::wanted::LOOK_TIME);
+    }
+
+    #[test]
     fn options_of_the_generator_are_left_to_it() {
         let words = ["lab", "load", "http://127.0.0.1:1/", "--rate", "20k", "--duration", "10s"];
         let options = Options::try_parse_from(words).unwrap();
@@ -329,6 +354,9 @@ mod tests {
              --repeats 3 --warmup 2s --duration 10s --out runs/today",
             "lab compare peregrine axum --scenario json --min-effect 2% --fail-if slower",
             "lab compare peregrine axum --tune",
+            "lab run json relay --tls --open --concurrency 1,64,1500",
+            "lab compare peregrine axum --scenario spawn --tls",
+            "lab verify axum --scenario relay --tls",
             "lab ladder peregrine --slo p99<5ms",
             "lab verify http://127.0.0.1:8080/",
             "lab report runs/today --html --md --json",

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use peregrine_lab_scenario::Scenario;
+
 use crate::exit::Failure;
 
 /// The folders that commands work with.
@@ -69,5 +71,12 @@ impl Places {
             return beside.display().to_string();
         }
         typed.to_owned()
+    }
+
+    /// The scenario of this name or path, over TLS if that is wanted.
+    pub(crate) fn find_scenario(&self, typed: &str, is_tls: bool) -> Result<Scenario, Failure> {
+        let scenario = Scenario::find(&self.scenarios(), &self.scenario(typed));
+        let scenario = scenario.map_err(Failure::usage)?;
+        if is_tls { scenario.over_tls().map_err(Failure::usage) } else { Ok(scenario) }
     }
 }

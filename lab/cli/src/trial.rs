@@ -256,6 +256,7 @@ fn as_corrected(
         blocks: Some(design.blocks as usize),
         slice: Some(Duration::from_secs_f64(design.slice_s)),
         seed: setting.options.bench.seed,
+        look: setting.options.bench.look,
         is_noise_tolerated: setting.options.bench.tolerate_noise,
         ..Wanted::new(scenario.clone(), recipes.to_vec())
     };

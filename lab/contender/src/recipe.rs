@@ -1,8 +1,8 @@
 //! How a contender is built and started: a recipe, from a file or from the command line.
 //!
 //! Words and variables may hold `{port}`, `{tls_port}`, `{tls_cert}`, `{tls_key}`, `{workers}`,
-//! `{target}` (the folder of built programs) and `{folder}` (the recipe's own folder). Anything
-//! else in braces stands for itself.
+//! `{echo_port}`, `{target}` (the folder of built programs) and `{folder}` (the recipe's own folder).
+//! Anything else in braces stands for itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -79,6 +79,8 @@ pub struct Places {
     pub tls_key: String,
     /// How many workers the server is to have.
     pub workers: usize,
+    /// The port of the lab's echo server.
+    pub echo_port: u16,
     /// Where built programs lie.
     pub target: PathBuf,
 }
@@ -243,6 +245,7 @@ impl Recipe {
             ("TLS_CERT", places.tls_cert.clone()),
             ("TLS_KEY", places.tls_key.clone()),
             ("WORKERS", places.workers.to_string()),
+            ("ECHO_PORT", places.echo_port.to_string()),
         ];
         environment.extend(promised.map(|(name, value)| (name.to_owned(), value)));
         let words = self.filled(&self.run, places);
@@ -291,6 +294,7 @@ impl Recipe {
                     "tls_cert" => places.tls_cert.clone(),
                     "tls_key" => places.tls_key.clone(),
                     "workers" => places.workers.to_string(),
+                    "echo_port" => places.echo_port.to_string(),
                     "target" => places.target.to_string_lossy().into_owned(),
                     "folder" => self.home.to_string_lossy().into_owned(),
                     _ => return None,

@@ -27,7 +27,7 @@ fn every_key_is_understood() {
         name = 'second'
         class = 'tuned'
         build = ['go', 'build', '-o', '{target}/second']
-        run = ['../bin/second', '--port={port}', '{folder}/{unknown}', '{{workers}}', '{target}']
+        run = ['../bin/second', '--port={port}', '{folder}/{unknown}', '{{workers}}', '{echo_port}', '{target}']
         folder = '../first'
         package = 'github.com/a/b/v3'
         rust = '1.88'
@@ -59,6 +59,7 @@ fn every_key_is_understood() {
         tls_port: 443,
         tls_cert: "cert.pem".to_owned(),
         workers: 2,
+        echo_port: 7007,
         target: "built".into(),
         ..Places::default()
     };
@@ -70,6 +71,7 @@ fn every_key_is_understood() {
         "--port=80".to_owned(),
         path(&root.join("second/{unknown}")),
         "{2}".to_owned(),
+        "7007".to_owned(),
         path(&here.join("built")),
     ];
     assert_eq!(command.words, words);
@@ -79,6 +81,7 @@ fn every_key_is_understood() {
     assert_eq!(command.environment["CERT"], path(&here.join("cert.pem")));
     assert_eq!(command.environment["TLS_CERT"], command.environment["CERT"]);
     assert_eq!(command.environment["TLS_KEY"], "");
+    assert_eq!(command.environment["ECHO_PORT"], "7007");
 }
 
 #[test]

@@ -73,6 +73,8 @@ func routes() *echo.Echo {
 	router.POST("/projects/:projectID/events", record, hooks)
 	router.POST("/upload", upload)
 	router.GET("/sleep/:milliseconds", sleep)
+	router.GET("/spawn/:n", spawn)
+	router.GET("/relay/:text", relay)
 	addLargeApplication(router)
 	return router
 }
@@ -134,6 +136,22 @@ func sleep(context *echo.Context) error {
 	}
 	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
 	return context.String(http.StatusOK, strconv.Itoa(milliseconds))
+}
+
+func spawn(context *echo.Context) error {
+	next, isValid := Spawned(context.Param("n"))
+	if !isValid {
+		return echo.NewHTTPError(http.StatusBadRequest, "it is not a number of 32 bits")
+	}
+	return context.String(http.StatusOK, next)
+}
+
+func relay(context *echo.Context) error {
+	back, err := pool.Relay(context.Param("text"))
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadGateway, "the other server does not answer")
+	}
+	return context.String(http.StatusOK, back)
 }
 
 const stateKey = "hook-state"

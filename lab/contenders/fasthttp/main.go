@@ -81,6 +81,8 @@ func routes() fasthttp.RequestHandler {
 	routes.POST("/projects/{projectID}/events", hooks(record))
 	routes.POST("/upload", upload)
 	routes.GET("/sleep/{milliseconds}", sleep)
+	routes.GET("/spawn/{n}", spawn)
+	routes.GET("/relay/{text}", relay)
 	addLargeApplication(routes)
 	return routes.Handler
 }
@@ -149,6 +151,24 @@ func sleep(context *fasthttp.RequestCtx) {
 	}
 	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
 	context.SetBodyString(strconv.Itoa(milliseconds))
+}
+
+func spawn(context *fasthttp.RequestCtx) {
+	next, isValid := Spawned(pathValue(context, "n"))
+	if !isValid {
+		context.Error("it is not a number of 32 bits", fasthttp.StatusBadRequest)
+		return
+	}
+	context.SetBodyString(next)
+}
+
+func relay(context *fasthttp.RequestCtx) {
+	back, err := pool.Relay(pathValue(context, "text"))
+	if err != nil {
+		context.Error("the other server does not answer", fasthttp.StatusBadGateway)
+		return
+	}
+	context.SetBodyString(back)
 }
 
 type stateKey struct{}

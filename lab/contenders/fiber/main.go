@@ -83,6 +83,8 @@ func newApp() *fiber.App {
 	app.Post("/projects/:projectID/events", hooks, record)
 	app.Post("/upload", upload)
 	app.Get("/sleep/:milliseconds", sleep)
+	app.Get("/spawn/:n", spawn)
+	app.Get("/relay/:text", relay)
 	addLargeApplication(app)
 	return app
 }
@@ -136,6 +138,22 @@ func sleep(context fiber.Ctx) error {
 	}
 	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
 	return context.SendString(strconv.Itoa(milliseconds))
+}
+
+func spawn(context fiber.Ctx) error {
+	next, isValid := Spawned(context.Params("n"))
+	if !isValid {
+		return fiber.NewError(fiber.StatusBadRequest, "it is not a number of 32 bits")
+	}
+	return context.SendString(next)
+}
+
+func relay(context fiber.Ctx) error {
+	back, err := pool.Relay(context.Params("text"))
+	if err != nil {
+		return fiber.NewError(fiber.StatusBadGateway, "the other server does not answer")
+	}
+	return context.SendString(back)
 }
 
 type stateKey struct{}

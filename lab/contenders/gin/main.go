@@ -92,6 +92,8 @@ func routes() http.Handler {
 	router.POST("/projects/:projectID/events", hooks, record)
 	router.POST("/upload", upload)
 	router.GET("/sleep/:milliseconds", sleep)
+	router.GET("/spawn/:n", spawn)
+	router.GET("/relay/:text", relay)
 	addLargeApplication(router)
 	return router
 }
@@ -157,6 +159,24 @@ func sleep(context *gin.Context) {
 	}
 	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
 	context.String(http.StatusOK, strconv.Itoa(milliseconds))
+}
+
+func spawn(context *gin.Context) {
+	next, isValid := Spawned(context.Param("n"))
+	if !isValid {
+		context.String(http.StatusBadRequest, "it is not a number of 32 bits")
+		return
+	}
+	context.String(http.StatusOK, "%s", next)
+}
+
+func relay(context *gin.Context) {
+	back, err := pool.Relay(context.Param("text"))
+	if err != nil {
+		context.String(http.StatusBadGateway, "the other server does not answer")
+		return
+	}
+	context.String(http.StatusOK, "%s", back)
 }
 
 const stateKey = "hook-state"

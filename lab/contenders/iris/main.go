@@ -96,6 +96,8 @@ func addRoutes(app *iris.Application) {
 	app.Post("/projects/{projectID}/events", hooks, record)
 	app.Post("/upload", upload)
 	app.Get("/sleep/{milliseconds:int min(0) max(1000)}", sleep)
+	app.Get("/spawn/{n}", spawn)
+	app.Get("/relay/{text}", relay)
 	addLargeApplication(app)
 }
 
@@ -156,6 +158,24 @@ func sleep(context iris.Context) {
 	milliseconds := context.Params().GetIntDefault("milliseconds", 0)
 	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
 	context.Text("%s", strconv.Itoa(milliseconds))
+}
+
+func spawn(context iris.Context) {
+	next, isValid := Spawned(context.Params().Get("n"))
+	if !isValid {
+		context.StopWithText(iris.StatusBadRequest, "it is not a number of 32 bits")
+		return
+	}
+	context.Text("%s", next)
+}
+
+func relay(context iris.Context) {
+	back, err := pool.Relay(context.Params().Get("text"))
+	if err != nil {
+		context.StopWithText(iris.StatusBadGateway, "the other server does not answer")
+		return
+	}
+	context.Text("%s", back)
 }
 
 const stateKey = "hook-state"

@@ -89,6 +89,8 @@ func routes() http.Handler {
 	mux.Handle("POST /projects/{projectID}/events", hooks(http.HandlerFunc(record)))
 	mux.HandleFunc("POST /upload", upload)
 	mux.HandleFunc("GET /sleep/{milliseconds}", sleep)
+	mux.HandleFunc("GET /spawn/{n}", spawn)
+	mux.HandleFunc("GET /relay/{text}", relay)
 	addLargeApplication(mux)
 	return mux
 }
@@ -165,6 +167,24 @@ func sleep(writer http.ResponseWriter, request *http.Request) {
 	}
 	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
 	writeText(writer, strconv.Itoa(milliseconds))
+}
+
+func spawn(writer http.ResponseWriter, request *http.Request) {
+	next, isValid := Spawned(request.PathValue("n"))
+	if !isValid {
+		http.Error(writer, "it is not a number of 32 bits", http.StatusBadRequest)
+		return
+	}
+	writeText(writer, next)
+}
+
+func relay(writer http.ResponseWriter, request *http.Request) {
+	back, err := pool.Relay(request.PathValue("text"))
+	if err != nil {
+		http.Error(writer, "the other server does not answer", http.StatusBadGateway)
+		return
+	}
+	writeText(writer, back)
 }
 
 type stateKey struct{}

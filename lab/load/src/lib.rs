@@ -19,6 +19,7 @@ pub mod certificate;
 pub mod client;
 pub mod command;
 pub mod cross_check;
+pub mod echo;
 pub mod generator;
 pub mod latency;
 pub mod null;

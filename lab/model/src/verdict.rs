@@ -70,6 +70,9 @@ pub enum Measure {
     /// The latency that 99 % do not exceed. Less is better.
     #[serde(rename = "latency-p99")]
     LatencyP99,
+    /// The latency that 99.9 % do not exceed. Less is better.
+    #[serde(rename = "latency-p99.9")]
+    LatencyP999,
     /// Peak memory. Less is better.
     Memory,
     /// A measure that this version does not know.

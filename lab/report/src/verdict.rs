@@ -47,6 +47,7 @@ fn sentence(verdict: &Verdict) -> String {
         }
         Measure::LatencyMedian => format!("had {estimate}× the median latency of {reference}"),
         Measure::LatencyP99 => format!("had {estimate}× the p99 latency of {reference}"),
+        Measure::LatencyP999 => format!("had {estimate}× the p99.9 latency of {reference}"),
         Measure::Memory => format!("used {estimate}× the peak memory of {reference}"),
         Measure::Other => format!("had {estimate}× the figure of {reference}"),
     };

@@ -179,7 +179,7 @@ impl Lineup {
 
 /// What stands in the way of a contender, if anything does.
 fn obstacle(recipe: &Recipe, scenario: &Scenario, target: &Path) -> Option<String> {
-    if let Some(reason) = recipe.lacks(&scenario.name, scenario.load.tls.is_some()) {
+    if let Some(reason) = recipe.lacks(&scenario.base, scenario.load.tls.is_some()) {
         return Some(reason);
     }
     match recipe.state(target) {

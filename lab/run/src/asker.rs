@@ -43,12 +43,12 @@ pub struct Asked {
 
 /// Asks one arm for one slice. Arms are numbered as they were declared.
 pub trait Asker {
-    /// Asks arm `arm`.
+    /// Asks arm `arm`. Where it is warmed up first, `at_warm` is called when what counts begins.
     ///
     /// # Errors
     ///
     /// Only what keeps the client from going on.
-    fn ask(&mut self, arm: usize) -> Result<Asked, RunError>;
+    fn ask(&mut self, arm: usize, at_warm: &(dyn Fn() + Sync)) -> Result<Asked, RunError>;
 
     /// How it talks to the kernel, for the run file.
     fn client_name(&self) -> String;
@@ -97,7 +97,7 @@ impl Kept {
 }
 
 impl Asker for Kept {
-    fn ask(&mut self, arm: usize) -> Result<Asked, RunError> {
+    fn ask(&mut self, arm: usize, _: &(dyn Fn() + Sync)) -> Result<Asked, RunError> {
         let tally = self
             .client
             .run(self.groups[arm], Stop::After(self.slice))
@@ -139,10 +139,15 @@ impl Generated {
 }
 
 impl Asker for Generated {
-    fn ask(&mut self, arm: usize) -> Result<Asked, RunError> {
+    fn ask(&mut self, arm: usize, at_warm: &(dyn Fn() + Sync)) -> Result<Asked, RunError> {
         let plan = &self.plans[arm];
-        let outcome = generator::run(plan, &Watch::stopped_by(&self.watch))
-            .map_err(RunError::io("asking"))?;
+        let watch = Watch::stopped_by(&self.watch);
+        let outcome = match plan.warmup.is_zero() {
+            // Connections that are made anew are part of what is asked, the first ones too.
+            true => generator::run(plan, &watch),
+            false => generator::run_counted(plan, &watch, at_warm),
+        };
+        let outcome = outcome.map_err(RunError::io("asking"))?;
         self.engine = outcome.engine.or(self.engine);
         Ok(record::asked(&self.names[arm], plan, &outcome))
     }

@@ -104,6 +104,24 @@ impl Visit {
     /// Sends the parts with pauses between them and listens until `replies` replies are whole, the
     /// server closes, or it is silent for too long.
     fn talk(&self, parts: &[&[u8]], replies: usize, is_head: bool) -> io::Result<Heard> {
+        Ok(self.converse(parts, replies, is_head)?.0)
+    }
+
+    /// The same, and waits whether the server closes after the last reply.
+    fn talk_to_end(&self, parts: &[&[u8]], replies: usize) -> io::Result<Heard> {
+        let (mut heard, mut stream) = self.converse(parts, replies, false)?;
+        if !heard.is_closed {
+            heard.is_closed = matches!(stream.read(&mut [0; 1024]), Ok(0));
+        }
+        Ok(heard)
+    }
+
+    fn converse(
+        &self,
+        parts: &[&[u8]],
+        replies: usize,
+        is_head: bool,
+    ) -> io::Result<(Heard, TcpStream)> {
         let mut stream = self.stream()?;
         for (index, part) in parts.iter().enumerate() {
             if index > 0 {
@@ -131,10 +149,7 @@ impl Visit {
                 }
             }
         }
-        if !heard.is_closed {
-            heard.is_closed = matches!(stream.read(&mut room), Ok(0));
-        }
-        Ok(heard)
+        Ok((heard, stream))
     }
 
     /// The request with another method.
@@ -179,7 +194,7 @@ fn pipelined(visit: &Visit) -> io::Result<Result<String, String>> {
 }
 
 fn close(visit: &Visit) -> io::Result<Result<String, String>> {
-    let heard = visit.talk(&[&visit.last], 1, false)?;
+    let heard = visit.talk_to_end(&[&visit.last], 1)?;
     Ok(match heard.is_closed {
         true => Ok("it closed after the reply".to_owned()),
         false => Err("it left the connection open after Connection: close".to_owned()),
@@ -239,7 +254,7 @@ fn smuggling(visit: &Visit) -> io::Result<Result<String, String>> {
         &visit.request,
     ]
     .concat();
-    let heard = visit.talk(&[&request], 2, false)?;
+    let heard = visit.talk_to_end(&[&request], 2)?;
     let answers = statuses(&heard.bytes, false);
     Ok(match answers[..] {
         [status] if status >= 400 && heard.is_closed => Ok(format!("refused with {status}")),

@@ -140,6 +140,7 @@ fn cost(block: &Block, measure: Measure) -> Option<f64> {
         Measure::Throughput => block.requests_per_s().map(|rate| 1.0 / rate),
         Measure::LatencyMedian => Some(block.latency.as_ref()?.at(0.5)? as f64),
         Measure::LatencyP99 => Some(block.latency.as_ref()?.at(0.99)? as f64),
+        Measure::LatencyP999 => Some(block.latency.as_ref()?.at(0.999)? as f64),
         Measure::Memory => block.memory_peak_bytes.map(|bytes| bytes as f64),
         Measure::Other => None,
     }

@@ -1,10 +1,11 @@
 //! The highest rate that keeps a promise about latency: a search over open loops.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use peregrine_lab_contender::Recipe;
 use peregrine_lab_host::interrupt::is_interrupted;
-use peregrine_lab_load::generator::{Outcome, Plan, Watch, run};
+use peregrine_lab_load::generator::{Outcome, Plan, Watch, run, run_counted};
 use peregrine_lab_load::schedule::Schedule;
 use peregrine_lab_scenario::Scenario;
 
@@ -134,9 +135,11 @@ pub fn climb(
     let mut try_rate = |rate: f64, climb: &mut Climb| -> Result<bool, RunError> {
         let warmup = Duration::from_millis(300);
         let plan = Plan { schedule: Schedule::Poisson { rate }, warmup, ..plan.clone() };
+        let warm = OnceLock::new();
         let before = up.read();
-        let outcome = run(&plan, &Watch::default()).map_err(asking())?;
-        let used = up.read().since(&before);
+        let at_warm = || drop(warm.set(up.read()));
+        let outcome = run_counted(&plan, &Watch::default(), &at_warm).map_err(asking())?;
+        let used = up.read().since(warm.get().unwrap_or(&before));
         progress.step();
         let rung = judge(promise, rate, outcome, used.used_ns);
         let is_kept = rung.is_kept;

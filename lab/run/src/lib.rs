@@ -31,6 +31,7 @@ pub mod ladder;
 pub mod micro;
 pub mod progress;
 pub mod record;
+pub mod relayed;
 pub mod rotation;
 pub mod session;
 pub mod stage;

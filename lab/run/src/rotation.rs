@@ -5,6 +5,7 @@
 //! time share that drift, so a block holds every arm once, and only blocks are compared. A block
 //! that a guard voids is measured again, at the end.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip};
@@ -72,7 +73,7 @@ pub fn paired(
 ) -> Result<Measured, RunError> {
     for _ in 0..turns.warmup {
         for arm in 0..ups.len() {
-            asker.ask(arm)?;
+            asker.ask(arm, &|| ())?;
         }
     }
     ups.iter_mut().for_each(Up::refresh);
@@ -95,10 +96,12 @@ pub fn paired(
         for arm in row.into_iter().filter(|&arm| !is_gone[arm]) {
             let started = begin.elapsed();
             let before = ups[arm].read_cpu();
-            let asked = asker.ask(arm)?;
+            let warm = OnceLock::new();
+            let asked = asker.ask(arm, &|| drop(warm.set(ups[arm].read_cpu())))?;
             std::thread::sleep(SETTLE_TIME);
-            let used = ups[arm].read_cpu().since(&before);
-            add(&mut spent[arm], &used);
+            let after = ups[arm].read_cpu();
+            add(&mut spent[arm], &after.since(&before));
+            let used = after.since(warm.get().unwrap_or(&before));
             record::merge_checks(&mut measured.checks, asked.checks.clone());
             let mut block = block(&ups[arm], number, started, &asked, &used);
             block.context_switches = None;
@@ -215,9 +218,10 @@ fn one_run(
     let expected = Expected { servers: vec![up.id()], clients: vec![std::process::id()] };
     let mut guard = Guard::new(stage.root.clone(), stage.sets.clone(), Tolerances::default());
     let before = up.read();
-    let asked = asker.ask(0)?;
+    let warm = OnceLock::new();
+    let asked = asker.ask(0, &|| drop(warm.set(up.read())))?;
     std::thread::sleep(SETTLE_TIME);
-    let used = up.read().since(&before);
+    let used = up.read().since(warm.get().unwrap_or(&before));
     let trips = guard.boundary(&expected);
     let mut block = block(&up, number, started, &asked, &used);
     block.server_user_ns = user_share(&used).map(|share| part(used.used_ns, share));

@@ -1,4 +1,5 @@
-//! Where contenders run: their CPUs, their ports, their certificate, and their counters.
+//! Where contenders run: their CPUs, their ports, their certificate, what they may ask, and their
+//! counters.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,6 +15,7 @@ use peregrine_lab_host::tune::Tuning;
 use peregrine_lab_host::usage::{Family, Holdings, Reading};
 use peregrine_lab_host::{limits, ports};
 use peregrine_lab_load::certificate::{self, CertificateFiles};
+use peregrine_lab_load::echo::EchoServer;
 
 use crate::error::RunError;
 
@@ -27,8 +29,8 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// folder is, and that is empty after a restart of the machine, as the settings are as of old then.
 const TUNING_FOLDER: &str = "/run/peregrine-lab";
 
-/// What all contenders of a run have in common. Dropping it removes the certificate and puts back
-/// what was tuned.
+/// What all contenders of a run have in common. Dropping it removes the certificate, puts back what
+/// was tuned, and ends the echo server.
 #[derive(Debug)]
 pub struct Stage {
     /// Where the kernel's files are read.
@@ -46,6 +48,8 @@ pub struct Stage {
     /// What is changed on the host as long as this stage stands; nothing unless [`Stage::tune`] was
     /// called.
     pub tuning: Option<Tuning>,
+    /// What handlers ask over TCP, on the client's CPUs. It sleeps while nobody asks.
+    pub echo: EchoServer,
     certificate: CertificateFiles,
     _folder: tempfile::TempDir,
 }
@@ -84,6 +88,8 @@ impl Stage {
         let folder = tempfile::tempdir().map_err(RunError::io("a temporary folder"))?;
         let certificate =
             certificate::write(folder.path()).map_err(RunError::io("writing a certificate"))?;
+        let echo = EchoServer::start(sets.client.iter().copied().collect())
+            .map_err(RunError::io("starting the echo server"))?;
         let workers = workers.unwrap_or(sets.server.len()).max(1);
         let cpus = topology.allowed.len();
         Ok(Stage {
@@ -94,6 +100,7 @@ impl Stage {
             cpus,
             descriptors,
             tuning: None,
+            echo,
             certificate,
             _folder: folder,
         })
@@ -140,6 +147,7 @@ impl Stage {
             tls_cert: if is_tls { path(&self.certificate.certificate) } else { String::new() },
             tls_key: if is_tls { path(&self.certificate.key) } else { String::new() },
             workers: self.workers,
+            echo_port: self.echo.address().port(),
             target: self.target.clone(),
         };
         let command = recipe.command(&places);

@@ -12,7 +12,8 @@ use peregrine_lab_stats::verdicts::{BLOCKS_MIN, SMALLEST_EFFECT};
 
 use crate::error::RunError;
 
-/// How long a look at each arm takes before its slices: long enough for Date to move.
+/// How long a look at each arm takes before its slices, unless said otherwise: long enough for Date
+/// to move.
 pub const LOOK_TIME: Duration = Duration::from_millis(1600);
 
 /// What starting a server and its gate usually take.
@@ -56,6 +57,8 @@ pub struct Wanted {
     pub slice: Option<Duration>,
     /// How long each is warmed up.
     pub warmup: Option<Duration>,
+    /// How long a look at each arm takes before its slices; the default is [`LOOK_TIME`].
+    pub look: Duration,
     /// How long the whole run may take.
     pub budget: Option<Duration>,
     /// Decides orders, random values and resampling.
@@ -122,6 +125,7 @@ impl Wanted {
             blocks: None,
             slice: None,
             warmup: None,
+            look: LOOK_TIME,
             budget: None,
             seed: 1,
             reference: None,
@@ -162,7 +166,7 @@ impl Wanted {
                 *slice + Duration::from_micros(800)
             };
             let once = Duration::from_micros(40 * *count as u64) + CALIBRATION_TIME / arms as u32;
-            let once = if self.is_fresh() { once } else { once + START_TIME + LOOK_TIME };
+            let once = if self.is_fresh() { once } else { once + START_TIME + self.look };
             Cost { name: count.to_string(), once, per_block: per_block * rounds }
         });
         let least = self.blocks.unwrap_or(BLOCKS_MIN) as u32;

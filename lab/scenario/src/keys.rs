@@ -18,6 +18,8 @@ pub(crate) struct FileKeys {
     #[serde(default)]
     pub(crate) published: Vec<String>,
     pub(crate) kind: KindKey,
+    #[serde(default)]
+    pub(crate) echo: bool,
     pub(crate) request: Option<RequestKeys>,
     pub(crate) reply: Option<ReplyKeys>,
     #[serde(default, rename = "probe")]

@@ -23,7 +23,9 @@ mod keys;
 mod limits;
 pub mod micro;
 mod scenario;
+mod variant;
 
 pub use error::{ScenarioError, WorkloadError};
 pub use exchange::{Exchange, VARIANTS};
 pub use scenario::{Fixture, Kind, Load, Micro, Scenario, TlsMode};
+pub use variant::{OPEN_SHARES, VariantError};

@@ -83,6 +83,10 @@ pub(crate) fn check_exchanges(
 /// The kind with its own keys, and the load.
 pub(crate) fn kind_and_load(keys: &mut FileKeys, path: &Path) -> Result<(Kind, Load), Wrong> {
     if keys.kind == KindKey::Micro {
+        if keys.echo {
+            let fix = "remove it";
+            return Err(Wrong::new("echo", "a micro benchmark asks no server", fix));
+        }
         return Ok((Kind::Micro(micro(keys, path)?), Load::default()));
     }
     if keys.micro.is_some() {

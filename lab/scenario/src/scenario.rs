@@ -15,8 +15,11 @@ use crate::limits;
 /// What is asked, which answer is right, and under which load: one file of `lab/scenarios`.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The name, which is also the file's.
+    /// The name: the file's, with what was changed by [`over_tls`](Scenario::over_tls) and
+    /// [`opened`](Scenario::opened) behind it.
     pub name: String,
+    /// The file's name, by which contenders say what they lack.
+    pub base: String,
     /// One line for the head of a table.
     pub title: String,
     /// What it shows and what it does not, in sentences.
@@ -26,6 +29,8 @@ pub struct Scenario {
     pub published: Vec<String>,
     /// How it is measured.
     pub kind: Kind,
+    /// Whether each reply's body must have passed through the lab's echo server.
+    pub is_relayed: bool,
     /// What is asked; none for a micro benchmark, which asks no server.
     pub exchange: Option<Exchange>,
     /// Exchanges that must be right before anything is timed.
@@ -156,11 +161,13 @@ impl Scenario {
         let (kind, load) = limits::kind_and_load(&mut keys, path)?;
         limits::check_exchanges(&kind, exchange.as_ref(), &probes)?;
         Ok(Scenario {
+            base: keys.name.clone(),
             name: keys.name,
             title: keys.title,
             about: keys.about,
             published: keys.published,
             kind,
+            is_relayed: keys.echo,
             exchange,
             probes,
             load,

@@ -12,7 +12,7 @@ use peregrine_lab_load::client::fault::Fault;
 use peregrine_lab_load::client::reply::{Parsed, parse_reply};
 use peregrine_lab_load::generator::Plan;
 use peregrine_lab_load::question::{Question, Wording};
-use peregrine_lab_scenario::{Exchange, Kind, Scenario, TlsMode, WorkloadError};
+use peregrine_lab_scenario::{Exchange, Kind, OPEN_SHARES, Scenario, TlsMode, WorkloadError};
 use sha2::{Digest, Sha256};
 
 fn lab() -> PathBuf {
@@ -86,10 +86,13 @@ fn all_scenarios_that_the_lab_promises_are_there() {
         "overload-2x",
         "pipelined",
         "project-work",
+        "relay",
         "router",
         "routes-400",
         "shutdown",
+        "sleep",
         "slow-mix",
+        "spawn",
         "tls-handshakes-full",
         "tls-handshakes-resumed",
         "upload",
@@ -332,6 +335,74 @@ fn kinds_carry_what_the_names_say() {
 }
 
 #[test]
+fn a_scenario_over_tls_or_opened_asks_the_same_under_another_name_and_load() {
+    for plain in all() {
+        let (base, kind, tls) = (plain.name.clone(), plain.kind.clone(), plain.load.tls);
+        let is_micro = matches!(kind, Kind::Micro(_));
+        let Ok(secure) = plain.clone().over_tls() else {
+            assert!(is_micro, "{base}");
+            assert!(plain.opened().unwrap_err().to_string().contains("only a closed loop"));
+            continue;
+        };
+        let name = if tls.is_some() { base.clone() } else { format!("{base}-tls") };
+        assert_eq!((&secure.name, &secure.base, &secure.kind), (&name, &base, &kind));
+        assert_eq!(secure.load.tls, tls.or(Some(TlsMode::Full)));
+        assert_eq!(
+            (secure.sha256.as_str(), secure.load.pipeline),
+            (&*plain.sha256, plain.load.pipeline)
+        );
+        match (secure.opened(), kind) {
+            (Ok(open), Kind::Load) => {
+                assert_eq!((open.name, open.base), (format!("{name}-open"), base));
+                assert_eq!(open.kind, Kind::Latency { shares: OPEN_SHARES.to_vec() });
+            }
+            (Ok(open), kind @ Kind::Latency { .. }) => {
+                assert_eq!((open.name, open.kind), (name, kind));
+            }
+            (Err(error), Kind::Load | Kind::Latency { .. }) => panic!("{error}"),
+            (opened, _) => assert_eq!(opened.unwrap_err().scenario, name),
+        }
+    }
+}
+
+#[test]
+fn the_answers_of_spawn_are_one_more_than_what_is_asked() {
+    for exchange in every_exchange(&scenario("spawn")) {
+        let question = question(exchange);
+        for number in 0..50 {
+            let request = rendered(exchange, number);
+            let (head, _) = split(&request);
+            let target = head.split(' ').nth(1).unwrap();
+            let Some(asked) = target.strip_prefix("/spawn/") else { continue };
+            let asked: u32 = asked.parse().expect("the contract's numbers have 32 bits");
+            let reply = question.expected.example(question.values(), number, false).unwrap();
+            let answer: u64 = String::from_utf8_lossy(split(&reply).1).parse().unwrap();
+            assert_eq!(answer, u64::from(asked) + 1);
+        }
+    }
+}
+
+#[test]
+fn only_what_says_so_must_pass_through_the_echo_server() {
+    let relayed: Vec<String> =
+        all().into_iter().filter(|scenario| scenario.is_relayed).map(|one| one.name).collect();
+    assert_eq!(relayed, ["relay"]);
+    // The check of the bytes that were echoed knows bodies that are the texts themselves.
+    for exchange in every_exchange(&scenario("relay")) {
+        let request = rendered(exchange, 3);
+        let (head, _) = split(&request);
+        let Some(text) = head.split(' ').nth(1).and_then(|target| target.strip_prefix("/relay/"))
+        else {
+            continue;
+        };
+        let question = question(exchange);
+        let reply = question.expected.example(question.values(), 3, false).unwrap();
+        assert_eq!(split(&reply).1, text.as_bytes());
+        assert!((1..=64).contains(&text.len()), "{text}");
+    }
+}
+
+#[test]
 fn closed_loops_have_a_paired_form_with_the_same_bytes() {
     for scenario in all() {
         let is_paired =
@@ -343,7 +414,7 @@ fn closed_loops_have_a_paired_form_with_the_same_bytes() {
         };
         let exchange = scenario.exchange.expect("a closed loop asks");
         let seeded = exchange.question("localhost", exchange.wording.seed).unwrap();
-        let varies = ["routes-400", "slow-mix"].contains(&scenario.name.as_str());
+        let varies = ["relay", "routes-400", "slow-mix", "spawn"].contains(&scenario.name.as_str());
         assert_eq!(workload.others.len(), if varies { 1023 } else { 0 }, "{}", scenario.name);
         assert_eq!(workload.depth, scenario.load.pipeline);
         assert_eq!(workload.is_tls, scenario.load.tls.is_some());

@@ -194,3 +194,19 @@ pub fn the_clocks_move_forward(harness: &impl Harness) {
         assert!(date > Duration::from_secs(1_600_000_000));
     });
 }
+
+/// Tasks of tokio's are counted as they come and go.
+pub fn tokio_tasks_are_counted(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let before = driver.tokio_tasks();
+        let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(pending::<()>())).collect();
+        drop(tokio::task::spawn_local(async {}));
+        assert_eq!(driver.tokio_tasks(), before + 4);
+        tasks[0].abort();
+        let _hold = driver.hold();
+        while driver.tokio_tasks() > before + 2 {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        assert_eq!(driver.tokio_tasks(), before + 2);
+    });
+}

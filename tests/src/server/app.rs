@@ -5,11 +5,11 @@ use futures_core::Stream;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body as _;
-use peregrine::App;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::extract::{Path, State, TlsInfo};
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::web::{Body, HandlerExt, Problem, Response};
+use peregrine::{App, Shutdown};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -17,8 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::sync::Semaphore;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 /// What a case and the handlers of its application share.
 #[derive(Clone, Debug)]
@@ -74,9 +74,26 @@ impl Shared {
 
     /// Waits until the case lets it go on, and counts how that ends.
     async fn wait(&self) {
-        let watch = Watch { shared: self.clone(), finished: false };
-        self.started.add(1);
+        let watch = self.begin();
         self.gate.acquire().await.expect("nobody closes the gate").forget();
+        watch.finish();
+    }
+
+    /// Counts a beginning now, and an end later.
+    fn begin(&self) -> Watch {
+        self.started.add(1);
+        Watch { shared: self.clone(), finished: false }
+    }
+
+    /// The same as `wait`, for a while at the most, in a function that blocks.
+    fn block(&self, longest: Duration) {
+        let watch = self.begin();
+        let start = Instant::now();
+        while start.elapsed() < longest
+            && self.gate.try_acquire().map(SemaphorePermit::forget).is_err()
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         watch.finish();
     }
 
@@ -125,7 +142,7 @@ fn app(shared: &Shared) -> App {
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
-    uploads(downloads(tokio_users(app)))
+    uploads(downloads(leavers(tokio_users(app))))
 }
 
 async fn wait(State(shared): State<Shared>) -> &'static str {
@@ -173,6 +190,78 @@ fn tokio_users(app: App) -> App {
         task.await.expect("the task does not panic")
     })
     .get("/tcp", async || tcp_round_trip().await.expect("loopback works"))
+}
+
+/// What all handlers of the application hold: when it is dropped, its tasks hear of it.
+#[derive(Clone)]
+struct Pool(Arc<watch::Sender<()>>);
+
+/// Handlers that leave work behind. All of it counts its beginning and its end.
+fn leavers(app: App) -> App {
+    app.state(Pool(Arc::new(watch::Sender::new(()))))
+        .get("/leave-task", async |State(shared): State<Shared>| {
+            drop(tokio::spawn(async move { shared.wait().await }));
+            "left"
+        })
+        .get("/leave-local-task", async |State(shared): State<Shared>| {
+            let shared = Rc::new(shared);
+            drop(tokio::task::spawn_local(async move { shared.wait().await }));
+            "left"
+        })
+        .get("/leave-short-task", async |State(shared): State<Shared>| {
+            drop(tokio::spawn(async move {
+                let watch = shared.begin();
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                watch.finish();
+            }));
+            "left"
+        })
+        .get("/leave-pool", async |State(shared): State<Shared>, State(pool): State<Pool>| {
+            let mut receiver = pool.0.subscribe();
+            drop(tokio::spawn(async move {
+                let watch = shared.begin();
+                while receiver.changed().await.is_ok() {}
+                watch.finish();
+            }));
+            "left"
+        })
+        .get("/leave-obedient", async |State(shared): State<Shared>| {
+            let shutdown = Shutdown::current();
+            drop(tokio::spawn(async move {
+                let watch = shared.begin();
+                shutdown.ordered().await;
+                assert!(shutdown.is_ordered() && Shutdown::current().is_ordered());
+                watch.finish();
+            }));
+            "left"
+        })
+        .get("/leave-function/{milliseconds}", async |State(shared): State<Shared>, Path(time)| {
+            drop(tokio::task::spawn_blocking(move || shared.block(Duration::from_millis(time))));
+            "left"
+        })
+        .get("/offload", async |State(shared): State<Shared>| {
+            peregrine::offload(move || shared.block(Duration::MAX)).await;
+            "offloaded"
+        })
+        .get("/offload-panic", async || -> &'static str {
+            peregrine::offload(|| std::panic::resume_unwind(Box::new("on purpose"))).await
+        })
+        .get("/stream-to-the-end", async |State(shared): State<Shared>| {
+            let shutdown = Shutdown::current();
+            let mut ordered = Box::pin(async move { shutdown.ordered().await });
+            let mut watch = Some(shared.begin());
+            stream(move |context| match watch.take() {
+                None => Poll::Ready(None),
+                Some(open) if ordered.as_mut().poll(context).is_pending() => {
+                    watch = Some(open);
+                    Poll::Pending
+                }
+                Some(open) => {
+                    open.finish();
+                    Poll::Ready(Some(Ok(Bytes::from_static(b"goodbye"))))
+                }
+            })
+        })
 }
 
 /// Through sockets of tokio's own, within one handler.
@@ -228,8 +317,7 @@ async fn echo_slowly(State(shared): State<Shared>, mut body: Body) -> Result<Vec
 
 /// Reads a body as it comes.
 async fn count(State(shared): State<Shared>, mut body: Body) -> Result<String, Problem> {
-    let watch = Watch { shared: shared.clone(), finished: false };
-    shared.started.add(1);
+    let watch = shared.begin();
     let mut count = 0;
     while let Some(piece) = body.next().await {
         let piece = piece?;

@@ -97,6 +97,13 @@ macro_rules! server {
             shutdown::what_is_busy_at_the_deadline_is_cut_and_named,
             shutdown::a_second_order_cuts_at_once,
             shutdown::a_cut_ends_everything,
+            shutdown::tasks_that_outlive_their_request_are_waited_for,
+            shutdown::tasks_without_an_end_are_cut_at_the_deadline_and_counted,
+            shutdown::tasks_may_be_given_less_time_than_connections,
+            shutdown::a_second_order_cuts_tasks_at_once,
+            shutdown::tasks_of_what_the_application_holds_end_with_it,
+            shutdown::tasks_and_streams_may_await_the_order,
+            shutdown::a_time_may_be_without_an_end,
             upgrades::an_upgraded_connection_carries_bytes_both_ways,
             upgrades::the_other_protocol_may_begin_and_end,
             upgrades::an_upgrade_that_nobody_asked_for_is_a_500,
@@ -142,6 +149,13 @@ macro_rules! server_on_kernel {
                 kernel::handlers_may_use_tokio_sockets,
                 kernel::handlers_may_use_blocking_threads,
                 kernel::a_handler_that_blocks_its_thread_is_noticed,
+                kernel::blocking_functions_that_outlive_their_request_are_waited_for,
+                kernel::idle_blocking_threads_do_not_hold_the_end_up,
+                kernel::a_blocking_function_without_an_end_does_not_hold_the_end_up,
+                kernel::a_second_order_leaves_blocking_functions_behind,
+                kernel::offloaded_work_lets_others_be_served,
+                kernel::a_panic_in_offloaded_work_is_a_500,
+                kernel::offloaded_work_ends_by_itself_when_its_peer_leaves,
             );
         }
     };

@@ -6,7 +6,6 @@ use peregrine_lab_model::plan::Design;
 use peregrine_lab_model::verdict::{Decision, Measure, Verdict};
 use peregrine_lab_run::session::{self, Session};
 use peregrine_lab_run::wanted::Wanted;
-use peregrine_lab_scenario::Scenario;
 
 use super::{report, run};
 use crate::bars::Bars;
@@ -16,8 +15,7 @@ use crate::options::{Compare, FailIf};
 use crate::places::Places;
 
 pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failure> {
-    let scenario = Scenario::find(&places.scenarios(), &places.scenario(&options.scenario))
-        .map_err(Failure::usage)?;
+    let scenario = places.find_scenario(&options.scenario, options.tls)?;
     let names = [options.other.clone(), options.one.clone()];
     let mut recipes = Vec::new();
     for name in &names {
@@ -47,6 +45,7 @@ pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failur
         design: Design::Paired,
         blocks: Some(options.blocks),
         seed: options.bench.seed,
+        look: options.bench.look,
         is_noise_tolerated: options.bench.tolerate_noise,
         reference: Some(other),
         effect_min: Some(options.min_effect),

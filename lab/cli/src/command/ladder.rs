@@ -2,7 +2,6 @@
 
 use peregrine_lab_contender::State;
 use peregrine_lab_run::ladder::{Climb, Promise, climb};
-use peregrine_lab_scenario::Scenario;
 
 use crate::bars::Bars;
 use crate::bench;
@@ -12,8 +11,7 @@ use crate::places::Places;
 
 pub(super) fn ladder(options: &Ladder, places: &Places) -> Result<Exit, Failure> {
     let promise = Promise::parse(&options.slo).map_err(Failure::usage)?;
-    let scenario = Scenario::find(&places.scenarios(), &places.scenario(&options.scenario))
-        .map_err(Failure::usage)?;
+    let scenario = places.find_scenario(&options.scenario, false)?;
     let recipes = bench::recipes(places, std::slice::from_ref(&options.contender))?;
     let [recipe] = &recipes[..] else {
         return Err(Failure::usage("a ladder is climbed by one contender"));

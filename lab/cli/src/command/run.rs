@@ -3,8 +3,9 @@
 use peregrine_lab_host::interrupt::is_interrupted;
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::check::Outcome;
-use peregrine_lab_model::plan::Design;
-use peregrine_lab_model::verdict::Measure;
+use peregrine_lab_model::histogram::Histogram;
+use peregrine_lab_model::plan::{Design, Schedule};
+use peregrine_lab_model::verdict::{Measure, Ratio};
 use peregrine_lab_run::micro;
 use peregrine_lab_run::session::{self, Done, Session};
 use peregrine_lab_run::wanted::Wanted;
@@ -17,13 +18,18 @@ use crate::exit::{Exit, Failure};
 use crate::options::Run;
 use crate::places::Places;
 
+/// The fewest samples beyond a percentile for it to be told.
+const BEYOND_MIN: u64 = 30;
+
 pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
     let scenarios: Vec<Scenario> = options
         .scenarios
         .iter()
-        .map(|name| Scenario::find(&places.scenarios(), &places.scenario(name)))
-        .collect::<Result<_, _>>()
-        .map_err(Failure::usage)?;
+        .map(|name| {
+            let scenario = places.find_scenario(name, options.tls)?;
+            if options.open { scenario.opened().map_err(Failure::usage) } else { Ok(scenario) }
+        })
+        .collect::<Result<_, _>>()?;
     let recipes = bench::recipes(places, &options.contenders)?;
     if !options.bench.no_build {
         bench::build(&recipes, places)?;
@@ -47,6 +53,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
             blocks: options.repeats.or(options.blocks),
             slice: options.duration,
             warmup: options.warmup,
+            look: options.bench.look,
             budget: options.budget.map(|budget| budget / count),
             seed: options.bench.seed,
             is_noise_tolerated: options.bench.tolerate_noise,
@@ -85,7 +92,15 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
 /// The headline of a run file in some lines.
 pub(super) fn tell(file: &RunFile) {
     let plan = &file.plan;
-    println!("\n{}, {} connections, against {}:", plan.scenario, plan.connections, plan.reference);
+    let rate = match plan.schedule {
+        Schedule::Poisson { rate_per_s } => Some(rate_per_s),
+        _ => None,
+    };
+    let offered = rate.map_or(String::new(), |rate| format!(", {rate:.0} requests/s offered"));
+    println!(
+        "\n{}, {} connections{offered}, against {}:",
+        plan.scenario, plan.connections, plan.reference
+    );
     for contender in &file.contenders {
         let costs: Vec<f64> = file
             .blocks_of(&contender.name)
@@ -113,6 +128,9 @@ pub(super) fn tell(file: &RunFile) {
         };
         println!("  {:24} {cost}  {word}", contender.name);
     }
+    if rate.is_some() {
+        tell_latencies(file);
+    }
     if let Some(again) = &file.again {
         println!("  differences up to {:.1} % are noise here (A/A)", again.band * 100.0);
     }
@@ -123,6 +141,36 @@ pub(super) fn tell(file: &RunFile) {
     {
         let who = check.contender.as_deref().unwrap_or("the run");
         println!("  {who}: {}: {}", check.name, first_line(&check.detail));
+    }
+}
+
+/// The percentiles over all blocks, from the intended start, and how they compare.
+fn tell_latencies(file: &RunFile) {
+    for contender in file.contenders.iter().filter(|one| one.skipped.is_none()) {
+        let mut all = Histogram::default();
+        let blocks = file.blocks_of(&contender.name);
+        blocks.filter_map(|block| block.latency.as_ref()).for_each(|one| all.merge(one));
+        let measures = [
+            (0.5, "p50", Measure::LatencyMedian),
+            (0.99, "p99", Measure::LatencyP99),
+            (0.999, "p99.9", Measure::LatencyP999),
+        ];
+        let columns = measures.map(|(share, name, measure)| {
+            let Some(latency) = all.at(share).filter(|_| all.beyond(share) >= BEYOND_MIN) else {
+                return format!("{name} too few samples");
+            };
+            let ratio = file
+                .verdicts
+                .iter()
+                .find(|one| one.contender == contender.name && one.measure == measure)
+                .map(|one| one.ratio)
+                .filter(Ratio::is_known);
+            let ratio = ratio.map_or(String::new(), |ratio| {
+                format!(" x {:.3} ({:.3} to {:.3})", ratio.estimate, ratio.low, ratio.high)
+            });
+            format!("{name} {:.3} ms{ratio}", latency as f64 / 1e6)
+        });
+        println!("  {:24} {}", contender.name, columns.join(", "));
     }
 }
 

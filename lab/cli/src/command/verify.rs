@@ -33,15 +33,16 @@ pub(super) fn verify(options: &Verify, places: &Places) -> Result<Exit, Failure>
 }
 
 fn scenarios(options: &Verify, places: &Places) -> Result<Vec<Scenario>, Failure> {
-    if options.scenario.is_empty() {
-        return Scenario::all(&places.scenarios()).map_err(Failure::usage);
+    if !options.scenario.is_empty() {
+        let named = options.scenario.iter();
+        return named.map(|name| places.find_scenario(name, options.tls)).collect();
     }
-    options
-        .scenario
-        .iter()
-        .map(|name| Scenario::find(&places.scenarios(), &places.scenario(name)))
-        .collect::<Result<_, _>>()
-        .map_err(Failure::usage)
+    let all = Scenario::all(&places.scenarios()).map_err(Failure::usage)?;
+    let asking = all.into_iter().filter(|scenario| !matches!(scenario.kind, Kind::Micro(_)));
+    if !options.tls {
+        return Ok(asking.collect());
+    }
+    asking.map(Scenario::over_tls).collect::<Result<_, _>>().map_err(Failure::usage)
 }
 
 fn contender(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
@@ -64,7 +65,7 @@ fn contender(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
         if matches!(scenario.kind, Kind::Micro(_)) {
             continue;
         }
-        if let Some(reason) = recipe.lacks(&scenario.name, scenario.load.tls.is_some()) {
+        if let Some(reason) = recipe.lacks(&scenario.base, scenario.load.tls.is_some()) {
             checks.push(skipped(&scenario.name, &reason));
             continue;
         }
@@ -84,6 +85,9 @@ fn contender(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
 /// A server that runs already: its conduct, with the URL's own target, and those scenarios that
 /// were named.
 fn url(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
+    if options.tls {
+        return Err(Failure::usage("a URL is asked as it says; leave out --tls"));
+    }
     let rest = options.subject.trim_start_matches("http://");
     let (authority, target) = match rest.find('/') {
         Some(slash) => rest.split_at(slash),

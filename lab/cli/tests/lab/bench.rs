@@ -16,6 +16,9 @@ use crate::server::{ENTRY, Nature};
 /// How long something that must happen is waited for before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a look takes in tests.
+const LOOK: [&str; 2] = ["--look", "250ms"];
+
 /// What all processes of a bench find in their environment, so that they can be found.
 const MARK: &str = "TRIAL_BENCH";
 
@@ -55,8 +58,21 @@ request = { target = "/echo/word" }
 reply = { text = "word" }
 "#;
 
+const RELAY: &str = r#"
+echo = true
+[request]
+target = "/relay/{id=random:1000..9999}"
+[reply]
+fields = { content-type = "text/plain" }
+text = "{id}"
+[[probe]]
+name = "a word"
+request = { target = "/relay/word" }
+reply = { text = "word" }
+"#;
+
 /// Every scenario of a bench: its name, its kind, what is asked, and its load.
-const SCENARIOS: [(&str, &str, &str, &str); 7] = [
+const SCENARIOS: [(&str, &str, &str, &str); 8] = [
     ("json", "load", JSON, "connections = [4]"),
     ("echo", "load", ECHO, "connections = [2]\npipeline = 4"),
     ("churn", "load", JSON, "connections = [2]\nrequests_per_connection = 5"),
@@ -64,6 +80,7 @@ const SCENARIOS: [(&str, &str, &str, &str); 7] = [
     ("overload", "overload", SLEEP, "connections = [4]\nfactor = 2.0"),
     ("idle", "idle", JSON, "connections = [2]\nidle_connections = 300"),
     ("latency", "latency", JSON, "connections = [4]\nshares = [0.2, 0.4, 0.6]"),
+    ("relay", "load", RELAY, "connections = [4]"),
 ];
 
 /// A folder with a lab in it.
@@ -125,11 +142,14 @@ impl Bench {
         self.folder.path().join(within)
     }
 
-    /// The program with these arguments, separated by blanks, ready to be started in the folder.
+    /// The program with these arguments, separated by blanks, ready to be started in the folder. Looks
+    /// are short: no test depends on whether Date moves.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+        let has_looks = ["run ", "compare ", "reproduce "].iter().any(|one| line.starts_with(one));
         command
             .args(line.split_whitespace())
+            .args(has_looks.then_some(LOOK).into_iter().flatten())
             .current_dir(self.folder.path())
             .env(MARK, self.folder.path())
             .env("CARGO_TARGET_DIR", self.path("target"))

@@ -87,7 +87,7 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
     std::fs::create_dir(bench.path("runs")).unwrap();
     std::fs::write(bench.path("runs/latency-c4-r7.json"), "an earlier run").unwrap();
     bench
-        .lab(&format!("run latency --contenders one,other --blocks 6 --duration 200ms {OPTIONS}"))
+        .lab(&format!("run latency --contenders one,other --blocks 3 --duration 200ms {OPTIONS}"))
         .expect(0);
     let files = bench.files("runs");
     assert_eq!(files.len(), 3);
@@ -97,7 +97,7 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
         rates.push(rate_per_s);
         assert!(file.run.ends_with(&format!("-r{rate_per_s:.0}")), "{}", file.run);
         for name in ["one", "other"] {
-            assert_eq!(file.blocks_of(name).count(), 6);
+            assert_eq!(file.blocks_of(name).count(), 3);
             assert!(file.blocks_of(name).all(|block| block.latency.is_some()));
         }
         verdict(file, "other", Measure::LatencyMedian);
@@ -106,6 +106,47 @@ fn latency_is_measured_at_equal_rates_and_each_rate_is_a_file() {
     rates.sort_by(f64::total_cmp);
     assert!((rates[1] / rates[0] - 2.0).abs() < 0.01, "{rates:?}");
     assert!((rates[2] / rates[0] - 3.0).abs() < 0.01, "{rates:?}");
+}
+
+#[test]
+fn a_closed_loop_is_opened_at_each_level_for_its_latency() {
+    let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
+    let line = "run relay --open --contenders one,other --concurrency 2,4 --blocks 2";
+    bench.lab(&format!("{line} --duration 150ms {OPTIONS}")).expect(0).says(&[
+        "relay-open, 2 connections, ",
+        "relay-open, 4 connections, ",
+        " requests/s offered, against one:",
+        "p50 ",
+        "p99.9 ",
+    ]);
+    let files = bench.files("runs");
+    assert_eq!(files.len(), 4);
+    for pair in files.chunks(2) {
+        let rates = [&pair[0], &pair[1]].map(|file| match file.plan.schedule {
+            Schedule::Poisson { rate_per_s } => rate_per_s,
+            _ => panic!("{file:?}"),
+        });
+        let (low, high) = (rates[0].min(rates[1]), rates[0].max(rates[1]));
+        assert!((high / low - 0.8 / 0.5).abs() < 0.01, "{rates:?}");
+    }
+    for file in &files {
+        assert_eq!(file.plan.scenario, "relay-open");
+        assert!(file.run.starts_with(&format!("relay-open-c{}-r", file.plan.connections)));
+        verdict(file, "other", Measure::LatencyP99);
+        assert_eq!(check(file, "other", "over the echo server").outcome, Outcome::Passed);
+    }
+    let ended = bench.lab(&format!("run shutdown --open --contenders one {OPTIONS}")).expect(64);
+    ended.complains(&["shutdown: only a closed loop can be opened"]);
+}
+
+#[test]
+fn over_tls_who_speaks_none_is_left_out_with_that_reason() {
+    let bench = Bench::new().contender("one", &graceful());
+    let ended = bench.lab(&format!("run json --tls --contenders one {OPTIONS}")).expect(64);
+    ended.complains(&["one: it cannot serve HTTPS"]);
+    bench.lab("verify one --scenario json --tls").expect(0).says(&["json-tls: it cannot serve"]);
+    let ended = bench.lab("verify http://127.0.0.1:1/ --tls").expect(64);
+    ended.complains(&["leave out --tls"]);
 }
 
 #[test]
@@ -159,6 +200,23 @@ fn fresh_processes_are_measured_with_their_memory_and_without_the_order_matterin
     verdict(&file, "other", Measure::Memory);
     let first: Vec<&str> = file.blocks.chunks(3).map(|three| three[0].contender.as_str()).collect();
     assert!(first.iter().any(|name| *name != first[0]), "the same one began each time: {first:?}");
+}
+
+#[test]
+fn the_cost_of_a_request_holds_nothing_of_the_warm_up() {
+    // Most of the server's work is its own, and the same for each request.
+    let busy = Nature { burn: 200_000, ..graceful() };
+    let bench = Bench::new().contender("one", &busy);
+    let cost = |warmup: &str, out: &str| {
+        let line = "run json --contenders one --repeats 2 --duration 200ms --tolerate-noise";
+        bench.lab(&format!("{line} --warmup {warmup} --out {out}")).expect(0);
+        let file = bench.file(&format!("{out}/json-c4.json"));
+        let costs = file.blocks_of("one").filter_map(|block| block.server_ns_per_request());
+        costs.fold(f64::INFINITY, f64::min)
+    };
+    // With the warm-up in it, the cost would be ten times as high.
+    let (short, long) = (cost("20ms", "short"), cost("2s", "long"));
+    assert!(long < 4.0 * short, "{long:.0} ns instead of {short:.0} ns");
 }
 
 #[test]

@@ -164,6 +164,25 @@ fn replies_without_a_call_of_a_handler_void_a_verdict() {
 }
 
 #[test]
+fn replies_that_did_not_pass_the_echo_server_void_a_verdict() {
+    let liar = Nature { habits: "no-relay".to_owned(), ..honest() };
+    let bench = Bench::new()
+        .contender("honest", &honest())
+        .contender("other", &honest())
+        .contender("liar", &liar);
+    bench
+        .lab("run relay --contenders honest,other,liar --blocks 10 --tolerate-noise --out runs")
+        .expect(4);
+    let file = bench.file("runs/relay-c4.json");
+    assert_eq!(check(&file, "honest", "over the echo server").outcome, Outcome::Passed);
+    let failed = check(&file, "liar", "over the echo server");
+    assert!(failed.outcome == Outcome::Failed && failed.detail.ends_with(" 0 bytes echoed"));
+    let found = verdict(&file, "liar", Measure::ServerCpu);
+    assert_eq!(found.decision, Decision::Void, "{found:?}");
+    assert_ne!(verdict(&file, "other", Measure::ServerCpu).decision, Decision::Void);
+}
+
+#[test]
 fn a_contender_that_dies_while_it_is_timed_is_void_and_the_rest_of_the_run_stands() {
     let bench = Bench::new()
         .contender("honest", &honest())

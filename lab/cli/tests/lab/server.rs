@@ -4,6 +4,7 @@
 //! It is this very test program, started with the one ignored test as its filter, so that it is
 //! always as new as the tests and nothing else has to be built.
 
+use std::cell::RefCell;
 use std::env;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -36,7 +37,8 @@ pub(crate) struct Nature {
     pub(crate) from: String,
     /// `honest`, `cheating`, or nothing for no counter of calls.
     pub(crate) calls: String,
-    /// Other faults, separated by blanks: `no-date`, `keeps-open`.
+    /// Other faults, separated by blanks: `no-date`, `keeps-open`, `no-relay` (it answers without
+    /// asking the echo server).
     pub(crate) habits: String,
     /// What it does on SIGTERM: `graceful`, or nothing for dying at once.
     pub(crate) end: String,
@@ -291,6 +293,10 @@ impl Server {
         match parts[..] {
             ["", "json"] => (200, "application/json", r#"{"message":"Hello, World!"}"#.to_owned()),
             ["", "echo", text] => (200, "text/plain", text.to_owned()),
+            ["", "relay", text] if self.nature.habits.contains("no-relay") => {
+                (200, "text/plain", text.to_owned())
+            }
+            ["", "relay", text] => (200, "text/plain", relayed(text)),
             ["", "sleep", text] => {
                 std::thread::sleep(Duration::from_millis(text.parse().unwrap_or(0)));
                 (200, "text/plain", text.to_owned())
@@ -304,6 +310,23 @@ impl Server {
             _ => (404, "text/plain", String::new()),
         }
     }
+}
+
+/// The text as the lab's echo server sent it back, over a connection that this thread keeps.
+fn relayed(text: &str) -> String {
+    thread_local! {
+        static STREAM: RefCell<Option<TcpStream>> = const { RefCell::new(None) };
+    }
+    STREAM.with_borrow_mut(|stream| {
+        let stream = stream.get_or_insert_with(|| {
+            let port: u16 = env::var("ECHO_PORT").unwrap().parse().unwrap();
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()
+        });
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut back = vec![0; text.len()];
+        stream.read_exact(&mut back).unwrap();
+        String::from_utf8(back).unwrap()
+    })
 }
 
 /// The field Date, right as far as the time of the day is concerned.

@@ -3,6 +3,7 @@
 //! its graceful shutdown.
 
 mod model;
+mod relay;
 mod settings;
 
 use std::net::Ipv4Addr;
@@ -20,6 +21,7 @@ use model::{
     Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
     SLEEP_MS_MAX, Upload, VERSIONS, collection_text, item_text,
 };
+use relay::Pool;
 use settings::Settings;
 
 #[global_allocator]
@@ -54,6 +56,9 @@ fn application(config: &mut ServiceConfig) {
         .service(upload)
         .service(large)
         .service(sleep)
+        .service(spawn)
+        .service(relay_text)
+        .app_data(web::Data::new(Pool::from_environment()))
         .configure(large_application);
 }
 
@@ -146,6 +151,25 @@ async fn sleep(ms: web::Path<u64>) -> HttpResponse {
     }
     actix_web::rt::time::sleep(Duration::from_millis(ms)).await;
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(ms.to_string())
+}
+
+#[get("/spawn/{n}")]
+async fn spawn(n: web::Path<u32>) -> HttpResponse {
+    let n = n.into_inner();
+    match actix_web::rt::spawn(async move { u64::from(n) + 1 }).await {
+        Ok(next) => {
+            HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(next.to_string())
+        }
+        Err(_) => HttpResponse::InternalServerError().finish(),
+    }
+}
+
+#[get("/relay/{text}")]
+async fn relay_text(pool: web::Data<Pool>, text: web::Path<String>) -> HttpResponse {
+    match pool.relay(&text).await {
+        Ok(back) => HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(back),
+        Err(_) => HttpResponse::BadGateway().finish(),
+    }
 }
 
 async fn hooks(

@@ -2,11 +2,13 @@
 //! its own listener (SO_REUSEPORT), and a match on the method and the path as the router.
 
 mod model;
+mod relay;
 mod server;
 mod settings;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use model::{
     Event, Example, Health, HookState, Large, Message, RESOURCES, Recorded, SLEEP_MS_MAX, Upload,
     VERSIONS, collection_text, item_text,
 };
+use relay::Pool;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -54,6 +57,8 @@ async fn answer(request: Request<Incoming>) -> Result<Reply, Infallible> {
         (&Method::POST, (Some("upload"), None, ..)) => upload(body).await,
         (&Method::GET, (Some("large"), None, ..)) => json(Large::shared()),
         (&Method::GET, (Some("sleep"), Some(ms), None, _)) => sleep(ms).await,
+        (&Method::GET, (Some("spawn"), Some(n), None, _)) => spawn(n).await,
+        (&Method::GET, (Some("relay"), Some(text), None, _)) => relay(text).await,
         (
             method @ (&Method::GET | &Method::POST | &Method::PUT | &Method::DELETE),
             (Some(version), Some(resource), id, None),
@@ -119,6 +124,32 @@ async fn sleep(ms: &str) -> Reply {
             text(ms.to_string())
         }
         _ => failure(StatusCode::BAD_REQUEST, "the time is not a number from 0 to 1000"),
+    }
+}
+
+async fn spawn(n: &str) -> Reply {
+    let Ok(n) = n.parse::<u32>() else {
+        return failure(StatusCode::BAD_REQUEST, "it is not a number of 32 bits");
+    };
+    match tokio::spawn(async move { u64::from(n) + 1 }).await {
+        Ok(next) => text(next.to_string()),
+        Err(_) => failure(StatusCode::INTERNAL_SERVER_ERROR, "the task did not end"),
+    }
+}
+
+thread_local! {
+    /// Each worker has its own runtime, and so its own connections.
+    static POOL: Rc<Pool> = Rc::new(Pool::from_environment());
+}
+
+async fn relay(segment: &str) -> Reply {
+    let Some(wanted) = decoded(segment) else {
+        return failure(StatusCode::BAD_REQUEST, "the text is not UTF-8");
+    };
+    let pool = POOL.with(Rc::clone);
+    match pool.relay(&wanted).await {
+        Ok(back) => text(back),
+        Err(_) => failure(StatusCode::BAD_GATEWAY, "the other server does not answer"),
     }
 }
 

@@ -2,9 +2,11 @@
 //! with its graceful shutdown.
 
 mod model;
+mod relay;
 
 use std::env;
 use std::num::NonZeroUsize;
+use std::rc::Rc;
 use std::time::Duration;
 
 use peregrine::prelude::*;
@@ -13,6 +15,7 @@ use model::{
     Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
     SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text,
 };
+use relay::Pool;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -46,7 +49,10 @@ fn application() -> App {
         .scope("/projects", |scope| scope.with(hooks).post("/{project_id}/events", record))
         .post("/upload", upload.body_limit(UPLOAD_BYTES_MAX))
         .get("/large", large)
-        .get("/sleep/{ms}", sleep);
+        .get("/sleep/{ms}", sleep)
+        .get("/spawn/{n}", spawn)
+        .get("/relay/{text}", relay)
+        .state(Rc::new(Pool::from_environment()));
     app.merge(large_application())
 }
 
@@ -116,6 +122,18 @@ async fn sleep(Path(ms): Path<u64>) -> Result<String, StatusCode> {
     }
     tokio::time::sleep(Duration::from_millis(ms)).await;
     Ok(ms.to_string())
+}
+
+async fn spawn(Path(n): Path<u32>) -> Result<String, StatusCode> {
+    let next = tokio::spawn(async move { u64::from(n) + 1 }).await;
+    next.map(|next| next.to_string()).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+async fn relay(
+    State(pool): State<Rc<Pool>>,
+    Path(text): Path<String>,
+) -> Result<String, StatusCode> {
+    pool.relay(&text).await.map_err(|_| StatusCode::BAD_GATEWAY)
 }
 
 async fn hooks(mut request: Request, next: Next<'_>) -> Response {

@@ -14,8 +14,8 @@ mod worker;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -247,6 +247,19 @@ impl Watch {
 /// `InvalidInput` if the plan may not be run, or the kernel's if the client itself cannot go on.
 /// Whatever a server does wrong is in the outcome instead.
 pub fn run(plan: &Plan, watch: &Watch) -> io::Result<Outcome> {
+    run_counted(plan, watch, &|| ())
+}
+
+/// The same, with a call when the warm-up is over and what counts begins: the place to read a
+/// server's counters, so that they belong to the requests that count. It is made once, by one of the
+/// threads that ask, which asks nothing meanwhile.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_counted(plan: &Plan, watch: &Watch, at_warm: &(dyn Fn() + Sync)) -> io::Result<Outcome> {
+    let once = Once::new();
+    let once = &once;
     plan.check().map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
     let config = plan.tls.as_ref().map(|secured| match secured.is_resuming {
         true => tls::resuming_config(),
@@ -260,7 +273,7 @@ pub fn run(plan: &Plan, watch: &Watch) -> io::Result<Outcome> {
                     if !plan.cpus.is_empty() {
                         pin_this_thread(&[plan.cpus[thread % plan.cpus.len()]])?;
                     }
-                    Worker::new(plan, config, thread)?.run(watch)
+                    Worker::new(plan, config, thread)?.run(watch, &|| once.call_once(at_warm))
                 })
             })
             .collect();

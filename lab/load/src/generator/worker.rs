@@ -21,6 +21,12 @@ use crate::schedule::Starts;
 /// How many connections are being made at a time: more would overflow a short accept queue.
 const CONNECTING_MAX: usize = 128;
 
+/// How many connections are begun at a time before the first request, and how long after each other.
+/// A server that accepts more slowly than the client connects, with room for 128 as axum has, refuses
+/// the rest without a word, and a client tries again after a second, then two, then four.
+const CONNECT_GROUP: usize = 4;
+const CONNECT_GROUP_NS: u64 = 1_000_000;
+
 /// How long a connection may take to be made, its handshake included.
 const CONNECT_TIMEOUT_NS: u64 = 5_000_000_000;
 
@@ -103,7 +109,7 @@ impl<'a> Worker<'a> {
         nanoseconds(self.origin.elapsed())
     }
 
-    pub(super) fn run(mut self, watch: &Watch) -> io::Result<Outcome> {
+    pub(super) fn run(mut self, watch: &Watch, at_warm: &dyn Fn()) -> io::Result<Outcome> {
         if !self.plan.schedule.is_closed() {
             rustix::thread::set_current_timer_slack(TIMER_SLACK)?;
         }
@@ -121,6 +127,8 @@ impl<'a> Worker<'a> {
         let mut is_stopped = false;
         loop {
             if !is_warm && now_ns >= warm_ns {
+                at_warm();
+                now_ns = self.now_ns();
                 (is_warm, cpu_start, asked_start_ns) = (true, thread_cpu(), now_ns);
                 if !self.plan.warmup.is_zero() {
                     self.lanes.forget(now_ns);
@@ -133,7 +141,7 @@ impl<'a> Worker<'a> {
                 break;
             }
             self.start_due(now_ns);
-            self.reconnect(now_ns);
+            self.reconnect(now_ns, CONNECTING_MAX);
             self.dispatch()?;
             if now_ns >= look_ns {
                 look_ns = now_ns + self.look(now_ns);
@@ -164,17 +172,19 @@ impl<'a> Worker<'a> {
     /// accident. Goes on with those that could be made.
     fn connect_all(&mut self, watch: &Watch) -> io::Result<()> {
         let mut now_ns = self.now_ns();
+        let mut group_ns = now_ns;
         while now_ns < CONNECT_ALL_NS && !watch.is_stopped.load(Ordering::Relaxed) {
             // A lane that failed once is tried again during the run.
             let is_tried = self.down.iter().all(|&(_, not_before_ns)| not_before_ns > 0);
             if is_tried && self.lanes.connecting == 0 {
                 break;
             }
-            if !is_tried {
-                self.reconnect(now_ns);
+            if !is_tried && now_ns >= group_ns {
+                self.reconnect(now_ns, CONNECT_GROUP);
+                group_ns = now_ns + CONNECT_GROUP_NS;
             }
             self.look(now_ns);
-            self.turn(now_ns + LOOK_NS_MAX)?;
+            self.turn(if is_tried { now_ns + LOOK_NS_MAX } else { group_ns })?;
             now_ns = self.now_ns();
         }
         for lane in &mut self.lanes.lanes {
@@ -271,9 +281,12 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Begins connections that are due, as far as not too many are being made.
-    fn reconnect(&mut self, now_ns: u64) {
-        while self.lanes.connecting < CONNECTING_MAX {
+    /// Begins at most `count` connections that are due, as far as not too many are being made.
+    fn reconnect(&mut self, now_ns: u64, count: usize) {
+        for _ in 0..count {
+            if self.lanes.connecting >= CONNECTING_MAX {
+                break;
+            }
             let is_due = |&(_, not_before_ns): &(usize, u64)| not_before_ns <= now_ns;
             let Some(place) = self.down.iter().position(is_due) else { break };
             let (lane, _) = self.down.remove(place).expect("the place was just found");

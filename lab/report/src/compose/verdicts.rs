@@ -11,11 +11,12 @@ use crate::numbers;
 use crate::verdict;
 
 /// The measures in their order.
-const MEASURES: [(Measure, &str); 6] = [
+const MEASURES: [(Measure, &str); 7] = [
     (Measure::ServerCpu, "Server CPU per request"),
     (Measure::Throughput, "Requests per second"),
     (Measure::LatencyMedian, "Median latency"),
     (Measure::LatencyP99, "p99 latency"),
+    (Measure::LatencyP999, "p99.9 latency"),
     (Measure::Memory, "Peak memory"),
     (Measure::Other, "Other measures"),
 ];

@@ -129,8 +129,8 @@ struct WithIdle {
 }
 
 impl Asker for WithIdle {
-    fn ask(&mut self, arm: usize) -> Result<Asked, RunError> {
-        let mut asked = self.active.ask(arm)?;
+    fn ask(&mut self, arm: usize, at_warm: &(dyn Fn() + Sync)) -> Result<Asked, RunError> {
+        let mut asked = self.active.ask(arm, at_warm)?;
         let open = self.held.count()?;
         let is_whole = open == self.held.wanted && self.held.faults.total() == 0;
         let check = Check {

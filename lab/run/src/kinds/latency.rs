@@ -7,6 +7,7 @@ use peregrine_lab_host::interrupt::is_interrupted;
 use peregrine_lab_load::generator::{Ceiling, Plan};
 use peregrine_lab_load::schedule::Schedule;
 use peregrine_lab_model::RunFile;
+use peregrine_lab_model::block::Block;
 use peregrine_lab_model::plan::Schedule as Planned;
 use peregrine_lab_model::verdict::Measure;
 
@@ -23,6 +24,9 @@ use crate::stage::Up;
 /// How long a slice asks before it counts, so that its connections are made.
 const WARMUP: Duration = Duration::from_millis(200);
 
+/// The fewest samples beyond the 99.9 % of each block for these to be compared.
+const BEYOND_P99_9_MIN: u64 = 10;
+
 /// Above this share of what the client can do, its own lateness would be measured.
 const CLIENT_SHARE_MAX: f64 = 0.8;
 
@@ -31,7 +35,7 @@ pub(super) fn measure(
     shares: &[f64],
     progress: &mut dyn Progress,
 ) -> Result<Vec<RunFile>, RunError> {
-    let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
+    let began = Instant::now();
     let mut first = level.file("", Planned::default());
     let mut lineup = std::mem::take(&mut level.lineup);
     let started = lineup.start(level.stage, &level.wanted.scenario);
@@ -46,21 +50,19 @@ pub(super) fn measure(
         if common < lowest { ", by the client's limit" } else { "" }
     ));
     let mut files = Vec::new();
-    let mut spent = Some((began, disturbance));
+    // The looks are part of the first rate's time.
+    let mut spent = Some(began);
     for &share in shares {
-        let (began, disturbance) =
-            spent.take().unwrap_or_else(|| (Instant::now(), Disturbance::begin(level.stage)));
+        let began = spent.take().unwrap_or_else(Instant::now);
+        // What the servers do before their blocks is in no block, and would count as that of others.
+        let disturbance = Disturbance::begin(level.stage);
         let rate = common * share;
         let mut file = one_rate(level, &first, &mut ups, rate, progress)?;
         let suffix = format!("-r{rate:.0}");
         file.1.run = format!("{}{suffix}", file.1.run);
         let (measured, mut run_file) = file;
-        level.fill(
-            &mut run_file,
-            measured,
-            &[Measure::ServerCpu, Measure::LatencyMedian, Measure::LatencyP99],
-            (began, disturbance),
-        );
+        let measures = measures(&measured.blocks);
+        level.fill(&mut run_file, measured, measures, (began, disturbance));
         files.push(run_file);
         if is_interrupted() {
             break;
@@ -70,6 +72,15 @@ pub(super) fn measure(
         up.stop()?;
     }
     Ok(files)
+}
+
+/// What blocks with so many samples can be compared by.
+fn measures(blocks: &[Block]) -> &'static [Measure] {
+    let all =
+        &[Measure::ServerCpu, Measure::LatencyMedian, Measure::LatencyP99, Measure::LatencyP999];
+    let beyond = |block: &Block| block.latency.as_ref().map_or(0, |latency| latency.beyond(0.999));
+    let has_tail = blocks.iter().all(|block| beyond(block) >= BEYOND_P99_9_MIN);
+    if has_tail { all } else { &all[..3] }
 }
 
 fn one_rate(

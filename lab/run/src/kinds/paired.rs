@@ -13,10 +13,10 @@ use crate::error::RunError;
 use crate::facts::Disturbance;
 use crate::progress::Progress;
 use crate::record;
+use crate::relayed;
 use crate::rotation::{self, Turns};
 use crate::session::{Level, note_ceiling};
 use crate::stage::Up;
-use crate::wanted::LOOK_TIME;
 
 /// Unmeasured slices of each arm: connections are made in them.
 const WARMUP_SLICES: usize = 3;
@@ -36,7 +36,7 @@ pub(super) fn measure(
     level: &mut Level<'_>,
     progress: &mut dyn Progress,
 ) -> Result<RunFile, RunError> {
-    let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
+    let began = Instant::now();
     let depth = level.wanted.scenario.load.pipeline as u32;
     let mut file = level.file("", Schedule::Closed { depth });
     let mut lineup = std::mem::take(&mut level.lineup);
@@ -45,6 +45,8 @@ pub(super) fn measure(
     let mut ups = started?;
     let looks = look(level, &mut file, &mut ups)?;
     let mut asker = asker(level, &ups, &looks)?;
+    // What the servers do before their blocks is in no block, and would count as that of others.
+    let disturbance = Disturbance::begin(level.stage);
     let turns = Turns {
         blocks: level.settled.blocks,
         warmup: WARMUP_SLICES,
@@ -77,17 +79,23 @@ pub(super) fn look(
     let mut ceiling = None;
     let mut kept = Vec::with_capacity(ups.len());
     for (index, up) in std::mem::take(ups).into_iter().enumerate() {
-        let plan = Plan { duration: LOOK_TIME.max(level.slice), ..level.plan(&up)? };
+        let plan = Plan { duration: level.wanted.look.max(level.slice), ..level.plan(&up)? };
         if index == 0 {
             ceiling = level.ceiling(&plan);
             note_ceiling(file, ceiling.as_ref());
         }
         let before = calls::read(up.plain);
+        let echoed_before = level.stage.echo.bytes();
         let outcome =
             run(&plan, &Watch::default()).map_err(RunError::io(format!("asking {}", up.name)))?;
         record::merge_checks(&mut file.checks, record::checks(&up.name, &plan, &outcome));
         let after = before.and_then(|_| calls::read(up.plain));
         file.checks.push(calls::check(&up.name, before, after, outcome.sent));
+        if level.wanted.scenario.is_relayed {
+            let echoed = level.stage.echo.bytes();
+            let bytes = outcome.body_bytes;
+            file.checks.push(relayed::check(&up.name, echoed_before, echoed, bytes));
+        }
         if !outcome.is_valid() {
             let text = format!("it answered wrongly under load: {}", outcome.faults);
             level.lineup.refuse(&up.name, &RunError::NotReady(text))?;

@@ -1,5 +1,6 @@
 //! What only a real kernel has: tokio's own sockets and threads.
 
+use super::shutdown::leave;
 use super::{begin, begin_with, limits};
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
@@ -41,11 +42,116 @@ pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
     let budget = Some(Duration::from_millis(200));
     let (server, _) = begin_with(bench, Limits { poll_budget: budget, ..limits() });
     let mut peer = Peer::new(server.connect());
-    for path in ["/sleep/300", "/block/300", "/hello"] {
+    for path in ["/sleep/600", "/block/600", "/hello"] {
         peer.get(path);
         assert_eq!(peer.reply().await.status, 200, "{path}");
     }
     drop(peer);
     server.shut_down();
     assert_eq!(server.ended().await.snapshot.blocked, 1);
+}
+
+/// Functions that outlive their request go on, and the server's end waits for theirs.
+pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for _ in 0..3 {
+        // The last ones may not even have begun when the order comes.
+        peer.get("/leave-function/400");
+        assert_eq!(peer.reply().await.text(), "left");
+    }
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!((shared.started.get(), shared.finished.get()), (3, 3));
+    assert_eq!((outcome.snapshot.functions_left, outcome.snapshot.tasks_cut), (0, 0));
+}
+
+/// Idle blocking threads, which live on for a while, are not waited for.
+pub async fn idle_blocking_threads_do_not_hold_the_end_up<B: Bench>(bench: &B) {
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, long);
+    leave(bench, &server, &shared, &["/leave-function/0", "/leave-function/0"]).await;
+    bench.until("both are done", || shared.finished.get() == 2).await;
+    server.shut_down();
+    assert_eq!(server.ended().await.snapshot.functions_left, 0);
+}
+
+/// A function without an end is left behind when the time is over, and counted.
+pub async fn a_blocking_function_without_an_end_does_not_hold_the_end_up<B: Bench>(bench: &B) {
+    let time = Duration::from_millis(500);
+    let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    leave(bench, &server, &shared, &["/leave-function/3600000", "/leave-function/1"]).await;
+    let start = bench.now();
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert!(bench.now() >= start + time);
+    assert_eq!((outcome.snapshot.functions_left, outcome.snapshot.tasks_cut), (1, 0));
+    assert_eq!(shared.finished.get(), 1, "one of them still runs");
+    shared.open(1);
+    bench.until("the function ends by itself", || shared.finished.get() == 2).await;
+}
+
+/// A second order does not wait for functions.
+pub async fn a_second_order_leaves_blocking_functions_behind<B: Bench>(bench: &B) {
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, long);
+    leave(bench, &server, &shared, &["/leave-function/3600000"]).await;
+    server.shut_down();
+    bench.sleep(Duration::from_millis(200)).await;
+    server.cut();
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.functions_left, shared.finished.get()), (1, 0));
+    shared.open(1);
+    bench.until("the function ends by itself", || shared.finished.get() == 1).await;
+}
+
+/// While work is offloaded, the worker serves others: they are answered before it ends.
+pub async fn offloaded_work_lets_others_be_served<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peers: Vec<_> = (0..3).map(|_| Peer::new(server.connect())).collect();
+    for peer in &mut peers {
+        peer.get("/offload");
+    }
+    bench.until("all functions run", || shared.started.get() == 3).await;
+    let mut other = Peer::new(server.connect());
+    for _ in 0..20 {
+        other.expect_alive().await;
+    }
+    assert_eq!(shared.finished.get(), 0);
+    shared.open(3);
+    for peer in &mut peers {
+        assert_eq!(peer.reply().await.text(), "offloaded");
+    }
+    drop((peers, other));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A panic in offloaded work is one of the handler, and harms nobody else.
+pub async fn a_panic_in_offloaded_work_is_a_500<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut bystander = Peer::new(server.connect());
+    bystander.expect_alive().await;
+    let mut peer = Peer::new(server.connect());
+    peer.get("/offload-panic");
+    assert_eq!(peer.reply().await.status, 500);
+    peer.expect_end().await;
+    bystander.expect_alive().await;
+    drop(bystander);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("handler-panicked", 1)]);
+}
+
+/// Offloaded work whose peer leaves comes to its own end.
+pub async fn offloaded_work_ends_by_itself_when_its_peer_leaves<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/offload");
+    bench.until("the function runs", || shared.started.get() == 1).await;
+    peer.reset();
+    let mut other = Peer::new(server.connect());
+    other.expect_alive().await;
+    shared.open(1);
+    bench.until("the function ends", || shared.finished.get() == 1).await;
+    server.cut();
 }

@@ -1,6 +1,7 @@
 //! How a server ends.
 
 use super::{begin, begin_with, limits};
+use crate::server::app::Shared;
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
 use peregrine::Limits;
@@ -155,4 +156,145 @@ pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
     idle.rest().await;
     let outcome = server.ended().await;
     assert_eq!((outcome.ended("cut"), shared.dropped.get()), (5, 5));
+}
+
+/// Tasks that outlive their request go on, and the server's end waits for theirs.
+pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    for path in ["/leave-short-task", "/leave-short-task"] {
+        peer.get(path);
+        assert_eq!(peer.reply().await.text(), "left");
+    }
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    // The end came after theirs.
+    assert_eq!((shared.finished.get(), shared.dropped.get()), (2, 0));
+    assert_eq!((outcome.snapshot.tasks_cut, outcome.endings()), (0, vec![]));
+}
+
+/// Tasks without an end are dropped when the time is over, and counted.
+pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(bench: &B) {
+    let time = Duration::from_millis(700);
+    let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    leave(bench, &server, &shared, &["/leave-task", "/leave-local-task", "/leave-task"]).await;
+    let start = bench.now();
+    server.shut_down();
+    let outcome = server.ended().await;
+    let passed = bench.now() - start;
+    assert!(passed >= time, "{passed:?}");
+    if bench.is_virtual() {
+        assert!(passed <= time + Duration::from_millis(500), "{passed:?}");
+    }
+    assert_eq!(outcome.snapshot.tasks_cut, 3);
+    assert_eq!((shared.finished.get(), outcome.cut.len()), (0, 0));
+    if !bench.is_virtual() {
+        // The simulated network's runtime lives as long as the case.
+        assert_eq!(shared.dropped.get(), 3);
+    }
+    shared.open(3);
+}
+
+/// Tasks have a time of their own to end in, where that is so set.
+pub async fn tasks_may_be_given_less_time_than_connections<B: Bench>(bench: &B) {
+    let (long, short) = (Duration::from_secs(3600), Duration::from_millis(100));
+    let limits = Limits { shutdown_timeout: long, background_timeout: short, ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    leave(bench, &server, &shared, &["/leave-task"]).await;
+    server.shut_down();
+    assert_eq!(server.ended().await.snapshot.tasks_cut, 1);
+    shared.open(1);
+}
+
+/// A second order does not wait for tasks.
+pub async fn a_second_order_cuts_tasks_at_once<B: Bench>(bench: &B) {
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, long);
+    leave(bench, &server, &shared, &["/leave-task"]).await;
+    server.shut_down();
+    bench.sleep(Duration::from_millis(100)).await;
+    assert_eq!((shared.finished.get(), shared.dropped.get()), (0, 0));
+    server.cut();
+    assert_eq!(server.ended().await.snapshot.tasks_cut, 1);
+    shared.open(1);
+}
+
+/// Tasks that serve only as long as the application holds the other end of something, such as those
+/// of a pool, do not make the end wait for its deadline.
+pub async fn tasks_of_what_the_application_holds_end_with_it<B: Bench>(bench: &B) {
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, long);
+    leave(bench, &server, &shared, &["/leave-pool", "/leave-pool"]).await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
+}
+
+/// Tasks and streams without an end may await the order to shut down.
+pub async fn tasks_and_streams_may_await_the_order<B: Bench>(bench: &B) {
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, long);
+    leave(bench, &server, &shared, &["/leave-obedient"]).await;
+    let mut peer = Peer::new(server.connect());
+    peer.get("/stream-to-the-end");
+    bench.until("the stream began", || shared.started.get() == 2).await;
+    assert_eq!(shared.finished.get(), 0);
+    server.shut_down();
+    assert_eq!(peer.reply().await.text(), "goodbye");
+    let outcome = server.ended().await;
+    assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
+    assert_eq!(outcome.cut, []);
+}
+
+/// Whoever wants no time limit says so with the longest time there is.
+pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
+    let ever = Duration::MAX;
+    let limits = Limits {
+        first_byte_timeout: ever,
+        head_timeout: ever,
+        body_grace: ever,
+        idle_timeout: ever,
+        write_stall_timeout: ever,
+        lifetime_max: Some(ever),
+        linger_timeout: ever,
+        shutdown_timeout: ever,
+        background_timeout: ever,
+        ..Limits::default()
+    };
+    let (server, shared) = begin_with(bench, limits);
+    leave(bench, &server, &shared, &["/leave-task"]).await;
+    let mut uploading = Peer::new(server.connect());
+    uploading.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    bench.until("the handler reads", || shared.consumed.get() == 5).await;
+    let mut half = Peer::new(server.connect());
+    half.send("GET /hel");
+    server.shut_down();
+    uploading.send("world");
+    assert_eq!(uploading.reply().await.text(), "10");
+    uploading.expect_end().await;
+    half.send("lo HTTP/1.1\r\nHost: a\r\n\r\n");
+    half.rest().await;
+    // Nor has the time without an end in which a peer may go on after its answer.
+    drop((uploading, half));
+    shared.open(1);
+    let outcome = server.ended().await;
+    // The upload and the task.
+    assert_eq!((shared.finished.get(), outcome.snapshot.tasks_cut), (2, 0));
+    assert_eq!(outcome.cut, []);
+}
+
+/// Gets each of the paths, whose handlers leave work behind that has begun then.
+pub(super) async fn leave<B: Bench>(
+    bench: &B,
+    server: &B::Server,
+    shared: &Shared,
+    paths: &[&str],
+) {
+    let mut peer = Peer::new(server.connect());
+    for path in paths {
+        peer.get(path);
+        assert_eq!(peer.reply().await.text(), "left", "{path}");
+    }
+    bench.until("all work has begun", || shared.started.get() == paths.len()).await;
 }

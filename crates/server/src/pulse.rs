@@ -1,0 +1,240 @@
+//! Finding handlers that block their thread, at next to no cost to those that do not.
+//!
+//! A worker notes in its [`Pulse`] which route's handler has the thread: three stores for each poll,
+//! plain ones on x86, and no look at a clock. Another thread looks at the pulses of all workers now
+//! and then ([`Watch`]); one that shows the same poll for too long is blocked, and the route is known
+//! while the handler still blocks.
+
+use peregrine_web::application::Application;
+use peregrine_web::route::readable;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{OnceLock, Weak};
+use std::time::Duration;
+
+/// No handler has the thread.
+const IDLE: usize = 0;
+/// Something has it that belongs to no route.
+const NO_ROUTE: usize = 1;
+/// A route that blocks is not told of again for so long.
+const TOLD_FOR: Duration = Duration::from_secs(60);
+
+/// Which handler has a worker's thread, as other threads see it.
+///
+/// Who sees a poll's route sees its turn as well, or a later one: otherwise the route of a new poll
+/// could be taken for one that the last look has seen already. Everything else is in no order, and a
+/// look that comes too early for a store sees it at the next one.
+#[derive(Debug, Default)]
+#[repr(align(128))] // No two workers write to one line of the cache, or to one that is fetched with it.
+pub struct Pulse {
+    /// Polls so far.
+    turn: AtomicUsize,
+    /// The address of the route's pattern, by which its name is found.
+    route: AtomicUsize,
+    names: OnceLock<HashMap<usize, String>>,
+    blocked: AtomicUsize,
+}
+
+impl Pulse {
+    /// Makes the names of routes known to those who watch.
+    pub(crate) fn name_routes(&self, application: &Application) {
+        let name = |pattern: &str| (address(Some(pattern)), readable(pattern).into_owned());
+        let names = application.routes().map(|route| name(route.pattern)).collect();
+        // A pulse belongs to one worker, which does this once.
+        let _ = self.names.set(names);
+    }
+
+    /// A handler, or a stream that it made, is polled from now on until the result is dropped.
+    #[inline]
+    pub(crate) fn beat(&self, pattern: Option<&str>) -> Beat<'_> {
+        // Only this thread writes, so that no atomic addition is needed.
+        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
+        self.turn.store(turn, Ordering::Relaxed);
+        self.route.store(address(pattern), Ordering::Release);
+        Beat(self)
+    }
+
+    /// Times that a handler was found to block its thread.
+    pub(crate) fn blocked(&self) -> u64 {
+        self.blocked.load(Ordering::Relaxed) as u64
+    }
+}
+
+/// The address of a pattern, which tells it from all others as long as the application lives.
+fn address(pattern: Option<&str>) -> usize {
+    pattern.map_or(NO_ROUTE, |pattern| pattern.as_ptr().addr())
+}
+
+/// A poll of a handler.
+pub(crate) struct Beat<'p>(&'p Pulse);
+
+impl Drop for Beat<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.route.store(IDLE, Ordering::Relaxed);
+    }
+}
+
+/// Looks at workers' pulses for handlers that keep their thread.
+#[derive(Debug)]
+pub struct Watch {
+    budget: Duration,
+    workers: Vec<Watched>,
+    /// When each route that blocks was told of last.
+    told: HashMap<String, Duration>,
+}
+
+/// The poll that was seen last, and when first.
+#[derive(Debug)]
+struct Watched {
+    pulse: Weak<Pulse>,
+    turn: usize,
+    since: Duration,
+    is_told: bool,
+}
+
+/// A handler that blocks its thread at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// The worker's number among those that are watched.
+    pub worker: usize,
+    /// The route's pattern.
+    pub route: String,
+    /// How long, at least.
+    pub time: Duration,
+}
+
+impl Watch {
+    /// Watches for polls that take longer than `budget`.
+    #[must_use]
+    pub fn new(pulses: Vec<Weak<Pulse>>, budget: Duration) -> Self {
+        let watched = |pulse| Watched { pulse, turn: 0, since: Duration::ZERO, is_told: false };
+        Self { budget, workers: pulses.into_iter().map(watched).collect(), told: HashMap::new() }
+    }
+
+    /// How long to wait between two looks. What blocks for half as long again as the budget is found,
+    /// and what blocks for less than the budget is not, where the thread that looks runs in time.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        self.budget / 2
+    }
+
+    /// Handlers that have kept their thread for longer than the budget and were not told of. A route
+    /// is told of once a minute at the most. `None` when all workers have ended.
+    ///
+    /// `now` is the time since the watching began.
+    pub fn look(&mut self, now: Duration) -> Option<Vec<Blocked>> {
+        let mut blocked = Vec::new();
+        let mut is_over = true;
+        for (worker, watched) in self.workers.iter_mut().enumerate() {
+            let Some(pulse) = watched.pulse.upgrade() else { continue };
+            is_over = false;
+            let route = pulse.route.load(Ordering::Acquire);
+            let turn = pulse.turn.load(Ordering::Relaxed);
+            if route == IDLE || turn != watched.turn {
+                *watched =
+                    Watched { turn, since: now, is_told: false, pulse: watched.pulse.clone() };
+                continue;
+            }
+            let time = now.saturating_sub(watched.since);
+            if time < self.budget || watched.is_told {
+                continue;
+            }
+            watched.is_told = true;
+            pulse.blocked.fetch_add(1, Ordering::Relaxed);
+            let name = pulse.names.get().and_then(|names| names.get(&route));
+            let route = name.map_or_else(|| "(no route)".to_owned(), Clone::clone);
+            let is_new = self.told.get(&route).is_none_or(|told| now >= *told + TOLD_FOR);
+            if is_new {
+                self.told.insert(route.clone(), now);
+                blocked.push(Blocked { worker, route, time });
+            }
+        }
+        (!is_over).then_some(blocked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const BUDGET: Duration = Duration::from_millis(100);
+
+    fn watch() -> (Arc<Pulse>, Watch) {
+        let pulse = Arc::new(Pulse::default());
+        let watch = Watch::new(vec![Arc::downgrade(&pulse)], BUDGET);
+        (pulse, watch)
+    }
+
+    fn look(watch: &mut Watch, milliseconds: u64) -> Vec<(String, u64)> {
+        let blocked = watch.look(Duration::from_millis(milliseconds)).expect("a worker is alive");
+        let told = |blocked: Blocked| (blocked.route, blocked.time.as_millis() as u64);
+        blocked.into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn a_poll_that_lasts_is_told_once_with_its_route() {
+        let (pulse, mut watch) = watch();
+        let pattern = "/slow/{id}".to_owned();
+        let names = HashMap::from([(address(Some(&pattern)), pattern.clone())]);
+        pulse.names.set(names).unwrap();
+        let beat = pulse.beat(Some(&pattern));
+        assert_eq!(look(&mut watch, 1000), []);
+        assert_eq!(look(&mut watch, 1050), []);
+        assert_eq!(look(&mut watch, 1100), [(pattern, 100)]);
+        assert_eq!(look(&mut watch, 1150), []);
+        assert_eq!(pulse.blocked(), 1);
+        drop(beat);
+        assert_eq!(look(&mut watch, 1200), []);
+    }
+
+    #[test]
+    fn what_is_below_a_mount_is_named_by_its_prefix() {
+        let app = peregrine_web::App::new().subtree("/api", || "mounted").build().unwrap();
+        let pulse = Pulse::default();
+        pulse.name_routes(&app);
+        let mut names: Vec<_> = pulse.names.get().unwrap().values().cloned().collect();
+        names.sort_unstable();
+        assert_eq!(names.last().map(String::as_str), Some("/api/*"), "{names:?}");
+    }
+
+    #[test]
+    fn many_short_polls_of_one_route_are_no_long_one() {
+        let (pulse, mut watch) = watch();
+        for time in (0..5000).step_by(50) {
+            let _beat = pulse.beat(Some("/busy"));
+            assert_eq!(look(&mut watch, time), []);
+        }
+        assert_eq!(pulse.blocked(), 0);
+    }
+
+    #[test]
+    fn a_handler_that_waits_has_not_got_the_thread() {
+        let (pulse, mut watch) = watch();
+        drop(pulse.beat(Some("/waits")));
+        for time in (0..5000).step_by(50) {
+            assert_eq!(look(&mut watch, time), []);
+        }
+    }
+
+    #[test]
+    fn a_route_that_blocks_again_and_again_is_told_of_once_a_minute_and_counted_each_time() {
+        let (pulse, mut watch) = watch();
+        let mut told = 0;
+        for round in 0..60 {
+            let _beat = pulse.beat(None);
+            for step in 0..40 {
+                told += look(&mut watch, round * 2000 + step * 50).len();
+            }
+        }
+        assert_eq!((told, pulse.blocked()), (2, 60));
+    }
+
+    #[test]
+    fn watching_ends_with_the_workers() {
+        let (pulse, mut watch) = watch();
+        drop(pulse);
+        assert_eq!(watch.look(BUDGET), None);
+    }
+}

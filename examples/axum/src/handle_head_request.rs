@@ -1,0 +1,30 @@
+//! HEAD goes to the handler of GET, which may save itself the work.
+
+use axum::Router;
+use axum::http::Method;
+use axum::http::header::CONTENT_LENGTH;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+/// The application.
+pub fn app() -> Router {
+    Router::new()
+        .route("/implicit", get("the whole text"))
+        .route("/explicit", get(explicit))
+        .route("/length", get(length))
+}
+
+async fn explicit(method: Method) -> Response {
+    if method == Method::HEAD {
+        return [("x-answer", "of HEAD")].into_response();
+    }
+    ([("x-answer", "of GET")], "what took long").into_response()
+}
+
+/// Knows the length without having the content.
+async fn length(method: Method) -> Response {
+    if method == Method::HEAD {
+        return [(CONTENT_LENGTH, "100000")].into_response();
+    }
+    "x".repeat(100_000).into_response()
+}

@@ -1,0 +1,42 @@
+//! Programs in the manner of axum's own examples, each a module, written with nothing but axum, tower,
+//! tower-http and tokio: only what serves them differs.
+//!
+//! `cargo run -p peregrine-axum-examples -- NAME` serves one; `--list` tells their names. The tests
+//! run each of them under `axum::serve` and under Peregrine on both of its drivers, with one client.
+//!
+//! This is no part of the framework, and no place for what only Peregrine can do: those examples are
+//! in the package `peregrine-examples`.
+//!
+//! Start with `hello_world.rs`, then `catalogue.rs`, which lists the others.
+#![forbid(unsafe_code)]
+
+pub mod catalogue;
+pub mod chat;
+pub mod compression;
+pub mod content_type;
+pub mod cors;
+pub mod customize_path_rejection;
+pub mod dependency_injection;
+pub mod error_handling;
+pub mod form;
+pub mod global_404;
+pub mod graceful_shutdown;
+pub mod handle_head_request;
+pub mod hello_world;
+pub mod key_value_store;
+pub mod metrics;
+pub mod multipart_form;
+pub mod print_request_response;
+pub mod request_id;
+pub mod reverse_proxy;
+pub mod sessions;
+pub mod sse;
+pub mod static_file_server;
+pub mod stream_to_file;
+pub mod testing;
+pub mod tls;
+pub mod todos;
+pub mod tracing_aka_logging;
+#[cfg(unix)]
+pub mod unix_domain_socket;
+pub mod websockets;

@@ -1,0 +1,80 @@
+//! Serves one of the examples with Peregrine: `cargo run -p peregrine-axum-examples -- NAME`.
+//!
+//! `ADDRESS` says where (default `127.0.0.1:3000`) and `COMPANION` where the second server of an
+//! example that has two (default `127.0.0.1:3001`); `PEREGRINE_DRIVER` says with which driver.
+#![forbid(unsafe_code)]
+
+use peregrine::tls::Tls;
+use peregrine::{Error, Server};
+use peregrine_axum_examples::catalogue::{EXAMPLES, Program, find};
+use std::env;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let name = match arguments.as_slice() {
+        [name] if name == "--list" => {
+            EXAMPLES.iter().for_each(|example| println!("{:<26}{}", example.name, example.shows));
+            return ExitCode::SUCCESS;
+        }
+        [name] => name,
+        _ => {
+            eprintln!("Say which example: `peregrine-axum-examples NAME`, or `--list` for all.");
+            return ExitCode::from(2);
+        }
+    };
+    let Some(example) = find(name) else {
+        eprintln!("There is no example `{name}`; `--list` tells which there are.");
+        return ExitCode::from(2);
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| "info,peregrine_axum_examples=debug".into());
+    tracing_subscriber::fmt().with_env_filter(filter).init();
+    match serve(example.program) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(program: Program) -> Result<(), Error> {
+    let address = variable("ADDRESS", "127.0.0.1:3000");
+    match program {
+        Program::Plain(app) => Server::bind(address).serve_tower(app()),
+        Program::ByPeer(app) => Server::bind(address).serve_tower(app()),
+        Program::Pair(apps) => {
+            let companion = socket_address(&variable("COMPANION", "127.0.0.1:3001"))?;
+            let (app, other) = apps(companion);
+            // The signal ends the one that is served here; its companion is ended after it.
+            let running = Server::bind(companion.to_string()).start_tower(other)?;
+            Server::bind(address).serve_tower(app)?;
+            running.shut_down().map(drop)
+        }
+        Program::Secure(app, redirect) => {
+            let companion = variable("COMPANION", "127.0.0.1:3001");
+            let port = socket_address(&address)?.port();
+            let running = Server::bind(companion).start_tower(redirect(port))?;
+            let made = Tls::self_signed(&["localhost", "127.0.0.1"])
+                .map_err(|error| Error::Config(error.to_string()))?;
+            Server::new().tls(address, made.tls).serve_tower(app())?;
+            running.shut_down().map(drop)
+        }
+        #[cfg(unix)]
+        Program::Unix(app) => {
+            let path = env::temp_dir().join("peregrine-axum.sock");
+            let address = variable("ADDRESS", &format!("unix:{}", path.display()));
+            Server::bind(address).serve_tower(app())
+        }
+    }
+}
+
+fn variable(name: &str, default: &str) -> String {
+    env::var(name).unwrap_or_else(|_| default.to_owned())
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, Error> {
+    text.parse().map_err(|_| Error::Config(format!("{text} is no address with a port")))
+}

@@ -1,0 +1,46 @@
+//! The application on a socket in the file system, whose handler sees who is at the other end.
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::extract::connect_info::Connected;
+use axum::routing::get;
+use axum::serve::IncomingStream;
+use peregrine::tower::{Direct, Tower, tower};
+use peregrine::web::connection::{ConnectionInfo, Peer};
+use std::path::{Path, PathBuf};
+use tokio::net::UnixListener;
+
+/// What a handler learns of its peer: the name of its socket, which most clients do not give one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixPeer(pub Option<PathBuf>);
+
+/// The application. Its server puts a [`ConnectInfo`] of a [`UnixPeer`] into each request.
+pub fn app() -> Router {
+    Router::new().route("/", get(hello))
+}
+
+async fn hello(ConnectInfo(peer): ConnectInfo<UnixPeer>) -> String {
+    let name = peer.0.as_deref().and_then(Path::file_name).unwrap_or("nobody".as_ref());
+    format!("Hello, {}!", name.display())
+}
+
+/// How `axum::serve` finds out, by `into_make_service_with_connect_info`.
+impl Connected<IncomingStream<'_, UnixListener>> for UnixPeer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self(stream.remote_addr().as_pathname().map(Path::to_path_buf))
+    }
+}
+
+impl From<&ConnectionInfo> for UnixPeer {
+    fn from(connection: &ConnectionInfo) -> Self {
+        match &connection.peer {
+            Peer::Unix(name) => Self(name.clone()),
+            _ => Self(None),
+        }
+    }
+}
+
+/// How Peregrine does: by a value that is made of what is known of the connection.
+pub fn app_with_peers() -> Tower<Direct<Router>> {
+    tower(app()).extension(|connection| ConnectInfo(UnixPeer::from(connection)))
+}

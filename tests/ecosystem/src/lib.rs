@@ -1,0 +1,39 @@
+//! What the tests of this folder share: servers on the kernel's drivers, a runtime for clients, and
+//! programs of others that end with the test.
+//!
+//! `tests/libraries` has libraries of the tokio ecosystem inside handlers; `tests/axum_behaviour`
+//! compares what axum answers under its own server and under this one.
+//!
+//! Start with [`on_both_drivers!`], then `tests/libraries/users.rs`.
+#![forbid(unsafe_code)]
+
+mod client;
+mod program;
+mod serve;
+
+pub use client::client;
+pub use program::{Program, find_program, user_id};
+pub use serve::{base_url, end, in_runtime, pause, start};
+
+/// Makes a test of each case on each driver that uses the kernel.
+#[macro_export]
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(
+                #[test]
+                fn $case() {
+                    super::$case(::peregrine::DriverChoice::Tokio);
+                }
+            )*
+        }
+        mod on_uring {
+            $(
+                #[test]
+                fn $case() {
+                    super::$case(::peregrine::DriverChoice::Uring);
+                }
+            )*
+        }
+    };
+}

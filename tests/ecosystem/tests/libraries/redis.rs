@@ -1,0 +1,247 @@
+//! Redis through deadpool-redis, with a server started for these tests.
+
+use deadpool_redis::redis::AsyncCommands;
+use deadpool_redis::{Config, Pool, Runtime};
+use futures_core::Stream;
+use peregrine::DriverChoice;
+use peregrine::tower::tower;
+use peregrine::web::App;
+use peregrine::web::prelude::*;
+use peregrine_ecosystem_tests::{
+    Program, base_url, client, end, find_program, in_runtime, on_both_drivers, pause, start,
+};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long the server may take to answer at first.
+const START_MAX: Duration = Duration::from_secs(30);
+
+on_both_drivers! {
+    values_are_set_and_got,
+    two_connections_shared_by_four_workers_count_two_hundred_requests,
+    a_handler_waits_for_what_another_one_pushes,
+    what_is_published_is_a_stream_of_events,
+}
+
+struct Redis {
+    _program: Program,
+    socket: PathBuf,
+    _folder: TempDir,
+}
+
+impl Redis {
+    /// A server of the case's own; none where it is not installed.
+    fn start() -> Option<Self> {
+        let Some(program) = find_program("redis-server", &[]) else {
+            eprintln!("skipped: redis-server is not installed");
+            return None;
+        };
+        let folder = tempfile::tempdir().expect("there is a place for files");
+        let socket = folder.path().join("socket");
+        let place = socket.display().to_string();
+        let arguments = ["--port", "0", "--unixsocket", &place, "--save", "", "--appendonly", "no"];
+        let log = folder.path().join("log");
+        let mut program = Program::start(&program, &arguments, None, &log).expect("it starts");
+        let begun = Instant::now();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            let has_ended = program.has_ended().expect("the system says it");
+            let is_late = begun.elapsed() > START_MAX;
+            let log = || std::fs::read_to_string(&log).unwrap_or_default();
+            assert!(!has_ended && !is_late, "redis-server does not start: {}", log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self { _program: program, socket, _folder: folder })
+    }
+
+    fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket.display())
+    }
+
+    fn pool(&self, connections: usize) -> Pool {
+        let builder = Config::from_url(self.url()).builder().expect("the URL is one");
+        let builder = builder.max_size(connections).runtime(Runtime::Tokio1);
+        builder.build().expect("the runtime is named")
+    }
+}
+
+/// The text of an answer that must be well.
+async fn ask(method: &str, url: String) -> String {
+    let method = method.parse().expect("it is a method");
+    let response = client(None).request(method, url).send().await.expect("the server answers");
+    let (status, text) = (response.status(), response.text().await.expect("a whole body"));
+    assert_eq!(status, 200, "{text}");
+    text
+}
+
+async fn set(
+    State(pool): State<Pool>,
+    Path((key, value)): Path<(String, String)>,
+) -> Result<(), String> {
+    let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+    connection.set(key, value).await.map_err(|error| error.to_string())
+}
+
+async fn get(State(pool): State<Pool>, Path(key): Path<String>) -> Result<String, String> {
+    let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+    let value: Option<String> = connection.get(key).await.map_err(|error| error.to_string())?;
+    Ok(value.unwrap_or_else(|| "(none)".to_owned()))
+}
+
+async fn increase(pool: Pool) -> Result<String, String> {
+    let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+    let count: i64 = connection.incr("count", 1).await.map_err(|error| error.to_string())?;
+    // The connection is kept for a moment, so that the others must wait for it.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    Ok(count.to_string())
+}
+
+fn values_are_set_and_got(choice: DriverChoice) {
+    let Some(redis) = Redis::start() else { return };
+    let pool = redis.pool(2);
+    let make = move || {
+        let app = App::new().state(pool.clone());
+        app.post("/{key}/{value}", set).get("/{key}", get)
+    };
+    let Some(running) = start(choice, 2, make) else { return };
+    in_runtime(async {
+        let base = base_url(&running);
+        assert_eq!(ask("GET", format!("{base}/a")).await, "(none)");
+        for value in ["1", "two", "%C3%A9"] {
+            ask("POST", format!("{base}/a/{value}")).await;
+            let expected = if value.starts_with('%') { "é" } else { value };
+            assert_eq!(ask("GET", format!("{base}/a")).await, expected);
+        }
+    });
+    end(running);
+}
+
+fn two_connections_shared_by_four_workers_count_two_hundred_requests(choice: DriverChoice) {
+    const REQUESTS: usize = 200;
+    let Some(redis) = Redis::start() else { return };
+    // The same pool once for handlers of ours and once, when those workers are gone, for axum's.
+    let pool = redis.pool(2);
+    for form in ["ours", "axum"] {
+        let pool = pool.clone();
+        let running = if form == "ours" {
+            let count = async |State(pool): State<Pool>| increase(pool).await;
+            start(choice, 4, move || App::new().state(pool.clone()).post("/count", count))
+        } else {
+            use axum::extract::State;
+            let count = async |State(pool): State<Pool>| increase(pool).await;
+            let router = axum::Router::new().route("/count", axum::routing::post(count));
+            let router = router.with_state(pool);
+            start(choice, 4, move || tower(router.clone()))
+        };
+        let Some(running) = running else { return };
+        in_runtime(async {
+            let url = format!("{}/count", base_url(&running));
+            let tasks = (0..REQUESTS).map(|_| tokio::spawn(ask("POST", url.clone())));
+            let mut counts = Vec::new();
+            for task in tasks.collect::<Vec<_>>() {
+                let text = task.await.expect("each client is answered");
+                counts.push(text.parse::<usize>().expect("it is a number"));
+            }
+            counts.sort_unstable();
+            let before = if form == "ours" { 0 } else { REQUESTS };
+            assert!(counts.into_iter().eq(before + 1..=before + REQUESTS), "{form}");
+        });
+        end(running);
+    }
+}
+
+fn a_handler_waits_for_what_another_one_pushes(choice: DriverChoice) {
+    async fn pop(State(pool): State<Pool>) -> Result<String, String> {
+        let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+        let popped = connection.blpop::<_, (String, String)>("jobs", 30.0).await;
+        popped.map(|(_, value)| value).map_err(|error| error.to_string())
+    }
+    async fn push(State(pool): State<Pool>, Path(value): Path<String>) -> Result<(), String> {
+        let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+        connection.rpush("jobs", value).await.map_err(|error| error.to_string())
+    }
+    let Some(redis) = Redis::start() else { return };
+    let pool = redis.pool(4);
+    let shared = pool.clone();
+    let make = move || {
+        let app = App::new().state(shared.clone());
+        app.get("/pop", pop).post("/push/{value}", push)
+    };
+    let Some(running) = start(choice, 2, make) else { return };
+    in_runtime(async {
+        let base = base_url(&running);
+        let waiting: Vec<_> =
+            (0..3).map(|_| tokio::spawn(ask("GET", format!("{base}/pop")))).collect();
+        while pool.status().size < 3 || pool.status().available > 0 {
+            pause().await;
+        }
+        for value in ["a", "b", "c"] {
+            ask("POST", format!("{base}/push/{value}")).await;
+        }
+        let mut values = Vec::new();
+        for waiting in waiting {
+            values.push(waiting.await.expect("each is answered"));
+        }
+        values.sort();
+        assert_eq!(values, ["a", "b", "c"]);
+    });
+    end(running);
+}
+
+/// Messages as server-sent events.
+struct Events<S>(S);
+
+impl<S: Stream<Item = deadpool_redis::redis::Msg> + Unpin> Stream for Events<S> {
+    type Item = Result<String, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let polled = Pin::new(&mut self.0).poll_next(context);
+        polled.map(|next| {
+            next.map(|message| {
+                let text: String = message.get_payload().expect("it is text");
+                Ok(format!("data: {text}\n\n"))
+            })
+        })
+    }
+}
+
+fn what_is_published_is_a_stream_of_events(choice: DriverChoice) {
+    async fn events(State(url): State<String>) -> Result<impl IntoResponse, String> {
+        let client = deadpool_redis::redis::Client::open(url).map_err(|error| error.to_string())?;
+        let mut messages = client.get_async_pubsub().await.map_err(|error| error.to_string())?;
+        messages.subscribe("news").await.map_err(|error| error.to_string())?;
+        let body = Body::stream(Events(messages.into_on_message()));
+        Ok(([("content-type", "text/event-stream")], body))
+    }
+    async fn publish(State(pool): State<Pool>, Path(text): Path<String>) -> Result<String, String> {
+        let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+        let seen: usize =
+            connection.publish("news", text).await.map_err(|error| error.to_string())?;
+        Ok(seen.to_string())
+    }
+    let Some(redis) = Redis::start() else { return };
+    let (pool, url) = (redis.pool(1), redis.url());
+    let make = move || {
+        let app = App::new().state(pool.clone()).state(url.clone());
+        app.get("/events", events).post("/publish/{text}", publish)
+    };
+    let Some(running) = start(choice, 2, make) else { return };
+    in_runtime(async {
+        let base = base_url(&running);
+        let events = client(None).get(format!("{base}/events")).send().await;
+        let mut events = events.expect("the server answers");
+        for text in ["one", "two"] {
+            assert_eq!(ask("POST", format!("{base}/publish/{text}")).await, "1");
+            let piece = events.chunk().await.expect("it lives").expect("it does not end");
+            assert_eq!(piece, format!("data: {text}\n\n"));
+        }
+        // The subscription ends with its listener.
+        drop(events);
+        while ask("POST", format!("{base}/publish/three")).await != "0" {
+            pause().await;
+        }
+    });
+    end(running);
+}

@@ -1,0 +1,106 @@
+//! SQLite through sqlx, in a file that vanishes.
+
+use peregrine::DriverChoice;
+use peregrine::web::App;
+use peregrine::web::prelude::*;
+use peregrine_ecosystem_tests::{base_url, client, end, in_runtime, on_both_drivers, start};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::{Row, SqlitePool};
+use std::path::{Path as FilePath, PathBuf};
+use tempfile::TempDir;
+
+use sqlx::Sqlite as Database;
+#[path = "users.rs"]
+mod users;
+use users::Users;
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS users (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, \
+    balance BIGINT NOT NULL CHECK (balance >= 0))";
+
+on_both_drivers! {
+    an_application_keeps_its_users_in_a_file,
+    a_transaction_is_whole_or_not_at_all,
+    a_request_dropped_in_mid_transaction_is_rolled_back_and_gives_its_connection_back,
+    two_connections_shared_by_four_workers_answer_two_hundred_requests,
+    a_pool_of_each_worker_is_made_with_its_application,
+}
+
+async fn pool(file: &FilePath, connections: u32) -> SqlitePool {
+    let (pool, options) = options(file, connections);
+    pool.connect_with(options).await.expect("the folder can be written to")
+}
+
+fn options(file: &FilePath, connections: u32) -> (SqlitePoolOptions, SqliteConnectOptions) {
+    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+    let options = options.journal_mode(SqliteJournalMode::Wal);
+    (SqlitePoolOptions::new().max_connections(connections), options)
+}
+
+fn file() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let file = folder.path().join("users.db");
+    (folder, file)
+}
+
+/// Runs a case over a pool of so many connections, shared by all workers.
+macro_rules! over {
+    ($connections:expr, $choice:expr, $case:path) => {{
+        let (_folder, file) = file();
+        $case($choice, async || Users::new(pool(&file, $connections).await, TABLE).await);
+    }};
+}
+
+fn an_application_keeps_its_users_in_a_file(choice: DriverChoice) {
+    over!(4, choice, users::an_application_with_a_shared_pool);
+}
+
+fn a_transaction_is_whole_or_not_at_all(choice: DriverChoice) {
+    over!(2, choice, users::a_transaction);
+}
+
+fn a_request_dropped_in_mid_transaction_is_rolled_back_and_gives_its_connection_back(
+    choice: DriverChoice,
+) {
+    over!(1, choice, users::a_dropped_request);
+}
+
+fn two_connections_shared_by_four_workers_answer_two_hundred_requests(choice: DriverChoice) {
+    over!(2, choice, users::four_workers_share_two_connections);
+}
+
+/// The function that makes an application runs inside its worker's runtime, but cannot wait: a pool of
+/// the worker's own connects when it is first used.
+fn a_pool_of_each_worker_is_made_with_its_application(choice: DriverChoice) {
+    let (_folder, file) = file();
+    in_runtime(async {
+        let first = pool(&file, 1).await;
+        sqlx::query("CREATE TABLE hits (n INTEGER)").execute(&first).await.expect("it is new");
+        first.close().await;
+    });
+    async fn hit(State(pool): State<SqlitePool>) -> Result<String, String> {
+        let insert = sqlx::query("INSERT INTO hits VALUES (1)").execute(&pool).await;
+        insert.map_err(|error| error.to_string())?;
+        let row = sqlx::query("SELECT COUNT(*) FROM hits").fetch_one(&pool).await;
+        row.map(|row| row.get::<i64, _>(0).to_string()).map_err(|error| error.to_string())
+    }
+    let path = file.clone();
+    let make = move || {
+        let (pool, options) = options(&path, 1);
+        App::new().state(pool.connect_lazy_with(options)).post("/hit", hit)
+    };
+    let Some(running) = start(choice, 3, make) else { return };
+    in_runtime(async {
+        let url = format!("{}/hit", base_url(&running));
+        let tasks: Vec<_> = (0..40).map(|_| tokio::spawn(client(None).post(&url).send())).collect();
+        for task in tasks {
+            let response = task.await.expect("no panic").expect("the server answers");
+            let (status, text) = (response.status(), response.text().await);
+            assert_eq!(status, 200, "{text:?}");
+        }
+    });
+    end(running);
+    in_runtime(async {
+        let row = sqlx::query("SELECT COUNT(*) FROM hits").fetch_one(&pool(&file, 1).await).await;
+        assert_eq!(row.expect("the table is there").get::<i64, _>(0), 40);
+    });
+}
