@@ -178,7 +178,8 @@ impl<D: Driver> Link<'_, D> {
         let mut left = LINGER_BYTES_MAX;
         loop {
             let recv = pin!(self.stream.recv());
-            // A draining worker does not wait for peers that have their answer.
+            // A worker that drains waits too: to close over unread bytes resets the connection, and the
+            // peer may lose the answer that it has not read yet.
             match self.worker.within(self.alarm, until, Order::Cut, recv).await {
                 Ok(Ok(chunk)) if !chunk.is_empty() && chunk.len() <= left => left -= chunk.len(),
                 _ => return,

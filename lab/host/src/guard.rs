@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +144,65 @@ pub struct Expected {
     pub clients: Vec<u32>,
 }
 
+/// What some CPUs did, in ticks of 10 ms. Several of these are added up before a share is taken: the
+/// kernel samples, and the errors of short runs take each other away only as long as none is cut off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Everything together, idle time too.
+    pub total: u64,
+    /// All processes, with the kernel's own threads and without interrupts.
+    pub processes: u64,
+    /// The processes that are expected there.
+    pub own: u64,
+    /// What the hypervisor took.
+    pub stolen: u64,
+}
+
+impl Use {
+    fn between(before: &Snapshot, after: &Snapshot, cpus: &Cpus, own: &BTreeSet<u32>) -> Use {
+        let used = after.cpu_ticks_since(before, cpus);
+        Use {
+            total: used.total(),
+            // Interrupts are left out: on loopback they are the run's own, and whether the kernel also
+            // counts them as time of the process that they met depends on how it was built.
+            processes: used.process,
+            own: own.iter().map(|&id| after.process_ticks_since(before, id)).sum(),
+            stolen: used.stolen,
+        }
+    }
+
+    /// What processes used that are not expected there.
+    #[must_use]
+    pub fn foreign(&self) -> u64 {
+        self.processes.saturating_sub(self.own)
+    }
+
+    /// The same as a share of everything; nothing if no time has passed.
+    #[must_use]
+    pub fn foreign_share(&self) -> Option<f64> {
+        self.share(self.foreign())
+    }
+
+    /// The share that the hypervisor took; nothing if no time has passed.
+    #[must_use]
+    pub fn stolen_share(&self) -> Option<f64> {
+        self.share(self.stolen)
+    }
+
+    fn share(&self, part: u64) -> Option<f64> {
+        (self.total > 0).then(|| part as f64 / self.total as f64)
+    }
+}
+
+impl AddAssign for Use {
+    fn add_assign(&mut self, more: Use) {
+        self.total += more.total;
+        self.processes += more.processes;
+        self.own += more.own;
+        self.stolen += more.stolen;
+    }
+}
+
 /// Reads the counters at the boundaries of runs and says what disturbed the time between.
 #[derive(Debug)]
 pub struct Guard {
@@ -150,6 +210,7 @@ pub struct Guard {
     sets: CpuSets,
     tolerances: Tolerances,
     last: Snapshot,
+    used: Use,
 }
 
 impl Guard {
@@ -157,7 +218,7 @@ impl Guard {
     #[must_use]
     pub fn new(root: Root, sets: CpuSets, tolerances: Tolerances) -> Guard {
         let last = Snapshot::read(&root);
-        Guard { root, sets, tolerances, last }
+        Guard { root, sets, tolerances, last, used: Use::default() }
     }
 
     /// Begins a run anew: what happened since the last boundary counts for nothing.
@@ -169,8 +230,16 @@ impl Guard {
     pub fn boundary(&mut self, expected: &Expected) -> Vec<Trip> {
         let now = Snapshot::read(&self.root);
         let trips = compare(&self.last, &now, &self.sets, expected, &self.tolerances);
+        let (servers, _) = families(&self.last, &now, expected);
+        self.used = Use::between(&self.last, &now, &self.sets.server, &servers);
         self.last = now;
         trips
+    }
+
+    /// What the servers' CPUs did in the run that ended last.
+    #[must_use]
+    pub fn used(&self) -> Use {
+        self.used
     }
 }
 
@@ -184,6 +253,33 @@ pub fn compare(
     tolerances: &Tolerances,
 ) -> Vec<Trip> {
     let mut trips = Vec::new();
+    let (servers, clients) = families(before, after, expected);
+    let known: BTreeSet<u32> = servers.union(&clients).copied().collect();
+    for (side, cpus, members) in
+        [(Side::Server, &sets.server, &servers), (Side::Client, &sets.client, &clients)]
+    {
+        let used = Use::between(before, after, cpus, members);
+        let share = used.foreign_share().unwrap_or(0.0);
+        if used.foreign() > tolerances.slack_ticks && share > tolerances.foreign_share_max {
+            let names = strangers(before, after, cpus, &known);
+            trips.push(Trip::ForeignCpu { side, share, names });
+        }
+        let share = used.stolen_share().unwrap_or(0.0);
+        if used.stolen > tolerances.slack_ticks && share > tolerances.stolen_share_max {
+            trips.push(Trip::Stolen { side, share });
+        }
+    }
+    trips.extend(throttling(before, after, sets, tolerances));
+    trips.extend(network(before, after, tolerances));
+    trips
+}
+
+/// The servers with all that they started, and the clients with theirs.
+fn families(
+    before: &Snapshot,
+    after: &Snapshot,
+    expected: &Expected,
+) -> (BTreeSet<u32>, BTreeSet<u32>) {
     let family = |heads: &[u32]| {
         let mut members = processes::families(&after.processes, heads);
         members.extend(processes::families(&before.processes, heads));
@@ -193,29 +289,7 @@ pub fn compare(
     let mut clients = family(&expected.clients);
     // Servers are children of the client that starts them, but work on their own CPUs.
     clients.retain(|id| !servers.contains(id));
-    let known: BTreeSet<u32> = servers.union(&clients).copied().collect();
-    for (side, cpus, members) in
-        [(Side::Server, &sets.server, &servers), (Side::Client, &sets.client, &clients)]
-    {
-        let used = after.cpu_ticks_since(before, cpus);
-        let total = used.total().max(1) as f64;
-        let own: u64 = members.iter().map(|&id| after.process_ticks_since(before, id)).sum();
-        // Interrupts are left out: on loopback they are the run's own, and whether the kernel also
-        // counts them as time of the process that they met depends on how it was built.
-        let foreign = used.process.saturating_sub(own);
-        let share = foreign as f64 / total;
-        if foreign > tolerances.slack_ticks && share > tolerances.foreign_share_max {
-            let names = strangers(before, after, cpus, &known);
-            trips.push(Trip::ForeignCpu { side, share, names });
-        }
-        let share = used.stolen as f64 / total;
-        if used.stolen > tolerances.slack_ticks && share > tolerances.stolen_share_max {
-            trips.push(Trip::Stolen { side, share });
-        }
-    }
-    trips.extend(throttling(before, after, sets, tolerances));
-    trips.extend(network(before, after, tolerances));
-    trips
+    (servers, clients)
 }
 
 /// The three strangers that used most, among those last seen on `cpus`.

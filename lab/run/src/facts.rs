@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use peregrine_lab_host::environment::{Environment, Extras};
 use peregrine_lab_host::root::Root;
-use peregrine_lab_host::snapshot::Snapshot;
 use peregrine_lab_model::Tool;
 use peregrine_lab_model::machine::Machine;
 
@@ -114,35 +113,6 @@ pub fn load(root: &Root) -> Option<[f64; 3]> {
     let text = root.line("/proc/loadavg")?;
     let mut words = text.split_whitespace().map(|word| word.parse().ok());
     Some([words.next()??, words.next()??, words.next()??])
-}
-
-/// How the servers' CPUs were used between two looks.
-#[derive(Debug)]
-pub struct Disturbance {
-    before: Snapshot,
-}
-
-impl Disturbance {
-    /// Begins to watch.
-    #[must_use]
-    pub fn begin(stage: &Stage) -> Disturbance {
-        Disturbance { before: Snapshot::read(&stage.root) }
-    }
-
-    /// Writes into the machine's record what the host took from the servers' CPUs since then, and
-    /// what programs other than the `servers` used there.
-    pub fn end(self, stage: &Stage, servers_ns: u64, machine: &mut Machine) {
-        let after = Snapshot::read(&stage.root);
-        let used = after.cpu_ticks_since(&self.before, &stage.sets.server);
-        let total = used.total() as f64;
-        if total > 0.0 {
-            machine.stolen_share = Some(used.stolen as f64 / total);
-            // Ticks of 10 ms, as everywhere below /proc/stat.
-            let servers = servers_ns as f64 / 1e7;
-            machine.foreign_share = Some(((used.process as f64 - servers) / total).max(0.0));
-        }
-        machine.load_after = load(&stage.root);
-    }
 }
 
 /// The command line, with the program's name alone instead of where it lies.

@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip};
+use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip, Use};
 use peregrine_lab_host::interrupt::is_interrupted;
 use peregrine_lab_host::usage::{Reading, Spent};
 use peregrine_lab_model::block::{Block, Excluded};
@@ -54,6 +54,9 @@ pub struct Measured {
     pub checks: Vec<Check>,
     /// Whether it was stopped before its plan was done.
     pub is_partial: bool,
+    /// What the servers' CPUs did while the blocks that count were measured, and the connections
+    /// made and the warm-ups asked that belong to them.
+    pub used: Use,
 }
 
 /// All servers stay up, and slices rotate between them.
@@ -116,6 +119,7 @@ pub fn paired(
         if trips.is_empty() || turns.is_noise_tolerated {
             note_trips(&mut blocks, &trips);
             measured.blocks.append(&mut blocks);
+            measured.used += guard.used();
             whole += 1;
             progress.step();
         } else {
@@ -160,7 +164,7 @@ pub fn separate(
                     return Ok(measured);
                 }
                 let started = begin.elapsed();
-                let (mut block, mut trips, checks) =
+                let OneRun { mut block, mut trips, checks, used } =
                     match one_run(stage, &mut start, arm, number, started) {
                         Err(RunError::Interrupted) => {
                             measured.is_partial = true;
@@ -193,6 +197,7 @@ pub fn separate(
                     keep(&block, &checks)?;
                     record::merge_checks(&mut measured.checks, checks);
                     measured.blocks.push(block);
+                    measured.used += used;
                 }
                 if trips.is_empty() || is_last {
                     break;
@@ -204,7 +209,13 @@ pub fn separate(
     Ok(measured)
 }
 
-type OneRun = (Block, Vec<Trip>, Vec<Check>);
+/// A block of one fresh process.
+struct OneRun {
+    block: Block,
+    trips: Vec<Trip>,
+    checks: Vec<Check>,
+    used: Use,
+}
 
 fn one_run(
     stage: &Stage,
@@ -226,7 +237,7 @@ fn one_run(
     let mut block = block(&up, number, started, &asked, &used);
     block.server_user_ns = user_share(&used).map(|share| part(used.used_ns, share));
     up.stop()?;
-    Ok((block, trips, asked.checks))
+    Ok(OneRun { block, trips, checks: asked.checks, used: guard.used() })
 }
 
 /// Room for blocks that are measured again.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arms::Lineup;
 use crate::error::RunError;
-use crate::facts::{Disturbance, Facts, now_unix_s};
+use crate::facts::{self, Facts, now_unix_s};
 use crate::judge::judge;
 use crate::kinds;
 use crate::progress::Progress;
@@ -364,7 +364,7 @@ impl Level<'_> {
         file: &mut RunFile,
         mut measured: Measured,
         measures: &[Measure],
-        (began, disturbance): (Instant, Disturbance),
+        began: Instant,
     ) {
         let (mut blocks, finished): (Vec<Block>, Vec<Vec<Check>>) =
             self.finished.iter().cloned().unzip();
@@ -380,8 +380,9 @@ impl Level<'_> {
         checks.append(&mut file.checks);
         checks.append(&mut measured.checks);
         file.checks = checks;
-        let servers: u64 = file.blocks.iter().map(|block| block.server_cpu_ns).sum();
-        disturbance.end(self.stage, servers, &mut file.machine);
+        file.machine.stolen_share = measured.used.stolen_share();
+        file.machine.foreign_share = measured.used.foreign_share();
+        file.machine.load_after = facts::load(&self.stage.root);
         file.took_s = began.elapsed().as_secs_f64();
         // At SIGTERM a lost request is what is looked for, and no figure depends on it.
         if !matches!(self.wanted.scenario.kind, Kind::Shutdown) {

@@ -1,7 +1,7 @@
 //! What disturbed a run, from two snapshots of machines that are not this one.
 
 use peregrine_lab_host::cpu_sets::{CpuSets, Side};
-use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip, compare};
+use peregrine_lab_host::guard::{Expected, Guard, Tolerances, Trip, Use, compare};
 use peregrine_lab_host::snapshot::Snapshot;
 
 use crate::machine::Machine;
@@ -141,6 +141,33 @@ fn a_quota_that_ran_out_trips() {
     throttled(20);
     guard.begin();
     assert_eq!(guard.boundary(&Expected::default()), [], "what came before the run is not its");
+}
+
+#[test]
+fn the_use_of_several_runs_is_added_up_before_a_share_is_taken() {
+    let machine = Machine::desktop();
+    let server = |ticks| machine.process(510, "server", 1, 510, ticks, 0);
+    server(0);
+    machine.ticks(100_000, &[(0, 0, 0, 0), (16, 0, 0, 0)]);
+    let mut guard = Guard::new(machine.root.clone(), sets(), Tolerances::default());
+    let mut all = Use::default();
+    assert_eq!(all.foreign_share(), None, "nothing was seen yet");
+    // The kernel's samples are two ticks short in the first run and have them in the second.
+    for (server_ticks, sampled) in [(100, 98), (200, 200)] {
+        server(server_ticks);
+        machine.ticks(100_000, &[(0, sampled, 0, 0), (16, 0, 0, 0)]);
+        assert_eq!(guard.boundary(&expected()), []);
+        all += guard.used();
+    }
+    assert_eq!((all.processes, all.own), (200, 200));
+    assert_eq!(all.foreign_share(), Some(0.0));
+    // What a server did before its requests were counted is its own all the same; a stranger's is not.
+    server(300);
+    machine.process(600, "cc1plus", 1, 600, 60, 16);
+    machine.ticks(100_000, &[(0, 300, 0, 0), (16, 20, 0, 0)]);
+    let trips = guard.boundary(&expected());
+    assert!(matches!(trips[..], [Trip::ForeignCpu { side: Side::Server, .. }]), "{trips:?}");
+    assert_eq!(guard.used().foreign(), 20);
 }
 
 #[test]

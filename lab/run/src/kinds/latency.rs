@@ -14,7 +14,6 @@ use peregrine_lab_model::verdict::Measure;
 use super::paired;
 use crate::asker::{Asker, Generated};
 use crate::error::RunError;
-use crate::facts::Disturbance;
 use crate::progress::Progress;
 use crate::record;
 use crate::rotation::{self, Turns};
@@ -54,15 +53,13 @@ pub(super) fn measure(
     let mut spent = Some(began);
     for &share in shares {
         let began = spent.take().unwrap_or_else(Instant::now);
-        // What the servers do before their blocks is in no block, and would count as that of others.
-        let disturbance = Disturbance::begin(level.stage);
         let rate = common * share;
         let mut file = one_rate(level, &first, &mut ups, rate, progress)?;
         let suffix = format!("-r{rate:.0}");
         file.1.run = format!("{}{suffix}", file.1.run);
         let (measured, mut run_file) = file;
         let measures = measures(&measured.blocks);
-        level.fill(&mut run_file, measured, measures, (began, disturbance));
+        level.fill(&mut run_file, measured, measures, began);
         files.push(run_file);
         if is_interrupted() {
             break;

@@ -10,7 +10,6 @@ use peregrine_lab_model::verdict::Measure;
 use crate::asker::{Asker, Generated, Kept};
 use crate::calls;
 use crate::error::RunError;
-use crate::facts::Disturbance;
 use crate::progress::Progress;
 use crate::record;
 use crate::relayed;
@@ -45,8 +44,6 @@ pub(super) fn measure(
     let mut ups = started?;
     let looks = look(level, &mut file, &mut ups)?;
     let mut asker = asker(level, &ups, &looks)?;
-    // What the servers do before their blocks is in no block, and would count as that of others.
-    let disturbance = Disturbance::begin(level.stage);
     let turns = Turns {
         blocks: level.settled.blocks,
         warmup: WARMUP_SLICES,
@@ -59,12 +56,7 @@ pub(super) fn measure(
     for up in ups {
         up.stop()?;
     }
-    level.fill(
-        &mut file,
-        measured,
-        &[Measure::ServerCpu, Measure::Throughput],
-        (began, disturbance),
-    );
+    level.fill(&mut file, measured, &[Measure::ServerCpu, Measure::Throughput], began);
     Ok(file)
 }
 

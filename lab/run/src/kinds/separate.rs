@@ -11,7 +11,6 @@ use peregrine_lab_model::verdict::Measure;
 use crate::arms::Lineup;
 use crate::asker::{Asker, Generated};
 use crate::error::RunError;
-use crate::facts::Disturbance;
 use crate::progress::Progress;
 use crate::record;
 use crate::rotation::{self, Measured, Turns};
@@ -54,7 +53,7 @@ pub(super) fn turns(
     progress: &mut dyn Progress,
     mut asker: impl FnMut(&Level<'_>, &Up) -> Result<(Plan, Box<dyn Asker>), RunError>,
 ) -> Result<(RunFile, Option<Ceiling>), RunError> {
-    let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
+    let began = Instant::now();
     gate_all(level)?;
     let names = level.lineup.names();
     let turns = Turns {
@@ -93,7 +92,7 @@ pub(super) fn turns(
     let ceiling = ceiling.into_inner().flatten();
     note_ceiling(&mut file, ceiling.as_ref());
     file.plan.client = client.into_inner();
-    level.fill(&mut file, measured, measures, (began, disturbance));
+    level.fill(&mut file, measured, measures, began);
     Ok((file, ceiling))
 }
 

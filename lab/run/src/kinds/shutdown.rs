@@ -19,7 +19,6 @@ use peregrine_lab_model::plan::Schedule;
 use peregrine_lab_stats::orders;
 
 use crate::error::RunError;
-use crate::facts::Disturbance;
 use crate::progress::Progress;
 use crate::record;
 use crate::rotation::Measured;
@@ -42,7 +41,7 @@ pub(super) fn measure(
     level: &mut Level<'_>,
     progress: &mut dyn Progress,
 ) -> Result<RunFile, RunError> {
-    let (began, disturbance) = (Instant::now(), Disturbance::begin(level.stage));
+    let began = Instant::now();
     let mut file = level.file("", Schedule::Closed { depth: 1 });
     let mut lineup = std::mem::take(&mut level.lineup);
     // Nothing is compared by cost, so that a second start of the reference would tell nothing.
@@ -78,7 +77,7 @@ pub(super) fn measure(
     }
     level.lineup = lineup;
     file.plan.client = crate::asker::engine_name(None);
-    level.fill(&mut file, measured, &[], (began, disturbance));
+    level.fill(&mut file, measured, &[], began);
     Ok(file)
 }
 
