@@ -85,6 +85,7 @@ on_drivers! {
     ;
     kernel:
         a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks,
+        a_mounted_handler_that_blocks_is_told_of_with_its_request,
         a_shutdown_says_how_many_tasks_it_waits_for,
 }
 
@@ -215,6 +216,50 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     assert_eq!((log.count(&route), log.count(&stream)), (1, 1));
     let line = log.line(&route);
     assert!(line.contains("WARN") && line.contains("peregrine::offload"), "{line}");
+}
+
+/// A mounted service has routes that nobody outside sees, so the request is named when it is known to
+/// have been the one.
+async fn a_mounted_handler_that_blocks_is_told_of_with_its_request<B: Bench>(bench: &B) {
+    let (log, number) = (Log::start(), number());
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let make = move || {
+        let released = Arc::clone(&released);
+        let block = async move || {
+            released.lock().unwrap().recv().unwrap();
+            "blocked"
+        };
+        let router = axum::Router::new()
+            .route("/other", axum::routing::get(async || "done"))
+            .route("/block/{id}", axum::routing::get(block));
+        App::new().mount(&format!("/mounted-{number}"), router)
+    };
+    let limits = Limits { poll_budget: Some(BUDGET), ..Limits::default() };
+    let server = bench.start(limits, None, make);
+    let mut peer = Peer::new(server.connect());
+    let (route, path) =
+        (format!("route=/mounted-{number}/*"), format!("path=\"/mounted-{number}/block/7\""));
+    peer.get(&format!("/mounted-{number}/block/7?secret=1"));
+    bench
+        .until("the mount is named while it blocks", || {
+            log.lines().iter().any(|line| {
+                line.contains("offload") && line.contains(&format!("/mounted-{number}/*"))
+            })
+        })
+        .await;
+    assert_eq!(log.count(&path), 0, "only the worker knows its request");
+    release.send(()).unwrap();
+    assert_eq!(peer.reply().await.text(), "blocked");
+    peer.get(&format!("/mounted-{number}/other"));
+    assert_eq!(peer.reply().await.text(), "done");
+    assert_eq!(log.count(&path), 1);
+    let line = log.line(&path);
+    assert!(line.contains("WARN") && line.contains(&route), "{line}");
+    assert!(line.contains("method=\"GET\"") && !line.contains("secret"), "{line}");
+    drop(peer);
+    server.shut_down();
+    server.ended().await;
 }
 
 /// Waits for longer than a handler may block.

@@ -12,6 +12,8 @@ use peregrine_proto::{Reject, Version};
 use peregrine_slot::FutureSlot;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
 use peregrine_web::head::Head;
+use peregrine_web::route::readable;
+use peregrine_web::scope::REST;
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{Request, Response};
 use std::future::{pending, poll_fn};
@@ -61,9 +63,12 @@ pub(crate) async fn run<D: Driver>(
     talk.request = Some(Asked { method, pattern: target.pattern() });
     let manner = Manner { options, can_probe: head.index().version == Version::Http11 };
     let states = Rc::clone(worker.application.states());
-    let request = Request::new(head, body, states, Rc::clone(talk.info));
     let pattern = target.pattern();
-    let mut handler = Guarded { future: target.call(slot, request), pulse: &worker.pulse, pattern };
+    // The pattern of a mount says nothing about what it has inside.
+    let below = pattern.filter(|pattern| pattern.ends_with(REST)).map(|_| head.share());
+    let request = Request::new(head, body, states, Rc::clone(talk.info));
+    let future = target.call(slot, request);
+    let mut handler = Guarded { future, pulse: &worker.pulse, pattern, below };
     let first = poll_fn(|context| Poll::Ready(Pin::new(&mut handler).poll(context))).await;
     let outcome = match first {
         Poll::Ready(outcome) => outcome,
@@ -227,6 +232,8 @@ struct Guarded<'w, F> {
     future: F,
     pulse: &'w Pulse,
     pattern: Option<&'w str>,
+    /// The request, where the pattern alone does not tell whose handler it is.
+    below: Option<Head>,
 }
 
 impl<F: Future + Unpin> Future for Guarded<'_, F> {
@@ -236,7 +243,11 @@ impl<F: Future + Unpin> Future for Guarded<'_, F> {
         let beat = self.pulse.beat(self.pattern);
         // The future is not polled again after a panic, so whatever state it left is never seen.
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.future).poll(context)));
+        let is_told = beat.is_told();
         drop(beat);
+        if is_told && let Some(head) = &self.below {
+            name_blocking(self.pattern, head);
+        }
         match polled {
             Ok(polled) => polled.map(Ok),
             Err(panic) => {
@@ -246,6 +257,15 @@ impl<F: Future + Unpin> Future for Guarded<'_, F> {
             }
         }
     }
+}
+
+/// Tells which request it was for which a mount was named.
+#[cold]
+fn name_blocking(pattern: Option<&str>, head: &Head) {
+    let route = pattern.map(readable).unwrap_or_default();
+    let (method, path) = (head.method_name(), head.path());
+    tracing::warn!(target: "peregrine", %route, method, path,
+        "this is the request whose handler, inside a mounted service, blocked its thread");
 }
 
 pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {

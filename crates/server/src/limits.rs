@@ -70,7 +70,8 @@ pub struct Limits {
     /// How long a handler, or a stream that it made, may keep its thread at a time, between two
     /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
     /// that names the route, at most one a minute for each, and [`Snapshot::blocked`] counts it; it
-    /// comes while the handler still blocks. The remedy is `peregrine::offload`, or
+    /// comes while the handler still blocks. Inside a mounted service, whose routes are not known, a
+    /// second one names the request as soon as its handler gives the thread back. The remedy is `peregrine::offload`, or
     /// `tokio::task::spawn_blocking`: while a handler blocks, all other connections of its worker
     /// wait. Each poll of a handler pays three stores for this, less than a nanosecond; a thread
     /// of its own looks twice in each budget, and once a second at the least.

@@ -33,6 +33,8 @@ pub struct Pulse {
     route: AtomicUsize,
     names: OnceLock<HashMap<usize, String>>,
     blocked: AtomicUsize,
+    /// The poll that was told of last, whose request is to be named when it is over.
+    told: AtomicUsize,
 }
 
 impl Pulse {
@@ -67,6 +69,14 @@ fn address(pattern: Option<&str>) -> usize {
 
 /// A poll of a handler.
 pub(crate) struct Beat<'p>(&'p Pulse);
+
+impl Beat<'_> {
+    /// Has a warning named its route?
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.told.load(Ordering::Relaxed) == self.0.turn.load(Ordering::Relaxed)
+    }
+}
 
 impl Drop for Beat<'_> {
     #[inline]
@@ -146,6 +156,7 @@ impl Watch {
             let route = name.map_or_else(|| "(no route)".to_owned(), Clone::clone);
             let is_new = self.told.get(&route).is_none_or(|told| now >= *told + TOLD_FOR);
             if is_new {
+                pulse.told.store(turn, Ordering::Relaxed);
                 self.told.insert(route.clone(), now);
                 blocked.push(Blocked { worker, route, time });
             }
@@ -185,8 +196,10 @@ mod tests {
         assert_eq!(look(&mut watch, 1100), [(pattern, 100)]);
         assert_eq!(look(&mut watch, 1150), []);
         assert_eq!(pulse.blocked(), 1);
+        assert!(beat.is_told());
         drop(beat);
         assert_eq!(look(&mut watch, 1200), []);
+        assert!(!pulse.beat(Some("/slow/{id}")).is_told(), "that was another poll");
     }
 
     #[test]
