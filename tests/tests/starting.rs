@@ -1,0 +1,85 @@
+//! A server that cannot start whole does not start at all.
+
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Running, Server};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const WORKERS: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Starts a server whose applications are the same but for the last one that is made, which
+/// contradicts itself. `dropped` counts those that are gone.
+fn start(
+    driver: DriverChoice,
+    listener: TcpListener,
+    dropped: &Arc<AtomicUsize>,
+) -> Result<Running, Error> {
+    let made = Arc::new(AtomicUsize::new(0));
+    let dropped = Arc::clone(dropped);
+    let workers = NonZeroUsize::new(WORKERS).expect("it is not zero");
+    let server = Server::new().driver(driver).workers(workers).listener(listener).quiet();
+    server.start(move || {
+        let counted = Counted(Arc::clone(&dropped));
+        let app = App::new().get("/", move || {
+            let _ = &counted;
+            "hello"
+        });
+        match made.fetch_add(1, Ordering::SeqCst) + 1 {
+            WORKERS => app.get("/", || "hello again"),
+            _ => app,
+        }
+    })
+}
+
+/// Counts its end.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_refused(address: SocketAddr) -> bool {
+    TcpStream::connect(address).is_err()
+}
+
+fn one_worker_that_cannot_begin_ends_the_others(driver: DriverChoice) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let dropped = Arc::new(AtomicUsize::new(0));
+    match start(driver, listener, &dropped) {
+        Err(Error::Driver { cause, .. }) => {
+            eprintln!("skipped: {cause}");
+            return;
+        }
+        Err(Error::Build(error)) => assert!(error.to_string().contains("GET /"), "{error}"),
+        Err(error) => panic!("another error than the application's: {error}"),
+        Ok(_) => panic!("one of the workers has no application"),
+    }
+    until("nobody listens", || is_refused(address));
+    until("all applications are gone", || dropped.load(Ordering::SeqCst) == WORKERS);
+}
+
+#[test]
+fn one_worker_that_cannot_begin_ends_the_others_on_tokio() {
+    one_worker_that_cannot_begin_ends_the_others(DriverChoice::Tokio);
+}
+
+#[test]
+fn one_worker_that_cannot_begin_ends_the_others_on_uring() {
+    one_worker_that_cannot_begin_ends_the_others(DriverChoice::Uring);
+}
