@@ -152,29 +152,47 @@ pub struct Use {
     pub total: u64,
     /// All processes, with the kernel's own threads and without interrupts.
     pub processes: u64,
-    /// The processes that are expected there.
+    /// The processes that are expected there. It may be more than all of them: where the kernel does
+    /// not measure interrupts apart, a process is charged with those that met it.
     pub own: u64,
+    /// Of other processes, those that still live and were last seen there.
+    pub strangers: u64,
     /// What the hypervisor took.
     pub stolen: u64,
 }
 
 impl Use {
-    fn between(before: &Snapshot, after: &Snapshot, cpus: &Cpus, own: &BTreeSet<u32>) -> Use {
+    fn between(
+        before: &Snapshot,
+        after: &Snapshot,
+        cpus: &Cpus,
+        own: &BTreeSet<u32>,
+        known: &BTreeSet<u32>,
+    ) -> Use {
         let used = after.cpu_ticks_since(before, cpus);
+        let others = after.processes.values();
+        let strangers = others
+            .filter(|process| cpus.contains(&process.cpu) && !known.contains(&process.id))
+            .map(|process| after.process_ticks_since(before, process.id));
         Use {
             total: used.total(),
             // Interrupts are left out: on loopback they are the run's own, and whether the kernel also
             // counts them as time of the process that they met depends on how it was built.
             processes: used.process,
             own: own.iter().map(|&id| after.process_ticks_since(before, id)).sum(),
+            strangers: strangers.sum(),
             stolen: used.stolen,
         }
     }
 
-    /// What processes used that are not expected there.
+    /// What processes used that are not expected there: what is left of all without the expected
+    /// ones, which misses strangers behind interrupts, or what strangers say of themselves, which
+    /// misses those that have ended.
     #[must_use]
     pub fn foreign(&self) -> u64 {
-        self.processes.saturating_sub(self.own)
+        // One that was last seen there may have run elsewhere before.
+        let seen = self.strangers.min(self.processes);
+        self.processes.saturating_sub(self.own).max(seen)
     }
 
     /// The same as a share of everything; nothing if no time has passed.
@@ -199,6 +217,7 @@ impl AddAssign for Use {
         self.total += more.total;
         self.processes += more.processes;
         self.own += more.own;
+        self.strangers += more.strangers;
         self.stolen += more.stolen;
     }
 }
@@ -230,8 +249,9 @@ impl Guard {
     pub fn boundary(&mut self, expected: &Expected) -> Vec<Trip> {
         let now = Snapshot::read(&self.root);
         let trips = compare(&self.last, &now, &self.sets, expected, &self.tolerances);
-        let (servers, _) = families(&self.last, &now, expected);
-        self.used = Use::between(&self.last, &now, &self.sets.server, &servers);
+        let (servers, clients) = families(&self.last, &now, expected);
+        let known = servers.union(&clients).copied().collect();
+        self.used = Use::between(&self.last, &now, &self.sets.server, &servers, &known);
         self.last = now;
         trips
     }
@@ -258,7 +278,7 @@ pub fn compare(
     for (side, cpus, members) in
         [(Side::Server, &sets.server, &servers), (Side::Client, &sets.client, &clients)]
     {
-        let used = Use::between(before, after, cpus, members);
+        let used = Use::between(before, after, cpus, members, &known);
         let share = used.foreign_share().unwrap_or(0.0);
         if used.foreign() > tolerances.slack_ticks && share > tolerances.foreign_share_max {
             let names = strangers(before, after, cpus, &known);

@@ -163,11 +163,25 @@ fn the_use_of_several_runs_is_added_up_before_a_share_is_taken() {
     assert_eq!(all.foreign_share(), Some(0.0));
     // What a server did before its requests were counted is its own all the same; a stranger's is not.
     server(300);
-    machine.process(600, "cc1plus", 1, 600, 60, 16);
     machine.ticks(100_000, &[(0, 300, 0, 0), (16, 20, 0, 0)]);
     let trips = guard.boundary(&expected());
     assert!(matches!(trips[..], [Trip::ForeignCpu { side: Side::Server, .. }]), "{trips:?}");
     assert_eq!(guard.used().foreign(), 20);
+}
+
+#[test]
+fn a_stranger_is_seen_though_the_server_is_charged_with_interrupts() {
+    let found = trips(&Tolerances::default(), |machine| {
+        machine.process(600, "cc1plus", 1, 600, 140, 0);
+        // Of the 800 ticks that the servers were charged with, 200 were interrupts.
+        let of_interrupts = vec![(0, 400 + 100, 300, 0), (16, 200, 100, 0), (8, 900, 100, 0)];
+        machine.ticks(100_000, &of_interrupts);
+    });
+    let names = vec![("cc1plus".to_owned(), 1000)];
+    assert!(
+        matches!(&found[..], [Trip::ForeignCpu { side: Side::Server, names: told, .. }] if *told == names),
+        "{found:?}"
+    );
 }
 
 #[test]
