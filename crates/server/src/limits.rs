@@ -71,10 +71,11 @@ pub struct Limits {
     /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
     /// that names the route, at most one a minute for each, and [`Snapshot::blocked`] counts it; it
     /// comes while the handler still blocks. Inside a mounted service, whose routes are not known, a
-    /// second one names the request as soon as its handler gives the thread back. The remedy is `peregrine::offload`, or
-    /// `tokio::task::spawn_blocking`: while a handler blocks, all other connections of its worker
-    /// wait. Each poll of a handler pays three stores for this, less than a nanosecond; a thread
-    /// of its own looks twice in each budget, and once a second at the least.
+    /// second one names the request as soon as its handler gives the thread back. The remedy is
+    /// `peregrine::offload`, or `tokio::task::spawn_blocking`: while a handler blocks, all other
+    /// connections of its worker wait. Each poll of a handler pays three stores and a load for this,
+    /// to one line of the cache; a thread of its own looks twice in each budget, and once a second at
+    /// the least.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
     pub poll_budget: Option<Duration>,

@@ -1,9 +1,10 @@
 //! Finding handlers that block their thread, at next to no cost to those that do not.
 //!
 //! A worker notes in its [`Pulse`] which route's handler has the thread: three stores for each poll,
-//! plain ones on x86, and no look at a clock. Another thread looks at the pulses of all workers now
-//! and then ([`Watch`]); one that shows the same poll for too long is blocked, and the route is known
-//! while the handler still blocks.
+//! plain ones on x86, a load after it, and no look at a clock. Another thread looks at the pulses of
+//! all workers now and then ([`Watch`]); one that shows the same poll for too long is blocked, and the
+//! route is known while the handler still blocks. What a mount has inside is not known then: the
+//! worker names the request itself when it sees, after the poll, that its route was told.
 
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;

@@ -327,7 +327,8 @@ fn note_shortage(measured: &mut Measured, whole: usize, wanted: usize) {
 }
 
 /// What needs the counters of the whole run: the split between program and kernel, for which
-/// single slices are too short, context switches, which cost a file per thread to read, and whether servers were idle in the slices of others.
+/// single slices are too short, context switches, which cost a file per thread to read, and whether
+/// servers were idle in the slices of others.
 fn finish(ups: &[Up], before_all: &[Reading], spent: &[Spent], measured: &mut Measured) {
     let wall: u64 = measured.blocks.iter().map(|block| block.wall_ns).sum();
     for (arm, up) in ups.iter().enumerate() {
