@@ -22,11 +22,12 @@ mod threads;
 pub use threads::Threads;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// One worker's access to the kernel: a cheap handle, cloned freely, that never leaves its thread.
@@ -110,11 +111,15 @@ pub trait Listener: 'static {
     /// returned once per attempt and the *caller* waits before it tries again; waiting connections
     /// stay in the backlog.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>>;
+
+    /// From now on the kernel lets nobody begin a connection here, where it can be told so. Those
+    /// that have begun are still to be accepted. The default changes nothing.
+    fn refuse_new(&self) {}
 }
 
 /// One connection, both directions. Dropping it closes the connection.
 ///
-/// `recv` and `send` may be in progress at the same time, at most one of each.
+/// The two directions are independent. Each remembers the waker of the last caller only.
 pub trait Stream: 'static {
     /// Received bytes, on loan from the driver: dropping them gives the buffer back. Hold one only
     /// while working on it, not while waiting for something else.
@@ -123,13 +128,14 @@ pub trait Stream: 'static {
     /// The next bytes from the peer. An empty chunk is the end of the peer's sending side, and every
     /// later call returns it again.
     ///
-    /// Dropping the future loses nothing: bytes that arrived stay for the next call. A driver may
-    /// receive ahead, up to a fixed number of buffers per connection; then it stops reading and the
-    /// peer is held back by TCP.
+    /// A driver may receive ahead, up to a fixed number of buffers per connection; then it stops
+    /// reading and the peer is held back by TCP. A driver need not receive before the first call, nor
+    /// while the last one returned bytes.
     ///
     /// # Errors
-    /// The connection broke (`ECONNRESET` and the like). Bytes received before are returned first.
-    fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>>;
+    /// The connection broke (`ECONNRESET` and the like), in either direction: whoever waits here is
+    /// woken when a send fails, too. Bytes received before are returned first.
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Self::Chunk>>;
 
     /// The bytes of a chunk in memory that the caller may keep for as long as it likes, where that
     /// takes no copy and wastes no more memory than the bytes need.
@@ -143,26 +149,49 @@ pub trait Stream: 'static {
         Err(chunk)
     }
 
-    /// Sends all of `out`, then returns the same vector, emptied, for reuse.
+    /// Begins to send the bytes of `out`, behind those of earlier calls, and leaves `out` empty, with
+    /// the memory of an earlier send where the driver has some. It goes on in the background, without
+    /// waking anybody but who waits in [`poll_sent`](Self::poll_sent), for as long as the stream lives.
     ///
-    /// Dropping the future leaves the bytes to the driver, which goes on sending them in the
-    /// background for as long as the stream lives; only a dropped stream ends that.
-    ///
-    /// # Errors
-    /// The connection broke; how much of `out` was sent is unknown.
-    fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)>;
+    /// Callers bound what they give: a driver queues without a limit. After a failure, and after
+    /// [`finish`](Self::finish), bytes are dropped.
+    fn send(&self, out: &mut Vec<u8>);
 
-    /// Ends our sending side (`FIN`) after everything sent before. Receiving goes on.
+    /// Ready when everything that was given to [`send`](Self::send) is the kernel's, and after
+    /// [`finish`](Self::finish) the end of our side as well.
     ///
     /// # Errors
-    /// The connection broke before.
-    fn finish(&self) -> impl Future<Output = io::Result<()>>;
+    /// The connection broke, and how much was sent is unknown; or bytes were given after the end.
+    /// Every later call says so again.
+    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// How far sending has come: a count that grows whenever the kernel takes bytes. Drivers keep the
+    /// kernel from taking much more than what the peer's kernel has room for, so that a count which
+    /// stands still while something is to be sent tells of a peer that does not read.
+    fn progress(&self) -> u64;
+
+    /// Ends our sending side (`FIN`) behind everything sent before. Receiving goes on.
+    fn finish(&self);
+
+    /// When the stream is dropped, the connection is reset instead of closed: what the peer has not
+    /// taken by then is thrown away, and the kernel keeps nothing of it.
+    fn reset_on_drop(&self);
 
     /// Who is at the other end.
     fn peer(&self) -> Address;
 
     /// Where the peer connected to.
     fn local(&self) -> Address;
+
+    /// [`poll_recv`](Self::poll_recv) as a future. Dropping it loses nothing.
+    fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>> {
+        poll_fn(|context| self.poll_recv(context))
+    }
+
+    /// [`poll_sent`](Self::poll_sent) as a future. Dropping it loses nothing.
+    fn sent(&self) -> impl Future<Output = io::Result<()>> {
+        poll_fn(|context| self.poll_sent(context))
+    }
 }
 
 /// One end of a connection.
@@ -213,7 +242,8 @@ pub struct Options {
     /// Microseconds to look for completions before sleeping in the kernel. Trades idle CPU for
     /// latency. Default 0: sleep at once.
     pub spin_us: u32,
-    /// The CPU to pin the worker's thread to. Default none.
+    /// The CPU to pin the worker's thread to, by its number among those that the process may use,
+    /// counted around. Default none.
     pub cpu: Option<usize>,
 }
 
