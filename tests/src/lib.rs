@@ -37,7 +37,7 @@ macro_rules! contract {
             receiving::a_broken_connection_does_not_look_like_an_orderly_end,
             receiving::a_chunk_outlives_its_stream,
             receiving::both_directions_move_at_the_same_time,
-            sending::a_sent_vector_comes_back_empty,
+            sending::a_sent_vector_is_left_empty,
             sending::a_dropped_send_goes_on_in_the_background,
             sending::a_send_after_a_dropped_one_keeps_the_order,
             sending::finishing_waits_for_a_dropped_send,

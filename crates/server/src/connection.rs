@@ -223,9 +223,10 @@ async fn say_goodbye<D: Driver>(
     }
     let farewell = pin!(async {
         if !out.is_empty() {
-            let _ = stream.send(out).await;
+            stream.send(&mut out);
         }
-        let _ = stream.finish().await;
+        stream.finish();
+        let _ = stream.sent().await;
     });
     let until = Until::In(worker.limits.linger_timeout);
     let _ = worker.within(alarm, until, Order::Cut, farewell).await;

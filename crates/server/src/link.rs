@@ -120,10 +120,12 @@ impl<D: Driver> Link<'_, D> {
     async fn send(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Ended> {
         self.worker.observed.send();
         let until = Until::In(self.worker.limits.write_stall_timeout);
-        let send = pin!(self.stream.send(bytes));
+        let mut bytes = bytes;
+        self.stream.send(&mut bytes);
+        let send = pin!(self.stream.sent());
         match self.worker.within(self.alarm, until, Order::Cut, send).await {
-            Ok((Ok(()), bytes)) => Ok(bytes),
-            Ok((Err(error), _)) => Err(Ended::Broken(error.kind())),
+            Ok(Ok(())) => Ok(bytes),
+            Ok(Err(error)) => Err(Ended::Broken(error.kind())),
             Err(Interrupt::Deadline) => Err(Ended::WriteStalled),
             Err(Interrupt::Order) => Err(Ended::Cut),
         }
@@ -157,7 +159,8 @@ impl<D: Driver> Link<'_, D> {
 
     async fn finish(&self) -> Result<(), Ended> {
         let until = Until::In(self.worker.limits.write_stall_timeout);
-        let finish = pin!(self.stream.finish());
+        self.stream.finish();
+        let finish = pin!(self.stream.sent());
         match self.worker.within(self.alarm, until, Order::Cut, finish).await {
             Ok(Ok(())) => Ok(()),
             // The peer was faster.

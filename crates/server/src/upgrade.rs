@@ -135,10 +135,11 @@ impl<D: Driver> Ways<'_, D> {
                 out = wire;
             }
             let until = Until::In(self.worker.limits.write_stall_timeout);
-            let send = pin!(self.stream.send(std::mem::take(&mut out)));
+            self.stream.send(&mut out);
+            let send = pin!(self.stream.sent());
             match self.worker.within(self.alarm, until, Order::Cut, send).await {
-                Ok((Ok(()), back)) => out = back,
-                Ok((Err(error), _)) => return Ended::Broken(error.kind()),
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Ended::Broken(error.kind()),
                 Err(Interrupt::Deadline) => return Ended::WriteStalled,
                 Err(Interrupt::Order) => return Ended::Cut,
             }

@@ -95,14 +95,41 @@ impl Link {
         })
     }
 
-    /// Ends the sending side. The end leaves when everything before it has left.
-    pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ends when the pipe has taken everything, and the end if one was asked for.
+    pub(crate) fn poll_all_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            if pipe.source == Source::Broken {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            if pipe.taken < pipe.queued || pipe.source == Source::Ending {
+                pipe.wait_to_send(context.waker());
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// Bytes that the pipe has taken.
+    pub(crate) fn progress(&self) -> u64 {
+        self.with(|state, id, end| connection(&mut state.connections, id).pipe(end).taken)
+    }
+
+    /// Ends the sending side when everything before has left.
+    pub(crate) fn finish(&self) {
         self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end);
             if pipe.source == Source::Open {
                 pipe.source = Source::Ending;
                 state.pump(id, end);
             }
+        });
+    }
+
+    /// Ends the sending side. The end leaves when everything before it has left.
+    pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.finish();
+        self.with(|state, id, end| {
             let pipe = connection(&mut state.connections, id).pipe(end);
             match pipe.source {
                 Source::Open | Source::Ending => {

@@ -1,6 +1,7 @@
 //! The driver's side of connections.
 
-use std::future::{Future, poll_fn};
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -58,7 +59,7 @@ impl peregrine_driver::Listener for Listener {
     async fn accept(&self) -> io::Result<Stream> {
         let id = poll_fn(|context| self.poll_accept(context)).await?;
         let link = Link::new(self.network.clone(), id, End::Server);
-        Ok(Stream { link, port: self.port })
+        Ok(Stream { link, port: self.port, passed_end: Cell::default(), resets: Cell::default() })
     }
 }
 
@@ -78,6 +79,17 @@ impl Drop for Listener {
 pub struct Stream {
     link: Link,
     port: u64,
+    /// Bytes were given that can no longer be sent.
+    passed_end: Cell<bool>,
+    resets: Cell<bool>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.resets.get() {
+            self.link.reset();
+        }
+    }
 }
 
 impl Stream {
@@ -102,29 +114,38 @@ impl Stream {
             Chunk { bytes, network: Some(network.clone()) }
         })
     }
-
-    /// Hands `out` over at once, so that dropping the future changes nothing for the bytes.
-    async fn sent(&self, queued: Result<u64, io::ErrorKind>) -> io::Result<()> {
-        let target = queued?;
-        poll_fn(|context| self.link.poll_sent(context, target)).await
-    }
 }
 
 impl peregrine_driver::Stream for Stream {
     type Chunk = Chunk;
 
-    async fn recv(&self) -> io::Result<Chunk> {
-        poll_fn(|context| self.poll_chunk(context)).await
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        self.poll_chunk(context)
     }
 
-    fn send(&self, mut out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {
-        let queued = self.link.queue(&out);
+    fn send(&self, out: &mut Vec<u8>) {
+        let queued = self.link.queue(out);
+        self.passed_end.set(self.passed_end.get() | (queued.is_err() && !out.is_empty()));
         out.clear();
-        async move { (self.sent(queued).await, out) }
     }
 
-    async fn finish(&self) -> io::Result<()> {
-        poll_fn(|context| self.link.poll_finish(context)).await
+    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.passed_end.get() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        self.link.poll_all_sent(context)
+    }
+
+    fn progress(&self) -> u64 {
+        self.link.progress()
+    }
+
+    fn finish(&self) {
+        self.link.finish();
+    }
+
+    fn reset_on_drop(&self) {
+        self.resets.set(true);
     }
 
     /// An address for documentation (RFC 5737) that follows from the connection.

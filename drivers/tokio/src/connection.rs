@@ -82,6 +82,16 @@ impl Connection {
         }
     }
 
+    /// Lets closing reset the connection. Where that cannot be set, it is closed in order.
+    pub(crate) fn reset_on_drop(&self) {
+        let at_once = Some(std::time::Duration::ZERO);
+        let _ = match self {
+            Self::Tcp(socket) => socket2::SockRef::from(socket).set_linger(at_once),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket2::SockRef::from(socket).set_linger(at_once),
+        };
+    }
+
     /// The peer's end, asked from the kernel: an idle connection does not keep it.
     pub(crate) fn peer(&self) -> Address {
         match self {

@@ -1,24 +1,11 @@
 //! The sending side of a connection.
 //!
-//! A send writes from its own future as long as that lives. When the future is dropped early, the
-//! bytes that are left move to a queue, and a task writes them in the background. So at any time at
-//! most one party writes; the others wait for their turn.
-//!
-//! | from         | event                                  | to           |
-//! |--------------|----------------------------------------|--------------|
-//! | `Free`       | a send begins                          | `Sending`    |
-//! | `Sending`    | it ends                                | `Free`       |
-//! | `Free`, `Sending` | a send is dropped, bytes are left | `Background` |
-//! | `Background` | all is written, or the connection broke | `Free`      |
-//! | `Free`       | `finish`                               | `Finished`   |
-//! | `Background` | all is written, `finish` was called    | `Finished`   |
+//! A send is written at once, as far as the kernel takes it. What it does not take is kept, and a
+//! task writes it in the background; bytes of later sends go behind it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::mem::take;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -30,54 +17,32 @@ use crate::worker::{Worker, increment};
 /// The state of one connection's sending side.
 #[derive(Default)]
 pub(crate) struct Output {
-    turn: Cell<Turn>,
-    /// Who waits for `Free`.
-    waiting: Cell<Option<Waker>>,
-    /// Boxed, because few connections ever need it. It is there exactly in `Background`.
+    /// Boxed, because few connections ever need it.
     left: RefCell<Option<Box<Left>>>,
+    /// Bytes that the kernel took.
+    taken: Cell<u64>,
+    end: Cell<End>,
+    /// Who waits for everything to be written.
+    waiting: Cell<Option<Waker>>,
 }
 
-/// Who may write to the socket.
+/// How far our side has come to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Turn {
+enum End {
     #[default]
-    Free,
-    Sending,
-    Background,
-    Finished,
+    Open,
+    /// It ends when everything is written.
+    Asked,
+    Sent,
+    /// Bytes were given after the end.
+    Passed,
 }
 
-/// What dropped sends left to be written.
+/// What the kernel did not take yet. `written <= bytes.len()`.
 struct Left {
-    pieces: VecDeque<Piece>,
-    finish: bool,
-    task: Option<AbortHandle>,
-}
-
-/// Bytes of which the first `sent` are written: `sent <= bytes.len()`.
-struct Piece {
     bytes: Vec<u8>,
-    sent: usize,
-}
-
-impl Piece {
-    fn poll_write(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut connection = shared.connection.borrow_mut();
-        while self.sent < self.bytes.len() {
-            let written = ready!(connection.poll_write(context, &self.bytes[self.sent..]));
-            increment(&shared.worker.figures.calls);
-            match written {
-                Ok(0) => {
-                    let error = io::ErrorKind::WriteZero.into();
-                    return Poll::Ready(Err(shared.break_off(error)));
-                }
-                Ok(written) => self.sent += written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Poll::Ready(Err(shared.break_off(error))),
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
+    written: usize,
+    task: Option<AbortHandle>,
 }
 
 impl Output {
@@ -90,143 +55,122 @@ impl Output {
         }
     }
 
-    /// Ends a turn and tells the one who waits for it.
-    fn release(&self, turn: Turn) {
-        self.turn.set(turn);
-        if let Some(waker) = self.waiting.take() {
-            waker.wake();
-        }
-    }
-}
-
-/// One send. Bytes that are unwritten when it is dropped are written in the background.
-pub(crate) struct Sending<'a> {
-    shared: &'a Rc<Shared>,
-    piece: Piece,
-    has_turn: bool,
-}
-
-impl<'a> Sending<'a> {
-    pub(crate) fn new(shared: &'a Rc<Shared>, bytes: Vec<u8>) -> Self {
-        Self { shared, piece: Piece { bytes, sent: 0 }, has_turn: false }
-    }
-
-    fn poll_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.has_turn {
-            let output = &self.shared.output;
-            if let Some(kind) = self.shared.broken.get() {
-                return Poll::Ready(Err(kind.into()));
-            }
-            match output.turn.get() {
-                Turn::Free => output.turn.set(Turn::Sending),
-                Turn::Sending | Turn::Background => {
-                    output.waiting.set(Some(context.waker().clone()));
-                    return Poll::Pending;
-                }
-                Turn::Finished => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            }
-            self.has_turn = true;
-        }
-        self.piece.poll_write(self.shared, context)
-    }
-}
-
-impl Future for Sending<'_> {
-    type Output = (io::Result<()>, Vec<u8>);
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let sent = ready!(self.poll_all(context));
-        if take(&mut self.has_turn) {
-            self.shared.output.release(Turn::Free);
-        }
-        let mut bytes = take(&mut self.piece.bytes);
-        bytes.clear();
-        self.piece.sent = 0;
-        Poll::Ready((sent, bytes))
-    }
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        if self.has_turn {
-            self.shared.output.release(Turn::Free);
-        }
-        if self.piece.sent < self.piece.bytes.len() {
-            let bytes = take(&mut self.piece.bytes);
-            self.shared.leave(Piece { bytes, sent: self.piece.sent });
-        }
+    pub(crate) fn progress(&self) -> u64 {
+        self.taken.get()
     }
 }
 
 impl Shared {
-    /// Has `piece` written in the background, after all that is there already.
-    fn leave(self: &Rc<Self>, piece: Piece) {
+    /// Begins to send `out`, and leaves it empty.
+    pub(crate) fn send(self: &Rc<Self>, out: &mut Vec<u8>) {
         let output = &self.output;
-        if let Some(left) = &mut *output.left.borrow_mut() {
-            left.pieces.push_back(piece);
-            return;
+        if output.end.get() != End::Open && !out.is_empty() {
+            output.end.set(End::Passed);
         }
-        // Without a runtime the worker has ended, and its connections with it.
-        let alive = tokio::runtime::Handle::try_current().is_ok();
-        if self.broken.get().is_some() || output.turn.get() == Turn::Finished || !alive {
-            return;
-        }
-        debug_assert_eq!(output.turn.get(), Turn::Free, "a stream has at most one send at a time");
-        output.turn.set(Turn::Background);
-        let left = Left { pieces: VecDeque::from([piece]), finish: false, task: None };
-        *output.left.borrow_mut() = Some(Box::new(left));
-        let task = tokio::task::spawn_local(write_left(self)).abort_handle();
-        if let Some(left) = &mut *output.left.borrow_mut() {
-            left.task = Some(task);
+        if self.broken.get().is_some() || output.end.get() != End::Open {
+            out.clear();
+        } else if let Some(left) = &mut *output.left.borrow_mut() {
+            left.bytes.append(out);
+        } else {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut written = 0;
+            if self.poll_write(&mut context, out, &mut written).is_pending() {
+                let left = Left { bytes: std::mem::take(out), written, task: None };
+                self.leave(left);
+            }
+            out.clear();
         }
     }
 
-    /// Writes what dropped sends left.
-    fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
-        let output = &self.output;
-        let mut finish = false;
-        if let Some(left) = &mut *output.left.borrow_mut() {
-            while let Some(piece) = left.pieces.front_mut() {
-                // How it broke is remembered, and the next call on the stream reports it.
-                if ready!(piece.poll_write(self, context)).is_err() {
+    /// Writes what is beyond the first `written` of `bytes`. A failure is kept in `broken`.
+    fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8], written: &mut usize) -> Poll<()> {
+        let mut connection = self.connection.borrow_mut();
+        while *written < bytes.len() {
+            let wrote = ready!(connection.poll_write(context, &bytes[*written..]));
+            increment(&self.worker.figures.calls);
+            match wrote {
+                Ok(0) => {
+                    self.break_off(io::ErrorKind::WriteZero.into());
                     break;
                 }
-                left.pieces.pop_front();
+                Ok(count) => {
+                    *written += count;
+                    let taken = &self.output.taken;
+                    taken.set(taken.get() + count as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.break_off(error);
+                    break;
+                }
             }
-            finish = left.finish && self.broken.get().is_none();
-        }
-        output.left.take();
-        if finish {
-            // The one who asked may be gone. A failure here means that the peer is gone as well.
-            let _ = self.shut_down(context);
-        } else {
-            output.release(Turn::Free);
         }
         Poll::Ready(())
     }
 
-    /// Ends the sending side after everything that was sent before.
-    pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Has `left` written in the background.
+    fn leave(self: &Rc<Self>, left: Left) {
+        // Without a runtime the worker has ended, and its connections with it.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        *self.output.left.borrow_mut() = Some(Box::new(left));
+        let task = tokio::task::spawn_local(write_left(self)).abort_handle();
+        if let Some(left) = &mut *self.output.left.borrow_mut() {
+            left.task = Some(task);
+        }
+    }
+
+    /// Writes what is left, then ends our side if that was asked for.
+    fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
+        let output = &self.output;
+        if let Some(left) = &mut *output.left.borrow_mut() {
+            let Left { bytes, written, .. } = &mut **left;
+            ready!(self.poll_write(context, bytes, written));
+        }
+        output.left.take();
+        if output.end.get() != End::Open && self.broken.get().is_none() {
+            self.shut_down();
+        }
+        output.waiting.take().into_iter().for_each(Waker::wake);
+        Poll::Ready(())
+    }
+
+    /// Ready when everything is written, and the end where it was asked for.
+    pub(crate) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let output = &self.output;
         if let Some(kind) = self.broken.get() {
             return Poll::Ready(Err(kind.into()));
         }
-        match self.output.turn.get() {
-            Turn::Free => self.shut_down(context),
-            Turn::Finished => Poll::Ready(Ok(())),
-            Turn::Sending | Turn::Background => {
-                if let Some(left) = &mut *self.output.left.borrow_mut() {
-                    left.finish = true;
-                }
-                self.output.waiting.set(Some(context.waker().clone()));
-                Poll::Pending
+        if output.end.get() == End::Passed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if output.left.borrow().is_some() {
+            output.waiting.set(Some(context.waker().clone()));
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our side, now or when everything is written.
+    pub(crate) fn finish(&self) {
+        if self.output.end.get() == End::Open {
+            self.output.end.set(End::Asked);
+            if self.output.left.borrow().is_none() {
+                self.shut_down();
             }
         }
     }
 
-    fn shut_down(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let finished = ready!(self.connection.borrow_mut().poll_finish(context));
-        self.output.release(Turn::Finished);
-        Poll::Ready(finished.map_err(|error| self.break_off(error)))
+    fn shut_down(&self) {
+        let mut context = Context::from_waker(Waker::noop());
+        let finished = self.connection.borrow_mut().poll_finish(&mut context);
+        if let Poll::Ready(Err(error)) = finished {
+            self.break_off(error);
+        }
+        if self.output.end.get() == End::Asked {
+            self.output.end.set(End::Sent);
+        }
     }
 }
 

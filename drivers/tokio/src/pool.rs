@@ -6,7 +6,6 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use peregrine_driver::Options;
-use tokio::sync::Notify;
 
 use crate::worker::increment;
 
@@ -23,8 +22,6 @@ pub(crate) struct Pool {
     buffers_max: usize,
     pub(crate) buffer_bytes: usize,
     exhausted: Cell<u64>,
-    waiting: Cell<usize>,
-    freed: Notify,
 }
 
 impl Pool {
@@ -36,8 +33,6 @@ impl Pool {
             buffers_max: usize::try_from(buffers).expect("32,768 fits every usize of 32 bits"),
             buffer_bytes: options.receive_buffer_bytes.clamp(BUFFER_BYTES.0, BUFFER_BYTES.1),
             exhausted: Cell::new(0),
-            waiting: Cell::new(0),
-            freed: Notify::new(),
         }
     }
 
@@ -49,6 +44,7 @@ impl Pool {
         }
         let made = self.made.get();
         if made == self.buffers_max {
+            increment(&self.exhausted);
             return None;
         }
         self.made.set(made + 1);
@@ -59,39 +55,11 @@ impl Pool {
     pub(crate) fn give_back(&self, buffer: Vec<u8>) {
         debug_assert_eq!(buffer.len(), self.buffer_bytes, "only leased buffers come back");
         self.free.borrow_mut().push(buffer);
-        if self.waiting.get() > 0 {
-            // One buffer, one waiter. A waiter that is dropped after this call hands the news on,
-            // and one that finds no data returns the buffer, so that nobody is forgotten.
-            self.freed.notify_one();
-        }
     }
 
-    /// Ends when a buffer was given back; another task may have leased it again since.
-    pub(crate) async fn freed(&self) {
-        increment(&self.exhausted);
-        let _waiting = Waiting::new(&self.waiting);
-        self.freed.notified().await;
-    }
-
-    /// Times a receive had to wait for a buffer.
+    /// Times a receive found no buffer and had to make memory of its own.
     pub(crate) fn exhausted(&self) -> u64 {
         self.exhausted.get()
-    }
-}
-
-/// Counts one waiter for as long as it lives.
-struct Waiting<'a>(&'a Cell<usize>);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a Cell<usize>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -1,16 +1,14 @@
 //! One connection: what both directions share, and the receiving side.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use peregrine_driver::Address;
 
 use crate::connection::Connection;
-use crate::output::{Output, Sending};
+use crate::output::Output;
 use crate::pool::Chunk;
 use crate::worker::{Worker, increment};
 
@@ -36,13 +34,6 @@ pub(crate) struct Shared {
 /// Bytes of a large read. Larger ones gain nothing and make the other connections wait.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// What one attempt to receive led to.
-enum Receive {
-    Chunk(Chunk),
-    /// The socket is readable, but the pool is empty.
-    NoBuffer,
-}
-
 impl Stream {
     pub(crate) fn new(connection: Connection, worker: Rc<Worker>) -> Self {
         let shared = Shared {
@@ -60,34 +51,32 @@ impl Stream {
 impl peregrine_driver::Stream for Stream {
     type Chunk = Chunk;
 
-    fn recv(&self) -> impl Future<Output = io::Result<Chunk>> {
-        // Written by hand, because idle connections are made of this future: an `async fn` would
-        // keep room for all that it may come to.
-        let mut freed: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
-        poll_fn(move |context| {
-            loop {
-                if let Some(waiting) = &mut freed {
-                    ready!(waiting.as_mut().poll(context));
-                    freed = None;
-                }
-                match ready!(self.shared.poll_receive(context))? {
-                    Receive::Chunk(chunk) => return Poll::Ready(Ok(chunk)),
-                    Receive::NoBuffer => freed = Some(Box::pin(self.shared.worker.pool.freed())),
-                }
-            }
-        })
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        self.shared.poll_receive(context)
     }
 
     fn keep(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
         chunk.keep()
     }
 
-    fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {
-        Sending::new(&self.shared, out)
+    fn send(&self, out: &mut Vec<u8>) {
+        self.shared.send(out);
     }
 
-    async fn finish(&self) -> io::Result<()> {
-        poll_fn(|context| self.shared.poll_finish(context)).await
+    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.poll_sent(context)
+    }
+
+    fn progress(&self) -> u64 {
+        self.shared.output.progress()
+    }
+
+    fn finish(&self) {
+        self.shared.finish();
+    }
+
+    fn reset_on_drop(&self) {
+        self.shared.connection.borrow().reset_on_drop();
     }
 
     fn peer(&self) -> Address {
@@ -109,18 +98,16 @@ impl Drop for Stream {
 impl Shared {
     /// Receives once, or arranges a wake-up. The buffer is leased for the length of this call
     /// only, unless bytes arrive in it.
-    fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Receive>> {
+    fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         if self.ended.get() {
-            return Poll::Ready(Ok(Receive::Chunk(Chunk::end())));
+            return Poll::Ready(Ok(Chunk::end()));
         }
         let mut connection = self.connection.borrow_mut();
-        if self.large.get() {
-            return self.poll_receive_large(&mut connection, context);
-        }
         let pool = &self.worker.pool;
-        let Some(mut buffer) = pool.lease() else {
-            ready!(connection.poll_readable(context))?;
-            return Poll::Ready(Ok(Receive::NoBuffer));
+        let leased = if self.large.get() { None } else { pool.lease() };
+        // Where others hold all buffers, whoever has something to read gets memory of its own.
+        let Some(mut buffer) = leased else {
+            return self.poll_receive_large(&mut connection, context);
         };
         let read = loop {
             match connection.poll_read(context, &mut buffer) {
@@ -138,10 +125,10 @@ impl Shared {
             Ok(filled) => {
                 self.large.set(filled == buffer.len());
                 let chunk = Chunk::new(buffer, filled, Rc::clone(pool));
-                return Poll::Ready(Ok(Receive::Chunk(chunk)));
+                return Poll::Ready(Ok(chunk));
             }
         }
-        Poll::Ready(self.end(read.err()).map(Receive::Chunk))
+        Poll::Ready(self.end(read.err()))
     }
 
     /// As `poll_receive`, into memory that is made when there is something to read, and not before:
@@ -150,7 +137,7 @@ impl Shared {
         &self,
         connection: &mut Connection,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<Receive>> {
+    ) -> Poll<io::Result<Chunk>> {
         let (bytes, read) = loop {
             ready!(connection.poll_readable(context))?;
             let mut bytes = Vec::with_capacity(LARGE_BYTES);
@@ -161,10 +148,10 @@ impl Shared {
         };
         increment(&self.worker.figures.calls);
         Poll::Ready(match read {
-            Ok(0) | Err(_) => self.end(read.err()).map(Receive::Chunk),
+            Ok(0) | Err(_) => self.end(read.err()),
             Ok(filled) => {
                 self.large.set(filled >= self.worker.pool.buffer_bytes);
-                Ok(Receive::Chunk(Chunk::own(bytes)))
+                Ok(Chunk::own(bytes))
             }
         })
     }

@@ -62,7 +62,7 @@ pub(crate) enum Pace {
 const LARGE_BYTES: usize = 64 * 1024;
 
 impl UringStream {
-    pub(crate) fn poll_recv(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
+    pub(crate) fn poll_chunk(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
         let shared = &self.shared;
         let mut streams = shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
@@ -83,6 +83,10 @@ impl UringStream {
                 return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
             }
             _ => {}
+        }
+        if connection.outgoing.failed != 0 {
+            let code = connection.outgoing.failed;
+            return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
         }
         let old = connection.receive_waiter.register(context, &shared.tasks);
         drop(streams);

@@ -4,11 +4,12 @@
 //! *and* every operation had its final completion; the descriptor is closed then, not before,
 //! because closing a descriptor does not end what the kernel does with it.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use io_uring::types;
 use peregrine_driver::{Address, Stream};
@@ -19,7 +20,6 @@ use crate::buffers::Unread;
 use crate::chunk::{Bytes, Chunk, Own};
 use crate::operation::{Kind, Sending, Token};
 use crate::receive::{Pace, Receiving};
-use crate::send::SendFuture;
 use crate::task::Waiter;
 use crate::worker::Shared;
 
@@ -47,19 +47,19 @@ pub(crate) struct Connection {
     pub(crate) outgoing: Outgoing,
 }
 
-/// The sending machine. `finished <= started`, counted around; they differ while bytes are left.
+/// The sending machine.
 pub(crate) struct Outgoing {
     pub(crate) current: Sending,
-    /// Numbers of sends begun and sends ended. A send that began as number `n` is over when
-    /// `ended` has reached `n`.
-    pub(crate) begun: u32,
-    pub(crate) ended: u32,
+    /// Bytes that the kernel took.
+    pub(crate) taken: u64,
     /// The error number that ended sending, or 0. Nothing is sent after an error.
     pub(crate) failed: i32,
     /// `current` is in the kernel.
     pub(crate) busy: bool,
+    /// Our side has ended.
+    pub(crate) is_finished: bool,
     pub(crate) waiter: Waiter,
-    /// What only abandoned sends and early `finish` calls need.
+    /// What waits for the send in the kernel, where anything does.
     pub(crate) later: Option<Box<Later>>,
 }
 
@@ -68,7 +68,29 @@ pub(crate) struct Outgoing {
 pub(crate) struct Later {
     pub(crate) queue: VecDeque<Vec<u8>>,
     pub(crate) finish: bool,
-    pub(crate) finish_waiter: Waiter,
+}
+
+/// Memory of sends that are over, for the next ones.
+#[derive(Default)]
+pub(crate) struct Spare(RefCell<Vec<Vec<u8>>>);
+
+/// Buffers kept; more are freed.
+const SPARE_MAX: usize = 64;
+
+/// A buffer that grew beyond this is freed instead of kept.
+const SPARE_BYTES_MAX: usize = 64 * 1024;
+
+impl Spare {
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn keep(&self, buffer: Vec<u8>) {
+        let mut spare = self.0.borrow_mut();
+        if spare.len() < SPARE_MAX && buffer.capacity() <= SPARE_BYTES_MAX {
+            spare.push(buffer);
+        }
+    }
 }
 
 impl UringStream {
@@ -85,10 +107,10 @@ impl UringStream {
             receive_waiter: Waiter::NONE,
             outgoing: Outgoing {
                 current: Sending::default(),
-                begun: 0,
-                ended: 0,
+                taken: 0,
                 failed: 0,
                 busy: false,
+                is_finished: false,
                 waiter: Waiter::NONE,
                 later: None,
             },
@@ -114,8 +136,8 @@ impl UringStream {
 impl Stream for UringStream {
     type Chunk = Chunk;
 
-    fn recv(&self) -> impl Future<Output = io::Result<Chunk>> {
-        poll_fn(|context| self.poll_recv(context))
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        self.poll_chunk(context)
     }
 
     fn keep(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
@@ -125,13 +147,27 @@ impl Stream for UringStream {
         }
     }
 
-    fn send(&self, out: Vec<u8>) -> impl Future<Output = (io::Result<()>, Vec<u8>)> {
-        SendFuture::begin(self, out)
+    fn send(&self, out: &mut Vec<u8>) {
+        self.begin_send(out);
     }
 
-    fn finish(&self) -> impl Future<Output = io::Result<()>> {
+    fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_all_sent(context)
+    }
+
+    fn progress(&self) -> u64 {
+        self.shared.streams.borrow()[self.index as usize].outgoing.taken
+    }
+
+    fn finish(&self) {
         self.begin_finish();
-        poll_fn(|context| self.poll_finish(context))
+    }
+
+    fn reset_on_drop(&self) {
+        let streams = self.shared.streams.borrow();
+        let socket = SockRef::from(&streams[self.index as usize].descriptor);
+        // Where it cannot be set, the connection is closed in order.
+        let _ = socket.set_linger(Some(std::time::Duration::ZERO));
     }
 
     fn peer(&self) -> Address {

@@ -16,7 +16,7 @@ use crate::buffers::Buffers;
 use crate::listener::Listening;
 use crate::operation::{GENERATION_MASK, Kind, Token};
 use crate::ring::{Ring, Wait};
-use crate::stream::Connection;
+use crate::stream::{Connection, Spare};
 use crate::task::Tasks;
 use crate::timer::{Clock, Wheel};
 
@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) buffers: Buffers,
     pub(crate) receive_ahead_max: usize,
     pub(crate) streams: RefCell<Slab<Connection>>,
+    pub(crate) spare: Spare,
     pub(crate) listeners: RefCell<Slab<Listening>>,
     pub(crate) wheel: RefCell<Wheel>,
     pub(crate) clock: Clock,
@@ -74,6 +75,7 @@ impl Shared {
             buffers,
             receive_ahead_max: options.receive_ahead_max.max(1),
             streams: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
+            spare: Spare::default(),
             listeners: RefCell::default(),
             wheel: RefCell::new(Wheel::new()),
             clock: Clock::start(),

@@ -188,7 +188,7 @@ fn what_a_dropped_stream_was_doing_ends() {
             tokio::select! {
                 biased;
                 _ = stream.recv() => panic!("nothing was sent"),
-                _ = stream.send(vec![1; 16 << 20]) => panic!("nobody reads"),
+                _ = send(&stream, vec![1; 16 << 20]) => panic!("nobody reads"),
                 () = pause(&driver, if round % 2 == 0 { 0 } else { 5 }) => {}
             }
             drop(stream);

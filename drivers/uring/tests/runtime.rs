@@ -277,7 +277,7 @@ fn handlers_do_not_share_one_budget_of_tokio() {
 async fn receive_without_a_pause() {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..10_000 {
-        sender.send(number).expect("the receiver is there");
+        send(&sender, number).expect("the receiver is there");
     }
     // With the budget of one task this would be Pending after 128 messages.
     for expected in 0..10_000 {
@@ -403,7 +403,7 @@ fn handles_that_outlive_their_worker_fail_softly() {
     assert_eq!(driver.counters().in_flight, 0);
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(matches!(Box::pin(stream.recv()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
-    let sent = Box::pin(stream.send(vec![1])).as_mut().poll(&mut context);
+    let sent = Box::pin(send(&stream, vec![1])).as_mut().poll(&mut context);
     assert!(matches!(sent, Poll::Ready((Err(_), _))));
     assert!(matches!(Box::pin(listener.accept()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
     join(client);

@@ -96,11 +96,11 @@ fn a_partial_send_is_continued() {
     let expected = sent.clone();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        let (result, empty) = stream.send(sent).await;
+        let (result, empty) = send(&stream, sent).await;
         result.unwrap();
         assert!(empty.is_empty());
         assert!(empty.capacity() >= 24 << 20, "the same memory comes back");
-        stream.finish().await.unwrap();
+        finish(&stream).await.unwrap();
         assert!(stream.recv().await.unwrap().is_empty());
     });
     let mut client = TcpStream::connect(address).unwrap();
@@ -121,10 +121,10 @@ fn a_half_closed_peer_still_gets_its_replies() {
         assert!(stream.recv().await.unwrap().is_empty(), "the end of input");
         assert!(stream.recv().await.unwrap().is_empty(), "and again");
         for _ in 0..3 {
-            stream.send(got.clone()).await.0.unwrap();
+            send(&stream, got.clone()).await.unwrap();
         }
-        stream.send(pattern(4 << 20)).await.0.unwrap();
-        stream.finish().await.unwrap();
+        send(&stream, pattern(4 << 20)).await.unwrap();
+        finish(&stream).await.unwrap();
     });
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"hello").unwrap();
@@ -178,17 +178,17 @@ fn a_dropped_send_goes_on_and_keeps_its_place() {
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         // Never polled; polled once; and more behind it.
-        drop(stream.send(pattern(8 << 20)));
+        drop(send(&stream, pattern(8 << 20)));
         tokio::select! {
             biased;
-            _ = stream.send(vec![1; 100_000]) => panic!("the first send cannot be over"),
+            _ = send(&stream, vec![1; 100_000]) => panic!("the first send cannot be over"),
             () = std::future::ready(()) => {}
         }
-        drop(stream.send(vec![2; 10]));
-        let (result, empty) = stream.send(vec![3; 10]).await;
+        drop(send(&stream, vec![2; 10]));
+        let (result, empty) = send(&stream, vec![3; 10]).await;
         result.unwrap();
         assert!(empty.is_empty());
-        stream.finish().await.unwrap();
+        finish(&stream).await.unwrap();
         assert!(stream.recv().await.unwrap().is_empty());
         pause(&driver, 1).await;
     });
@@ -210,7 +210,7 @@ fn an_early_finish_waits_for_abandoned_sends() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        drop(stream.send(pattern(8 << 20)));
+        drop(send(&stream, pattern(8 << 20)));
         drop(stream.finish());
         assert!(stream.recv().await.unwrap().is_empty());
     });
@@ -230,15 +230,15 @@ fn a_broken_connection_is_told_after_its_bytes() {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         assert_eq!(&read(&stream, 5).await, b"hello");
         // Unread bytes at the client make its close a reset.
-        stream.send(vec![0; 1000]).await.0.unwrap();
+        send(&stream, vec![0; 1000]).await.unwrap();
         let broken = stream.recv().await.err().expect("the peer resets");
         assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
         assert!(stream.recv().await.is_err(), "and again");
-        let (result, out) = stream.send(vec![0; 10]).await;
+        let (result, out) = send(&stream, vec![0; 10]).await;
         assert!(result.is_err());
         assert!(out.is_empty());
-        assert!(stream.send(vec![0; 10]).await.0.is_err());
-        assert!(stream.finish().await.is_err());
+        assert!(send(&stream, vec![0; 10]).await.is_err());
+        assert!(finish(&stream).await.is_err());
     });
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"hello").unwrap();

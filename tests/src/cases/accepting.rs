@@ -2,7 +2,7 @@
 
 use peregrine_driver::{Address, Driver, Listener, Stream};
 
-use super::{A_WHILE, echo, pause};
+use super::{A_WHILE, echo, pause, send};
 use crate::harness::{Harness, Peer, accept};
 use crate::poll::{both, first_of, polled_once};
 
@@ -76,7 +76,7 @@ pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
                 server.spawn(async move {
                     // Those who left end or break; only one has something to say.
                     while let Ok(chunk) = stream.recv().await {
-                        if chunk.is_empty() || stream.send(chunk.to_vec()).await.0.is_err() {
+                        if chunk.is_empty() || send(&stream, chunk.to_vec()).await.is_err() {
                             break;
                         }
                     }

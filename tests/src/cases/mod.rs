@@ -7,6 +7,7 @@ pub mod running;
 pub mod sending;
 
 use std::future::Future;
+use std::io;
 use std::time::Duration;
 
 use peregrine_driver::{Driver, Stream};
@@ -40,11 +41,22 @@ async fn echo<S: Stream>(stream: S) {
         }
         out.extend_from_slice(&chunk);
         drop(chunk);
-        let (sent, back) = stream.send(out).await;
-        sent.expect("nothing breaks the connection");
-        out = back;
+        stream.send(&mut out);
+        stream.sent().await.expect("nothing breaks the connection");
     }
-    stream.finish().await.expect("nothing breaks the connection");
+    finish(&stream).await.expect("nothing breaks the connection");
+}
+
+/// Sends `bytes`, and waits until the kernel has them.
+async fn send<S: Stream>(stream: &S, mut bytes: Vec<u8>) -> io::Result<()> {
+    stream.send(&mut bytes);
+    stream.sent().await
+}
+
+/// Ends our side, and waits until that is done.
+async fn finish<S: Stream>(stream: &S) -> io::Result<()> {
+    stream.finish();
+    stream.sent().await
 }
 
 /// Everything until the peer's end.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use peregrine_driver::{Driver, Stream};
 
-use super::{A_WHILE, echo, pattern, pause, receive_all};
+use super::{A_WHILE, echo, finish, pattern, pause, receive_all, send};
 use crate::harness::{Harness, Peer, accept};
 use crate::poll::{both, first_of, polled_once};
 
@@ -71,9 +71,9 @@ pub fn the_end_is_an_empty_chunk_again_and_again(harness: &impl Harness) {
             assert!(stream.recv().await.expect("the end is no error").is_empty());
         }
         let answer = async {
-            stream.send(b"answer".to_vec()).await.0.expect("the peer still receives");
+            send(&stream, b"answer".to_vec()).await.expect("the peer still receives");
             assert!(stream.recv().await.expect("the end is no error").is_empty());
-            stream.finish().await.expect("the peer still receives");
+            finish(&stream).await.expect("the peer still receives");
         };
         let answered = both(answer, peer.recv_all()).await.1;
         assert_eq!(answered.expect("an orderly end"), b"answer");
@@ -299,7 +299,7 @@ pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harn
             for _ in 0..3 {
                 assert!(stream.recv().await.is_err());
             }
-            assert!(stream.send(b"more".to_vec()).await.0.is_err());
+            assert!(send(&stream, b"more".to_vec()).await.is_err());
         } else {
             assert!(stream.recv().await.expect("a close is an orderly end").is_empty());
         }
@@ -327,10 +327,10 @@ pub fn both_directions_move_at_the_same_time(harness: &impl Harness) {
         let (down, up) = (pattern(8, count), pattern(9, count));
         let (expected_down, expected_up) = (down.clone(), up.clone());
         driver.spawn(async move {
-            let server = both(stream.send(down), receive_all(&stream)).await;
-            server.0.0.expect("the connection stands");
+            let server = both(send(&stream, down), receive_all(&stream)).await;
+            server.0.expect("the connection stands");
             assert!(server.1 == expected_up, "bytes differ on the way up");
-            stream.finish().await.expect("the connection stands");
+            finish(&stream).await.expect("the connection stands");
         });
         let upload = async {
             peer.send(up).await.expect("the connection stands");

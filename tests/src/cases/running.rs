@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use peregrine_driver::{Driver, Listener, Stream};
 
-use super::{A_WHILE, pause};
+use super::{A_WHILE, pause, send};
 use crate::harness::{Harness, Peer};
 use crate::poll::{first_of, polled_once};
 
@@ -111,12 +111,12 @@ pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
         let (receiving, quiet) = harness.pair(&driver).await;
         let (sending, deaf) = harness.pair(&driver).await;
         let (abandoned, other) = harness.pair(&driver).await;
-        assert!(polled_once(abandoned.send(vec![1; harness.large()])).await.is_none());
+        assert!(polled_once(send(&abandoned, vec![1; harness.large()])).await.is_none());
         let timer = driver.clone();
         driver.spawn(async move { drop(listener.accept().await) });
         driver.spawn(async move { drop(receiving.recv().await) });
         let large = vec![2; harness.large()];
-        driver.spawn(async move { drop(sending.send(large).await) });
+        driver.spawn(async move { drop(send(&sending, large).await) });
         driver.spawn(async move { timer.sleep_until(Duration::MAX).await });
         pause(&driver, A_WHILE).await;
         let late = harness.connect(&driver, &place);
