@@ -165,6 +165,9 @@ pub trait Stream: 'static {
     /// Every later call says so again.
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Would [`poll_sent`](Self::poll_sent) be ready? Asks for no wake-up.
+    fn is_sent(&self) -> bool;
+
     /// How far sending has come: a count that grows whenever the kernel takes bytes. Drivers keep the
     /// kernel from taking much more than what the peer's kernel has room for, so that a count which
     /// stands still while something is to be sent tells of a peer that does not read.

@@ -79,6 +79,29 @@ impl FutureSlot {
         }
     }
 
+    /// As [`place`](Self::place), but the slot goes along: the future may be kept and polled anywhere
+    /// without a borrow, and [`Held::into_slot`] gives the slot back.
+    ///
+    /// ```
+    /// let slot = peregrine_slot::FutureSlot::new();
+    /// let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// let mut held = slot.hold(async { 40 + 2 });
+    /// let answer = std::pin::Pin::new(&mut held).poll(&mut context);
+    /// assert_eq!(answer, std::task::Poll::Ready(42));
+    /// let slot = held.into_slot();
+    /// # use std::future::Future;
+    /// # drop(slot);
+    /// ```
+    pub fn hold<F: Future + 'static>(mut self, future: F) -> Held<F::Output> {
+        let block = self.block_for(Layout::new::<F>());
+        let target = block.memory.cast::<F>();
+        // SAFETY: `block_for` returned an unoccupied block that is large and aligned enough for
+        // `F`, and `Held` owns the slot for as long as the future lives there.
+        unsafe { target.write(future) };
+        block.occupied = true;
+        Held { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output>>) }
+    }
+
     fn block_for(&mut self, need: Layout) -> &mut Block {
         let fits = self.block.as_ref().is_some_and(|block| {
             !block.occupied
@@ -156,5 +179,59 @@ impl<T> Drop for Placed<'_, T> {
 impl<T> fmt::Debug for Placed<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Placed")
+    }
+}
+
+/// A future with the slot that it lives in. Dropping it drops the future, then the slot.
+#[must_use = "futures do nothing unless polled"]
+pub struct Held<T> {
+    slot: FutureSlot,
+    /// `None` once the future was dropped.
+    future: Option<NonNull<dyn Future<Output = T>>>,
+}
+
+impl<T> Held<T> {
+    /// Drops the future and gives the slot back. If the future's destructor panics, its block is
+    /// leaked.
+    #[must_use]
+    pub fn into_slot(mut self) -> FutureSlot {
+        self.clear();
+        std::mem::take(&mut self.slot)
+    }
+
+    fn clear(&mut self) {
+        let Some(future) = self.future.take() else { return };
+        // The slot counts as occupied until the destructor returned, as in `Placed`.
+        // SAFETY: `hold` wrote the future, and `future` was taken away: nobody drops it again.
+        unsafe { future.drop_in_place() };
+        if let Some(block) = &mut self.slot.block {
+            block.occupied = false;
+        }
+    }
+}
+
+impl<T> Future for Held<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let future = self.future.as_mut().expect("the future is there until the slot is taken");
+        // SAFETY: the future lives until `clear`, and this guard is borrowed mutably, so this is the
+        // only reference.
+        let future = unsafe { future.as_mut() };
+        // SAFETY: the block is on the heap and does not move with the guard, and it is not used
+        // again before the future has been dropped.
+        unsafe { Pin::new_unchecked(future) }.poll(context)
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl<T> fmt::Debug for Held<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
     }
 }

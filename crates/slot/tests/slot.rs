@@ -153,3 +153,55 @@ fn a_future_may_borrow_what_outlives_the_slot() {
     let (length, _) = poll_to_end(slot.place(async { text.len() }));
     assert_eq!(length, 8);
 }
+
+#[test]
+fn a_held_future_may_move_while_it_is_polled_and_gives_its_slot_back() {
+    let drops = Rc::new(Cell::new(0));
+    let mut slot = FutureSlot::new();
+    for round in 1..=3 {
+        let guard = CountsDrops(Rc::clone(&drops));
+        let mut held = slot.hold(async move {
+            let _guard = guard;
+            yield_times(2).await;
+            round
+        });
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut held).poll(&mut context).is_pending());
+        let mut moved = Box::new(held);
+        assert!(Pin::new(&mut *moved).poll(&mut context).is_pending());
+        if round < 3 {
+            assert_eq!(Pin::new(&mut *moved).poll(&mut context), Poll::Ready(round));
+        }
+        slot = moved.into_slot();
+        assert_eq!(drops.get(), round);
+        assert!(slot.capacity() > 0);
+    }
+}
+
+#[test]
+fn a_held_future_is_dropped_with_its_guard() {
+    let drops = Rc::new(Cell::new(0));
+    let guard = CountsDrops(Rc::clone(&drops));
+    drop(FutureSlot::new().hold(async move {
+        let _guard = guard;
+        yield_times(1).await;
+    }));
+    assert_eq!(drops.get(), 1);
+}
+
+#[test]
+fn a_held_destructor_that_panics_costs_the_block_and_nothing_else() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("the destructor fails");
+        }
+    }
+    let bomb = Bomb;
+    let held = FutureSlot::new().hold(async move {
+        let _bomb = bomb;
+        yield_times(1).await;
+    });
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held.into_slot())));
+    assert!(dropped.is_err());
+}

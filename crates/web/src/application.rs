@@ -12,7 +12,7 @@ use crate::state::States;
 use crate::test::TestClient;
 use peregrine_proto::TargetForm;
 use peregrine_router::Match;
-use peregrine_slot::{FutureSlot, Placed};
+use peregrine_slot::{FutureSlot, Held, Placed};
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ pub(crate) struct Built {
     endpoint: Rc<dyn Endpoint>,
     unrouted: Rc<dyn Endpoint>,
     options: RouteOptions,
-    pattern: String,
+    pattern: Rc<str>,
     methods: String,
     place: &'static Location<'static>,
 }
@@ -43,6 +43,7 @@ pub(crate) struct Built {
 impl From<Entry> for Built {
     fn from(entry: Entry) -> Self {
         let Entry { endpoint, unrouted, options, pattern, methods, place, .. } = entry;
+        let pattern = pattern.into();
         Self { endpoint, unrouted, options, pattern, methods: methods.to_string(), place }
     }
 }
@@ -54,9 +55,9 @@ static UNROUTED_OPTIONS: RouteOptions =
 /// What answers a request: a route, or what stands in for one.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    endpoint: &'a dyn Endpoint,
+    endpoint: &'a Rc<dyn Endpoint>,
     options: &'a RouteOptions,
-    pattern: Option<&'a str>,
+    pattern: Option<&'a Rc<str>>,
 }
 
 /// A route as it is told to people.
@@ -100,11 +101,7 @@ impl Application {
         });
         let Match::Found { route } = found else { return self.find_unrouted(head, found) };
         let route = &self.routes[route as usize];
-        Target {
-            endpoint: &*route.endpoint,
-            options: &route.options,
-            pattern: Some(&route.pattern),
-        }
+        Target { endpoint: &route.endpoint, options: &route.options, pattern: Some(&route.pattern) }
     }
 
     #[cold]
@@ -126,7 +123,7 @@ impl Application {
             }
             _ => &self.missing,
         };
-        Target { endpoint: &**endpoint, options: &UNROUTED_OPTIONS, pattern: None }
+        Target { endpoint, options: &UNROUTED_OPTIONS, pattern: None }
     }
 
     /// The values that all handlers share.
@@ -166,7 +163,7 @@ impl Service for Application {
     async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(&self.states);
         let target = self.find(&mut request.parts.head);
-        crate::service::place_in_stock(target.endpoint, target.prepare(request)).await
+        crate::service::place_in_stock(&**target.endpoint, target.prepare(request)).await
     }
 }
 
@@ -179,8 +176,15 @@ impl<'a> Target<'a> {
 
     /// The route's pattern; `None` if no route has the path.
     #[must_use]
-    pub fn pattern(&self) -> Option<&'a str> {
+    pub fn pattern(&self) -> Option<&'a Rc<str>> {
         self.pattern
+    }
+
+    /// Answers `request` as [`call`](Self::call) does, with a future that owns its slot and what it
+    /// needs of the application.
+    #[inline]
+    pub fn hold(self, slot: FutureSlot, request: Request) -> Held<Response> {
+        Rc::clone(self.endpoint).hold(slot, self.prepare(request))
     }
 
     /// Answers `request`, whose head is the one that led here. The future lives in `slot`, so nothing

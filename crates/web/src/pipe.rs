@@ -25,6 +25,7 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
     let state = Rc::new(RefCell::new(State {
         pieces: VecDeque::new(),
         unread: 0,
+        consumed: 0,
         bytes_max: bytes_max.max(1),
         left: length,
         end: End::Open,
@@ -39,6 +40,8 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
 struct State {
     pieces: VecDeque<Bytes>,
     unread: usize,
+    /// Bytes that the reader has taken.
+    consumed: u64,
     bytes_max: usize,
     /// Bytes that the reader has still to see, if known.
     left: Option<u64>,
@@ -92,6 +95,12 @@ impl Writer {
         }
         register(&mut state.writer, context);
         Poll::Pending
+    }
+
+    /// Bytes that the reader has taken: where a protocol has windows, so far they may open.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.0.borrow().consumed
     }
 
     /// Has the reader been dropped?
@@ -162,6 +171,7 @@ impl Reader {
         if let Some(piece) = state.pieces.pop_front() {
             let was_full = state.unread >= state.bytes_max;
             state.unread -= weight(&piece);
+            state.consumed += piece.len() as u64;
             if let Some(left) = &mut state.left {
                 *left = left.saturating_sub(piece.len() as u64);
             }

@@ -2,7 +2,7 @@
 
 use crate::request::Request;
 use crate::response::Response;
-use peregrine_slot::{FutureSlot, Placed};
+use peregrine_slot::{FutureSlot, Held, Placed};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -27,11 +27,19 @@ impl<S: Service + ?Sized> Service for Rc<S> {
 /// slot, so it allocates nothing.
 pub(crate) trait Endpoint {
     fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response>;
+
+    /// As `place`, for a future that is kept without a borrow. The service is called when it is
+    /// polled first.
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response>;
 }
 
-impl<S: Service> Endpoint for S {
+impl<S: Service + 'static> Endpoint for S {
     fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
         slot.place(self.call(request))
+    }
+
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response> {
+        slot.hold(async move { self.call(request).await })
     }
 }
 

@@ -11,7 +11,7 @@ use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, 
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
 use peregrine_router::{Match, Parameters};
-use peregrine_slot::{FutureSlot, Placed};
+use peregrine_slot::{FutureSlot, Held, Placed};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
@@ -62,7 +62,7 @@ impl<S> Rendered<S> {
     }
 }
 
-impl<S: Service> Endpoint for Rendered<S> {
+impl<S: Service + 'static> Endpoint for Rendered<S> {
     fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
         let Some(hook) = self.shared.hook.get() else {
             return slot.place(self.service.call(request));
@@ -70,6 +70,20 @@ impl<S: Service> Endpoint for Rendered<S> {
         let head = request.parts.head.share();
         let answer = self.service.call(request);
         slot.place(async move { render(&**hook, &head, answer.await) })
+    }
+
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response> {
+        if self.shared.hook.get().is_none() {
+            return slot.hold(async move { self.service.call(request).await });
+        }
+        slot.hold(async move {
+            let head = request.parts.head.share();
+            let answer = self.service.call(request).await;
+            match self.shared.hook.get() {
+                Some(hook) => render(&**hook, &head, answer),
+                None => answer,
+            }
+        })
     }
 }
 

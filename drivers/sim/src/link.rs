@@ -110,6 +110,15 @@ impl Link {
         })
     }
 
+    /// Would `poll_all_sent` be ready?
+    pub(crate) fn is_sent(&self) -> bool {
+        self.with(|state, id, end| {
+            let pipe = connection(&mut state.connections, id).pipe(end);
+            let is_under_way = pipe.taken < pipe.queued || pipe.source == Source::Ending;
+            pipe.source == Source::Broken || !is_under_way
+        })
+    }
+
     /// Bytes that the pipe has taken.
     pub(crate) fn progress(&self) -> u64 {
         self.with(|state, id, end| connection(&mut state.connections, id).pipe(end).taken)

@@ -136,6 +136,10 @@ impl peregrine_driver::Stream for Stream {
         self.link.poll_all_sent(context)
     }
 
+    fn is_sent(&self) -> bool {
+        self.link.is_sent()
+    }
+
     fn progress(&self) -> u64 {
         self.link.progress()
     }

@@ -55,6 +55,10 @@ impl Output {
         }
     }
 
+    pub(crate) fn is_written(&self) -> bool {
+        self.left.borrow().is_none()
+    }
+
     pub(crate) fn progress(&self) -> u64 {
         self.taken.get()
     }

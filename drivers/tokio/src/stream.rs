@@ -67,6 +67,10 @@ impl peregrine_driver::Stream for Stream {
         self.shared.poll_sent(context)
     }
 
+    fn is_sent(&self) -> bool {
+        self.shared.output.is_written()
+    }
+
     fn progress(&self) -> u64 {
         self.shared.output.progress()
     }

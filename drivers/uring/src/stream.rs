@@ -155,6 +155,10 @@ impl Stream for UringStream {
         self.poll_all_sent(context)
     }
 
+    fn is_sent(&self) -> bool {
+        !self.shared.streams.borrow()[self.index as usize].outgoing.busy
+    }
+
     fn progress(&self) -> u64 {
         self.shared.streams.borrow()[self.index as usize].outgoing.taken
     }
