@@ -1,49 +1,57 @@
 //! Taking connections from a listener, as many as the limits allow.
 
-use crate::connection;
+use crate::connection::{Connection, Sessions};
+use crate::observe::Room;
+use crate::shutdown::first_of;
 use crate::stage::Stage;
-use crate::worker::{Order, Until, Worker, first_of};
+use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener};
 use peregrine_tls::Tls;
-use std::future::pending;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// The first pause after the process ran out of something, doubled each time up to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Accepts until the worker drains.
+/// When nobody new can come any more: how long to wait for those who are on their way.
+const LAST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Accepts until the worker drains, and then those who wait already.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
+    sessions: Rc<Sessions<D>>,
     listener: impl Listener<Stream = D::Stream>,
     tls: Option<Tls>,
 ) {
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
+    let open = |room: Room, stream| {
+        let stage = Stage::new(tls.as_ref().map(Tls::session));
+        let (shared, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
+        let connection = Connection::new(shared, sessions, stream, stage, room.open());
+        worker.driver.spawn(connection);
+    };
     loop {
         // A connection that would be one too many stays in the kernel's backlog.
-        let room = pin!(worker.observed.room(worker.limits.connections_max));
-        let Ok(room) = worker.within(&alarm, Until::Never, Order::Drain, room).await else {
-            return;
-        };
-        let accept = pin!(listener.accept());
-        let accepted = worker.within(&alarm, Until::Never, Order::Drain, accept).await;
+        let room = worker.observed.room(worker.limits.connections_max);
+        let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
+        let accepted = before(listener.accept(), worker.ordered(&alarm, Order::Drain)).await;
         match accepted {
-            Err(_) => return,
-            Ok(Ok(stream)) => {
+            None => break,
+            Some(Ok(stream)) => {
                 pause = PAUSE_MIN;
-                let stage = Stage::new(tls.as_ref().map(Tls::session));
-                let open = room.open();
-                worker.driver.spawn(connection::serve(Rc::clone(&worker), stream, stage, open));
+                open(room, stream);
             }
             // The peer was gone before it was accepted.
-            Ok(Err(error)) if is_of_the_peer(&error) => {
+            Some(Err(error)) if is_of_the_peer(&error) => {
                 tracing::debug!(target: "peregrine", %error, "a peer gave up");
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 // The connection waits in the backlog until something is freed. Trying again at
                 // once would spin; never trying again would be the end of the server.
                 let remedy = if is_exhausted(&error) {
@@ -54,15 +62,36 @@ pub(crate) async fn run<D: Driver>(
                 tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}");
                 worker.observed.refused();
                 let over = worker.driver.sleep_until(worker.driver.now() + pause);
-                let drained = async {
-                    let forever = pin!(pending::<()>());
-                    let _ = worker.within(&alarm, Until::Never, Order::Drain, forever).await;
-                };
-                first_of(over, drained).await;
+                first_of(over, worker.ordered(&alarm, Order::Drain)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
     }
+    listener.refuse_new();
+    let cut = worker.wheel.alarm();
+    while worker.order() < Order::Cut
+        && let Some(room) = worker.observed.try_room(worker.limits.connections_max)
+    {
+        let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
+        let over = first_of(over, worker.ordered(&cut, Order::Cut));
+        match before(listener.accept(), over).await {
+            Some(Ok(stream)) => open(room, stream),
+            Some(Err(error)) if is_of_the_peer(&error) => {}
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+/// What `future` gives, unless `end` comes before it.
+async fn before<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+    let (mut future, mut end) = (pin!(future), pin!(end));
+    poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(value));
+        }
+        end.as_mut().poll(context).map(|()| None)
+    })
+    .await
 }
 
 /// Does the error tell of a connection that broke while it was accepted?

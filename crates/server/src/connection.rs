@@ -1,465 +1,589 @@
-//! One HTTP/1 connection, from its first byte to its last, as straight-line code.
+//! One connection, from its first byte to its last: the loop that drives everything else.
 //!
-//! Waiting for a request, a connection is the future of [`serve`] and holds no buffers. When bytes
-//! come it leases a desk and works on them in [`converse`], whose future lives on the desk too, until
-//! everything is answered and sent; then it gives the desk back.
+//! The connection is a future of one state. Waiting for a request it is `idle` and holds no buffers.
+//! When bytes come it leases a [`Session`] and works, turn by turn: the protocol does what can be done
+//! ([`Connection::turn`]), then [`Connection::wait`] hands what was written to the driver and asks for
+//! whatever may happen next: bytes, room, a deadline, an order. That is the only place that waits.
 
-use crate::deadline::Alarm;
+use crate::closing::Closing;
+use crate::deadlines::Wait;
+use crate::detached;
 use crate::ended::Ended;
-use crate::exchange::{self, Turn};
-use crate::inbox::Inbox;
-use crate::link::{Filled, Link};
+use crate::handshakes::Handshake;
+use crate::http1::Http1;
+use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
-use crate::respond;
 use crate::stage::Stage;
-use crate::worker::{Cut, Interrupt, Order, Until, Worker};
+use crate::upgraded::Upgrade;
+use crate::wheel::Alarm;
+use crate::worker::{Cut, Order, Worker};
 use peregrine_driver::{Address, Driver, Stream};
-use peregrine_proto::h1::{self, Event, Next, Waiting};
-use peregrine_proto::{HeadIndex, Method, Reject};
-use peregrine_slot::FutureSlot;
+use peregrine_proto::h1::{self, Waiting};
+use peregrine_tls::Reject as TlsReject;
 use peregrine_web::connection::{ConnectionInfo, Peer};
-use peregrine_web::head::Head;
-use peregrine_web::route::readable;
-use std::fmt;
+use std::cell::RefCell;
+use std::future::Future;
 use std::io;
-use std::ops::Deref;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Buffers that grew beyond this while they were on a desk are freed when it is given back.
-const DESK_BYTES_MAX: usize = 64 * 1024;
+/// Sessions kept for the next connections that have something to do; more are freed.
+const SESSIONS_MAX: usize = 128;
 
-/// What a connection works with, leased from its worker.
-pub(crate) struct Desk<C> {
-    inbox: Inbox<C>,
-    outbox: Vec<u8>,
-    wire: Vec<u8>,
-    /// The handler's future.
-    handler: FutureSlot,
-    /// For the calls of the protocol core that meet no head.
-    spare: HeadIndex,
+/// Buffers that grew beyond this on a lease are freed when it is given back.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// Things that may happen to a connection before others have their turn.
+const EVENTS_PER_POLL: usize = 64;
+
+/// What connections of a worker lease while they have something to do.
+pub(crate) struct Sessions<D: Driver>(RefCell<Vec<Box<Session<D>>>>);
+
+/// What a connection has while it works, and not while it waits for a request.
+struct Session<D: Driver> {
+    io: Io<D>,
+    http1: Http1,
+    phase: Phase,
 }
 
-impl<C: Deref<Target = [u8]>> Default for Desk<C> {
-    fn default() -> Self {
-        Self {
-            inbox: Inbox::new(),
-            outbox: Vec::new(),
-            wire: Vec::new(),
-            handler: FutureSlot::new(),
-            spare: HeadIndex::default(),
-        }
-    }
+/// What has the connection at present.
+enum Phase {
+    /// TLS shakes hands.
+    Handshake(Handshake),
+    /// Requests and responses.
+    Http1,
+    /// Another protocol.
+    Upgraded(Box<Upgrade>),
+    /// The end.
+    Closing(Closing),
 }
 
-impl<C: Deref<Target = [u8]>> Desk<C> {
-    pub(crate) fn reset(&mut self) {
-        self.inbox.reset(DESK_BYTES_MAX);
-        for buffer in [&mut self.outbox, &mut self.wire] {
-            buffer.clear();
-            if buffer.capacity() > DESK_BYTES_MAX {
-                *buffer = Vec::new();
-            }
-        }
-    }
+/// What came of waiting.
+enum Event {
+    /// Bytes came, or the peer's end, or there is room, or it is time to look again.
+    Woken,
+    /// The time of a wait is over.
+    Late(Wait),
+    /// The connection broke.
+    Broken(io::ErrorKind),
+    /// What came is no TLS.
+    NoTls(TlsReject),
+    /// It is to end at once.
+    Cut,
 }
 
-/// Serves one connection to its end.
-///
-/// What this future keeps is what an idle connection costs, so it keeps little: it waits here by
-/// itself, and everything larger lives on a desk.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
-pub(crate) fn serve<D: Driver>(
+/// A connection. What an idle one costs is what this struct has.
+pub(crate) struct Connection<D: Driver> {
     worker: Rc<Worker<D>>,
+    sessions: Rc<Sessions<D>>,
     stream: D::Stream,
-    mut stage: Stage,
+    stage: Stage,
+    alarm: Alarm,
+    protocol: h1::Connection,
+    info: Rc<ConnectionInfo>,
     open: Open,
-) -> impl Future<Output = ()> {
-    async move {
-        let worker = &*worker;
-        let alarm = worker.wheel.alarm();
-        let mut info = Rc::new(ConnectionInfo {
+    /// When the connection began, in milliseconds of the driver's clock.
+    born: u64,
+    /// When the handshake or the last exchange ended.
+    since: u64,
+    session: Option<Box<Session<D>>>,
+}
+
+impl<D: Driver> Unpin for Connection<D> {}
+
+impl<D: Driver> Default for Sessions<D> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<D: Driver> Sessions<D> {
+    fn lease(&self) -> Box<Session<D>> {
+        let kept = self.0.borrow_mut().pop();
+        kept.unwrap_or_else(|| {
+            Box::new(Session { io: Io::new(), http1: Http1::default(), phase: Phase::Http1 })
+        })
+    }
+
+    fn give_back(&self, mut session: Box<Session<D>>) {
+        session.io.reset(BUFFER_BYTES_MAX);
+        session.http1.reset();
+        session.phase = Phase::Http1;
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < SESSIONS_MAX {
+            kept.push(session);
+        }
+    }
+}
+
+impl<D: Driver> Connection<D> {
+    pub(crate) fn new(
+        worker: Rc<Worker<D>>,
+        sessions: Rc<Sessions<D>>,
+        stream: D::Stream,
+        stage: Stage,
+        open: Open,
+    ) -> Self {
+        let now = milliseconds(worker.driver.now());
+        let info = Rc::new(ConnectionInfo {
             peer: peer(stream.peer()),
             local: worker.local(peer(stream.local())),
             ..ConnectionInfo::default()
         });
-        let mut protocol = h1::Connection::new(&worker.protocol);
-        // Bytes that complete nothing, such as a piece of a TLS record, do not renew the peer's time.
-        let now = worker.driver.now();
-        let mut patience = Patience { born: milliseconds(now), since: milliseconds(now) };
+        let protocol = h1::Connection::new(&worker.protocol);
+        let alarm = worker.wheel.alarm();
+        let (born, since, session) = (now, now, None);
+        Self { worker, sessions, stream, stage, alarm, protocol, info, open, born, since, session }
+    }
+}
+
+impl<D: Driver> Future for Connection<D> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
         loop {
-            let received = {
-                let until = patience.until(worker, &stage, &protocol);
-                let recv = pin!(stream.recv());
-                worker.within(&alarm, until, Order::Drain, recv).await
+            let mut session = match this.session.take() {
+                Some(session) => session,
+                None => match this.poll_idle(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(begun) => this.begin(begun),
+                },
             };
-            let first = match patience.judge(worker, &stage, &protocol, received) {
-                Ok(chunk) => chunk,
-                Err(ended) => {
-                    let mut lease = worker.lease();
-                    lease.place.place(say_goodbye(worker, &alarm, &stream, &mut stage)).await;
-                    worker.give_back(lease);
-                    return log(&info, &open, &ended);
+            match this.work(&mut session, context) {
+                Poll::Pending => {
+                    // The driver's buffers are for those who have something to do.
+                    session.io.reader.settle();
+                    this.session = Some(session);
+                    return Poll::Pending;
                 }
-            };
-            let mut lease = worker.lease();
-            let desk = &mut *lease.desk;
-            let link = Link {
-                worker,
-                stream: &stream,
-                stage: &mut stage,
-                alarm: &alarm,
-                inbox: &mut desk.inbox,
-                outbox: &mut desk.outbox,
-                wire: &mut desk.wire,
-                is_ended: false,
-            };
-            let talk = Talk {
-                link,
-                protocol: &mut protocol,
-                spare: &mut desk.spare,
-                info: &mut info,
-                born: patience.born(),
-                is_last: false,
-                request: None,
-            };
-            let result = lease.place.place(converse(talk, &mut desk.handler, first)).await;
-            worker.give_back(lease);
-            match result {
-                Ok(Progress::None) => {}
-                Ok(Progress::Made) => patience.since = milliseconds(worker.driver.now()),
-                Err(ended) => return log(&info, &open, &ended),
+                Poll::Ready(None) => {
+                    let has_progressed = session.http1.has_answered();
+                    this.sessions.give_back(session);
+                    if has_progressed {
+                        this.since = milliseconds(this.worker.driver.now());
+                    }
+                }
+                Poll::Ready(Some(ended)) => {
+                    this.sessions.give_back(session);
+                    this.open.ended(&ended);
+                    let peer = &this.info.peer;
+                    tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
+                    return Poll::Ready(());
+                }
             }
         }
     }
 }
 
-fn log(info: &ConnectionInfo, open: &Open, ended: &Ended) {
-    open.ended(ended);
-    tracing::debug!(target: "peregrine", peer = %info.peer, %ended, "connection ended");
-}
+/// The first bytes of what there is to do, or the reason to end.
+type Begun<D> = Result<<<D as Driver>::Stream as Stream>::Chunk, Ended>;
 
-/// From when a connection's waits are counted, in milliseconds of the driver's clock. Every idle
-/// connection keeps this, so it is small.
-#[derive(Clone, Copy)]
-struct Patience {
-    /// When the connection began.
-    born: u64,
-    /// When the handshake or the last exchange ended.
-    since: u64,
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Did working bring the connection forward?
-enum Progress {
-    /// A request was answered, or the handshake is complete.
-    Made,
-    None,
-}
-
-impl Patience {
-    fn born(self) -> Duration {
-        Duration::from_millis(self.born)
-    }
-
-    /// How long to wait for the first bytes of a request.
-    fn until<D: Driver>(
-        self,
-        worker: &Worker<D>,
-        stage: &Stage,
-        protocol: &h1::Connection,
-    ) -> Until {
-        let limits = &worker.limits;
-        let patience = match (stage.is_handshaking(), protocol.waiting()) {
+impl<D: Driver> Connection<D> {
+    /// Waits for the first bytes of a request, or of a handshake.
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Begun<D>> {
+        match self.stream.poll_recv(context) {
+            Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
+                return Poll::Ready(Err(Ended::PeerClosed));
+            }
+            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
+            Poll::Pending => {}
+        }
+        let (worker, limits) = (&*self.worker, &self.worker.limits);
+        let patience = match (self.stage.is_handshaking(), self.protocol.waiting()) {
             (true, _) => limits.handshake_timeout,
             (false, Waiting::FirstByte) => limits.first_byte_timeout,
             (false, _) => limits.idle_timeout,
         };
-        let age_max = limits.lifetime_max.unwrap_or(Duration::MAX);
-        let end_of_life = self.born().saturating_add(age_max);
-        Until::At(end_of_life.min(Duration::from_millis(self.since).saturating_add(patience)))
+        let since = Duration::from_millis(self.since);
+        let end_of_life = self.born().saturating_add(limits.lifetime_max.unwrap_or(Duration::MAX));
+        let drained = match worker.order() {
+            Order::Serve | Order::LameDuck => Duration::MAX,
+            // A request may be under way to a connection that is idle.
+            Order::Drain => worker.ordered_at().saturating_add(limits.drain_idle_timeout),
+            Order::Cut => Duration::ZERO,
+        };
+        let until = since.saturating_add(patience).min(end_of_life).min(drained);
+        let is_drained = drained != Duration::MAX && drained <= worker.driver.now();
+        self.alarm.set(until);
+        if !is_drained && self.alarm.poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        let now = worker.driver.now();
+        Poll::Ready(Err(match () {
+            () if drained <= now => Ended::Drained,
+            () if end_of_life <= now => Ended::Lifetime,
+            () if self.stage.is_handshaking() => Ended::HandshakeLate,
+            // What the peer has not taken by now would stay with the kernel.
+            () if !self.stream.is_sent() => Ended::WriteStalled,
+            () if self.protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
+            () => Ended::Idle,
+        }))
     }
 
-    /// What came of waiting: the first bytes, or the reason to end.
-    fn judge<D: Driver, C: Deref<Target = [u8]>>(
-        self,
-        worker: &Worker<D>,
-        stage: &Stage,
-        protocol: &h1::Connection,
-        received: Result<io::Result<C>, Interrupt>,
-    ) -> Result<C, Ended> {
-        match received {
-            Ok(Ok(chunk)) if chunk.is_empty() => Err(Ended::PeerClosed),
-            Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(Ended::Broken(error.kind())),
-            Err(Interrupt::Order) => Err(Ended::Drained),
-            Err(Interrupt::Deadline) => Err(match worker.limits.lifetime_max {
-                Some(age) if self.born().saturating_add(age) <= worker.driver.now() => {
-                    Ended::Lifetime
+    /// Leases what it takes to work.
+    fn begin(&mut self, begun: Begun<D>) -> Box<Session<D>> {
+        let mut session = self.sessions.lease();
+        match begun {
+            Ok(chunk) => {
+                if self.stage.is_handshaking() {
+                    let (worker, limits) = (&*self.worker, &self.worker.limits);
+                    let handshakes = &worker.handshakes;
+                    let handshake =
+                        handshakes.begin(&worker.wheel, &self.alarm, limits.handshakes_max);
+                    session.phase = Phase::Handshake(handshake);
+                    let until = self.born().saturating_add(limits.handshake_timeout);
+                    session.io.deadlines.set(Wait::Handshake, until);
                 }
-                _ if stage.is_handshaking() => Ended::HandshakeLate,
-                _ if protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
-                _ => Ended::Idle,
-            }),
+                if let Err(reject) = self.take(&mut session, chunk) {
+                    self.refuse_tls(&mut session, &reject);
+                }
+            }
+            Err(ended) => self.end(&mut session, Close { ended, lingers: false }),
         }
+        session
     }
-}
 
-/// Says goodbye on a connection on which nothing is in progress.
-async fn say_goodbye<D: Driver>(
-    worker: &Worker<D>,
-    alarm: &Alarm,
-    stream: &D::Stream,
-    stage: &mut Stage,
-) {
-    let mut out = Vec::new();
-    if let Stage::Tls(tls) = stage {
-        tls.session.close(&mut out);
-    }
-    let farewell = pin!(async {
-        if !out.is_empty() {
-            stream.send(&mut out);
-        }
-        stream.finish();
-        let _ = stream.sent().await;
-    });
-    let until = Until::In(worker.limits.linger_timeout);
-    let _ = worker.within(alarm, until, Order::Cut, farewell).await;
-}
-
-/// A connection that has something to do.
-pub(crate) struct Talk<'c, D: Driver> {
-    pub(crate) link: Link<'c, D>,
-    pub(crate) protocol: &'c mut h1::Connection,
-    pub(crate) spare: &'c mut HeadIndex,
-    pub(crate) info: &'c mut Rc<ConnectionInfo>,
-    born: Duration,
-    /// The peer said that it sends no further request.
-    pub(crate) is_last: bool,
-    /// The last request, until its response is sent.
-    pub(crate) request: Option<Asked<'c>>,
-}
-
-/// What names a request in the report of a shutdown.
-pub(crate) struct Asked<'c> {
-    pub(crate) method: Method,
-    /// The route's pattern: a path may hold what no report should.
-    pub(crate) pattern: Option<&'c str>,
-}
-
-impl fmt::Display for Asked<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let method = self.method.name().unwrap_or("(extension)");
-        write!(f, "{method} {}", readable(self.pattern.unwrap_or("(no route)")))
-    }
-}
-
-/// Answers requests until none is left unanswered. `Ok`: the connection is idle.
-async fn converse<D: Driver>(
-    mut talk: Talk<'_, D>,
-    handler: &mut FutureSlot,
-    first: <D::Stream as Stream>::Chunk,
-) -> Result<Progress, Ended> {
-    let result = talk.run(handler, first).await;
-    if matches!(result, Err(Ended::Cut)) {
-        let worker = talk.link.worker;
-        worker.cut.borrow_mut().push(Cut {
-            peer: talk.info.peer.to_string(),
-            request: talk.request.take().map(|asked| asked.to_string()),
-            age: worker.driver.now() - talk.born,
-        });
-    }
-    result
-}
-
-impl<D: Driver> Talk<'_, D> {
-    async fn run(
-        &mut self,
-        handler: &mut FutureSlot,
-        first: <D::Stream as Stream>::Chunk,
-    ) -> Result<Progress, Ended> {
-        let worker = self.link.worker;
-        let mut progress = Progress::None;
-        if self.link.stage.is_handshaking() {
-            Box::pin(self.shake_hands(first)).await?;
-            progress = Progress::Made;
-        } else {
-            self.link.take(first).await?;
-        }
-        let mut head = Head::take();
-        let mut head_deadline = None;
+    /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
+    fn work(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Poll<Option<Ended>> {
+        let mut events = 0;
         loop {
-            let unread = self.link.inbox.unread();
-            let (used, event) = self.protocol.receive(&worker.protocol, unread, head.index_mut());
-            match event {
-                Event::Head => {
-                    let skip = usize::from(head.index().skip);
-                    head.set_bytes(&self.link.inbox.unread()[skip..used]);
-                    self.link.inbox.consume(used);
-                    head_deadline = None;
-                    worker.observed.request();
-                    let turn = exchange::run(self, handler, head).await?;
-                    self.after(turn).await?;
-                    progress = Progress::Made;
-                    head = Head::take();
+            let what = match self.turn(session, context) {
+                Some(Turn::Again) => continue,
+                Some(Turn::Yield) => {
+                    events = EVENTS_PER_POLL;
+                    For::default()
                 }
-                Event::NeedInput => {
-                    self.link.inbox.consume(used);
-                    self.link.flush().await?;
-                    self.request = None;
-                    if self.link.inbox.is_empty() && is_between(self.protocol.waiting()) {
-                        self.rest().await?;
-                        return Ok(progress);
+                Some(Turn::Wait(what)) => what,
+                Some(Turn::Rest) => {
+                    let flushed = self.flush(session);
+                    match flushed {
+                        Ok(_) if session.io.writer.is_empty() => return Poll::Ready(None),
+                        Ok(_) => For { bytes: false, room: true },
+                        Err(event) => match self.on_event(session, event) {
+                            Some(ended) => return Poll::Ready(Some(ended)),
+                            None => continue,
+                        },
                     }
-                    let now = worker.driver.now();
-                    let late = now.saturating_add(worker.limits.head_timeout);
-                    let at = *head_deadline.get_or_insert(late);
-                    Box::pin(self.fill_head(at)).await?;
                 }
-                Event::Reject(reject) => return Err(Box::pin(self.reject(reject)).await),
-                Event::Closed => return Err(Box::pin(self.close(Ended::Agreed)).await),
-                Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
-                    unreachable!("an exchange leaves the protocol before the next head")
+                Some(Turn::Upgrade(upgrade)) => {
+                    session.io.deadlines.clear_all();
+                    session.io.hold = Some(self.worker.driver.hold());
+                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(upgrade)));
+                    continue;
                 }
-            }
-        }
-    }
-
-    /// The handshake of TLS, up to the first plaintext or the wait for it.
-    async fn shake_hands(&mut self, first: <D::Stream as Stream>::Chunk) -> Result<(), Ended> {
-        let worker = self.link.worker;
-        let until = Until::At(self.born.saturating_add(worker.limits.handshake_timeout));
-        let (wheel, alarm) = (&worker.wheel, self.link.alarm);
-        let _one = worker.handshakes.begin(wheel, alarm, worker.limits.handshakes_max);
-        self.link.take(first).await?;
-        while self.link.stage.is_handshaking() {
-            // A record that completes the handshake and holds no plaintext leaves `fill` waiting
-            // for more, so the stage is driven by hand here.
-            let recv = pin!(self.link.stream.recv());
-            match worker.within(self.link.alarm, until, Order::Cut, recv).await {
-                Ok(Ok(chunk)) if chunk.is_empty() => return Err(Ended::PeerLeft),
-                Ok(Ok(chunk)) => self.link.take(chunk).await?,
-                Ok(Err(error)) => return Err(Ended::Broken(error.kind())),
-                Err(Interrupt::Deadline) => return Err(Ended::HandshakeLate),
-                Err(Interrupt::Order) => return Err(Ended::Cut),
+                Some(Turn::Close(Close { ended: Ended::PeerLeft, .. })) => {
+                    return Poll::Ready(Some(self.abandon(session, Ended::PeerLeft)));
+                }
+                Some(Turn::Close(close)) => {
+                    self.end(session, close);
+                    continue;
+                }
+                None => return Poll::Ready(Some(self.over(session))),
             };
-        }
-        let tls = self.link.stage.info().map(Arc::new);
-        *self.info = Rc::new(ConnectionInfo { tls, ..(**self.info).clone() });
-        Ok(())
-    }
-
-    /// Everything is answered and sent. May the connection wait for another request?
-    async fn rest(&mut self) -> Result<(), Ended> {
-        if self.link.is_ended || self.link.stage.is_closed() {
-            return Err(Box::pin(self.close(Ended::PeerClosed)).await);
-        }
-        Ok(())
-    }
-
-    async fn fill_head(&mut self, at: Duration) -> Result<(), Ended> {
-        match self.link.fill(Until::At(at)).await? {
-            Filled::Bytes => Ok(()),
-            Filled::End => match self.protocol.close_receive() {
-                Event::Reject(reject) => Err(self.reject(reject).await),
-                _ => Err(self.close(Ended::PeerClosed).await),
-            },
-            Filled::Late => {
-                respond::head_late(self);
-                Err(self.close_unread(Ended::HeadLate).await)
+            events += 1;
+            let is_enough = events > EVENTS_PER_POLL;
+            let waited = self.wait(session, if is_enough { For::default() } else { what }, context);
+            if is_enough && waited.is_pending() {
+                context.waker().wake_by_ref();
+            }
+            let Poll::Ready(event) = waited else { return Poll::Pending };
+            if let Some(ended) = self.on_event(session, event) {
+                return Poll::Ready(Some(ended));
             }
         }
     }
 
-    /// After a response: the next request, the rest of this one's body, or the end.
-    async fn after(&mut self, turn: Turn) -> Result<(), Ended> {
-        if let Turn::Upgrade(upgrade) = turn {
-            return Err(Box::pin(crate::upgrade::run(self, upgrade)).await);
+    /// Lets what has the connection do what can be done. `None`: the connection is over.
+    fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
+        let born = self.born();
+        let mut link = Link {
+            worker: &self.worker,
+            stream: &self.stream,
+            stage: &mut self.stage,
+            info: &mut self.info,
+            io: &mut session.io,
+            born,
+        };
+        Some(match &mut session.phase {
+            Phase::Http1 => session.http1.turn(&mut self.protocol, &mut link, context),
+            Phase::Handshake(handshake) => {
+                let turn = shake_hands(handshake, &mut link);
+                if matches!(turn, Turn::Again) {
+                    self.since = milliseconds(self.worker.driver.now());
+                    session.phase = Phase::Http1;
+                }
+                turn
+            }
+            Phase::Upgraded(upgrade) => upgrade.turn(&mut link, context),
+            Phase::Closing(closing) => return closing.turn(&mut link),
+        })
+    }
+
+    /// Waits until something happens: the only place that does. What was written goes to the driver
+    /// first.
+    fn wait(
+        &mut self,
+        session: &mut Session<D>,
+        what: For,
+        context: &mut Context<'_>,
+    ) -> Poll<Event> {
+        // Whoever waits for bytes learns from them that the connection broke.
+        if what.room || !what.bytes || !session.io.writer.is_empty() {
+            match self.stream.poll_sent(context) {
+                Poll::Pending => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error.kind())),
+                Poll::Ready(Ok(())) => {
+                    if let Err(event) = self.flush(session) {
+                        return Poll::Ready(event);
+                    }
+                    if what.room {
+                        return Poll::Ready(Event::Woken);
+                    }
+                }
+            }
+        }
+        if what.bytes && !session.io.reader.is_ended(&self.stage) {
+            match self.stream.poll_recv(context) {
+                Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
+                    session.io.reader.end();
+                    return Poll::Ready(Event::Woken);
+                }
+                Poll::Ready(Ok(chunk)) => {
+                    return Poll::Ready(match self.take(session, chunk) {
+                        Ok(()) => Event::Woken,
+                        Err(reject) => Event::NoTls(reject),
+                    });
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error.kind())),
+                Poll::Pending => {}
+            }
+        }
+        self.await_deadline(session, context)
+    }
+
+    /// Waits for the first deadline, or for the order to end.
+    fn await_deadline(
+        &mut self,
+        session: &mut Session<D>,
+        context: &mut Context<'_>,
+    ) -> Poll<Event> {
+        let (worker, io) = (&*self.worker, &mut session.io);
+        if worker.order() >= Order::Cut {
+            return Poll::Ready(Event::Cut);
+        }
+        let rate = worker.limits.rate();
+        let is_sent = self.stream.is_sent();
+        if !is_sent {
+            let until = io.sending.wait(worker.driver.now(), self.stream.progress(), rate);
+            io.deadlines.set(Wait::Send, until);
         }
         loop {
-            match self.protocol.next() {
-                Next::Request if self.link.is_full() => return self.link.flush().await,
-                Next::Request => return Ok(()),
-                Next::FinishBody => Box::pin(self.throw_away_body()).await?,
-                Next::Close | Next::Respond | Next::Upgraded => {
-                    let is_whole = self.is_last && self.link.inbox.is_empty();
-                    let ended = match turn {
-                        Turn::Answered if is_whole => {
-                            return Err(Box::pin(self.close(Ended::Agreed)).await);
-                        }
-                        Turn::Panicked => Ended::HandlerPanicked,
-                        Turn::Rejected(reject) => Ended::Rejected(reject),
-                        _ if self.link.worker.order() >= Order::Drain => Ended::Drained,
-                        _ => Ended::Agreed,
-                    };
-                    return Err(Box::pin(self.close_unread(ended)).await);
+            match io.deadlines.first() {
+                Some(at) => self.alarm.set(at),
+                None => self.alarm.clear(),
+            }
+            if self.alarm.poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            let now = worker.driver.now();
+            match io.deadlines.take_passed(now) {
+                Some(Wait::Send) => {
+                    let progress = self.stream.progress();
+                    if self.stream.is_sent() {
+                        io.sending.pause(now, progress, rate);
+                    } else if io.sending.is_late(now, progress, rate) {
+                        return Poll::Ready(Event::Late(Wait::Send));
+                    } else {
+                        io.deadlines.set(Wait::Send, io.sending.wait(now, progress, rate));
+                    }
                 }
+                Some(Wait::Receive) => {
+                    let received = io.reader.received();
+                    if io.receiving.is_late(now, received, rate) {
+                        return Poll::Ready(Event::Late(Wait::Receive));
+                    }
+                    io.deadlines.set(Wait::Receive, io.receiving.wait(now, received, rate));
+                }
+                Some(wait) => return Poll::Ready(Event::Late(wait)),
+                None => return Poll::Ready(Event::Woken),
             }
         }
     }
 
-    /// Reads what the handler left of its request's body, so that the next request can be found.
-    async fn throw_away_body(&mut self) -> Result<(), Ended> {
-        // The answer first: a peer that waits for it may never send the rest.
-        self.link.flush().await?;
-        let worker = self.link.worker;
-        let until = Until::At(worker.driver.now().saturating_add(worker.limits.body_grace));
-        while self.protocol.next() == Next::FinishBody {
-            let unread = self.link.inbox.unread();
-            let (used, event) = self.protocol.receive(&worker.protocol, unread, self.spare);
-            self.link.inbox.consume(used);
-            match event {
-                Event::NeedInput => match self.link.fill(until).await? {
-                    Filled::Bytes => {}
-                    Filled::End => return Err(self.close(Ended::PeerLeft).await),
-                    Filled::Late => return Err(self.close_unread(Ended::BodySlow).await),
-                },
-                Event::Reject(reject) => {
-                    return Err(self.close_unread(Ended::Rejected(reject)).await);
-                }
-                Event::Closed => return Err(self.close_unread(Ended::Agreed).await),
-                _ => {}
+    /// Gives what is written to the driver, if it can take it.
+    fn flush(&mut self, session: &mut Session<D>) -> Result<bool, Event> {
+        let io = &mut session.io;
+        if io.writer.is_empty() || !self.stream.is_sent() {
+            return Ok(false);
+        }
+        let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
+        io.sending.pause(now, self.stream.progress(), rate);
+        io.deadlines.clear(Wait::Send);
+        self.worker.observed.send();
+        io.writer
+            .flush(&self.stream, &mut self.stage)
+            .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))
+    }
+
+    fn take(
+        &mut self,
+        session: &mut Session<D>,
+        chunk: <D::Stream as Stream>::Chunk,
+    ) -> Result<(), TlsReject> {
+        let io = &mut session.io;
+        io.reader.take(chunk, &mut self.stage, &mut io.writer.records)
+    }
+
+    /// Something happened that a turn does not see by itself. The reason, if that is the end.
+    fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
+        match event {
+            Event::Woken => None,
+            Event::NoTls(reject) => {
+                self.refuse_tls(session, &reject);
+                None
             }
+            Event::Cut => Some(self.cut(session)),
+            Event::Broken(kind) => Some(match &session.phase {
+                Phase::Http1 if session.http1.is_busy() => self.abandon(session, Ended::PeerLeft),
+                _ => self.abandon(session, Ended::Broken(kind)),
+            }),
+            Event::Late(Wait::Send) => {
+                self.stream.reset_on_drop();
+                Some(self.abandon(session, Ended::WriteStalled))
+            }
+            Event::Late(wait) => self.late(session, wait),
         }
-        Ok(())
     }
 
-    /// Answers a broken rule and closes.
-    pub(crate) async fn reject(&mut self, reject: Reject) -> Ended {
-        respond::rejected(self, reject);
-        self.close_unread(Ended::Rejected(reject)).await
+    fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
+        let born = self.born();
+        let close = match &mut session.phase {
+            Phase::Handshake(_) => Close { ended: Ended::HandshakeLate, lingers: false },
+            Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
+            Phase::Closing(_) => return Some(self.over(session)),
+            Phase::Http1 => {
+                let mut link = Link {
+                    worker: &self.worker,
+                    stream: &self.stream,
+                    stage: &mut self.stage,
+                    info: &mut self.info,
+                    io: &mut session.io,
+                    born,
+                };
+                match session.http1.late(wait, &mut self.protocol, &mut link) {
+                    Turn::Close(close) => close,
+                    _ => return None,
+                }
+            }
+        };
+        self.end(session, close);
+        None
     }
 
-    async fn close(&mut self, ended: Ended) -> Ended {
-        self.link.close(false).await.err().unwrap_or(ended)
-    }
-
-    /// Closes while the peer may still be sending.
-    pub(crate) async fn close_unread(&mut self, ended: Ended) -> Ended {
-        let unread = !self.link.is_ended;
-        self.link.close(unread).await.err().unwrap_or(ended)
-    }
-
-    /// No request is to follow the present one, because the worker drains or the connection is old.
-    pub(crate) fn drain_if_due(&mut self) {
-        let worker = self.link.worker;
-        let is_old = worker
-            .limits
-            .lifetime_max
-            .is_some_and(|lifetime| worker.driver.now() >= self.born.saturating_add(lifetime));
-        if is_old || worker.order() >= Order::Drain {
-            self.protocol.drain();
+    /// Begins to close the connection.
+    fn end(&mut self, session: &mut Session<D>, close: Close) {
+        if let Ended::Rejected(_) | Ended::TlsFailed(_) | Ended::PlainOnTls = &close.ended {
+            self.worker.observed.refusal(&close.ended);
         }
+        if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
+            self.stream.reset_on_drop();
+        }
+        if matches!(session.phase, Phase::Http1) {
+            self.keep_promise(session);
+        }
+        session.io.hold = None;
+        session.io.deadlines.clear_all();
+        session.phase = Phase::Closing(Closing::new(close));
+    }
+
+    /// The connection is over without a goodbye.
+    fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
+        match std::mem::replace(&mut session.phase, Phase::Http1) {
+            // Why it was to be closed says more, as long as the answer may have arrived.
+            Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
+            Phase::Upgraded(mut upgrade) => upgrade.fail(),
+            Phase::Http1 => self.keep_promise(session),
+            Phase::Handshake(_) | Phase::Closing(_) => {}
+        }
+        ended
+    }
+
+    /// The connection was closed as it should.
+    fn over(&mut self, session: &mut Session<D>) -> Ended {
+        match std::mem::replace(&mut session.phase, Phase::Http1) {
+            Phase::Closing(closing) => closing.into_ended(),
+            _ => unreachable!("only a closing connection is over by itself"),
+        }
+    }
+
+    /// The connection ends in the middle of its work, and the report of the shutdown names it.
+    fn cut(&mut self, session: &mut Session<D>) -> Ended {
+        if let Phase::Closing(closing) = &session.phase
+            && !closing.is_sending()
+        {
+            return self.over(session);
+        }
+        if !self.stream.is_sent() {
+            self.stream.reset_on_drop();
+        }
+        self.worker.cut.borrow_mut().push(Cut {
+            peer: self.info.peer.to_string(),
+            request: session.http1.asked().map(ToString::to_string),
+            age: self.worker.driver.now().saturating_sub(self.born()),
+        });
+        Ended::Cut
+    }
+
+    /// A handler that was promised to run to its end does so as a task of the worker's.
+    fn keep_promise(&mut self, session: &mut Session<D>) {
+        session.http1.fail();
+        if let Some(exchange) = session.http1.take_promised() {
+            let left = session.io.deadlines.of(Wait::Handler);
+            let peer = self.info.peer.to_string();
+            detached::spawn(&self.worker, exchange, left, peer, self.born());
+        }
+    }
+
+    fn refuse_tls(&mut self, session: &mut Session<D>, reject: &TlsReject) {
+        let ended = match reject {
+            TlsReject::PlainHttp => Ended::PlainOnTls,
+            reject => Ended::TlsFailed(reject.to_string()),
+        };
+        if let Phase::Upgraded(upgrade) = &mut session.phase {
+            upgrade.fail();
+        }
+        self.end(session, Close { ended, lingers: true });
+    }
+
+    fn born(&self) -> Duration {
+        Duration::from_millis(self.born)
     }
 }
 
-fn is_between(waiting: Waiting) -> bool {
-    matches!(waiting, Waiting::FirstByte | Waiting::Idle)
+/// Goes on with a handshake. [`Turn::Again`]: it is complete.
+fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn {
+    if !link.stage.is_handshaking() {
+        let tls = link.stage.info().map(Arc::new);
+        *link.info = Rc::new(ConnectionInfo { tls, ..(**link.info).clone() });
+        link.io.deadlines.clear(Wait::Handshake);
+        return Turn::Again;
+    }
+    if handshake.is_over() {
+        return Turn::close(Ended::HandshakeLate);
+    }
+    if link.is_ended() {
+        return Turn::close(Ended::PeerLeft);
+    }
+    Turn::Wait(For { bytes: true, room: false })
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn peer(address: Address) -> Peer {

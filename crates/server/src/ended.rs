@@ -22,8 +22,10 @@ pub enum Ended {
     HeadLate,
     /// A body came too slowly.
     BodySlow,
-    /// The peer did not take what was sent in time.
+    /// The peer did not take what was sent in time, and was reset.
     WriteStalled,
+    /// An exchange took longer than it may as a whole.
+    ExchangeLate,
     /// It reached the age at which connections close.
     Lifetime,
     /// The peer broke a rule of the protocol.
@@ -61,6 +63,7 @@ impl Ended {
             Self::HeadLate => "head-late",
             Self::BodySlow => "body-slow",
             Self::WriteStalled => "write-stalled",
+            Self::ExchangeLate => "exchange-late",
             Self::Lifetime => "lifetime",
             Self::Rejected(_) => "rejected",
             Self::TlsFailed(_) => "tls-failed",

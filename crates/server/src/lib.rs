@@ -3,32 +3,41 @@
 //! Generic over the [`Driver`](peregrine_driver::Driver), so that what runs on io_uring is what runs
 //! on tokio and in the simulator. Nothing here names a concrete driver or touches the kernel.
 //!
-//! Start with `connection.rs`: one connection from its first byte to its last. `exchange.rs` is one
-//! request on it; `worker.rs` is what all connections of a thread share; [`Limits`] is everything
-//! that may be tuned.
+//! Start with `connection.rs`: the loop that drives one connection. `http1.rs` is what HTTP/1 does in
+//! a turn of it, `exchange.rs` is one request and its response, and `worker.rs` is what all connections
+//! of a thread share. [`Limits`] is everything that may be tuned.
 #![forbid(unsafe_code)]
 
 mod accept;
+mod closing;
 mod connection;
-mod deadline;
+mod deadlines;
+mod detached;
 mod ended;
 mod exchange;
 mod handshakes;
+mod http1;
 mod inbox;
 mod limits;
 mod link;
+mod meter;
 mod observe;
 mod pulse;
+mod reader;
 mod respond;
+mod run;
 mod shutdown;
 mod stage;
-mod upgrade;
+mod upgraded;
 mod upload;
+mod wheel;
 mod worker;
+mod writer;
 
 pub use ended::Ended;
 pub use limits::Limits;
 pub use observe::{Observed, Snapshot};
 pub use pulse::{Blocked, Pulse, Watch};
+pub use run::{Door, run};
 pub use shutdown::Shutdown;
-pub use worker::{Cut, Door, Order, Report, run};
+pub use worker::{Cut, Order, Report};

@@ -1,5 +1,6 @@
 //! Every limit and timeout of the server, with its default.
 
+use crate::meter::Rate;
 use std::time::Duration;
 
 /// What the server allows a peer, and how long it waits for one. All of it is on by default.
@@ -40,17 +41,23 @@ pub struct Limits {
     pub first_byte_timeout: Duration,
     /// From the first byte of a head to its last. Default 10 s. Passing it: 408 and close.
     pub head_timeout: Duration,
-    /// The least rate, in bytes a second, at which a request's body must come while the server waits
-    /// for it. Default 240; 0 for none. Falling below it, after `body_grace`: the body's reader sees
-    /// an error (408) and the connection is closed.
-    pub body_rate_min: u64,
-    /// How long a body may be slower than `body_rate_min` at its beginning. Default 5 s.
-    pub body_grace: Duration,
+    /// The least rate, in bytes a second, at which a peer must send the content that the server waits
+    /// for, and take a response. Default 240; 0: any byte will do.
+    ///
+    /// It is the rate at which bytes move between this machine and the peer's kernel, which takes and
+    /// gives them in lumps: of a response, up to what its receive buffer holds at a time. Time in which
+    /// the server waits for something else, such as a handler that does not read, does not count.
+    pub rate_min: u64,
+    /// How far a peer may fall behind `rate_min`, and how long it may move nothing at all. Default
+    /// 30 s. Passing it with a request's body: its reader sees an error (408), and the connection is
+    /// closed after the response. With a response: the connection is reset, so that the kernel keeps
+    /// nothing of what the peer did not take.
+    pub rate_slack: Duration,
+    /// From the moment when a request could not be answered at once to the end of its response.
+    /// Default none. Passing it: 503, or a reset if the response has begun.
+    pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. Passing it: close.
     pub idle_timeout: Duration,
-    /// How long the peer may take for one write of at most `pending_output_bytes_max`. Default 30 s.
-    /// Passing it: close.
-    pub write_stall_timeout: Duration,
     /// The age at which a connection is told to close, after the response in progress. Default none.
     pub lifetime_max: Option<Duration>,
     /// Connections open at a time, per worker. Default 16,384. When it is reached, further
@@ -64,9 +71,16 @@ pub struct Limits {
     /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
     /// does not read, parse or produce more for this connection until the peer took them.
     pub pending_output_bytes_max: usize,
-    /// After an answer that ends the connection while the peer still sends: how long the server goes
-    /// on reading, so that the answer is not lost to a reset. Default 2 s.
+    /// After an answer that ends the connection while the peer still sends, the server goes on reading,
+    /// so that the answer is not lost to a reset: until the peer has been silent for this long. Default
+    /// 5 s. Passing it: close.
     pub linger_timeout: Duration,
+    /// How long the server goes on reading at the most, however fast the peer sends. Default 30 s.
+    /// Passing it: close.
+    pub linger_max: Duration,
+    /// How long no byte may move on an upgraded connection, either way. Default 1 hour; `None` for
+    /// protocols that watch their peers themselves. Passing it: close.
+    pub upgraded_idle_timeout: Option<Duration>,
     /// How long a handler, or a stream that it made, may keep its thread at a time, between two
     /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
     /// that names the route, at most one a minute for each, and [`Snapshot::blocked`] counts it; it
@@ -79,7 +93,16 @@ pub struct Limits {
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
     pub poll_budget: Option<Duration>,
-    /// From the order to shut down to the moment when what is still in progress is cut: connections
+    /// From the order to shut down: how long the server goes on accepting and answering as before, but
+    /// with `Connection: close`. Default zero. Meanwhile [`Shutdown::is_ordered`] is true, so that a
+    /// readiness probe can tell a load balancer to look elsewhere.
+    ///
+    /// [`Shutdown::is_ordered`]: crate::Shutdown::is_ordered
+    pub lame_duck: Duration,
+    /// After `lame_duck`: how long connections without a request stay open, since one may be on its
+    /// way. Default 1 s.
+    pub drain_idle_timeout: Duration,
+    /// From the end of `lame_duck` to the moment when what is still in progress is cut: connections
     /// that are busy, and tasks and blocking functions that outlive their requests. Default 30 s.
     pub shutdown_timeout: Duration,
     /// When the last connection is over, how long to wait for tasks of the worker's runtime and for
@@ -106,17 +129,21 @@ impl Default for Limits {
             drain_bytes_max: 256 * 1024,
             first_byte_timeout: Duration::from_secs(30),
             head_timeout: Duration::from_secs(10),
-            body_rate_min: 240,
-            body_grace: Duration::from_secs(5),
+            rate_min: 240,
+            rate_slack: Duration::from_secs(30),
+            exchange_timeout: None,
             idle_timeout: Duration::from_secs(75),
-            write_stall_timeout: Duration::from_secs(30),
             lifetime_max: None,
             connections_max: 16_384,
             handshake_timeout: Duration::from_secs(10),
             handshakes_max: 1024,
             pending_output_bytes_max: 64 * 1024,
-            linger_timeout: Duration::from_secs(2),
+            linger_timeout: Duration::from_secs(5),
+            linger_max: Duration::from_secs(30),
+            upgraded_idle_timeout: Some(Duration::from_secs(3600)),
             poll_budget: Some(Duration::from_millis(100)),
+            lame_duck: Duration::ZERO,
+            drain_idle_timeout: Duration::from_secs(1),
             shutdown_timeout: Duration::from_secs(30),
             background_timeout: Duration::from_secs(10),
         }
@@ -124,6 +151,10 @@ impl Default for Limits {
 }
 
 impl Limits {
+    pub(crate) fn rate(&self) -> Rate {
+        Rate { min: self.rate_min, slack: self.rate_slack }
+    }
+
     /// What the protocol core needs of them. Bodies are measured further up, where a route may have
     /// a limit of its own.
     pub(crate) fn protocol(&self) -> peregrine_proto::Limits {

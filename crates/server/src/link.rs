@@ -1,192 +1,140 @@
-//! A working connection's way to its peer: fill the inbox, flush the outbox, close well.
+//! What a protocol works with during a turn: the way to the peer, and the times that count.
 
-use crate::deadline::Alarm;
+use crate::deadlines::{Deadlines, Wait};
 use crate::ended::Ended;
-use crate::inbox::Inbox;
+use crate::meter::Meter;
+use crate::reader::Reader;
 use crate::stage::Stage;
-use crate::worker::{Interrupt, Order, Until, Worker};
+use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
-use peregrine_tls::Reject as TlsReject;
-use std::io;
-use std::pin::pin;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::upgrade::OnUpgrade;
+use std::rc::Rc;
+use std::time::Duration;
 
-/// Bytes read and thrown away, at the most, after an answer that ends the connection.
-const LINGER_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) use crate::writer::Writer;
 
-/// The peer, seen from the protocol: plaintext in, plaintext out.
-pub(crate) struct Link<'c, D: Driver> {
-    pub(crate) worker: &'c Worker<D>,
-    pub(crate) stream: &'c D::Stream,
-    pub(crate) stage: &'c mut Stage,
-    pub(crate) alarm: &'c Alarm,
-    pub(crate) inbox: &'c mut Inbox<<D::Stream as Stream>::Chunk>,
-    /// Plaintext to be sent.
-    pub(crate) outbox: &'c mut Vec<u8>,
-    /// The same as TLS records, while it is being sent.
-    pub(crate) wire: &'c mut Vec<u8>,
-    /// The peer ended its sending side.
-    pub(crate) is_ended: bool,
+/// What a busy connection has and an idle one has not: buffers, and times.
+pub(crate) struct Io<D: Driver> {
+    pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
+    pub(crate) writer: Writer,
+    pub(crate) deadlines: Deadlines,
+    /// How fast the peer sends, while the server waits for content.
+    pub(crate) receiving: Meter,
+    /// How fast it takes what is written.
+    pub(crate) sending: Meter,
+    /// Held while something is waited for that the driver does not know.
+    pub(crate) hold: Option<D::Hold>,
 }
 
-/// What waiting for input gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    /// The inbox has more than before.
-    Bytes,
-    /// The peer ended its sending side.
-    End,
-    /// Nothing came in time.
-    Late,
+impl<D: Driver> Io<D> {
+    pub(crate) fn new() -> Self {
+        Self {
+            reader: Reader::new(),
+            writer: Writer::default(),
+            deadlines: Deadlines::default(),
+            receiving: Meter::default(),
+            sending: Meter::default(),
+            hold: None,
+        }
+    }
+
+    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+        self.reader.reset(keep_bytes_max);
+        self.writer.reset(keep_bytes_max);
+        self.deadlines.clear_all();
+        self.receiving = Meter::default();
+        self.hold = None;
+    }
+}
+
+/// A busy connection during one turn.
+pub(crate) struct Link<'t, D: Driver> {
+    pub(crate) worker: &'t Worker<D>,
+    pub(crate) stream: &'t D::Stream,
+    pub(crate) stage: &'t mut Stage,
+    pub(crate) info: &'t mut Rc<ConnectionInfo>,
+    pub(crate) io: &'t mut Io<D>,
+    /// When the connection began, on the driver's clock.
+    pub(crate) born: Duration,
+}
+
+/// What a turn of a protocol came to.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// There is more to do at once.
+    Again,
+    /// There is more to do, but others should have their turn first.
+    Yield,
+    /// Nothing can be done until something happens.
+    Wait(For),
+    /// Everything is answered. When it is sent, the connection is idle.
+    Rest,
+    /// Another protocol takes over.
+    Upgrade(OnUpgrade),
+    /// The connection is to be closed.
+    Close(Close),
+}
+
+/// What may happen that a protocol waits for, beside its exchange, its deadlines and an order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct For {
+    /// More bytes, or the peer's end.
+    pub(crate) bytes: bool,
+    /// Room for more to be sent.
+    pub(crate) room: bool,
+}
+
+/// How a connection is to be closed.
+#[derive(Debug)]
+pub(crate) struct Close {
+    pub(crate) ended: Ended,
+    /// The peer may still be sending, so that what it sends is received and thrown away for a while.
+    /// Closing a socket that has unread input makes the kernel send a reset, and a reset takes the
+    /// answer away from a peer that has not read it yet (RFC 9112 §9.6).
+    pub(crate) lingers: bool,
+}
+
+impl Turn {
+    pub(crate) fn close(ended: Ended) -> Self {
+        Self::Close(Close { ended, lingers: false })
+    }
+
+    pub(crate) fn linger(ended: Ended) -> Self {
+        Self::Close(Close { ended, lingers: true })
+    }
 }
 
 impl<D: Driver> Link<'_, D> {
-    /// Waits for more input. Dropping the future loses nothing.
-    pub(crate) async fn fill(&mut self, until: Until) -> Result<Filled, Ended> {
-        loop {
-            if self.is_ended || self.stage.is_closed() {
-                return Ok(Filled::End);
-            }
-            let recv = pin!(self.stream.recv());
-            let chunk = match self.worker.within(self.alarm, until, Order::Cut, recv).await {
-                Ok(chunk) => chunk.map_err(|error| Ended::Broken(error.kind()))?,
-                Err(Interrupt::Deadline) => return Ok(Filled::Late),
-                Err(Interrupt::Order) => return Err(Ended::Cut),
-            };
-            if chunk.is_empty() {
-                self.is_ended = true;
-                return Ok(Filled::End);
-            }
-            if self.take(chunk).await? {
-                return Ok(Filled::Bytes);
-            }
-        }
-    }
-
-    /// Puts received bytes into the inbox. Did any plaintext come out of them?
-    pub(crate) async fn take(
-        &mut self,
-        chunk: <D::Stream as Stream>::Chunk,
-    ) -> Result<bool, Ended> {
-        let Stage::Tls(tls) = &mut *self.stage else {
-            self.inbox.push(chunk);
-            return Ok(true);
-        };
-        let before = self.inbox.unread().len();
-        let mut out = std::mem::take(self.wire);
-        let result = self.inbox.extend_by(|plain| tls.receive(&chunk, plain, &mut out));
-        drop(chunk);
-        if out.is_empty() {
-            *self.wire = out;
-        } else {
-            let sent = self.send(out).await;
-            // What TLS has to say about an offence comes before what sending it led to.
-            if result.is_ok() {
-                *self.wire = sent?;
-            }
-        }
-        match result {
-            Ok(()) => Ok(self.inbox.unread().len() > before),
-            Err(TlsReject::PlainHttp) => {
-                Box::pin(self.linger()).await;
-                Err(Ended::PlainOnTls)
-            }
-            Err(reject) => {
-                Box::pin(self.linger()).await;
-                Err(Ended::TlsFailed(reject.to_string()))
-            }
-        }
-    }
-
-    /// Waits until the peer's kernel or ours has taken everything written so far.
-    pub(crate) async fn flush(&mut self) -> Result<(), Ended> {
-        if self.outbox.is_empty() {
-            return Ok(());
-        }
-        let plain = std::mem::take(self.outbox);
-        match &mut *self.stage {
-            Stage::Plain => *self.outbox = self.send(plain).await?,
-            Stage::Tls(tls) => {
-                let mut out = std::mem::take(self.wire);
-                let encrypted = tls.session.send(&plain, &mut out);
-                *self.outbox = plain;
-                self.outbox.clear();
-                encrypted.map_err(|error| Ended::TlsFailed(error.to_string()))?;
-                *self.wire = self.send(out).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn send(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Ended> {
-        self.worker.observed.send();
-        let until = Until::In(self.worker.limits.write_stall_timeout);
-        let mut bytes = bytes;
-        self.stream.send(&mut bytes);
-        let send = pin!(self.stream.sent());
-        match self.worker.within(self.alarm, until, Order::Cut, send).await {
-            Ok(Ok(())) => Ok(bytes),
-            Ok(Err(error)) => Err(Ended::Broken(error.kind())),
-            Err(Interrupt::Deadline) => Err(Ended::WriteStalled),
-            Err(Interrupt::Order) => Err(Ended::Cut),
-        }
-    }
-
     /// Has so much been written that it must be sent before more is produced?
     pub(crate) fn is_full(&self) -> bool {
-        self.outbox.len() >= self.worker.limits.pending_output_bytes_max
+        self.io.writer.plain.len() >= self.worker.limits.pending_output_bytes_max.max(1)
     }
 
-    /// Sends what is written, then says goodbye.
-    ///
-    /// `unread`: the peer may still be sending, so go on reading for a while. Closing a socket that
-    /// has unread input makes the kernel send a reset, and a reset takes the answer away from a peer
-    /// that has not read it yet (RFC 9112 §9.6).
-    pub(crate) async fn close(&mut self, unread: bool) -> Result<(), Ended> {
-        self.flush().await?;
-        if let Stage::Tls(tls) = &mut *self.stage {
-            let mut out = std::mem::take(self.wire);
-            tls.session.close(&mut out);
-            if !out.is_empty() {
-                self.send(out).await?;
-            }
-        }
-        if unread {
-            Box::pin(self.linger()).await;
-        }
-        // Dropping the stream closes it, which ends our side too.
-        Ok(())
+    /// Did the peer end its sending side?
+    pub(crate) fn is_ended(&self) -> bool {
+        self.io.reader.is_ended(self.stage)
     }
 
-    async fn finish(&self) -> Result<(), Ended> {
-        let until = Until::In(self.worker.limits.write_stall_timeout);
-        self.stream.finish();
-        let finish = pin!(self.stream.sent());
-        match self.worker.within(self.alarm, until, Order::Cut, finish).await {
-            Ok(Ok(())) => Ok(()),
-            // The peer was faster.
-            Ok(Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
-            Ok(Err(error)) => Err(Ended::Broken(error.kind())),
-            Err(Interrupt::Deadline) => Err(Ended::WriteStalled),
-            Err(Interrupt::Order) => Err(Ended::Cut),
-        }
+    /// The server waits for content from the peer, which is to come at the least rate.
+    pub(crate) fn await_content(&mut self) {
+        let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
+        let until = self.io.receiving.wait(now, self.io.reader.received(), rate);
+        self.io.deadlines.set(Wait::Receive, until);
     }
 
-    /// Ends our side, then reads and throws away what still comes, within limits.
-    async fn linger(&mut self) {
-        if self.is_ended || self.finish().await.is_err() {
-            return;
-        }
-        let timeout = self.worker.limits.linger_timeout;
-        let until = Until::At(self.worker.driver.now().saturating_add(timeout));
-        let mut left = LINGER_BYTES_MAX;
-        loop {
-            let recv = pin!(self.stream.recv());
-            // A worker that drains waits too: to close over unread bytes resets the connection, and the
-            // peer may lose the answer that it has not read yet.
-            match self.worker.within(self.alarm, until, Order::Cut, recv).await {
-                Ok(Ok(chunk)) if !chunk.is_empty() && chunk.len() <= left => left -= chunk.len(),
-                _ => return,
-            }
-        }
+    /// The server does not wait for content any more, for now.
+    pub(crate) fn pause_content(&mut self) {
+        let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
+        self.io.receiving.pause(now, self.io.reader.received(), rate);
+        self.io.deadlines.clear(Wait::Receive);
+    }
+
+    /// Is no request to follow the present one, because the worker drains or the connection is old?
+    pub(crate) fn is_to_close(&self) -> bool {
+        let lifetime = self.worker.limits.lifetime_max;
+        let is_old = lifetime
+            .is_some_and(|lifetime| self.worker.driver.now() >= self.born.saturating_add(lifetime));
+        is_old || self.worker.order() >= Order::LameDuck
     }
 }

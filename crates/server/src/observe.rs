@@ -26,6 +26,10 @@ pub struct Observed {
     pulse: Arc<Pulse>,
     ended: RefCell<BTreeMap<&'static str, u64>>,
     waiting_for_empty: RefCell<Option<Waker>>,
+    /// Handlers that run to their end without their connection.
+    detached: Cell<usize>,
+    /// Refusals that were not told of yet, by their reason.
+    untold: RefCell<BTreeMap<&'static str, u64>>,
 }
 
 /// A worker's counts at one moment.
@@ -83,15 +87,23 @@ impl Observed {
     /// Waits until there may be one more connection, of at most `max`.
     pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
         poll_fn(|context| {
-            if self.taken.get() < max {
-                return Poll::Ready(());
+            if let Some(room) = self.try_room(max) {
+                return Poll::Ready(room);
             }
             self.waiting_for_room.borrow_mut().push(context.waker().clone());
             Poll::Pending
         })
-        .await;
-        self.taken.set(self.taken.get() + 1);
-        Room(Rc::clone(self))
+        .await
+    }
+
+    /// A place for one more connection, if there may be one.
+    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
+        let taken = self.taken.get();
+        if taken >= max {
+            return None;
+        }
+        self.taken.set(taken + 1);
+        Some(Room(Rc::clone(self)))
     }
 
     pub(crate) fn refused(&self) {
@@ -114,10 +126,38 @@ impl Observed {
         self.functions_left.set(count);
     }
 
-    /// Ends when no connection is open.
+    /// Requests and handshakes that were refused since this was asked last, by their reason.
+    pub(crate) fn take_refusals(&self) -> BTreeMap<&'static str, u64> {
+        self.untold.take()
+    }
+
+    /// A request or a handshake is refused.
+    pub(crate) fn refusal(&self, ended: &Ended) {
+        *self.untold.borrow_mut().entry(ended.name()).or_default() += 1;
+    }
+
+    /// A handler runs to its end without its connection, until the result is dropped.
+    pub(crate) fn detach(self: &Rc<Self>) -> Detached {
+        self.detached.set(self.detached.get() + 1);
+        Detached(Rc::clone(self))
+    }
+
+    fn wake_if_empty(&self) {
+        if self.is_empty()
+            && let Some(waker) = self.waiting_for_empty.take()
+        {
+            waker.wake();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.connections.get() == 0 && self.detached.get() == 0
+    }
+
+    /// Ends when no connection is open, and no handler runs that one left behind.
     pub(crate) async fn empty(&self) {
         poll_fn(|context| {
-            if self.connections.get() == 0 {
+            if self.is_empty() {
                 return Poll::Ready(());
             }
             *self.waiting_for_empty.borrow_mut() = Some(context.waker().clone());
@@ -165,12 +205,17 @@ impl Drop for Room {
 impl Drop for Open {
     fn drop(&mut self) {
         let observed = &self.0.0;
-        let left = observed.connections.get() - 1;
-        observed.connections.set(left);
-        if left == 0
-            && let Some(waker) = observed.waiting_for_empty.take()
-        {
-            waker.wake();
-        }
+        observed.connections.set(observed.connections.get() - 1);
+        observed.wake_if_empty();
+    }
+}
+
+/// A handler that runs to its end without its connection.
+pub(crate) struct Detached(Rc<Observed>);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        self.0.detached.set(self.0.detached.get() - 1);
+        self.0.wake_if_empty();
     }
 }

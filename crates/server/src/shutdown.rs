@@ -8,12 +8,14 @@
 
 use crate::limits::Limits;
 use crate::observe::Observed;
-use crate::worker::{Order, Report, Worker, first_of, next_order};
+use crate::worker::{Order, Report, Worker};
 use peregrine_driver::Driver;
 use std::cell::RefCell;
 use std::fmt;
-use std::future::pending;
+use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -75,10 +77,16 @@ pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     mut orders: watch::Receiver<Order>,
 ) -> Report {
-    let first = next_order(&mut orders, Order::Serve).await;
+    let mut first = next_order(&mut orders, Order::Serve).await;
+    if first < Order::Cut && !worker.limits.lame_duck.is_zero() {
+        worker.give(Order::LameDuck);
+        let over = worker.driver.now().saturating_add(worker.limits.lame_duck);
+        first_of(worker.driver.sleep_until(over), cut(&mut orders)).await;
+        first = (*orders.borrow()).max(Order::Drain);
+    }
     let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
     worker.give(first);
-    if first == Order::Drain {
+    if first < Order::Cut {
         let over = worker.driver.sleep_until(deadline);
         first_of(worker.observed.empty(), first_of(over, cut(&mut orders))).await;
         worker.give(Order::Cut);
@@ -91,6 +99,25 @@ pub(crate) async fn run<D: Driver>(
     let left = Left { driver, limits, observed, deadline, orders };
     left.outlive().await;
     Report { snapshot: left.observed.snapshot(), ..report }
+}
+
+/// The next order that goes beyond `present`. When nobody can give orders any more, none comes.
+async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Order {
+    // What is borrowed from the channel must not be held while this waits: tasks on any thread may.
+    let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
+    match order {
+        Ok(order) => order,
+        Err(_) => pending().await,
+    }
+}
+
+/// Ends with whichever of the two ends first.
+pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|context| {
+        if a.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { b.as_mut().poll(context) }
+    })
+    .await;
 }
 
 /// Ends when the worker is ordered to end at once.

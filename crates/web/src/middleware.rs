@@ -52,7 +52,7 @@ use crate::request::Request;
 use crate::requirements::Requirements;
 use crate::respond::IntoResponse;
 use crate::response::Response;
-use crate::service::{Endpoint, Erased, Service, place_in_stock};
+use crate::service::{Erased, Place, Service, place_in_stock};
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -117,7 +117,7 @@ impl<M: Middleware + 'static> Middleware for Optional<M> {
 
 /// What comes after a middleware function: the next middleware, or the handler.
 #[derive(Clone, Copy)]
-pub struct Next<'n>(&'n dyn Endpoint);
+pub struct Next<'n>(&'n dyn Place);
 
 impl<'n> Next<'n> {
     fn new<S: Service>(service: &'n S) -> Self {

@@ -25,19 +25,23 @@ impl<S: Service + ?Sized> Service for Rc<S> {
 
 /// A [`Service`] whose type is forgotten. A call costs one indirect jump and puts the future into a
 /// slot, so it allocates nothing.
-pub(crate) trait Endpoint {
+pub(crate) trait Place {
     fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response>;
+}
 
-    /// As `place`, for a future that is kept without a borrow. The service is called when it is
-    /// polled first.
+impl<S: Service> Place for S {
+    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
+        slot.place(self.call(request))
+    }
+}
+
+/// A [`Place`] whose futures may be kept without a borrow.
+pub(crate) trait Endpoint: Place {
+    /// As `place`. The service is called when the future is polled first.
     fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response>;
 }
 
 impl<S: Service + 'static> Endpoint for S {
-    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
-        slot.place(self.call(request))
-    }
-
     fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response> {
         slot.hold(async move { self.call(request).await })
     }
@@ -69,7 +73,7 @@ impl Service for Erased {
 }
 
 /// Calls `endpoint` with its future in a slot of the thread's stock.
-pub(crate) async fn place_in_stock(endpoint: &dyn Endpoint, request: Request) -> Response {
+pub(crate) async fn place_in_stock(endpoint: &dyn Place, request: Request) -> Response {
     let mut slot = StockSlot::take();
     endpoint.place(&mut slot.0, request).await
 }

@@ -6,7 +6,7 @@ use crate::request::Request;
 use crate::respond::IntoResponse;
 use crate::response::Response;
 use crate::route::{AUTOMATIC, Table};
-use crate::service::{Endpoint, Service, place_in_stock};
+use crate::service::{Endpoint, Place, Service, place_in_stock};
 use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION};
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
@@ -62,7 +62,7 @@ impl<S> Rendered<S> {
     }
 }
 
-impl<S: Service + 'static> Endpoint for Rendered<S> {
+impl<S: Service> Place for Rendered<S> {
     fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
         let Some(hook) = self.shared.hook.get() else {
             return slot.place(self.service.call(request));
@@ -71,7 +71,9 @@ impl<S: Service + 'static> Endpoint for Rendered<S> {
         let answer = self.service.call(request);
         slot.place(async move { render(&**hook, &head, answer.await) })
     }
+}
 
+impl<S: Service + 'static> Endpoint for Rendered<S> {
     fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response> {
         if self.shared.hook.get().is_none() {
             return slot.hold(async move { self.service.call(request).await });

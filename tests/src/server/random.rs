@@ -245,9 +245,8 @@ fn limits() -> Limits {
     Limits {
         first_byte_timeout: Duration::from_secs(8),
         head_timeout: Duration::from_secs(5),
-        body_grace: Duration::from_secs(3),
         idle_timeout: Duration::from_secs(6),
-        write_stall_timeout: Duration::from_secs(10),
+        rate_slack: Duration::from_secs(10),
         shutdown_timeout: Duration::from_secs(4),
         pending_output_bytes_max: 1_000,
         drain_bytes_max: 500,

@@ -21,7 +21,7 @@ fn limits() -> Limits {
     Limits {
         linger_timeout: Duration::from_secs(5),
         shutdown_timeout: Duration::from_secs(20),
-        body_grace: Duration::from_secs(30),
+        rate_slack: Duration::from_secs(30),
         ..Limits::default()
     }
 }

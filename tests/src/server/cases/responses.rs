@@ -80,7 +80,7 @@ pub async fn a_stream_that_fails_cuts_the_connection<B: Bench>(bench: &B) {
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     bench.calm();
     let mut short = limits();
-    short.write_stall_timeout = Duration::from_secs(2);
+    short.rate_slack = Duration::from_secs(2);
     let (server, shared) = begin_with(bench, short);
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
@@ -98,7 +98,7 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
 pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
     bench.calm();
     let mut short = limits();
-    short.write_stall_timeout = Duration::from_secs(2);
+    short.rate_slack = Duration::from_secs(2);
     let (server, _) = begin_with(bench, short);
     let mut peer = Peer::new(server.connect());
     let length = bench.large(if bench.is_virtual() { 150_000 } else { 3_000_000 });

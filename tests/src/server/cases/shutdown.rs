@@ -253,9 +253,8 @@ pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
     let limits = Limits {
         first_byte_timeout: ever,
         head_timeout: ever,
-        body_grace: ever,
+        rate_slack: ever,
         idle_timeout: ever,
-        write_stall_timeout: ever,
         lifetime_max: Some(ever),
         linger_timeout: ever,
         shutdown_timeout: ever,

@@ -1,4 +1,4 @@
-//! When to stop waiting: one alarm per connection on a coarse wheel.
+//! Alarms of one worker on a coarse wheel: one for each connection.
 //!
 //! Nearly all alarms are moved before they ring (each request moves its connection's), so moving one
 //! writes a number and nothing else; the wheel looks at it again when the old time has come.
@@ -79,11 +79,10 @@ impl Wheel {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets the alarm with this number ring at once.
-    pub(crate) fn ring(&self, number: u32) {
+    /// Wakes who waits with the alarm of this number, because something else has changed.
+    pub(crate) fn wake(&self, number: u32) {
         let mut inner = self.0.borrow_mut();
         let Some(entry) = inner.alarms.get_mut(number as usize) else { return };
-        entry.at = 0;
         let waker = entry.waker.take();
         drop(inner);
         if let Some(waker) = waker {
@@ -121,22 +120,22 @@ impl Wheel {
         self.0.borrow().is_stopped
     }
 
-    /// Rings what is due.
+    /// Rings what is due. Time that passed without a turn, for want of alarms or because the worker
+    /// was stopped, loses none.
     pub(crate) fn turn(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_at(now);
         let mut due = Vec::new();
-        // After a long sleep each slot need only be looked at once.
+        // After a long time each slot need only be looked at once.
         let from = inner.passed.max(now.saturating_sub(SLOTS as u32));
+        inner.passed = inner.passed.max(now);
         for tick in from + 1..=now {
             let slot = std::mem::take(&mut inner.slots[tick as usize % SLOTS]);
             inner.queued -= slot.len();
-            inner.passed = tick;
             for number in slot {
                 inner.look_at(number, tick, &mut due);
             }
         }
-        inner.passed = inner.passed.max(now);
         drop(inner);
         due.into_iter().for_each(Waker::wake);
     }
@@ -167,14 +166,18 @@ impl Inner {
         }
     }
 
+    /// Looks at a number that stood in the slot of `tick`.
     fn look_at(&mut self, number: u32, tick: u32, due: &mut Vec<Waker>) {
-        // The alarm may be gone, or a new one may have its number and stand in another slot.
+        // The alarm may be gone, or stand in another slot as well: it was moved, or a new one has its
+        // number.
         let Some(entry) = self.alarms.get_mut(number as usize) else { return };
-        if entry.queued_for != tick {
+        let is_here =
+            entry.queued_for != NEVER && entry.queued_for as usize % SLOTS == tick as usize % SLOTS;
+        if !is_here {
             return;
         }
         entry.queued_for = NEVER;
-        if entry.at <= tick {
+        if entry.at <= self.passed {
             due.extend(entry.waker.take());
         } else if entry.at != NEVER {
             self.queue(number);
@@ -312,6 +315,45 @@ mod tests {
         wheel.turn(TICK * (10 * SLOTS as u32));
         assert!(alarms.iter().all(rang));
         assert_eq!(wheel.next(), None);
+    }
+
+    #[test]
+    fn an_alarm_set_after_a_long_quiet_rings_at_its_time() {
+        for quiet in [1, 500, SLOTS as u32 - 1, SLOTS as u32, 2 * SLOTS as u32 + 3, 1 << 20] {
+            for wait in [1, 300, SLOTS as u32 - 1, SLOTS as u32, 3 * SLOTS as u32 + 1] {
+                let wheel = Wheel::new(4);
+                let early = wheel.alarm();
+                early.set(TICK);
+                wheel.turn(TICK);
+                // Nothing is queued, so nobody turns the wheel.
+                assert_eq!(wheel.next(), None);
+                let now = TICK * quiet;
+                let alarm = wheel.alarm();
+                alarm.set(now + TICK * wait);
+                assert!(!rang(&alarm), "quiet {quiet}, wait {wait}");
+                let mut time = now;
+                while let Some(next) = wheel.next() {
+                    assert!(!rang(&alarm), "quiet {quiet}, wait {wait}");
+                    time = time.max(next);
+                    wheel.turn(time);
+                }
+                assert!(rang(&alarm), "quiet {quiet}, wait {wait}");
+                assert_eq!(time, now + TICK * wait);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stop_of_the_worker_loses_no_alarm_that_was_set_after_it() {
+        let wheel = Wheel::new(4);
+        let (early, late) = (wheel.alarm(), wheel.alarm());
+        early.set(SECOND);
+        // Two minutes without a turn, then the connection moves its alarm before the wheel turns.
+        late.set(SECOND * 150);
+        wheel.turn(SECOND * 120);
+        assert!(rang(&early) && !rang(&late));
+        wheel.turn(SECOND * 150);
+        assert!(rang(&late));
     }
 
     #[test]

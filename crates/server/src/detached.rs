@@ -1,0 +1,54 @@
+//! Handlers that were promised to run to their end, after their connection is over.
+
+use crate::exchange::Exchange;
+use crate::worker::{Cut, Order, Worker};
+use peregrine_driver::Driver;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Lets the handler of `exchange` run to its end, `until` its route's timeout or an order to cut.
+/// `peer` and `born` are for the report.
+pub(crate) fn spawn<D: Driver>(
+    worker: &Rc<Worker<D>>,
+    mut exchange: Exchange,
+    until: Option<Duration>,
+    peer: String,
+    born: Duration,
+) {
+    let detached = worker.observed.detach();
+    let shared = Rc::clone(worker);
+    worker.driver.spawn(async move {
+        let (worker, _detached) = (shared, detached);
+        let _hold = worker.driver.hold();
+        let alarm = worker.wheel.alarm();
+        if let Some(until) = until {
+            alarm.set(until);
+        }
+        let is_cut = poll_fn(|context| {
+            if let Poll::Ready(outcome) = exchange.poll_response(context, &worker.pulse) {
+                if let Err(panicked) = outcome {
+                    let (message, request) = (panicked.0, asked(&exchange));
+                    tracing::error!(target: "peregrine", message, request, peer,
+                        "a handler panicked, whose peer had left");
+                }
+                return Poll::Ready(false);
+            }
+            if worker.order() >= Order::Cut {
+                return Poll::Ready(true);
+            }
+            alarm.poll(context).map(|()| false)
+        });
+        if is_cut.await {
+            let age = worker.driver.now().saturating_sub(born);
+            let request = Some(asked(&exchange));
+            worker.cut.borrow_mut().push(Cut { peer, request, age });
+        }
+        exchange.clear();
+    });
+}
+
+fn asked(exchange: &Exchange) -> String {
+    exchange.asked().map(ToString::to_string).unwrap_or_default()
+}

@@ -1,0 +1,124 @@
+//! Is the peer fast enough? One rule for content that is received and for responses that are sent.
+
+use std::time::Duration;
+
+/// The least rate of a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    /// Bytes a second; 0: any byte will do.
+    pub(crate) min: u64,
+    /// How far the peer may fall behind.
+    pub(crate) slack: Duration,
+}
+
+/// How much longer the peer may take, from the bytes that it moved while the server waited for it.
+///
+/// A peer begins with the whole slack. Waiting takes from it, second by second, and each byte gives
+/// back the time that it may take at the least rate; never more than the slack, so that a burst earns
+/// no right to be silent for longer. Time in which the server waits for something else does not count.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Bytes moved when it was looked at last.
+    count: u64,
+    /// Since when the present wait was not counted.
+    since: Option<Duration>,
+    /// Slack used up.
+    used: Duration,
+}
+
+impl Meter {
+    /// A meter that begins at `count` bytes.
+    pub(crate) fn new(count: u64) -> Self {
+        Self { count, ..Self::default() }
+    }
+
+    /// The server waits: until when, if no byte moves? `count` is what moved so far, ever.
+    pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
+        self.reckon(now, count, rate);
+        self.since = Some(now);
+        now.saturating_add(rate.slack.saturating_sub(self.used))
+    }
+
+    /// The server does not wait for the peer any more.
+    pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: Rate) {
+        self.reckon(now, count, rate);
+        self.since = None;
+    }
+
+    /// Is the slack used up?
+    pub(crate) fn is_late(&mut self, now: Duration, count: u64, rate: Rate) -> bool {
+        self.wait(now, count, rate) <= now
+    }
+
+    fn reckon(&mut self, now: Duration, count: u64, rate: Rate) {
+        if let Some(since) = self.since {
+            self.used = self.used.saturating_add(now.saturating_sub(since)).min(rate.slack);
+        }
+        let moved = count.saturating_sub(self.count);
+        self.count = count;
+        let earned = match (moved, rate.min) {
+            (0, _) => Duration::ZERO,
+            (_, 0) => rate.slack,
+            (moved, min) => Duration::from_secs_f64(moved as f64 / min as f64),
+        };
+        self.used = self.used.saturating_sub(earned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { min: 100, slack: Duration::from_secs(30) };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// The second at which a peer that moves `lump` bytes every `pause` seconds is late, in a day.
+    fn late_at(lump: u64, pause: u64, rate: Rate) -> Option<u64> {
+        let mut meter = Meter::default();
+        (0..86_400).find(|second| meter.is_late(seconds(*second), lump * (second / pause), rate))
+    }
+
+    #[test]
+    fn a_peer_at_the_least_rate_is_never_late_however_its_bytes_are_lumped() {
+        for pause in [1, 2, 10, 29] {
+            assert_eq!(late_at(100 * pause, pause, RATE), None, "every {pause} s");
+        }
+        assert_eq!(late_at(1_000_000, 29, RATE), None);
+    }
+
+    #[test]
+    fn a_silent_peer_is_late_after_the_slack() {
+        assert_eq!(late_at(0, 1, RATE), Some(30));
+        // After a burst as well.
+        assert_eq!(late_at(1_000_000, 50_000, RATE), Some(30));
+    }
+
+    #[test]
+    fn a_slow_peer_is_late_when_it_has_fallen_behind_by_the_slack() {
+        assert_eq!(late_at(50, 1, RATE), Some(60));
+        assert_eq!(late_at(90, 1, RATE), Some(300));
+    }
+
+    #[test]
+    fn without_a_rate_any_byte_will_do() {
+        let rate = Rate { min: 0, ..RATE };
+        assert_eq!(late_at(1, 29, rate), None);
+        assert_eq!(late_at(1, 31, rate), Some(30));
+    }
+
+    #[test]
+    fn time_in_which_the_server_does_not_wait_is_not_the_peers() {
+        let mut meter = Meter::default();
+        let mut now = seconds(0);
+        for _ in 0..20 {
+            meter.wait(now, 0, RATE);
+            now += seconds(1);
+            meter.pause(now, 0, RATE);
+            now += seconds(1000);
+        }
+        assert_eq!(meter.wait(now, 0, RATE), now + seconds(10));
+    }
+}

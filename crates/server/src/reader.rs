@@ -1,0 +1,88 @@
+//! What the peer sent and nobody has used yet.
+
+use crate::inbox::Inbox;
+use crate::stage::Stage;
+use bytes::Bytes;
+use peregrine_tls::Reject;
+use std::ops::Deref;
+
+/// The receiving half of a busy connection: plaintext, in order.
+#[derive(Debug)]
+pub(crate) struct Reader<C> {
+    inbox: Inbox<C>,
+    /// The peer ended its sending side.
+    is_ended: bool,
+    /// Bytes that were received, before any decryption.
+    received: u64,
+}
+
+impl<C: Deref<Target = [u8]>> Reader<C> {
+    pub(crate) fn new() -> Self {
+        Self { inbox: Inbox::new(), is_ended: false, received: 0 }
+    }
+
+    /// Takes what the driver received. What TLS has to say to that goes to `replies`.
+    ///
+    /// # Errors
+    /// The bytes are no TLS that the session accepts. An alert is in `replies`.
+    pub(crate) fn take(
+        &mut self,
+        chunk: C,
+        stage: &mut Stage,
+        replies: &mut Vec<u8>,
+    ) -> Result<(), Reject> {
+        self.received += chunk.len() as u64;
+        match stage {
+            Stage::Plain => {
+                self.inbox.push(chunk);
+                Ok(())
+            }
+            Stage::Tls(tls) => self.inbox.extend_by(|plain| tls.receive(&chunk, plain, replies)),
+        }
+    }
+
+    /// The peer ended its sending side.
+    pub(crate) fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Did the peer end its sending side, by TCP or by TLS?
+    pub(crate) fn is_ended(&self, stage: &Stage) -> bool {
+        self.is_ended || stage.is_closed()
+    }
+
+    /// Bytes received so far on this lease.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
+        self.inbox.unread()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inbox.is_empty()
+    }
+
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.inbox.consume(bytes);
+    }
+
+    /// All unread bytes without a copy, if their memory may be kept.
+    pub(crate) fn take_kept(
+        &mut self,
+        keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
+    ) -> Option<Bytes> {
+        self.inbox.take_kept(keep)
+    }
+
+    /// Gives the driver's buffer back before the connection waits.
+    pub(crate) fn settle(&mut self) {
+        self.inbox.settle();
+    }
+
+    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+        self.inbox.reset(keep_bytes_max);
+        (self.is_ended, self.received) = (false, 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! A worker's life: its listeners, its clock, and its end.
+
+use crate::accept;
+use crate::connection::Sessions;
+use crate::limits::Limits;
+use crate::observe::Observed;
+use crate::shutdown::{self, first_of};
+use crate::worker::{Order, Report, Worker};
+use peregrine_driver::Driver;
+use peregrine_tls::Tls;
+use peregrine_web::application::Application;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Refused requests and handshakes are told of once in so long, together.
+const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a worker listens on.
+#[derive(Debug)]
+pub struct Door<S> {
+    /// The bound socket.
+    pub socket: S,
+    /// Speak TLS on it.
+    pub tls: Option<Tls>,
+}
+
+/// Runs a worker until an order ends it. Work that requests left behind is waited for as
+/// [`Limits::background_timeout`] says; [`Driver::run`] goes on with that for blocking functions, and
+/// `observed` has their number only after it.
+///
+/// # Errors
+/// The driver cannot listen on one of the sockets.
+pub async fn run<D: Driver>(
+    driver: D,
+    doors: Vec<Door<D::Socket>>,
+    application: Application,
+    limits: Limits,
+    observed: Rc<Observed>,
+    orders: watch::Receiver<Order>,
+) -> std::io::Result<Report> {
+    shutdown::announce(&orders);
+    let worker = Rc::new(Worker::new(driver, application, limits, observed));
+    let sessions = Rc::new(Sessions::default());
+    for door in doors {
+        let listener = worker.driver.listen(door.socket)?;
+        let accepting = accept::run(Rc::clone(&worker), Rc::clone(&sessions), listener, door.tls);
+        worker.driver.spawn(accepting);
+    }
+    worker.driver.spawn(turn_wheel(Rc::clone(&worker)));
+    Ok(shutdown::run(worker, orders).await)
+}
+
+async fn turn_wheel<D: Driver>(worker: Rc<Worker<D>>) {
+    let mut told = None;
+    while !worker.wheel.is_stopped() {
+        let sooner = poll_fn(|context| worker.wheel.poll_sooner(context));
+        match worker.wheel.next() {
+            Some(at) => first_of(worker.driver.sleep_until(at), sooner).await,
+            None => sooner.await,
+        }
+        let now = worker.driver.now();
+        worker.wheel.turn(now);
+        if told.is_none_or(|told| now >= told + REFUSALS_PAUSE) && tell_refusals(&worker.observed) {
+            told = Some(now);
+        }
+    }
+    tell_refusals(&worker.observed);
+}
+
+/// One line for all requests and handshakes that were refused. False if there were none.
+fn tell_refusals(observed: &Observed) -> bool {
+    let refusals = observed.take_refusals();
+    if refusals.is_empty() {
+        return false;
+    }
+    let reasons: Vec<_> = refusals.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let reasons = reasons.join(", ");
+    tracing::info!(target: "peregrine", reasons,
+        "requests or handshakes were refused; the level DEBUG shows each");
+    true
+}

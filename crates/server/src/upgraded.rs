@@ -1,0 +1,134 @@
+//! A connection after HTTP: bytes both ways until one side is done (RFC 9110 §7.8).
+
+use crate::deadlines::Wait;
+use crate::ended::Ended;
+use crate::link::{For, Link, Turn};
+use bytes::Bytes;
+use http::HeaderMap;
+use peregrine_driver::Driver;
+use peregrine_web::body::BodyError;
+use peregrine_web::pipe::{Writer, pipe};
+use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The other protocol, and the two ways to and from it.
+pub(crate) struct Upgrade {
+    protocol: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// To the protocol, until the peer's end was handed on.
+    incoming: Option<Writer>,
+    /// From the protocol.
+    outgoing: Outgoing,
+}
+
+impl Upgrade {
+    /// Begins what the handler left to run. It is polled by the first turn.
+    pub(crate) fn new(upgrade: OnUpgrade) -> Self {
+        let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
+        let outgoing = Outgoing::default();
+        let io = Upgraded::new(reader, outgoing.clone());
+        Self {
+            protocol: Some(Box::pin(async move { upgrade.run(io).await })),
+            incoming: Some(writer),
+            outgoing,
+        }
+    }
+
+    /// Moves bytes both ways, and lets the protocol run.
+    pub(crate) fn turn<D: Driver>(
+        &mut self,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
+        let mut has_moved = false;
+        let bytes = self.receive(link, context, &mut has_moved);
+        if let Some(protocol) = &mut self.protocol {
+            let polled = catch_unwind(AssertUnwindSafe(|| protocol.as_mut().poll(context)));
+            match polled {
+                Ok(Poll::Pending) => {}
+                Ok(Poll::Ready(())) => self.drop_protocol(),
+                Err(_panic) => {
+                    let peer = &link.info.peer;
+                    tracing::error!(target: "peregrine", %peer, "an upgraded protocol panicked");
+                    self.drop_protocol();
+                    return Turn::linger(Ended::HandlerPanicked);
+                }
+            }
+        }
+        if link.io.writer.plain.is_empty()
+            && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
+        {
+            has_moved = true;
+        } else if self.protocol.is_none() && link.io.writer.plain.is_empty() {
+            return Turn::linger(Ended::Upgraded);
+        }
+        if has_moved {
+            self.begin_idling(link);
+        }
+        Turn::Wait(For { bytes, room: !link.io.writer.plain.is_empty() })
+    }
+
+    /// Hands what came to the protocol. Is there room for more?
+    fn receive<D: Driver>(
+        &mut self,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+        has_moved: &mut bool,
+    ) -> bool {
+        let Some(incoming) = &self.incoming else { return false };
+        let room = incoming.poll_room(context);
+        if room.is_pending() {
+            return false;
+        }
+        let unread = link.io.reader.unread();
+        if !unread.is_empty() {
+            *has_moved = true;
+            // A protocol that does not read any more loses what comes.
+            incoming.push(Bytes::copy_from_slice(unread));
+            let all = unread.len();
+            link.io.reader.consume(all);
+            // Who has woken the caller for room is asked again.
+            if incoming.poll_room(context).is_pending() {
+                return false;
+            }
+        }
+        if link.is_ended() {
+            if let Some(incoming) = self.incoming.take() {
+                incoming.finish(HeaderMap::new());
+            }
+            return false;
+        }
+        true
+    }
+
+    /// The connection is over: neither way goes on.
+    pub(crate) fn fail(&mut self) {
+        self.outgoing.close();
+        if let Some(incoming) = self.incoming.take() {
+            incoming.fail(BodyError::Disconnected);
+        }
+        self.drop_protocol();
+    }
+
+    fn begin_idling<D: Driver>(&self, link: &mut Link<'_, D>) {
+        if let Some(timeout) = link.worker.limits.upgraded_idle_timeout {
+            let until = link.worker.driver.now().saturating_add(timeout);
+            link.io.deadlines.set(Wait::Traffic, until);
+        }
+    }
+
+    fn drop_protocol(&mut self) {
+        let protocol = self.protocol.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(protocol))).is_err() {
+            tracing::error!(target: "peregrine", "the destructor of an upgraded protocol panicked");
+        }
+    }
+}
+
+impl Drop for Upgrade {
+    fn drop(&mut self) {
+        self.fail();
+    }
+}

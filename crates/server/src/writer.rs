@@ -1,0 +1,57 @@
+//! What the server has to say: one buffer that fills, and one with the driver.
+
+use crate::stage::Stage;
+use peregrine_driver::Stream;
+use peregrine_tls::SendError;
+
+/// The sending half of a busy connection.
+///
+/// Protocols write plaintext to `plain`. [`Writer::flush`] hands all of it to the driver at once, as
+/// soon as the driver is done with what it was given before.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    pub(crate) plain: Vec<u8>,
+    /// TLS records, and what the session says by itself.
+    pub(crate) records: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.records.is_empty()
+    }
+
+    /// Gives everything written to the driver, if it has sent what it was given before. Returns
+    /// whether something was given.
+    ///
+    /// # Errors
+    /// The TLS session cannot send.
+    pub(crate) fn flush<S: Stream>(
+        &mut self,
+        stream: &S,
+        stage: &mut Stage,
+    ) -> Result<bool, SendError> {
+        if self.is_empty() || !stream.is_sent() {
+            return Ok(false);
+        }
+        if let Stage::Tls(tls) = stage {
+            if !self.plain.is_empty() {
+                let encrypted = tls.session.send(&self.plain, &mut self.records);
+                self.plain.clear();
+                encrypted?;
+            }
+            stream.send(&mut self.records);
+        } else {
+            stream.send(&mut self.plain);
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+        for buffer in [&mut self.plain, &mut self.records] {
+            buffer.clear();
+            if buffer.capacity() > keep_bytes_max {
+                *buffer = Vec::new();
+            }
+        }
+    }
+}
