@@ -20,9 +20,9 @@ pub(crate) struct Rate {
 pub(crate) struct Meter {
     /// Bytes moved when it was looked at last.
     count: u64,
-    /// Since when the present wait was not counted.
-    since: Option<Duration>,
-    /// Slack used up.
+    /// The present wait: since when it was not counted, and when the slack will be used up.
+    waiting: Option<(Duration, Duration)>,
+    /// Slack used up before it.
     used: Duration,
 }
 
@@ -32,26 +32,23 @@ impl Meter {
         Self { count, ..Self::default() }
     }
 
-    /// The server waits: until when, if no byte moves? `count` is what moved so far, ever.
+    /// The server waits: until when, if no byte moves? `count` is what moved so far, ever. The time
+    /// may have passed.
     pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
-        self.reckon(now, count, rate);
-        self.since = Some(now);
-        now.saturating_add(rate.slack.saturating_sub(self.used))
+        if let Some((_, until)) = self.waiting
+            && count == self.count
+        {
+            return until;
+        }
+        self.pause(now, count, rate);
+        let until = now.saturating_add(rate.slack.saturating_sub(self.used));
+        self.waiting = Some((now, until));
+        until
     }
 
     /// The server does not wait for the peer any more.
     pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: Rate) {
-        self.reckon(now, count, rate);
-        self.since = None;
-    }
-
-    /// Is the slack used up?
-    pub(crate) fn is_late(&mut self, now: Duration, count: u64, rate: Rate) -> bool {
-        self.wait(now, count, rate) <= now
-    }
-
-    fn reckon(&mut self, now: Duration, count: u64, rate: Rate) {
-        if let Some(since) = self.since {
+        if let Some((since, _)) = self.waiting.take() {
             self.used = self.used.saturating_add(now.saturating_sub(since)).min(rate.slack);
         }
         let moved = count.saturating_sub(self.count);
@@ -62,6 +59,11 @@ impl Meter {
             (moved, min) => Duration::from_secs_f64(moved as f64 / min as f64),
         };
         self.used = self.used.saturating_sub(earned);
+    }
+
+    /// Is the slack used up?
+    pub(crate) fn is_late(&mut self, now: Duration, count: u64, rate: Rate) -> bool {
+        self.wait(now, count, rate) <= now
     }
 }
 
@@ -107,6 +109,15 @@ mod tests {
         let rate = Rate { min: 0, ..RATE };
         assert_eq!(late_at(1, 29, rate), None);
         assert_eq!(late_at(1, 31, rate), Some(30));
+    }
+
+    #[test]
+    fn the_time_stands_still_while_nothing_moves() {
+        let mut meter = Meter::default();
+        let until = meter.wait(seconds(1), 0, RATE);
+        for now in 2..100 {
+            assert_eq!(meter.wait(seconds(now), 0, RATE), until);
+        }
     }
 
     #[test]
