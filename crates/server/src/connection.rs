@@ -344,6 +344,11 @@ impl<D: Driver> Connection<D> {
                     if what.room {
                         return Poll::Ready(Event::Woken);
                     }
+                    if !what.bytes
+                        && let Poll::Ready(Err(error)) = self.stream.poll_sent(context)
+                    {
+                        return Poll::Ready(Event::Broken(error.kind()));
+                    }
                 }
             }
         }

@@ -145,10 +145,8 @@ impl Http1 {
                 self.respond(Ok(respond::handler_late().into_response()), protocol, link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
-            (Wait::Probe, _) => {
-                self.probe(protocol, link);
-                Turn::Again
-            }
+            // The turn sends the next one.
+            (Wait::Probe, _) => Turn::Again,
             _ => Turn::Again,
         }
     }
@@ -358,9 +356,9 @@ impl Http1 {
             Fed::Over if link.is_ended() => {
                 // A probe would stand in the middle of a response that has begun: what is written
                 // next finds out.
-                if self.can_probe && matches!(self.step, Step::Handler) {
-                    let first = link.worker.driver.now().saturating_add(self.probe_pause);
-                    link.io.deadlines.begin(Wait::Probe, first);
+                let is_probed = link.io.deadlines.of(Wait::Probe).is_some();
+                if self.can_probe && !is_probed && matches!(self.step, Step::Handler) {
+                    self.probe(protocol, link);
                 }
                 Turn::Wait(For::default())
             }
@@ -701,9 +699,9 @@ impl Http1 {
     /// to read it, it comes back as a reset.
     fn probe<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) {
         protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
-        self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);
         let next = link.worker.driver.now().saturating_add(self.probe_pause);
         link.io.deadlines.set(Wait::Probe, next);
+        self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);
     }
 
     /// Answers a broken rule.
