@@ -43,6 +43,8 @@ macro_rules! contract {
             sending::finishing_waits_for_a_dropped_send,
             sending::a_slow_reader_holds_the_sender_back,
             sending::a_send_to_a_closed_peer_fails_in_the_end,
+            sending::a_failed_send_wakes_who_receives,
+            sending::each_direction_remembers_the_last_waker_only,
             sending::a_dropped_stream_closes_the_connection,
             sending::a_send_fails_after_the_end_was_sent,
             accepting::a_dropped_accept_loses_no_connection,
@@ -97,6 +99,11 @@ macro_rules! contract_kernel {
                 kernel::blocking_functions_that_wait_for_a_thread_begin,
                 kernel::blocking_functions_without_an_end_hold_no_worker,
                 receiving::small_messages_get_through_beside_floods,
+            );
+            #[cfg(unix)]
+            $crate::contract!(
+                @tests kernel_unix, $crate::Kernel::<$driver>::unix();
+                kernel::a_peer_that_reads_no_more_breaks_the_connection,
             );
         }
     };

@@ -1,7 +1,11 @@
 //! What needs a real kernel, or threads.
 
+use std::future::pending;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
@@ -97,6 +101,33 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
         waking.abort();
     });
     worker.expect("the driver starts");
+}
+
+/// A peer that ends its receiving side makes sends fail. Who waits for bytes would wait for ever: the
+/// kernel tells of this the sender only.
+#[cfg(unix)]
+pub fn a_peer_that_reads_no_more_breaks_the_connection<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    kernel.check(async |driver: D| {
+        let (listener, place) = kernel.listen(&driver);
+        let Place::Unix(path) = place else { panic!("this case is about Unix sockets") };
+        let peer = UnixStream::connect(path).expect("the server listens");
+        let stream = Rc::new(accept(&listener).await);
+        let sender = Rc::clone(&stream);
+        let timer = driver.clone();
+        driver.spawn(async move {
+            pause(&timer, A_WHILE).await;
+            peer.shutdown(Shutdown::Read).expect("the connection stands");
+            sender.send(&mut b"anyone there?".to_vec());
+            assert!(sender.sent().await.is_err(), "nobody reads");
+            pending::<()>().await;
+            drop(peer);
+        });
+        assert!(stream.recv().await.is_err(), "a send failed");
+        assert!(stream.recv().await.is_err(), "it still is so");
+    });
 }
 
 /// Connections, bytes and timers wake a worker that holds nothing.
