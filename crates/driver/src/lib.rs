@@ -1,4 +1,4 @@
-//! The contract between the server and the kernel: traits, and a count that drivers share.
+//! The contract between the server and the kernel: traits, and what drivers share.
 //!
 //! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
 //! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
@@ -19,7 +19,7 @@
 
 mod threads;
 
-pub use threads::Threads;
+pub use threads::{Functions, Threads};
 
 use std::fmt;
 use std::future::{Future, poll_fn};
