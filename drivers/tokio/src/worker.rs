@@ -10,7 +10,7 @@ use peregrine_driver::{Counters, Driver, Functions, Options, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
 use crate::listener::Listener;
-use crate::pin::pin_thread;
+use crate::pin::Pinned;
 use crate::pool::Pool;
 use crate::stream::Stream;
 
@@ -68,9 +68,7 @@ impl Driver for Tokio {
         M: FnOnce(Self) -> F,
         F: Future,
     {
-        if let Some(cpu) = options.cpu {
-            pin_thread(cpu)?;
-        }
+        let _pinned = options.cpu.map(Pinned::to).transpose()?;
         let functions = Functions::default();
         let (started, stopped) = (functions.threads(), functions.threads());
         let runtime = Builder::new_current_thread()

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
+use std::time::Duration;
 
 use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_tokio::Tokio;
@@ -92,19 +93,57 @@ fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_worker_can_be_pinned_and_a_missing_cpu_is_an_error() {
-    let allowed = rustix::thread::sched_getaffinity(None).expect("the kernel tells");
-    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
-    let options = Options { cpu, ..Options::default() };
-    let pinned = std::thread::spawn(move || {
-        Tokio::run(&options, async |_| rustix::thread::sched_getaffinity(None))
+fn workers_are_pinned_to_the_cpus_that_the_process_may_use_counted_around() {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let cpus = |set: &CpuSet| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+    let usable: Vec<usize> = cpus(&sched_getaffinity(None).expect("the kernel tells"));
+    let count = usable.len();
+    for number in [0, 1, count - 1, count, 3 * count + 1, usize::MAX] {
+        let options = Options { cpu: Some(number), ..Options::default() };
+        let pinned: Vec<usize> = Tokio::run(&options, async |_| sched_getaffinity(None))
             .expect("the runtime starts")
-            .expect("the kernel tells")
-            .count()
-    });
-    assert_eq!(pinned.join().expect("the worker is well"), 1);
-    for cpu in [usize::MAX, 1023] {
-        let options = Options { cpu: Some(cpu), ..Options::default() };
-        assert!(Tokio::run(&options, async |_| ()).is_err());
+            .map(|set| cpus(&set))
+            .expect("the kernel tells");
+        assert_eq!(pinned, [usable[number % count]]);
+        let after: Vec<usize> = cpus(&sched_getaffinity(None).expect("the kernel tells"));
+        assert_eq!(after, usable, "the thread is not the worker's any more");
     }
+    // A process that was bound to one CPU has no other.
+    std::thread::spawn(move || {
+        let mut last = CpuSet::new();
+        last.set(usable[count - 1]);
+        rustix::thread::sched_setaffinity(None, &last).expect("the thread may use it");
+        let options = Options { cpu: Some(0), ..Options::default() };
+        let pinned = Tokio::run(&options, async |_| sched_getaffinity(None));
+        assert!(pinned.expect("the runtime starts").expect("the kernel tells") == last);
+    })
+    .join()
+    .expect("the worker is well");
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    let (socket, address) = bind();
+    let client = TcpStream::connect(address).expect("the server listens");
+    Tokio::run(&Options::default(), async |driver: Tokio| {
+        let listener = driver.listen(socket).expect("the socket listens");
+        let stream = listener.accept().await.expect("a client waits");
+        driver.spawn(async move { drop(stream.recv().await) });
+        driver.spawn(async move { drop(listener.accept().await) });
+        let timer = driver.clone();
+        driver.spawn(async move { timer.sleep_until(Duration::from_secs(600)).await });
+        // Far beyond any rhythm of a driver; only the number of turns counts.
+        let (wake, woken) = tokio::sync::oneshot::channel();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(2));
+            wake.send(()).expect("the worker waits");
+        });
+        let before = driver.counters().enters;
+        woken.await.expect("the other thread wakes us");
+        let turns = driver.counters().enters - before;
+        assert!(turns <= 5, "{turns} turns with nothing to do");
+        other.join().expect("the other thread is well");
+    })
+    .expect("the runtime starts");
+    drop(client);
 }
