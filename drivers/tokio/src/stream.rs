@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use peregrine_driver::Address;
+use peregrine_driver::{Address, Open};
 
 use crate::connection::Connection;
 use crate::output::Output;
@@ -20,6 +20,8 @@ pub struct Stream {
 /// A connection's state, in a place that a send in the background can reach.
 pub(crate) struct Shared {
     pub(crate) connection: RefCell<Connection>,
+    /// Counts for the listener.
+    _open: Open,
     pub(crate) worker: Rc<Worker>,
     pub(crate) output: Output,
     /// How the connection broke, in either direction. The kernel tells only once.
@@ -37,9 +39,10 @@ pub(crate) struct Shared {
 const LARGE_BYTES: usize = 64 * 1024;
 
 impl Stream {
-    pub(crate) fn new(connection: Connection, worker: Rc<Worker>) -> Self {
+    pub(crate) fn new(connection: Connection, open: Open, worker: Rc<Worker>) -> Self {
         let shared = Shared {
             connection: RefCell::new(connection),
+            _open: open,
             worker,
             output: Output::default(),
             broken: Cell::new(None),
