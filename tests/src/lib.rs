@@ -43,6 +43,8 @@ macro_rules! contract {
             sending::finishing_waits_for_a_dropped_send,
             sending::a_slow_reader_holds_the_sender_back,
             sending::a_send_to_a_closed_peer_fails_in_the_end,
+            sending::a_failed_send_wakes_who_receives,
+            sending::each_direction_remembers_the_last_waker_only,
             sending::a_dropped_stream_closes_the_connection,
             sending::a_send_fails_after_the_end_was_sent,
             accepting::a_dropped_accept_loses_no_connection,
@@ -96,7 +98,23 @@ macro_rules! contract_kernel {
                 kernel::blocking_functions_are_outlasted,
                 kernel::blocking_functions_that_wait_for_a_thread_begin,
                 kernel::blocking_functions_without_an_end_hold_no_worker,
+                kernel::nobody_new_gets_in_after_refusing,
+                kernel::a_reset_reaches_the_peer,
+                kernel::progress_follows_a_peer_that_reads_little,
+                kernel::a_peer_that_does_not_read_costs_little,
+                kernel::a_shared_listener_stays_as_it_was,
                 receiving::small_messages_get_through_beside_floods,
+                sharing::workers_that_share_a_listener_share_its_connections,
+                sharing::workers_that_share_a_listener_take_a_crowd,
+                sharing::a_blocked_worker_keeps_no_connection_from_the_others,
+            );
+            #[cfg(unix)]
+            $crate::contract!(
+                @tests kernel_unix, $crate::Kernel::<$driver>::unix();
+                kernel::a_peer_that_reads_no_more_breaks_the_connection,
+                sharing::workers_that_share_a_listener_share_its_connections,
+                sharing::workers_that_share_a_listener_take_a_crowd,
+                sharing::a_blocked_worker_keeps_no_connection_from_the_others,
             );
         }
     };

@@ -1,4 +1,4 @@
-//! The contract between the server and the kernel: traits, and a count that drivers share.
+//! The contract between the server and the kernel: traits, and what drivers share.
 //!
 //! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
 //! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
@@ -17,9 +17,11 @@
 //! Start with [`Driver`], then [`Stream`].
 #![forbid(unsafe_code)]
 
+mod share;
 mod threads;
 
-pub use threads::Threads;
+pub use share::{Open, Share};
+pub use threads::{Functions, Threads};
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -112,8 +114,12 @@ pub trait Listener: 'static {
     /// stay in the backlog.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// From now on the kernel lets nobody begin a connection here, where it can be told so. Those
-    /// that have begun are still to be accepted. The default changes nothing.
+    /// From now on the kernel lets nobody begin a connection here, where it can be told so: TCP on
+    /// Linux. Those that have begun are still to be accepted. The default changes nothing.
+    ///
+    /// The *socket* is told, for good: nobody who has it as well, another worker or another process,
+    /// gets a new connection from it. It is for sockets that close soon, and that nobody handed over
+    /// or will be handed.
     fn refuse_new(&self) {}
 }
 
@@ -221,6 +227,10 @@ impl fmt::Display for Address {
 }
 
 /// A bound, listening socket of this machine, as the drivers that use the kernel take it.
+///
+/// Several workers, and others, may listen with duplicates of one socket. They share its options and
+/// flags: drivers may set `O_NONBLOCK`, for every duplicate, and none clears it. Whoever keeps a
+/// duplicate to accept from accepts as from a socket that does not block.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP.

@@ -1,7 +1,18 @@
-//! The threads on which a worker's blocking functions run, counted.
+//! The threads on which a worker's blocking functions run, counted, and how a worker that ends waits
+//! for them.
 
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
+
+use crate::Driver;
+
+/// How long idle blocking threads may take to end. What is left after it runs a function.
+const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
 
 /// How often somebody who waits for threads to end is asked whether to go on.
 const GRAIN: Duration = Duration::from_millis(10);
@@ -64,6 +75,78 @@ impl Threads {
     fn alive(&self) -> MutexGuard<'_, usize> {
         // A number is whole whoever panicked.
         self.0.alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A worker's blocking functions, at its end: [`Driver::outlast`] for drivers that host tokio.
+#[derive(Default)]
+pub struct Functions {
+    threads: Threads,
+    /// Tells whether to wait for so many of them.
+    patience: RefCell<Option<Patience>>,
+}
+
+type Patience = Box<dyn FnMut(usize) -> bool>;
+
+impl Functions {
+    /// The count of the threads, for the runtime to keep.
+    #[must_use]
+    pub fn threads(&self) -> Threads {
+        self.threads.clone()
+    }
+
+    /// Lets the end wait for as long as `is_patient` says.
+    pub fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
+        self.patience.replace(Some(Box::new(is_patient)));
+    }
+
+    /// Lets functions begin that were spawned and have not: tokio drops those when it shuts down.
+    /// They begin in their order, so that all others have when a last one has, which `spawn_last`
+    /// spawns. The driver still runs.
+    pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
+        if self.threads.is_empty() {
+            return;
+        }
+        let _hold = driver.hold();
+        let mut last = pin!(spawn_last());
+        loop {
+            let mut timer = pin!(driver.sleep_until(driver.now() + IDLE_THREADS_END_MAX));
+            let has_begun = poll_fn(|context| match last.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending => timer.as_mut().poll(context).map(|()| false),
+            });
+            // With as many functions in progress as there may be threads, nothing begins.
+            if has_begun.await || !self.is_patient() {
+                return;
+            }
+        }
+    }
+
+    fn is_patient(&self) -> bool {
+        // Whoever is asked may call `outlast` again.
+        let Some(mut is_patient) = self.patience.take() else { return false };
+        let waits = is_patient(self.threads.count());
+        self.patience.borrow_mut().get_or_insert(is_patient);
+        waits
+    }
+
+    /// Calls `end`, which shuts the runtime down and waits at most that long for its threads, then
+    /// waits for what still runs as long as the patience lasts. Who was told to wait for nothing
+    /// does not.
+    pub fn end(&self, end: impl FnOnce(Duration)) {
+        match self.patience.take() {
+            None => end(Duration::ZERO),
+            Some(mut patience) => {
+                end(IDLE_THREADS_END_MAX);
+                self.threads.outlast(&mut patience);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Functions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Functions").field("threads", &self.threads).finish_non_exhaustive()
     }
 }
 

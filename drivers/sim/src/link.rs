@@ -103,6 +103,8 @@ impl Link {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
             if pipe.taken < pipe.queued || pipe.source == Source::Ending {
+                // The contract remembers the last caller only.
+                pipe.senders.clear();
                 pipe.wait_to_send(context.waker());
                 return Poll::Pending;
             }

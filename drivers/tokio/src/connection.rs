@@ -1,11 +1,13 @@
 //! One accepted socket of either family, behind one set of polls.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Read};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use peregrine_driver::Address;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(unix)]
@@ -51,6 +53,11 @@ impl Connection {
         }
     }
 
+    /// Reads what the kernel has, without waiting and without asking the runtime first.
+    pub(crate) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self.socket()).read(buffer)
+    }
+
     /// Waits until a read is worth trying.
     pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
@@ -84,12 +91,16 @@ impl Connection {
 
     /// Lets closing reset the connection. Where that cannot be set, it is closed in order.
     pub(crate) fn reset_on_drop(&self) {
-        let at_once = Some(std::time::Duration::ZERO);
-        let _ = match self {
-            Self::Tcp(socket) => socket2::SockRef::from(socket).set_linger(at_once),
+        let _ = self.socket().set_linger(Some(Duration::ZERO));
+    }
+
+    /// The socket, for what the runtime has no call for.
+    fn socket(&self) -> SockRef<'_> {
+        match self {
+            Self::Tcp(socket) => SockRef::from(socket),
             #[cfg(unix)]
-            Self::Unix(socket) => socket2::SockRef::from(socket).set_linger(at_once),
-        };
+            Self::Unix(socket) => SockRef::from(socket),
+        }
     }
 
     /// The peer's end, asked from the kernel: an idle connection does not keep it.

@@ -1,20 +1,33 @@
 //! Accepts connections.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
+use std::mem::replace;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
-use peregrine_driver::Socket;
+use peregrine_driver::{Share, Socket};
+use socket2::SockRef;
 use tokio::net::TcpListener;
 #[cfg(unix)]
 use tokio::net::UnixListener;
+use tokio::task::coop::has_budget_remaining;
 
 use crate::connection::Connection;
 use crate::stream::Stream;
 use crate::worker::{Worker, increment};
 
+/// Bytes beyond those in flight that the kernel takes for a TCP connection, where it can be told.
+/// What it takes grows with what the peer takes then, and a peer that does not read costs little.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NOT_SENT_BYTES_MAX: u32 = 64 * 1024;
+
 /// A listening socket of one worker. The kernel closes what is in its backlog when it is dropped.
 pub struct Listener {
     source: Source,
+    share: Share,
+    elders: Cell<Elders>,
     worker: Rc<Worker>,
 }
 
@@ -24,14 +37,33 @@ enum Source {
     Unix(UnixListener),
 }
 
+/// Connections that were in the backlog before the listening socket got the options which others
+/// inherit. None of them is left when the backlog was empty once.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Unknown | Some | a connection was accepted, which may be one |
+/// | Some | None | there is no further one |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Elders {
+    Unknown,
+    Some,
+    None,
+}
+
+/// Whether accepted sockets have the options of the listening one.
+const INHERITS: bool = cfg!(any(target_os = "linux", target_os = "android"));
+
 impl Listener {
     pub(crate) fn new(socket: Socket, worker: Rc<Worker>) -> io::Result<Self> {
+        let share = Share::of(&socket)?;
+        // Registering with the runtime asks for sockets that do not block.
         let source = match socket {
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                // A reply must not wait for the peer's delayed acknowledgement. Linux hands this
-                // option on to every accepted socket, which saves a call per connection.
-                socket2::SockRef::from(&listener).set_tcp_nodelay(true)?;
+                // On Linux accepted sockets have the options of the listening one, which saves calls
+                // for each of them.
+                prepare(SockRef::from(&listener))?;
                 Source::Tcp(TcpListener::from_std(listener)?)
             }
             #[cfg(unix)]
@@ -40,7 +72,42 @@ impl Listener {
                 Source::Unix(UnixListener::from_std(listener)?)
             }
         };
-        Ok(Self { source, worker })
+        Ok(Self { source, share, elders: Cell::new(Elders::Unknown), worker })
+    }
+
+    /// The next connection, or nothing after a wake-up: whose turn it is may have changed.
+    async fn look(&self) -> Option<io::Result<Connection>> {
+        let mut has_slept = false;
+        poll_fn(|context| match replace(&mut has_slept, true) {
+            true => Poll::Ready(None),
+            false => self.poll_accept(context).map(Some),
+        })
+        .await
+    }
+
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
+        let accepted = match &self.source {
+            Source::Tcp(listener) => {
+                listener.poll_accept(context).map_ok(|(socket, _)| Connection::Tcp(socket))
+            }
+            #[cfg(unix)]
+            Source::Unix(listener) => {
+                listener.poll_accept(context).map_ok(|(socket, _)| Connection::Unix(socket))
+            }
+        };
+        if accepted.is_pending() {
+            self.share.found_none();
+            // A task that has used up its turn waits though there may be more.
+            if self.elders.get() == Elders::Some && has_budget_remaining() {
+                self.elders.set(Elders::None);
+            }
+        }
+        let accepted = ready!(accepted);
+        if self.elders.get() == Elders::Unknown {
+            self.elders.set(Elders::Some);
+        }
+        increment(&self.worker.figures.calls);
+        Poll::Ready(accepted)
     }
 }
 
@@ -48,31 +115,52 @@ impl peregrine_driver::Listener for Listener {
     type Stream = Stream;
 
     async fn accept(&self) -> io::Result<Stream> {
-        let accepted = match &self.source {
-            Source::Tcp(listener) => match listener.accept().await {
-                Ok((socket, _)) => prepare(&socket).map(|()| Connection::Tcp(socket)),
-                Err(error) => Err(error),
-            },
-            #[cfg(unix)]
-            Source::Unix(listener) => {
-                listener.accept().await.map(|(socket, _)| Connection::Unix(socket))
+        let connection = loop {
+            if let Some(moment) = self.share.moment() {
+                tokio::time::sleep(moment).await;
+            }
+            if let Some(accepted) = self.look().await {
+                break accepted?;
             }
         };
-        increment(&self.worker.figures.calls);
-        let connection = accepted?;
+        if let Connection::Tcp(socket) = &connection
+            && (!INHERITS || self.elders.get() != Elders::None)
+        {
+            // It fails only if the peer is gone, which shows at the first receive.
+            let _ = prepare(SockRef::from(socket));
+        }
         increment(&self.worker.figures.accepted);
-        Ok(Stream::new(connection, Rc::clone(&self.worker)))
+        Ok(Stream::new(connection, self.share.accepted(), Rc::clone(&self.worker)))
+    }
+
+    /// Where a filter cannot be had (Unix sockets, other systems than Linux), nothing changes.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn refuse_new(&self) {
+        if let Source::Tcp(listener) = &self.source {
+            let _ = SockRef::from(listener).attach_filter(&WITHOUT_SYN);
+        }
     }
 }
 
-/// Sets what the listening socket does not hand on.
-#[cfg(target_os = "linux")]
-fn prepare(_socket: &tokio::net::TcpStream) -> io::Result<()> {
+/// Sets the options of a TCP connection on its own or on its listening socket.
+fn prepare(socket: SockRef<'_>) -> io::Result<()> {
+    // A reply must not wait for the peer's delayed acknowledgement.
+    socket.set_tcp_nodelay(true)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    socket.set_tcp_notsent_lowat(NOT_SENT_BYTES_MAX)?;
     Ok(())
 }
 
-/// Sets what the listening socket does not hand on.
-#[cfg(not(target_os = "linux"))]
-fn prepare(socket: &tokio::net::TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)
-}
+/// Lets pass every segment that begins no connection: SYN without ACK. Those of handshakes in
+/// progress come to the listening socket too.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const WITHOUT_SYN: [socket2::SockFilter; 5] = [
+    // The flags: byte 13 of the TCP header (RFC 9293 3.1), with which the data begins here.
+    socket2::SockFilter::new(0x30, 0, 0, 13),
+    // SYN and ACK of them.
+    socket2::SockFilter::new(0x54, 0, 0, 0x12),
+    // SYN alone goes on to the next line, all else to the one after it.
+    socket2::SockFilter::new(0x15, 0, 1, 0x02),
+    socket2::SockFilter::new(0x06, 0, 0, 0),
+    socket2::SockFilter::new(0x06, 0, 0, u32::MAX),
+];

@@ -1,17 +1,20 @@
 //! The sending side of a connection.
 //!
-//! A send is written at once, as far as the kernel takes it. What it does not take is kept, and a
+//! A send is written at once, as far as the kernel takes it: a send that it takes whole leaves its
+//! memory where it was, and costs no task and no waker. What the kernel does not take is kept, and a
 //! task writes it in the background; bytes of later sends go behind it.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::AbortHandle;
+use tokio::task::coop::unconstrained;
 
-use crate::stream::Shared;
+use crate::stream::{Shared, remember};
 use crate::worker::{Worker, increment};
 
 /// The state of one connection's sending side.
@@ -45,8 +48,20 @@ struct Left {
     task: Option<AbortHandle>,
 }
 
+impl Left {
+    /// Adds the bytes of `out`. What is written makes room for them as soon as moving the rest costs
+    /// no more than writing it did: a queue that is never empty does not grow for ever.
+    fn append(&mut self, out: &mut Vec<u8>) {
+        if self.written >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+        self.bytes.append(out);
+    }
+}
+
 impl Output {
-    /// Ends the background task: the connection is being closed.
+    /// Ends the background task, and drops what it had to write.
     pub(crate) fn abandon(&self) {
         if let Some(left) = self.left.take()
             && let Some(task) = left.task
@@ -57,6 +72,11 @@ impl Output {
 
     pub(crate) fn is_written(&self) -> bool {
         self.left.borrow().is_none()
+    }
+
+    /// Wakes who waits for everything to be written.
+    pub(crate) fn wake(&self) {
+        self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
     pub(crate) fn progress(&self) -> u64 {
@@ -74,49 +94,59 @@ impl Shared {
         if self.broken.get().is_some() || output.end.get() != End::Open {
             out.clear();
         } else if let Some(left) = &mut *output.left.borrow_mut() {
-            left.bytes.append(out);
+            left.append(out);
         } else {
-            let mut context = Context::from_waker(Waker::noop());
-            let mut written = 0;
-            if self.poll_write(&mut context, out, &mut written).is_pending() {
-                let left = Left { bytes: std::mem::take(out), written, task: None };
-                self.leave(left);
-            }
-            out.clear();
+            self.write_now(out);
         }
     }
 
-    /// Writes what is beyond the first `written` of `bytes`. A failure is kept in `broken`.
-    fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8], written: &mut usize) -> Poll<()> {
+    /// Writes as much of `out` as the kernel takes, leaves the rest to the background, and `out`
+    /// empty.
+    fn write_now(self: &Rc<Self>, out: &mut Vec<u8>) {
+        let mut written = 0;
+        let write = poll_fn(|context| self.poll_write(context, out, &mut written));
+        // A task that has used up its turn sends all the same: it would have to wait for a task.
+        let write = pin!(unconstrained(write));
+        match write.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => self.break_off(error.kind()),
+            Poll::Pending => {
+                self.leave(Left { bytes: std::mem::take(out), written, task: None });
+            }
+        }
+        out.clear();
+    }
+
+    /// Writes what is beyond the first `written` of `bytes`.
+    fn poll_write(
+        &self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+        written: &mut usize,
+    ) -> Poll<io::Result<()>> {
         let mut connection = self.connection.borrow_mut();
         while *written < bytes.len() {
             let wrote = ready!(connection.poll_write(context, &bytes[*written..]));
             increment(&self.worker.figures.calls);
             match wrote {
-                Ok(0) => {
-                    self.break_off(io::ErrorKind::WriteZero.into());
-                    break;
-                }
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
                     *written += count;
                     let taken = &self.output.taken;
                     taken.set(taken.get() + count as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.break_off(error);
-                    break;
-                }
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        Poll::Ready(())
+        Poll::Ready(Ok(()))
     }
 
     /// Has `left` written in the background.
     fn leave(self: &Rc<Self>, left: Left) {
         // Without a runtime the worker has ended, and its connections with it.
         if tokio::runtime::Handle::try_current().is_err() {
-            return;
+            return self.break_off(io::ErrorKind::NotConnected);
         }
         *self.output.left.borrow_mut() = Some(Box::new(left));
         let task = tokio::task::spawn_local(write_left(self)).abort_handle();
@@ -128,15 +158,23 @@ impl Shared {
     /// Writes what is left, then ends our side if that was asked for.
     fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
         let output = &self.output;
-        if let Some(left) = &mut *output.left.borrow_mut() {
-            let Left { bytes, written, .. } = &mut **left;
-            ready!(self.poll_write(context, bytes, written));
-        }
+        let written = match &mut *output.left.borrow_mut() {
+            Some(left) => {
+                let Left { bytes, written, .. } = &mut **left;
+                ready!(self.poll_write(context, bytes, written))
+            }
+            None => Ok(()),
+        };
         output.left.take();
-        if output.end.get() != End::Open && self.broken.get().is_none() {
-            self.shut_down();
+        match written {
+            Err(error) => self.break_off(error.kind()),
+            Ok(()) => {
+                if output.end.get() != End::Open {
+                    self.shut_down();
+                }
+                output.wake();
+            }
         }
-        output.waiting.take().into_iter().for_each(Waker::wake);
         Poll::Ready(())
     }
 
@@ -150,7 +188,7 @@ impl Shared {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if output.left.borrow().is_some() {
-            output.waiting.set(Some(context.waker().clone()));
+            remember(&output.waiting, context);
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
@@ -167,10 +205,12 @@ impl Shared {
     }
 
     fn shut_down(&self) {
-        let mut context = Context::from_waker(Waker::noop());
-        let finished = self.connection.borrow_mut().poll_finish(&mut context);
-        if let Poll::Ready(Err(error)) = finished {
-            self.break_off(error);
+        if self.broken.get().is_none() {
+            let mut context = Context::from_waker(Waker::noop());
+            let finished = self.connection.borrow_mut().poll_finish(&mut context);
+            if let Poll::Ready(Err(error)) = finished {
+                self.break_off(error.kind());
+            }
         }
         if self.output.end.get() == End::Asked {
             self.output.end.set(End::Sent);

@@ -1,25 +1,53 @@
 //! Binds the worker's thread to one CPU, where the system has a call for that.
 
-use std::io;
-
-/// Binds the calling thread to `cpu`.
-///
-/// # Errors
-/// There is no such CPU, or the process may not use it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn pin_thread(cpu: usize) -> io::Result<()> {
-    use rustix::thread::{CpuSet, sched_setaffinity};
+mod system {
+    use std::io;
 
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no CPU has this number"));
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    /// The calling thread is bound to one CPU until this is dropped.
+    pub(crate) struct Pinned {
+        before: CpuSet,
     }
-    let mut only = CpuSet::new();
-    only.set(cpu);
-    Ok(sched_setaffinity(None, &only)?)
+
+    impl Pinned {
+        /// Binds the calling thread to the CPU with this number among those that it may use, counted
+        /// around. It may use those of the process, unless somebody bound it before.
+        ///
+        /// # Errors
+        /// The kernel does not tell, or refuses.
+        pub(crate) fn to(number: usize) -> io::Result<Self> {
+            let before = sched_getaffinity(None)?;
+            let usable = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu));
+            let count = usize::try_from(before.count()).unwrap_or_default().max(1);
+            let mut only = CpuSet::new();
+            usable.skip(number % count).take(1).for_each(|cpu| only.set(cpu));
+            sched_setaffinity(None, &only)?;
+            Ok(Self { before })
+        }
+    }
+
+    impl Drop for Pinned {
+        fn drop(&mut self) {
+            // It fails only if these CPUs are gone. Then the kernel has chosen others.
+            let _ = sched_setaffinity(None, &self.before);
+        }
+    }
 }
 
-/// Does nothing: this system offers no such call that is worth a dependency.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn pin_thread(_cpu: usize) -> io::Result<()> {
-    Ok(())
+mod system {
+    use std::io;
+
+    /// Nothing: this system offers no such call that is worth a dependency.
+    pub(crate) struct Pinned;
+
+    impl Pinned {
+        pub(crate) fn to(_: usize) -> io::Result<Self> {
+            Ok(Self)
+        }
+    }
 }
+
+pub(crate) use system::Pinned;

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use peregrine_driver::Address;
+use peregrine_driver::{Address, Open};
 
 use crate::connection::Connection;
 use crate::output::Output;
@@ -20,10 +20,14 @@ pub struct Stream {
 /// A connection's state, in a place that a send in the background can reach.
 pub(crate) struct Shared {
     pub(crate) connection: RefCell<Connection>,
+    /// Counts for the listener.
+    _open: Open,
     pub(crate) worker: Rc<Worker>,
     pub(crate) output: Output,
     /// How the connection broke, in either direction. The kernel tells only once.
     pub(crate) broken: Cell<Option<io::ErrorKind>>,
+    /// Who waits for bytes. The runtime has the waker too; this one is for a send that fails.
+    receiving: Cell<Option<Waker>>,
     /// The peer's end was received.
     ended: Cell<bool>,
     /// The last read gave more than the pool's buffers hold, or as much: the next one is a large
@@ -35,12 +39,14 @@ pub(crate) struct Shared {
 const LARGE_BYTES: usize = 64 * 1024;
 
 impl Stream {
-    pub(crate) fn new(connection: Connection, worker: Rc<Worker>) -> Self {
+    pub(crate) fn new(connection: Connection, open: Open, worker: Rc<Worker>) -> Self {
         let shared = Shared {
             connection: RefCell::new(connection),
+            _open: open,
             worker,
             output: Output::default(),
             broken: Cell::new(None),
+            receiving: Cell::new(None),
             ended: Cell::new(false),
             large: Cell::new(false),
         };
@@ -52,7 +58,7 @@ impl peregrine_driver::Stream for Stream {
     type Chunk = Chunk;
 
     fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        self.shared.poll_receive(context)
+        self.shared.poll_recv(context)
     }
 
     fn keep(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
@@ -100,18 +106,40 @@ impl Drop for Stream {
 }
 
 impl Shared {
+    fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
+        let received = match self.broken.get() {
+            _ if self.ended.get() => Poll::Ready(Ok(Chunk::end())),
+            None => self.poll_receive(context),
+            Some(kind) => Poll::Ready(self.receive_rest(kind)),
+        };
+        match received {
+            Poll::Ready(Err(error)) => {
+                self.break_off(error.kind());
+                Poll::Ready(Err(error))
+            }
+            Poll::Pending => {
+                remember(&self.receiving, context);
+                Poll::Pending
+            }
+            chunk => chunk,
+        }
+    }
+
     /// Receives once, or arranges a wake-up. The buffer is leased for the length of this call
     /// only, unless bytes arrive in it.
     fn poll_receive(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        if self.ended.get() {
-            return Poll::Ready(Ok(Chunk::end()));
-        }
         let mut connection = self.connection.borrow_mut();
         let pool = &self.worker.pool;
-        let leased = if self.large.get() { None } else { pool.lease() };
-        // Where others hold all buffers, whoever has something to read gets memory of its own.
-        let Some(mut buffer) = leased else {
-            return self.poll_receive_large(&mut connection, context);
+        if self.large.get() {
+            return self.poll_receive_own(&mut connection, context, LARGE_BYTES);
+        }
+        let Some(mut buffer) = pool.lease() else {
+            // Others hold all buffers: whoever has something to read gets memory of its own.
+            let received = self.poll_receive_own(&mut connection, context, pool.buffer_bytes);
+            if received.is_ready() {
+                pool.count_exhausted();
+            }
+            return received;
         };
         let read = loop {
             match connection.poll_read(context, &mut buffer) {
@@ -124,58 +152,76 @@ impl Shared {
             }
         };
         increment(&self.worker.figures.calls);
+        Poll::Ready(self.fill(buffer, read))
+    }
+
+    /// The chunk that a read into a leased buffer makes.
+    fn fill(&self, buffer: Vec<u8>, read: io::Result<usize>) -> io::Result<Chunk> {
+        let pool = &self.worker.pool;
         match read {
-            Ok(0) | Err(_) => pool.give_back(buffer),
+            Ok(0) | Err(_) => {
+                pool.give_back(buffer);
+                read?;
+                self.ended.set(true);
+                Ok(Chunk::end())
+            }
             Ok(filled) => {
                 self.large.set(filled == buffer.len());
-                let chunk = Chunk::new(buffer, filled, Rc::clone(pool));
-                return Poll::Ready(Ok(chunk));
+                Ok(Chunk::new(buffer, filled, Rc::clone(pool)))
             }
         }
-        Poll::Ready(self.end(read.err()))
     }
 
     /// As `poll_receive`, into memory that is made when there is something to read, and not before:
     /// a connection whose peer pauses holds none.
-    fn poll_receive_large(
+    fn poll_receive_own(
         &self,
         connection: &mut Connection,
         context: &mut Context<'_>,
+        bytes_max: usize,
     ) -> Poll<io::Result<Chunk>> {
         let (bytes, read) = loop {
             ready!(connection.poll_readable(context))?;
-            let mut bytes = Vec::with_capacity(LARGE_BYTES);
+            let mut bytes = Vec::with_capacity(bytes_max);
             match ready!(connection.poll_read_more(context, &mut bytes)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 read => break (bytes, read),
             }
         };
         increment(&self.worker.figures.calls);
-        Poll::Ready(match read {
-            Ok(0) | Err(_) => self.end(read.err()),
-            Ok(filled) => {
-                self.large.set(filled >= self.worker.pool.buffer_bytes);
-                Ok(Chunk::own(bytes))
-            }
-        })
+        let filled = read?;
+        self.large.set(filled >= self.worker.pool.buffer_bytes);
+        self.ended.set(filled == 0);
+        Poll::Ready(Ok(if filled == 0 { Chunk::end() } else { Chunk::own(bytes) }))
     }
 
-    /// Nothing more will be received. After a break the kernel, which tells an error only once,
-    /// reports an orderly end: that must not pass for one.
-    fn end(&self, error: Option<io::Error>) -> io::Result<Chunk> {
-        match (error, self.broken.get()) {
-            (Some(error), _) => Err(self.break_off(error)),
-            (None, Some(kind)) => Err(kind.into()),
-            (None, None) => {
-                self.ended.set(true);
-                Ok(Chunk::end())
+    /// What was received before the connection broke, then the error. The runtime is not asked: it
+    /// may not know of these bytes yet. The kernel tells an error only once, and an orderly end
+    /// after it, which must not pass for one.
+    fn receive_rest(&self, kind: io::ErrorKind) -> io::Result<Chunk> {
+        let mut bytes = vec![0; self.worker.pool.buffer_bytes];
+        match self.connection.borrow().read_now(&mut bytes) {
+            Ok(0) | Err(_) => Err(kind.into()),
+            Ok(filled) => {
+                bytes.truncate(filled);
+                Ok(Chunk::own(bytes))
             }
         }
     }
 
-    /// Remembers that the connection broke.
-    pub(crate) fn break_off(&self, error: io::Error) -> io::Error {
-        self.broken.set(Some(error.kind()));
-        error
+    /// Remembers how the connection broke, and tells everybody who waits for it.
+    pub(crate) fn break_off(&self, kind: io::ErrorKind) {
+        if self.broken.get().is_none() {
+            self.broken.set(Some(kind));
+            self.output.abandon();
+            self.output.wake();
+            self.receiving.take().into_iter().for_each(Waker::wake);
+        }
     }
+}
+
+/// Leaves the caller's waker, and only this one, in `slot`.
+pub(crate) fn remember(slot: &Cell<Option<Waker>>, context: &Context<'_>) {
+    let known = slot.take().filter(|waker| waker.will_wake(context.waker()));
+    slot.set(Some(known.unwrap_or_else(|| context.waker().clone())));
 }

@@ -1,16 +1,16 @@
 //! The driver's handle, its runtime and its clock.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, pending};
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use peregrine_driver::{Counters, Driver, Options, Socket, Threads};
+use peregrine_driver::{Counters, Driver, Functions, Options, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
 use crate::listener::Listener;
-use crate::pin::pin_thread;
+use crate::pin::Pinned;
 use crate::pool::Pool;
 use crate::stream::Stream;
 
@@ -24,11 +24,6 @@ const SOCKETS_PER_LOOK: usize = 64;
 /// would look again in the middle of it.
 const EVENT_INTERVAL: u32 = 4 * SOCKETS_PER_LOOK as u32;
 
-/// How long idle blocking threads may take to end. What is left after it runs a function.
-const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
-
-type Patience = Box<dyn FnMut(usize) -> bool>;
-
 /// One worker of the portable driver: a cheap handle to the thread's tokio runtime.
 #[derive(Clone)]
 pub struct Tokio {
@@ -40,8 +35,7 @@ pub(crate) struct Worker {
     start: Instant,
     pub(crate) pool: Rc<Pool>,
     pub(crate) figures: Figures,
-    /// How long to wait for blocking functions at the end.
-    patience: RefCell<Option<Patience>>,
+    functions: Functions,
 }
 
 /// Counts that this driver keeps itself.
@@ -50,7 +44,7 @@ pub(crate) struct Figures {
     /// Reads, writes and accepts that were made.
     pub(crate) calls: Cell<u64>,
     pub(crate) accepted: Cell<u64>,
-    /// Sends whose future is gone and whose bytes are not all written.
+    /// Connections with bytes that are not written.
     pub(crate) left: Cell<u64>,
 }
 
@@ -74,11 +68,9 @@ impl Driver for Tokio {
         M: FnOnce(Self) -> F,
         F: Future,
     {
-        if let Some(cpu) = options.cpu {
-            pin_thread(cpu)?;
-        }
-        let threads = Threads::default();
-        let (started, stopped) = (threads.clone(), threads.clone());
+        let _pinned = options.cpu.map(Pinned::to).transpose()?;
+        let functions = Functions::default();
+        let (started, stopped) = (functions.threads(), functions.threads());
         let runtime = Builder::new_current_thread()
             .enable_all()
             .event_interval(EVENT_INTERVAL)
@@ -91,22 +83,18 @@ impl Driver for Tokio {
             start: Instant::now(),
             pool: Rc::new(Pool::new(options)),
             figures: Figures::default(),
-            patience: RefCell::default(),
+            functions,
         });
-        let shared = Rc::clone(&worker);
+        let driver = Self { worker: Rc::clone(&worker) };
         let output = hosting.runtime().block_on(async {
-            let output = main(Self { worker }).await;
-            if !threads.is_empty() {
-                begin_functions(&threads, &shared.patience).await;
-            }
+            let output = main(driver.clone()).await;
+            worker.functions.begin(&driver, || tokio::task::spawn_blocking(|| ())).await;
             output
         });
-        let patience = shared.patience.take();
-        if let Some(mut patience) = patience {
-            hosting.end_max = IDLE_THREADS_END_MAX;
+        worker.functions.end(|end_max| {
+            hosting.end_max = end_max;
             drop(hosting);
-            threads.outlast(&mut patience);
-        }
+        });
         Ok(output)
     }
 
@@ -144,11 +132,12 @@ impl Driver for Tokio {
     }
 
     fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        self.worker.patience.replace(Some(Box::new(is_patient)));
+        self.worker.functions.outlast(is_patient);
     }
 
     /// `enters` counts reads, writes, accepts and the times the thread parked; looks at the kernel
-    /// without parking are not known. `in_flight` counts sends that go on without their future.
+    /// without parking are not known. `in_flight` counts connections that have bytes
+    /// left to write.
     fn counters(&self) -> Counters {
         let parks = Handle::try_current().map_or(0, |handle| handle.metrics().worker_park_count(0));
         let figures = &self.worker.figures;
@@ -178,21 +167,6 @@ impl Drop for Hosting {
         if let Some(runtime) = self.runtime.take() {
             // The remaining tasks are dropped in here, while the runtime is still entered for them.
             runtime.shutdown_timeout(self.end_max);
-        }
-    }
-}
-
-/// Lets blocking functions begin that were spawned and have not: tokio drops those when it shuts
-/// down. They begin in their order, so that all others have when a last one has.
-async fn begin_functions(threads: &Threads, patience: &RefCell<Option<Patience>>) {
-    let mut last = tokio::task::spawn_blocking(|| ());
-    while tokio::time::timeout(IDLE_THREADS_END_MAX, &mut last).await.is_err() {
-        // With as many functions in progress as there may be threads, nothing begins.
-        let Some(mut is_patient) = patience.take() else { return };
-        let waits = is_patient(threads.count());
-        patience.replace(Some(is_patient));
-        if !waits {
-            return;
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What the portable driver does beyond the common suite.
 
-use std::cell::Cell;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,8 +14,14 @@ fn bind() -> (Socket, SocketAddr) {
     (Socket::Tcp(listener), address)
 }
 
+/// Sends `bytes`, and waits until the kernel has them.
+async fn send(stream: &impl Stream, mut bytes: Vec<u8>) -> io::Result<()> {
+    stream.send(&mut bytes);
+    stream.sent().await
+}
+
 #[test]
-fn a_receive_that_finds_no_free_buffer_goes_on_when_one_returns() {
+fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
     let (socket, address) = bind();
     let clients: Vec<_> = (0..17)
         .map(|_| {
@@ -28,35 +33,22 @@ fn a_receive_that_finds_no_free_buffer_goes_on_when_one_returns() {
     let options = Options { receive_buffers: 16, ..Options::default() };
     let counters = Tokio::run(&options, async |driver: Tokio| {
         let listener = driver.listen(socket).expect("the socket listens");
-        let mut streams = Vec::new();
-        for _ in &clients {
-            streams.push(listener.accept().await.expect("a client waits"));
-        }
-        let last = streams.pop().expect("there are 17");
         let mut chunks = Vec::new();
-        for stream in &streams {
+        for _ in &clients {
+            let stream = listener.accept().await.expect("a client waits");
             chunks.push(stream.recv().await.expect("a byte waits"));
         }
-        let freed = Rc::new(Cell::new(false));
-        let later = Rc::clone(&freed);
-        let timer = driver.clone();
-        driver.spawn(async move {
-            timer.sleep_until(timer.now() + Duration::from_millis(5)).await;
-            later.set(true);
-            drop(chunks);
-        });
-        assert_eq!(&*last.recv().await.expect("a byte waits"), b"x");
-        assert!(freed.get(), "no buffer was free before");
+        assert!(chunks.iter().all(|chunk| **chunk == *b"x"));
         driver.counters()
     })
     .expect("the runtime starts");
-    assert!(counters.buffers_exhausted >= 1);
+    assert_eq!(counters.buffers_exhausted, 1);
     assert_eq!(counters.accepted, 17);
     assert!(counters.enters >= 34, "17 accepts and 17 reads");
 }
 
 #[test]
-fn a_send_that_is_dropped_is_counted_until_its_last_byte_is_written() {
+fn a_send_is_counted_until_its_last_byte_is_written() {
     let (socket, address) = bind();
     let mut client = TcpStream::connect(address).expect("the server listens");
     Tokio::run(&Options::default(), async |driver: Tokio| {
@@ -65,14 +57,15 @@ fn a_send_that_is_dropped_is_counted_until_its_last_byte_is_written() {
         assert_eq!(stream.local(), Address::Tcp(address));
         assert_eq!(stream.peer(), Address::Tcp(client.local_addr().expect("it is connected")));
         let bytes = 32 << 20;
-        drop(send(&stream, vec![b'a'; bytes]));
+        stream.send(&mut vec![b'a'; bytes]);
         assert_eq!(driver.counters().in_flight, 1);
         let reader = std::thread::spawn(move || {
             let mut rest = Vec::new();
             client.read_to_end(&mut rest).expect("an orderly end");
             rest.len()
         });
-        finish(&stream).await.expect("everything is written");
+        stream.finish();
+        stream.sent().await.expect("everything is written");
         assert_eq!(driver.counters().in_flight, 0);
         assert_eq!(reader.join().expect("the reader is well"), bytes);
     })
@@ -88,7 +81,7 @@ fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
         let stream = Rc::new(listener.accept().await.expect("a client waits"));
         let sender = Rc::clone(&stream);
         driver.spawn(async move {
-            send(&sender, vec![0; 32 << 20]).await.expect("nobody reads it");
+            send(&*sender, vec![0; 32 << 20]).await.expect("nobody reads it");
         });
         tokio::task::yield_now().await;
         stream
@@ -100,19 +93,57 @@ fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_worker_can_be_pinned_and_a_missing_cpu_is_an_error() {
-    let allowed = rustix::thread::sched_getaffinity(None).expect("the kernel tells");
-    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
-    let options = Options { cpu, ..Options::default() };
-    let pinned = std::thread::spawn(move || {
-        Tokio::run(&options, async |_| rustix::thread::sched_getaffinity(None))
+fn workers_are_pinned_to_the_cpus_that_the_process_may_use_counted_around() {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let cpus = |set: &CpuSet| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+    let usable: Vec<usize> = cpus(&sched_getaffinity(None).expect("the kernel tells"));
+    let count = usable.len();
+    for number in [0, 1, count - 1, count, 3 * count + 1, usize::MAX] {
+        let options = Options { cpu: Some(number), ..Options::default() };
+        let pinned: Vec<usize> = Tokio::run(&options, async |_| sched_getaffinity(None))
             .expect("the runtime starts")
-            .expect("the kernel tells")
-            .count()
-    });
-    assert_eq!(pinned.join().expect("the worker is well"), 1);
-    for cpu in [usize::MAX, 1023] {
-        let options = Options { cpu: Some(cpu), ..Options::default() };
-        assert!(Tokio::run(&options, async |_| ()).is_err());
+            .map(|set| cpus(&set))
+            .expect("the kernel tells");
+        assert_eq!(pinned, [usable[number % count]]);
+        let after: Vec<usize> = cpus(&sched_getaffinity(None).expect("the kernel tells"));
+        assert_eq!(after, usable, "the thread is not the worker's any more");
     }
+    // A process that was bound to one CPU has no other.
+    std::thread::spawn(move || {
+        let mut last = CpuSet::new();
+        last.set(usable[count - 1]);
+        rustix::thread::sched_setaffinity(None, &last).expect("the thread may use it");
+        let options = Options { cpu: Some(0), ..Options::default() };
+        let pinned = Tokio::run(&options, async |_| sched_getaffinity(None));
+        assert!(pinned.expect("the runtime starts").expect("the kernel tells") == last);
+    })
+    .join()
+    .expect("the worker is well");
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    let (socket, address) = bind();
+    let client = TcpStream::connect(address).expect("the server listens");
+    Tokio::run(&Options::default(), async |driver: Tokio| {
+        let listener = driver.listen(socket).expect("the socket listens");
+        let stream = listener.accept().await.expect("a client waits");
+        driver.spawn(async move { drop(stream.recv().await) });
+        driver.spawn(async move { drop(listener.accept().await) });
+        let timer = driver.clone();
+        driver.spawn(async move { timer.sleep_until(Duration::from_secs(600)).await });
+        // Far beyond any rhythm of a driver; only the number of turns counts.
+        let (wake, woken) = tokio::sync::oneshot::channel();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(2));
+            wake.send(()).expect("the worker waits");
+        });
+        let before = driver.counters().enters;
+        woken.await.expect("the other thread wakes us");
+        let turns = driver.counters().enters - before;
+        assert!(turns <= 5, "{turns} turns with nothing to do");
+        other.join().expect("the other thread is well");
+    })
+    .expect("the runtime starts");
+    drop(client);
 }

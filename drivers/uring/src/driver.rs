@@ -1,12 +1,11 @@
 //! The handle that the server is generic over, and the life of a worker from start to end.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use peregrine_driver::{Counters, Driver, Options, Socket, Threads};
+use peregrine_driver::{Counters, Driver, Functions, Options, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::task::unconstrained;
 
@@ -14,10 +13,7 @@ use crate::listener::UringListener;
 use crate::park;
 use crate::stream::UringStream;
 use crate::timer::Sleep;
-use crate::worker::{Patience, Shared};
-
-/// How long idle blocking threads may take to end. What is left after it runs a function.
-const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
+use crate::worker::Shared;
 
 /// One worker's io_uring driver.
 ///
@@ -59,14 +55,14 @@ impl Driver for Uring {
         if let Some(cpu) = options.cpu {
             pin_to(cpu)?;
         }
-        let threads = Threads::default();
-        let (started, stopped) = (threads.clone(), threads.clone());
+        let functions = Functions::default();
+        let (started, stopped) = (functions.threads(), functions.threads());
         let runtime = Builder::new_current_thread()
             .enable_all()
             .on_thread_start(move || started.started())
             .on_thread_stop(move || stopped.stopped())
             .build_local(LocalOptions::default())?;
-        let shared = Shared::start(options)?;
+        let shared = Shared::start(options, functions)?;
         let mut running = Running { shared, runtime: Some(runtime), end_max: Duration::ZERO };
         running.shared.tasks.enter();
         let spin = Duration::from_micros(u64::from(options.spin_us));
@@ -75,22 +71,19 @@ impl Driver for Uring {
             let main = main(driver.clone());
             let whole = async {
                 let output = main.await;
-                if !threads.is_empty() {
-                    let _hold = driver.hold();
-                    begin_functions(&threads, &driver.shared.patience).await;
-                }
+                let functions = &driver.shared.functions;
+                functions.begin(&driver, || tokio::task::spawn_blocking(|| ())).await;
                 output
             };
             park::run(Rc::clone(&running.shared), whole, spin).await
         };
         let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");
         let output = runtime.block_on(unconstrained(root));
-        let patience = running.shared.patience.take();
-        if let Some(mut patience) = patience {
-            running.end_max = IDLE_THREADS_END_MAX;
+        let shared = Rc::clone(&running.shared);
+        shared.functions.end(|end_max| {
+            running.end_max = end_max;
             drop(running);
-            threads.outlast(&mut patience);
-        }
+        });
         output
     }
 
@@ -124,7 +117,7 @@ impl Driver for Uring {
     }
 
     fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        self.shared.patience.replace(Some(Box::new(is_patient)));
+        self.shared.functions.outlast(is_patient);
     }
 
     /// Figures so far. The driver's own watch for wakes from other threads is not in `in_flight`.
@@ -158,21 +151,6 @@ impl Drop for Running {
         }
         self.shared.shut_down();
         self.shared.tasks.leave();
-    }
-}
-
-/// Lets blocking functions begin that were spawned and have not: tokio drops those when it shuts
-/// down. They begin in their order, so that all others have when a last one has.
-async fn begin_functions(threads: &Threads, patience: &RefCell<Option<Patience>>) {
-    let mut last = tokio::task::spawn_blocking(|| ());
-    while tokio::time::timeout(IDLE_THREADS_END_MAX, &mut last).await.is_err() {
-        // With as many functions in progress as there may be threads, nothing begins.
-        let Some(mut is_patient) = patience.take() else { return };
-        let waits = is_patient(threads.count());
-        patience.replace(Some(is_patient));
-        if !waits {
-            return;
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
-use peregrine_driver::{Counters, Options};
+use peregrine_driver::{Counters, Functions, Options};
 use slab::Slab;
 
 use crate::buffers::Buffers;
@@ -27,9 +27,6 @@ pub(crate) const CONNECTIONS_AHEAD: usize = 16_384;
 /// How long an ending worker waits for the kernel to let go of its memory. Everything is
 /// cancelled by then, so that this is only reached when the kernel is stuck.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
-
-/// Tells whether to wait for so many blocking functions.
-pub(crate) type Patience = Box<dyn FnMut(usize) -> bool>;
 
 /// A worker's state. Handles hold it by `Rc`; it never leaves its thread.
 ///
@@ -51,8 +48,7 @@ pub(crate) struct Shared {
     /// Connections whose receiving ended for want of a buffer: slot and generation, in turn.
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
     pub(crate) ending: Cell<bool>,
-    /// How long to wait for blocking functions at the end.
-    pub(crate) patience: RefCell<Option<Patience>>,
+    pub(crate) functions: Functions,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
     /// When the timeout that is in the ring ends the sleep, if there is one.
@@ -66,7 +62,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Creates the ring and what belongs to it, for this thread.
-    pub(crate) fn start(options: &Options) -> io::Result<Rc<Self>> {
+    pub(crate) fn start(options: &Options, functions: Functions) -> io::Result<Rc<Self>> {
         let ring = Ring::create()?;
         let buffers = Buffers::register(&ring, options)?;
         let tasks = Tasks::new(File::from(new_event()?));
@@ -85,7 +81,7 @@ impl Shared {
             buffers_exhausted: Cell::new(0),
             starved: RefCell::default(),
             ending: Cell::new(false),
-            patience: RefCell::default(),
+            functions,
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
             sleep_until: Cell::new(None),

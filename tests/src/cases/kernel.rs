@@ -1,18 +1,25 @@
 //! What needs a real kernel, or threads.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::future::pending;
+use std::io::{ErrorKind, Read, Write};
+#[cfg(unix)]
+use std::net::Shutdown;
+use std::net::{SocketAddr, TcpStream};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use peregrine_driver::{Driver, Options, Socket, Stream};
+use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{A_WHILE, echo, pause};
-use crate::harness::{Harness, accept};
+use crate::harness::{Harness, Peer, accept};
 use crate::kernel::{Kernel, Place};
+use crate::poll::polled_once;
 
 /// Only a hang takes so long.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -99,6 +106,33 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
     worker.expect("the driver starts");
 }
 
+/// A peer that ends its receiving side makes sends fail. Who waits for bytes would wait for ever: the
+/// kernel tells of this the sender only.
+#[cfg(unix)]
+pub fn a_peer_that_reads_no_more_breaks_the_connection<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    kernel.check(async |driver: D| {
+        let (listener, place) = kernel.listen(&driver);
+        let Place::Unix(path) = place else { panic!("this case is about Unix sockets") };
+        let peer = UnixStream::connect(path).expect("the server listens");
+        let stream = Rc::new(accept(&listener).await);
+        let sender = Rc::clone(&stream);
+        let timer = driver.clone();
+        driver.spawn(async move {
+            pause(&timer, A_WHILE).await;
+            peer.shutdown(Shutdown::Read).expect("the connection stands");
+            sender.send(&mut b"anyone there?".to_vec());
+            assert!(sender.sent().await.is_err(), "nobody reads");
+            pending::<()>().await;
+            drop(peer);
+        });
+        assert!(stream.recv().await.is_err(), "a send failed");
+        assert!(stream.recv().await.is_err(), "it still is so");
+    });
+}
+
 /// Connections, bytes and timers wake a worker that holds nothing.
 pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = Socket>>(
     kernel: &Kernel<D>,
@@ -128,6 +162,156 @@ pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = 
     });
     worker.expect("the driver starts");
     assert_eq!(client.join().expect("the client ends well"), b"pingpingping");
+}
+
+/// After `refuse_new` the kernel answers no SYN, and who is connected already is accepted.
+///
+/// Only on Linux, the only system on which it does anything.
+pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    kernel.check(async |driver: D| {
+        const QUEUED: usize = 5;
+        let (listener, place) = kernel.listen(&driver);
+        let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+        let queued = [(); QUEUED].map(|()| kernel.connect(&driver, &place));
+        listener.refuse_new();
+        // The first attempt would be answered at once, the second one comes after a second.
+        let late =
+            tokio::task::spawn_blocking(move || TcpStream::connect_timeout(&address, A_WHILE * 75));
+        let error = late.await.expect("it does not panic").expect_err("nobody new gets in");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        for _ in 0..QUEUED {
+            let stream = accept(&listener).await;
+            driver.spawn(echo(stream));
+        }
+        for peer in queued {
+            peer.send(b"still".to_vec()).await.expect("the connection stands");
+            assert_eq!(peer.recv_exact(5).await.expect("the connection stands"), b"still");
+            peer.half_close().await.expect("the connection stands");
+            assert!(peer.recv_all().await.expect("an orderly end").is_empty());
+        }
+        assert!(polled_once(listener.accept()).await.is_none(), "nobody else is connected");
+    });
+}
+
+/// A stream that is to be reset leaves nothing in the kernel, and its peer hears of it, whatever is
+/// still to be written or on its way.
+pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    kernel.check(async |driver: D| {
+        for (count, has_ended) in
+            [(0, false), (1, false), (1, true), (kernel.large(), false), (kernel.large(), true)]
+        {
+            let (stream, peer) = kernel.pair(&driver).await;
+            let Address::Tcp(here) = stream.peer() else { panic!("this case is about TCP") };
+            stream.send(&mut vec![1; count]);
+            if has_ended {
+                stream.finish();
+            }
+            pause(&driver, A_WHILE / 20).await;
+            stream.reset_on_drop();
+            drop(stream);
+            while connections_to(here) > 0 {
+                pause(&driver, A_WHILE / 20).await;
+            }
+            let ended = has_ended && count < kernel.large();
+            match peer.recv_all().await {
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+                // Who has received the end as well may be told of that first.
+                Ok(all) => assert!(ended, "an orderly end after {} bytes", all.len()),
+            }
+        }
+    });
+}
+
+/// Connections to the port `peer` that the kernel keeps, in whatever state, where it tells.
+fn connections_to(peer: SocketAddr) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let port = format!(":{:04X}", peer.port());
+    table
+        .lines()
+        .filter(|line| {
+            line.split(' ')
+                .filter(|word| !word.is_empty())
+                .nth(2)
+                .is_some_and(|word| word.ends_with(&port))
+        })
+        .count()
+}
+
+/// A peer that reads little by little makes the count of what was sent grow little by little, and not
+/// only when megabytes have left a buffer.
+pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    kernel.check(async |driver: D| {
+        const PIECE: usize = 16 * 1024;
+        // A peer's kernel tells of new room not before there is a good part of its buffer.
+        const PIECES_MAX: u32 = 32;
+        let (listener, place) = kernel.listen(&driver);
+        let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+        let mut peer = TcpStream::connect(address).expect("the server listens");
+        let stream = accept(&listener).await;
+        stream.send(&mut vec![1; kernel.large()]);
+        let (mut last, mut pieces) = (settled(&driver, || stream.progress()).await, 0);
+        for _ in 0..200 {
+            peer = tokio::task::spawn_blocking(move || {
+                peer.read_exact(&mut [0; PIECE]).map(|()| peer).expect("the connection stands")
+            })
+            .await
+            .expect("it does not panic");
+            pause(&driver, A_WHILE / 20).await;
+            pieces = if stream.progress() == last { pieces + 1 } else { 0 };
+            assert!(pieces < PIECES_MAX, "{PIECES_MAX} pieces were read without progress");
+            last = stream.progress();
+        }
+    });
+}
+
+/// The kernel takes little for a peer that does not read.
+pub fn a_peer_that_does_not_read_costs_little<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    kernel.check(async |driver: D| {
+        const LITTLE: u64 = 1 << 20;
+        let (stream, _peer) = kernel.pair(&driver).await;
+        stream.send(&mut vec![1; kernel.large()]);
+        let progress = settled(&driver, || stream.progress()).await;
+        assert!(progress < LITTLE, "the kernel took {progress} bytes");
+    });
+}
+
+/// The count when it does not grow any more for a while.
+async fn settled<D: Driver>(driver: &D, count: impl Fn() -> u64) -> u64 {
+    loop {
+        let before = count();
+        pause(driver, A_WHILE * 3).await;
+        if before > 0 && count() == before {
+            return before;
+        }
+    }
+}
+
+/// Who has a duplicate of a listening socket that does not block does not block.
+pub fn a_shared_listener_stays_as_it_was<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    kernel.check(async |driver: D| {
+        let (socket, place) = kernel.socket();
+        let Socket::Tcp(listener) = socket else { panic!("this case is about TCP") };
+        listener.set_nonblocking(true).expect("the kernel can");
+        let own = listener.try_clone().expect("there are free descriptors");
+        let listener = driver.listen(Socket::Tcp(listener)).expect("a bound socket can listen");
+        for _ in 0..3 {
+            assert!(polled_once(listener.accept()).await.is_none(), "nobody connected");
+            // Blocked for ever, if at all.
+            let error = own.accept().expect_err("nobody connected");
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            let _peer = kernel.connect(&driver, &place);
+            drop(accept(&listener).await);
+        }
+    });
 }
 
 /// A worker that ends waits for functions on blocking threads as long as it was told to.

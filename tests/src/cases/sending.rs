@@ -2,6 +2,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use peregrine_driver::{Driver, Stream};
 
@@ -118,6 +121,72 @@ pub fn a_send_to_a_closed_peer_fails_in_the_end(harness: &impl Harness) {
         stream.send(&mut out);
         assert!(out.is_empty());
     });
+}
+
+/// Who waits for bytes hears of a send that failed, whoever it is, and so does who waits for the
+/// send.
+pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let stream = Rc::new(stream);
+        let (receiver, failed) = (Rc::clone(&stream), Rc::new(Cell::new(false)));
+        let tell = Rc::clone(&failed);
+        driver.spawn(async move {
+            assert!(receiver.recv().await.is_err(), "the connection broke");
+            tell.set(true);
+        });
+        assert!(polled_once(send(&*stream, vec![1; harness.large()])).await.is_none());
+        pause(&driver, A_WHILE / 20).await;
+        // A peer that closes with bytes unread breaks the connection off, reset or not.
+        peer.reset().await;
+        assert!(stream.sent().await.is_err(), "the connection broke");
+        while !failed.get() {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        assert!(stream.recv().await.is_err() && stream.sent().await.is_err());
+    });
+}
+
+/// Each direction wakes the last one who asked, and nobody else.
+pub fn each_direction_remembers_the_last_waker_only(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let asked = [Count::new(), Count::new(), Count::new(), Count::new()];
+        let wakers = asked.clone().map(Waker::from);
+        let [early, late, early_sent, late_sent] = wakers.each_ref().map(Context::from_waker);
+        stream.send(&mut vec![5; harness.large()]);
+        for (mut receive, mut sent) in [(early, early_sent), (late, late_sent)] {
+            assert!(stream.poll_recv(&mut receive).is_pending(), "nothing was sent");
+            assert!(stream.poll_sent(&mut sent).is_pending(), "nothing was read");
+        }
+        peer.send(b"!".to_vec()).await.expect("the connection stands");
+        peer.recv_exact(harness.large()).await.expect("the connection stands");
+        while asked[1].get() == 0 || asked[3].get() == 0 {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        assert_eq!((asked[0].get(), asked[2].get()), (0, 0));
+        assert_eq!(&*stream.recv().await.expect("the connection stands"), b"!");
+        stream.sent().await.expect("the connection stands");
+    });
+}
+
+/// Counts how often it was woken.
+struct Count(AtomicUsize);
+
+impl Count {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicUsize::new(0)))
+    }
+
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// A peer sees the end when the stream is dropped, even with a receive and a send going on.

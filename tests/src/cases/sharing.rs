@@ -1,0 +1,142 @@
+//! Workers that accept from one listening socket.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{self, JoinHandle};
+
+use peregrine_driver::{Driver, Options, Socket};
+use tokio::sync::watch;
+
+use super::A_WHILE;
+use crate::harness::accept;
+use crate::kernel::{Kernel, ThreadPeer};
+use crate::poll::first_of;
+
+const WORKERS: usize = 4;
+const CONNECTIONS: usize = 32;
+
+/// The workers of one listening socket.
+struct Workers {
+    /// Connections that each one has.
+    open: Arc<[AtomicUsize; WORKERS]>,
+    end: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Workers that keep what they accept. One that did calls `accepted` with its number.
+    fn start<D: Driver<Socket = Socket>>(
+        socket: &Socket,
+        accepted: impl Fn(usize) + Clone + Send + 'static,
+    ) -> Self {
+        let open = Arc::<[AtomicUsize; WORKERS]>::default();
+        let (end, ended) = watch::channel(false);
+        let (listens, listening) = mpsc::channel();
+        let start = |number: usize| {
+            let (socket, open, accepted) = (again(socket), Arc::clone(&open), accepted.clone());
+            let (mut ended, listens) = (ended.clone(), listens.clone());
+            thread::spawn(move || {
+                let worker = D::run(&Options::default(), async |driver: D| {
+                    let _hold = driver.hold();
+                    let listener = driver.listen(socket).expect("a bound socket can listen");
+                    let taking = async {
+                        let mut streams = Vec::new();
+                        listens.send(()).expect("somebody waits for it");
+                        loop {
+                            streams.push(accept(&listener).await);
+                            open[number].fetch_add(1, Ordering::SeqCst);
+                            accepted(number);
+                        }
+                    };
+                    first_of(taking, ended.wait_for(|end| *end)).await;
+                });
+                worker.expect("the driver starts");
+            })
+        };
+        let threads = (0..WORKERS).map(start).collect();
+        (0..WORKERS).for_each(|_| listening.recv().expect("every worker listens"));
+        Self { open, end, threads }
+    }
+
+    fn counts(&self) -> [usize; WORKERS] {
+        self.open.each_ref().map(|count| count.load(Ordering::SeqCst))
+    }
+
+    /// Waits until all workers together have `count` connections.
+    fn wait(&self, count: usize) {
+        while self.counts().iter().sum::<usize>() < count {
+            thread::sleep(A_WHILE / 20);
+        }
+    }
+
+    fn end(self) {
+        self.end.send(true).expect("the workers wait for it");
+        self.threads.into_iter().for_each(|thread| thread.join().expect("the worker is well"));
+    }
+}
+
+/// Another descriptor of the same socket.
+fn again(socket: &Socket) -> Socket {
+    let again = || -> io::Result<Socket> {
+        Ok(match socket {
+            Socket::Tcp(listener) => Socket::Tcp(listener.try_clone()?),
+            #[cfg(unix)]
+            Socket::Unix(listener) => Socket::Unix(listener.try_clone()?),
+        })
+    };
+    again().expect("there are free descriptors")
+}
+
+/// No worker is left out, and none gets nearly all.
+pub fn workers_that_share_a_listener_share_its_connections<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    let (socket, place) = kernel.socket();
+    let workers = Workers::start::<D>(&socket, |_| ());
+    let mut peers = Vec::new();
+    for number in 1..=CONNECTIONS {
+        peers.push(ThreadPeer::connect(&place));
+        thread::sleep(A_WHILE / 4);
+        workers.wait(number);
+    }
+    let counts = workers.counts();
+    let even = CONNECTIONS / WORKERS;
+    assert!(counts.iter().all(|count| (even / 2..=even * 2).contains(count)), "{counts:?}");
+    workers.end();
+}
+
+/// A crowd that comes at once gets in, too.
+pub fn workers_that_share_a_listener_take_a_crowd<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    let (socket, place) = kernel.socket();
+    let peers: Vec<_> = (0..100).map(|_| ThreadPeer::connect(&place)).collect();
+    let workers = Workers::start::<D>(&socket, |_| ());
+    workers.wait(peers.len());
+    workers.end();
+}
+
+/// What a blocked worker would have to accept is accepted by those who can.
+pub fn a_blocked_worker_keeps_no_connection_from_the_others<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    let (socket, place) = kernel.socket();
+    let (block, blocked) = mpsc::channel::<()>();
+    // Whoever accepts first blocks its thread.
+    let blocked = Arc::new(Mutex::new(Some(blocked)));
+    let workers = Workers::start::<D>(&socket, move |_| {
+        let blocked = blocked.lock().expect("nobody panics with it").take();
+        if let Some(blocked) = blocked {
+            let _ = blocked.recv();
+        }
+    });
+    let peers: Vec<_> = (0..CONNECTIONS).map(|_| ThreadPeer::connect(&place)).collect();
+    workers.wait(peers.len());
+    assert!(workers.counts().contains(&1), "{:?}", workers.counts());
+    drop(block);
+    workers.end();
+}
