@@ -6,13 +6,14 @@ use peregrine_mount::layer;
 use peregrine_web::extract::{Extension, Path, State};
 use peregrine_web::middleware::{Next, optional};
 use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{App, HandlerExt, Request, Response};
-use std::cell::Cell;
+use peregrine_web::{App, Body, HandlerExt, Request, Response};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use tower::ServiceBuilder;
 use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower::load_shed::LoadShedLayer;
+use tower::util::MapRequestLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::cors::CorsLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -252,4 +253,48 @@ fn an_upgrade_goes_through_a_layer() {
     let app = App::new().with(layer(TraceLayer::new_for_http())).get("/", upgrade);
     let mut response = app.test().get("/").send_now().into_response();
     assert!(response.take_upgrade().is_some());
+}
+
+#[test]
+fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_request() {
+    fn show(request: Request) -> String {
+        let parts = &request.parts;
+        let values = parts.path_values().map(|values| {
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            values.iter().map(|(name, value)| format!("{name}={}", text(value))).collect()
+        });
+        let values: Vec<String> = values.unwrap_or_default();
+        format!("{} {}", parts.head.path(), values.join(","))
+    }
+    let rewrite = MapRequestLayer::new(|mut request: http::Request<Body>| {
+        match request.uri().path() {
+            "/acct/bob/doc/1" => {
+                *request.uri_mut() = http::Uri::from_static("/acct/mallory/doc/99")
+            }
+            "/static" => *request.uri_mut() = http::Uri::from_static("/0123456789/0123456789"),
+            _ => {}
+        }
+        request
+    });
+    // Heads that are kept for a while, so that more than one is used again later.
+    let kept: Rc<RefCell<Vec<peregrine_web::Head>>> = Rc::default();
+    let keeper = Rc::clone(&kept);
+    let keep = move |request: Request| keeper.borrow_mut().push(request.parts.head.share());
+    let app = App::new()
+        .get("/keep/{name}/{id}", keep)
+        .with(layer(rewrite))
+        .get("/acct/{name}/doc/{id}", show)
+        .get("/static", show);
+    let client = app.test();
+    let get = |path: &str| client.get(path).send_now().text();
+    for _ in 0..3 {
+        for _ in 0..5 {
+            get("/keep/alice/7");
+        }
+        kept.borrow_mut().clear();
+        let long = "/acct/alice/doc/123456789";
+        assert_eq!(get(long), format!("{long} name=alice,id=123456789"));
+        assert_eq!(get("/acct/bob/doc/1"), "/acct/mallory/doc/99 ");
+        assert_eq!(get("/static"), "/0123456789/0123456789 ");
+    }
 }
