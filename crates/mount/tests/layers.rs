@@ -298,3 +298,55 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
         assert_eq!(get("/static"), "/0123456789/0123456789 ");
     }
 }
+
+#[test]
+fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
+    let limits = peregrine_proto::Limits::DEFAULT;
+    let show = |request: Request| {
+        let head = &request.parts.head;
+        let name = head.field_text("x-name").unwrap_or("none");
+        format!("{name} {}", head.fields().count())
+    };
+    let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
+    let client = App::new().with(layer(stamp)).get("/", show).test();
+    // One of them is Host.
+    let mut many = client.get("/");
+    for number in 0..limits.fields_max - 1 {
+        many = many.header("x-other", number.to_string());
+    }
+    assert_eq!(many.send_now().text(), format!("added {}", limits.fields_max + 1));
+    let long = "v".repeat(limits.field_bytes_max - 100);
+    let response =
+        client.get("/").header("x-one", long.as_str()).header("x-two", long.as_str()).send_now();
+    assert_eq!(response.text(), "added 4");
+}
+
+#[test]
+fn a_head_that_a_layer_makes_too_long_is_the_peers_fault_and_what_it_spoils_is_not() {
+    let (long, value) = ("v".repeat(16_000), HeaderValue::from_str(&"v".repeat(40_000)));
+    let stamp = SetRequestHeaderLayer::appending(NAME, value.expect("a value"));
+    let client = App::new().with(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_now().status(), 200);
+    let response =
+        client.get("/").header("x-one", long.as_str()).header("x-two", &long[100..]).send_now();
+    assert_eq!(response.status(), 431);
+
+    let stamp = SetRequestHeaderLayer::overriding(header::HOST, HeaderValue::from_static("a b"));
+    let client = App::new().with(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_now().status(), 500);
+}
+
+#[test]
+fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
+    let show = |request: Request| {
+        let head = &request.parts.head;
+        format!("{} {} {}", head.authority(), head.uri(), head.path())
+    };
+    let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
+    let client = App::new().get("/plain", show).with(layer(stamp)).get("/layer", show).test();
+    for path in ["/plain", "/layer"] {
+        let target = format!("http://a.example{path}?query");
+        let response = client.get(&target).header("host", "b.example").send_now();
+        assert_eq!(response.text(), format!("a.example {target} {path}"));
+    }
+}

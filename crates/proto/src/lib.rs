@@ -14,6 +14,8 @@
 
 #![forbid(unsafe_code)]
 
+mod authority;
+mod build;
 pub mod date;
 pub mod field;
 pub mod h1;
@@ -22,9 +24,10 @@ pub mod limits;
 pub mod reject;
 pub mod span;
 
+pub use build::{HeadBuilder, RequestLine};
 pub use date::Date;
 pub use field::Known;
-pub use head::{BodyLength, FieldIndex, HeadIndex, Method, TargetForm, Version};
+pub use head::{BodyLength, FieldIndex, HeadIndex, Method, Scheme, TargetForm, Version};
 pub use limits::Limits;
 pub use reject::Reject;
 pub use span::Span;

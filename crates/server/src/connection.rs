@@ -296,13 +296,13 @@ impl<D: Driver> Talk<'_, D> {
             let unread = self.link.inbox.unread();
             let (used, event) = self.protocol.receive(&worker.protocol, unread, head.index_mut());
             match event {
-                Event::Head => {
-                    let skip = usize::from(head.index().skip);
+                Event::Head(framing) => {
+                    let skip = usize::from(framing.skip);
                     head.set_bytes(&self.link.inbox.unread()[skip..used]);
                     self.link.inbox.consume(used);
                     head_deadline = None;
                     worker.observed.request();
-                    let turn = exchange::run(self, handler, head).await?;
+                    let turn = exchange::run(self, handler, head, framing).await?;
                     self.after(turn).await?;
                     progress = Progress::Made;
                     head = Head::take();

@@ -8,6 +8,7 @@ use crate::respond;
 use crate::upload::{Begun, Upload, Uploaded};
 use crate::worker::{Interrupt, Order, Until};
 use peregrine_driver::Driver;
+use peregrine_proto::h1::Framing;
 use peregrine_proto::{Reject, Version};
 use peregrine_slot::FutureSlot;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
@@ -49,14 +50,15 @@ pub(crate) async fn run<D: Driver>(
     talk: &mut Talk<'_, D>,
     slot: &mut FutureSlot,
     mut head: Head,
+    framing: Framing,
 ) -> Result<Turn, Ended> {
     let worker = talk.link.worker;
-    talk.is_last = !head.index().keep_alive;
+    talk.is_last = !framing.keep_alive;
     let target = worker.application.find(&mut head);
     let options = target.options();
     let limit = options.body_bytes_max.unwrap_or(worker.limits.body_bytes_max);
     let method = head.index().method;
-    let (body, mut upload) = match Upload::begin(talk, head.index(), limit) {
+    let (body, mut upload) = match Upload::begin(talk, framing, limit) {
         Ok(Begun { body, upload }) => (body, upload),
         Err(reject) => return Err(Box::pin(talk.reject(reject)).await),
     };

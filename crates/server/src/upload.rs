@@ -7,8 +7,8 @@ use crate::worker::Until;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::Event;
-use peregrine_proto::{BodyLength, HeadIndex, Reject};
+use peregrine_proto::h1::{Event, Framing};
+use peregrine_proto::{BodyLength, Reject};
 use peregrine_web::body::{Body, BodyError};
 use peregrine_web::pipe::{PIPE_BYTES_MAX, Writer, pipe};
 use peregrine_web::pool;
@@ -56,10 +56,10 @@ impl Upload {
     /// Takes as much of the body as is here already. A whole body needs no pipe.
     pub(crate) fn begin<D: Driver>(
         talk: &mut Talk<'_, D>,
-        head: &HeadIndex,
+        framing: Framing,
         limit: u64,
     ) -> Result<Begun, Reject> {
-        let length = match head.body {
+        let length = match framing.body {
             BodyLength::None => {
                 return Ok(Begun { body: Body::empty(), upload: Self(Stage::Done) });
             }
@@ -91,7 +91,7 @@ impl Upload {
         }
         let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
         let received = here.len() as u64;
-        let is_awaited = head.expect_continue && here.is_empty();
+        let is_awaited = framing.expect_continue && here.is_empty();
         if here.is_empty() {
             pool::give(here);
         } else {
@@ -178,7 +178,7 @@ impl Upload {
                 return Ok(Some(Uploaded::Whole));
             }
             Step::Reject(reject) => {
-                self.fail(Stage::Rejected(reject), BodyError::Malformed(reject.cause()));
+                self.fail(Stage::Rejected(reject), BodyError::Rejected(reject));
                 return Ok(Some(Uploaded::Whole));
             }
             Step::NeedInput => {
@@ -251,7 +251,7 @@ fn receive<D: Driver>(talk: &mut Talk<'_, D>) -> Step {
         Event::NeedInput => Step::NeedInput,
         Event::Reject(reject) => Step::Reject(reject),
         Event::End | Event::NeedRespond | Event::Closed => Step::End,
-        Event::Head | Event::Data(_) | Event::Upgraded => {
+        Event::Head(_) | Event::Data(_) | Event::Upgraded => {
             unreachable!("only data and an end come between a head and its response")
         }
     }
