@@ -9,8 +9,8 @@
 //!
 //! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection;
 //! then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). What may stand in a
-//! head is in `h1/parse.rs`, where its content ends in `h1/framing.rs`. `cases/*.txt` shows all of it
-//! by example.
+//! head is in `h1/parse.rs`, where its content ends in `h1/framing.rs`. Heads that come from elsewhere
+//! are made in `build.rs`. `cases/*.txt` shows all of it by example.
 
 #![forbid(unsafe_code)]
 
