@@ -1,6 +1,6 @@
 //! The targets of the receiving side.
 
-use crate::play::{Answer, play};
+use crate::play::{Answer, Server, play};
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{HeadIndex, Limits, Version};
 
@@ -8,13 +8,13 @@ use peregrine_proto::{HeadIndex, Limits, Version};
 /// gives the same events as all at once.
 pub fn head(data: &[u8]) {
     let limits = Limits { fields_max: FIELDS_MAX, ..Limits::DEFAULT };
-    same_in_pieces(&limits, data, Answer::Late, &(0..data.len()).collect::<Vec<_>>());
+    same_in_pieces(&limits, data, SECURE, &(0..data.len()).collect::<Vec<_>>());
     let mut head = HeadIndex::new();
     let mut connection = Connection::new(&limits);
     let (used, event) = connection.receive(&limits, data, &mut head);
     connection.check();
-    if event == Event::Head {
-        compare(&data[usize::from(head.skip)..used], &head);
+    if let Event::Head(framing) = event {
+        compare(&data[usize::from(framing.skip)..used], &head);
     }
 }
 
@@ -43,7 +43,8 @@ fn compare(bytes: &[u8], head: &HeadIndex) {
 pub fn body(data: &[u8]) {
     let Some((way, rest)) = data.split_first() else { return };
     let limits = if way & 1 == 0 { Limits::DEFAULT } else { SMALL };
-    let answer = if way & 2 == 0 { Answer::Late } else { Answer::Early };
+    let answer = [Answer::Late, Answer::Early, Answer::Unwanted][usize::from(way >> 1 & 3) % 3];
+    let server = Server { answer, is_secure: way & 4 == 0 };
     let before: &[u8] = match way >> 2 & 3 {
         0 => b"",
         1 => b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -51,18 +52,20 @@ pub fn body(data: &[u8]) {
         _ => b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
     };
     let bytes = [before, rest].concat();
-    same_in_pieces(&limits, &bytes, answer, &(0..bytes.len()).collect::<Vec<_>>());
+    same_in_pieces(&limits, &bytes, server, &(0..bytes.len()).collect::<Vec<_>>());
     // Cuts at places that the input itself decides.
     let step = usize::from(way >> 4) + 2;
     let cuts: Vec<_> = (0..bytes.len()).step_by(step).collect();
-    same_in_pieces(&limits, &bytes, answer, &cuts);
+    same_in_pieces(&limits, &bytes, server, &cuts);
 }
 
-fn same_in_pieces(limits: &Limits, bytes: &[u8], answer: Answer, cuts: &[usize]) {
-    let whole = play(limits, bytes, &[], answer);
-    let pieces = play(limits, bytes, cuts, answer);
+fn same_in_pieces(limits: &Limits, bytes: &[u8], server: Server, cuts: &[usize]) {
+    let whole = play(limits, bytes, &[], server);
+    let pieces = play(limits, bytes, cuts, server);
     assert_eq!(whole, pieces, "the events do not depend on the cuts");
 }
+
+const SECURE: Server = Server { answer: Answer::Late, is_secure: true };
 
 const FIELDS_MAX: usize = 64;
 

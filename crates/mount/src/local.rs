@@ -4,7 +4,6 @@ use crate::request::to_head;
 use crate::response::{BoxError, to_http, to_ours};
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body::Body as HttpBody;
-use peregrine_proto::Reject;
 use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
@@ -98,7 +97,7 @@ impl LocalService {
         let is_head = parts.method == Method::HEAD;
         let mut head = match to_head(&parts) {
             Ok(head) => head,
-            Err(reject) => return rejected(reject),
+            Err(reject) => return Problem::from(reject).into_response(),
         };
         let target = self.application.find(&mut head);
         let limit = target.options().body_bytes_max.unwrap_or(self.body_bytes_max);
@@ -134,12 +133,6 @@ fn without_body(response: &mut Response) {
     if let Some(length) = body.length() {
         response.fields.set_default(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-}
-
-fn rejected(reject: Reject) -> Response {
-    let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    let detail = format!("{}.", reject.cause());
-    Problem::new(status, "invalid-request", detail).with("rule", reject.section()).into_response()
 }
 
 fn late() -> Response {

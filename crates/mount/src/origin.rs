@@ -5,6 +5,7 @@
 
 use crate::request::to_head;
 use http::StatusCode;
+use peregrine_proto::Reject;
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{Body, Head, Parts, Problem, Request};
 use std::cell::{Cell, RefCell};
@@ -77,7 +78,7 @@ impl OriginGuard {
             ));
         };
         if is_changed(&parts, &request.parts.head) {
-            let head = to_head(&parts).map_err(|reject| failed(reject.cause()))?;
+            let head = to_head(&parts).map_err(spoiled)?;
             let rebuilt = rebuild(&request.parts, head);
             request = Request::new(
                 rebuilt,
@@ -105,6 +106,14 @@ fn failed(cause: &str) -> Problem {
     tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request");
     let detail = "The server could not answer this request.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
+}
+
+fn spoiled(reject: Reject) -> Problem {
+    match reject {
+        // The peer's part of it may be almost all of it, and peers do not write errors into logs.
+        Reject::HeadTooLong | Reject::RequestLineTooLong => reject.into(),
+        _ => failed(reject.cause()),
+    }
 }
 
 /// The same request once more, without its body. A layer that tries again asks more than once.

@@ -3,8 +3,7 @@
 use http::Uri;
 use http::header::HOST;
 use http::uri::PathAndQuery;
-use peregrine_proto::h1::{Connection, Event};
-use peregrine_proto::{Limits, Reject};
+use peregrine_proto::{Limits, Reject, RequestLine, Scheme, Version};
 use peregrine_web::scope::REST;
 use peregrine_web::{Head, Parts};
 
@@ -22,9 +21,16 @@ use peregrine_web::{Head, Parts};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalUri(pub Uri);
 
-/// What a request may be that comes from another server, which had limits of its own. Bodies are held
-/// against that of their route.
-const LIMITS: Limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
+/// What a request may be that was accepted before, here or by another server: limits are for peers, and
+/// a layer that adds a field is none. What is left is that a head has at most 65,535 bytes. Bodies are
+/// held against the limit of their route.
+const UNLIMITED: Limits = Limits {
+    head_bytes_max: usize::MAX,
+    request_line_bytes_max: usize::MAX,
+    field_bytes_max: usize::MAX,
+    fields_max: usize::MAX,
+    ..Limits::DEFAULT
+};
 
 /// The request without its body, which is put in the place of it.
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
@@ -59,53 +65,35 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// The head of a request of the `http` crate, as our parser understands it.
+/// The head of a request of the `http` crate.
 ///
 /// # Errors
-/// The request breaks a rule of HTTP/1.1, which ours have to keep.
+/// The request breaks a rule of HTTP, which ours have to keep.
 pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
-    let bytes = written(parts);
-    let mut head = Head::take();
-    let (used, event) = Connection::new(&LIMITS).receive(&LIMITS, &bytes, head.index_mut());
-    match event {
-        Event::Head => {
-            head.set_bytes(&bytes[usize::from(head.index().skip)..used]);
-            Ok(head)
-        }
-        Event::Reject(reject) => Err(reject),
-        event => unreachable!("a whole head is one, or breaks a rule: {event:?}"),
-    }
-}
-
-/// The head as it would be on the wire.
-fn written(parts: &http::request::Parts) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(512);
-    bytes.extend_from_slice(parts.method.as_str().as_bytes());
-    bytes.push(b' ');
-    match (parts.uri.path_and_query(), parts.uri.authority()) {
-        (Some(target), _) => bytes.extend_from_slice(target.as_str().as_bytes()),
+    let authority =
+        parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
+    let scheme = parts.uri.scheme_str().and_then(|scheme| Scheme::find(scheme.as_bytes()));
+    let target = match parts.uri.path_and_query() {
+        Some(target) => target.as_str().as_bytes(),
         // RFC 9112 §3.2.3: the target of CONNECT is host and port, nothing else.
-        (None, Some(authority)) => bytes.extend_from_slice(authority.as_str().as_bytes()),
-        (None, None) => bytes.push(b'/'),
-    }
+        None if !authority.is_empty() => authority,
+        None => b"/",
+    };
+    let line = RequestLine {
+        method: parts.method.as_str().as_bytes(),
+        scheme,
+        authority: if scheme.is_some() { authority } else { b"" },
+        target,
+        version: match parts.version {
+            http::Version::HTTP_10 => Version::Http10,
+            http::Version::HTTP_2 => Version::Http2,
+            _ => Version::Http11,
+        },
+    };
     // RFC 9113 §8.3.1: what HTTP/2 says of the host is in the target.
-    let authority = parts.uri.authority().filter(|_| !parts.headers.contains_key(HOST));
-    // RFC 9112 §3.2: a request of HTTP/1.1 must name its host. One that was made by hand, in a test
-    // say, may not, so it passes for one of HTTP/1.0.
-    let is_old = parts.version == http::Version::HTTP_10
-        || authority.is_none() && !parts.headers.contains_key(HOST);
-    bytes.extend_from_slice(if is_old { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
-    if let Some(authority) = authority {
-        bytes.extend_from_slice(b"host: ");
-        bytes.extend_from_slice(authority.as_str().as_bytes());
-        bytes.extend_from_slice(b"\r\n");
-    }
-    for (name, value) in &parts.headers {
-        bytes.extend_from_slice(name.as_str().as_bytes());
-        bytes.extend_from_slice(b": ");
-        bytes.extend_from_slice(value.as_bytes());
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes.extend_from_slice(b"\r\n");
-    bytes
+    let is_missing = !authority.is_empty() && !parts.headers.contains_key(HOST);
+    let host = is_missing.then_some((&b"host"[..], authority));
+    let fields = parts.headers.iter();
+    let fields = fields.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    Head::build(&UNLIMITED, &line, host.into_iter().chain(fields))
 }

@@ -284,7 +284,8 @@ impl<R: Reach> Tower<R> {
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
     fn answer(&self, request: Request, is_stripped: bool) -> impl Future<Output = Response> {
         async move {
-            let is_upgrade = request.parts.head.index().upgrade;
+            let head = &request.parts.head;
+            let is_upgrade = head.index().asks_upgrade(head.as_bytes());
             let (polled, promised) = poll_fn(|context| {
                 let promised = if is_upgrade { Ticket::issue(context) } else { None };
                 Poll::Ready((self.reach.poll_ready(context), promised))

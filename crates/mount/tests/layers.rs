@@ -6,13 +6,14 @@ use peregrine_mount::layer;
 use peregrine_web::extract::{Extension, Path, State};
 use peregrine_web::middleware::{Next, optional};
 use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{App, HandlerExt, Request, Response};
-use std::cell::Cell;
+use peregrine_web::{App, Body, HandlerExt, Request, Response};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use tower::ServiceBuilder;
 use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower::load_shed::LoadShedLayer;
+use tower::util::MapRequestLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::cors::CorsLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -252,4 +253,100 @@ fn an_upgrade_goes_through_a_layer() {
     let app = App::new().with(layer(TraceLayer::new_for_http())).get("/", upgrade);
     let mut response = app.test().get("/").send_now().into_response();
     assert!(response.take_upgrade().is_some());
+}
+
+#[test]
+fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_request() {
+    fn show(request: Request) -> String {
+        let parts = &request.parts;
+        let values = parts.path_values().map(|values| {
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            values.iter().map(|(name, value)| format!("{name}={}", text(value))).collect()
+        });
+        let values: Vec<String> = values.unwrap_or_default();
+        format!("{} {}", parts.head.path(), values.join(","))
+    }
+    let rewrite = MapRequestLayer::new(|mut request: http::Request<Body>| {
+        match request.uri().path() {
+            "/acct/bob/doc/1" => {
+                *request.uri_mut() = http::Uri::from_static("/acct/mallory/doc/99")
+            }
+            "/static" => *request.uri_mut() = http::Uri::from_static("/0123456789/0123456789"),
+            _ => {}
+        }
+        request
+    });
+    // Heads that are kept for a while, so that more than one is used again later.
+    let kept: Rc<RefCell<Vec<peregrine_web::Head>>> = Rc::default();
+    let keeper = Rc::clone(&kept);
+    let keep = move |request: Request| keeper.borrow_mut().push(request.parts.head.share());
+    let app = App::new()
+        .get("/keep/{name}/{id}", keep)
+        .with(layer(rewrite))
+        .get("/acct/{name}/doc/{id}", show)
+        .get("/static", show);
+    let client = app.test();
+    let get = |path: &str| client.get(path).send_now().text();
+    for _ in 0..3 {
+        for _ in 0..5 {
+            get("/keep/alice/7");
+        }
+        kept.borrow_mut().clear();
+        let long = "/acct/alice/doc/123456789";
+        assert_eq!(get(long), format!("{long} name=alice,id=123456789"));
+        assert_eq!(get("/acct/bob/doc/1"), "/acct/mallory/doc/99 ");
+        assert_eq!(get("/static"), "/0123456789/0123456789 ");
+    }
+}
+
+#[test]
+fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
+    let limits = peregrine_proto::Limits::DEFAULT;
+    let show = |request: Request| {
+        let head = &request.parts.head;
+        let name = head.field_text("x-name").unwrap_or("none");
+        format!("{name} {}", head.fields().count())
+    };
+    let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
+    let client = App::new().with(layer(stamp)).get("/", show).test();
+    // One of them is Host.
+    let mut many = client.get("/");
+    for number in 0..limits.fields_max - 1 {
+        many = many.header("x-other", number.to_string());
+    }
+    assert_eq!(many.send_now().text(), format!("added {}", limits.fields_max + 1));
+    let long = "v".repeat(limits.field_bytes_max - 100);
+    let response =
+        client.get("/").header("x-one", long.as_str()).header("x-two", long.as_str()).send_now();
+    assert_eq!(response.text(), "added 4");
+}
+
+#[test]
+fn a_head_that_a_layer_makes_too_long_is_the_peers_fault_and_what_it_spoils_is_not() {
+    let (long, value) = ("v".repeat(16_000), HeaderValue::from_str(&"v".repeat(40_000)));
+    let stamp = SetRequestHeaderLayer::appending(NAME, value.expect("a value"));
+    let client = App::new().with(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_now().status(), 200);
+    let response =
+        client.get("/").header("x-one", long.as_str()).header("x-two", &long[100..]).send_now();
+    assert_eq!(response.status(), 431);
+
+    let stamp = SetRequestHeaderLayer::overriding(header::HOST, HeaderValue::from_static("a b"));
+    let client = App::new().with(layer(stamp)).get("/", || "").test();
+    assert_eq!(client.get("/").send_now().status(), 500);
+}
+
+#[test]
+fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
+    let show = |request: Request| {
+        let head = &request.parts.head;
+        format!("{} {} {}", head.authority(), head.uri(), head.path())
+    };
+    let stamp = SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static("added"));
+    let client = App::new().get("/plain", show).with(layer(stamp)).get("/layer", show).test();
+    for path in ["/plain", "/layer"] {
+        let target = format!("http://a.example{path}?query");
+        let response = client.get(&target).header("host", "b.example").send_now();
+        assert_eq!(response.text(), format!("a.example {target} {path}"));
+    }
 }

@@ -11,5 +11,8 @@ mod states;
 mod trailers;
 mod write;
 
+pub(crate) use parse::method_and_target;
+
 pub use connection::{Connection, Event, Next, Waiting};
+pub use framing::Framing;
 pub use send::{Announced, BodyMode, ResponseLength};

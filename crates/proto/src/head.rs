@@ -1,6 +1,7 @@
-//! What a request's head says, as places in its bytes.
+//! What a request's head says, as places in its bytes: the same for every version of HTTP.
 
-use crate::field::Known;
+use crate::field::{self, Known};
+use crate::reject::Reject;
 use crate::span::Span;
 
 /// A request method. RFC 9110 §9.1: method names are case-sensitive, so `get` is an extension.
@@ -80,6 +81,41 @@ pub enum Version {
     /// HTTP/1.1.
     #[default]
     Http11,
+    /// HTTP/2.
+    Http2,
+}
+
+/// The scheme that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Scheme {
+    /// `http`.
+    Http,
+    /// `https`.
+    Https,
+}
+
+impl Scheme {
+    /// The scheme of this name, in any case. RFC 3986 §3.1: schemes are case-insensitive.
+    #[must_use]
+    pub const fn find(name: &[u8]) -> Option<Self> {
+        if name.eq_ignore_ascii_case(b"http") {
+            Some(Self::Http)
+        } else if name.eq_ignore_ascii_case(b"https") {
+            Some(Self::Https)
+        } else {
+            None
+        }
+    }
+
+    /// Its name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
 }
 
 /// How the request line writes the target. RFC 9112 §3.2: the fourth form, an authority alone, goes
@@ -104,7 +140,7 @@ pub enum BodyLength {
     None,
     /// So many bytes, at least 1.
     Exact(u64),
-    /// Unknown before its end.
+    /// Unknown before its end. Over HTTP/1.1 it comes in chunks.
     Chunked,
 }
 
@@ -120,15 +156,21 @@ pub struct FieldIndex {
 }
 
 /// What a request's head says. All spans count from the head's first byte, so they stay right when
-/// the head is copied: `HeadIndex` with the bytes `unread[skip..used]` is the whole head.
+/// the head is copied.
+///
+/// How a protocol frames the request, where its content ends and what follows it, is not among it:
+/// over HTTP/1.1 that is in [`h1::Framing`](crate::h1::Framing). A head that comes from elsewhere is
+/// made by a [`HeadBuilder`](crate::HeadBuilder).
 ///
 /// Reuse one for many requests: [`HeadIndex::clear`] keeps the memory of `fields`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeadIndex {
     /// The method.
     pub method: Method,
     /// The method's name.
     pub method_span: Span,
+    /// The scheme, if the request names one; else it is that of the connection.
+    pub scheme: Option<Scheme>,
     /// The whole request target.
     pub target: Span,
     /// The target's form.
@@ -145,16 +187,6 @@ pub struct HeadIndex {
     pub version: Version,
     /// All fields in the order of sending.
     pub fields: Vec<FieldIndex>,
-    /// How much content follows.
-    pub body: BodyLength,
-    /// Whether the client would send another request on this connection.
-    pub keep_alive: bool,
-    /// Whether the client waits for an interim 100 response before it sends the content.
-    pub expect_continue: bool,
-    /// Whether the client asks for another protocol: Upgrade and `Connection: upgrade` in HTTP/1.1.
-    pub upgrade: bool,
-    /// How many bytes of `unread` stand before the head: 2 for an empty line, else 0.
-    pub skip: u16,
     /// One bit for each well-known name that occurs.
     pub(crate) present: u64,
     /// One bit for each well-known name that occurs more than once.
@@ -168,25 +200,52 @@ impl HeadIndex {
         Self { fields: Vec::with_capacity(16), ..Self::default() }
     }
 
-    /// Forgets the head, keeps the memory.
+    /// Forgets the head, keeps the memory. It names every field: one that is added does not compile
+    /// before it is forgotten here as well.
     #[inline]
     pub fn clear(&mut self) {
-        self.fields.clear();
-        self.method = Method::Get;
-        self.method_span = Span::EMPTY;
-        self.target = Span::EMPTY;
-        self.form = TargetForm::Origin;
-        self.path = Span::EMPTY;
-        self.query = None;
-        self.authority = Span::EMPTY;
-        self.version = Version::Http11;
-        self.body = BodyLength::None;
-        self.keep_alive = false;
-        self.expect_continue = false;
-        self.upgrade = false;
-        self.skip = 0;
-        self.present = 0;
-        self.repeated = 0;
+        let Self {
+            method,
+            method_span,
+            scheme,
+            target,
+            form,
+            path,
+            query,
+            authority,
+            version,
+            fields,
+            present,
+            repeated,
+        } = self;
+        *method = Method::Get;
+        *method_span = Span::EMPTY;
+        *scheme = None;
+        *target = Span::EMPTY;
+        *form = TargetForm::Origin;
+        *path = Span::EMPTY;
+        *query = None;
+        *authority = Span::EMPTY;
+        *version = Version::Http11;
+        fields.clear();
+        *present = 0;
+        *repeated = 0;
+    }
+
+    /// Adds a field behind the others.
+    #[inline]
+    pub(crate) fn push(&mut self, field: FieldIndex) {
+        let bit = field.known.bit();
+        self.repeated |= self.present & bit;
+        self.present |= bit;
+        self.fields.push(field);
+    }
+
+    /// Whether a field of this well-known name occurs more than once.
+    #[inline]
+    #[must_use]
+    pub fn repeats(&self, known: Known) -> bool {
+        self.repeated & known.bit() != 0
     }
 
     /// Whether a field of this well-known name occurs. Costs one test of a bit.
@@ -218,5 +277,32 @@ impl HeadIndex {
     #[must_use]
     pub fn path_of<'head>(&self, head: &'head [u8]) -> &'head [u8] {
         if self.path.is_empty() { b"/" } else { self.path.of(head) }
+    }
+
+    /// Whether the client asks for another protocol, by Upgrade in HTTP/1.1. `head` has the bytes.
+    /// Costs one test of a bit where there is no such field.
+    // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it comes with the option.
+    #[inline]
+    #[must_use]
+    pub fn asks_upgrade(&self, head: &[u8]) -> bool {
+        self.has(Known::Upgrade)
+            && self.version == Version::Http11
+            && self.values(Known::Connection).any(|value| {
+                field::list(value.of(head)).any(|option| option.eq_ignore_ascii_case(b"upgrade"))
+            })
+    }
+
+    /// Refuses a request for an `https` resource that came over a connection without TLS. Not for a
+    /// connection from a trusted proxy, which may have had TLS on its other side.
+    ///
+    /// # Errors
+    /// [`Reject::Misdirected`]. The head is sound, so the connection can go on after the answer.
+    // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
+    // connection that was secured for that origin.
+    pub const fn check_scheme(&self, is_secure: bool) -> Result<(), Reject> {
+        match self.scheme {
+            Some(Scheme::Https) if !is_secure => Err(Reject::Misdirected),
+            _ => Ok(()),
+        }
     }
 }

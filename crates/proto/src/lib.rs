@@ -9,11 +9,13 @@
 //!
 //! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection;
 //! then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). What may stand in a
-//! head is in `h1/parse.rs`, where its content ends in `h1/framing.rs`. `cases/*.txt` shows all of it
-//! by example.
+//! head is in `h1/parse.rs`, where its content ends in `h1/framing.rs`. Heads that come from elsewhere
+//! are made in `build.rs`. `cases/*.txt` shows all of it by example.
 
 #![forbid(unsafe_code)]
 
+mod authority;
+mod build;
 pub mod date;
 pub mod field;
 pub mod h1;
@@ -22,9 +24,10 @@ pub mod limits;
 pub mod reject;
 pub mod span;
 
+pub use build::{HeadBuilder, RequestLine};
 pub use date::Date;
 pub use field::Known;
-pub use head::{BodyLength, FieldIndex, HeadIndex, Method, TargetForm, Version};
+pub use head::{BodyLength, FieldIndex, HeadIndex, Method, Scheme, TargetForm, Version};
 pub use limits::Limits;
 pub use reject::Reject;
 pub use span::Span;

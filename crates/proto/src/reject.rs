@@ -30,6 +30,8 @@ pub enum Reject {
     TargetAuthority,
     /// The target's scheme is neither http nor https. Status 400, RFC 9110 §4.2.
     TargetScheme,
+    /// The resource is an https one, and the connection has no TLS. Status 421, RFC 9110 §7.4.
+    Misdirected,
     /// The target's authority has no host, user information, or a malformed host or port. Status 400, RFC 9110 §4.2.1.
     TargetHostInvalid,
     /// The version is not `HTTP/` with a digit, a dot and a digit. Status 400, RFC 9112 §2.3.
@@ -123,6 +125,7 @@ impl Reject {
         Self::TargetAsterisk,
         Self::TargetAuthority,
         Self::TargetScheme,
+        Self::Misdirected,
         Self::TargetHostInvalid,
         Self::VersionInvalid,
         Self::VersionUnsupported,
@@ -183,10 +186,11 @@ impl Reject {
     }
 
     /// Whether the connection ends after the answer. All do, because where the next request would
-    /// begin is in doubt, except for an unknown expectation: its head was sound.
+    /// begin is in doubt, except for an unknown expectation and a resource that is not here: the head
+    /// was sound.
     #[must_use]
     pub const fn closes(self) -> bool {
-        !matches!(self, Self::ExpectationUnknown)
+        !matches!(self, Self::ExpectationUnknown | Self::Misdirected)
     }
 
     #[expect(clippy::too_many_lines, reason = "one table with a row for each rule")]
@@ -236,6 +240,11 @@ impl Reject {
             Self::TargetScheme => {
                 (400, "RFC 9110 §4.2", "The target's scheme is neither http nor https")
             }
+            Self::Misdirected => (
+                421,
+                "RFC 9110 §7.4",
+                "The resource is an https one, and the connection has no TLS",
+            ),
             Self::TargetHostInvalid => (
                 400,
                 "RFC 9110 §4.2.1",

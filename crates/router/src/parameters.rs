@@ -32,7 +32,7 @@ pub(crate) enum Noted {
 impl Parameters {
     /// Forgets the match.
     #[inline(always)]
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         (self.route, self.noted) = (u32::MAX, Noted::Values(0));
     }
 

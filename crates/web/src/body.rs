@@ -5,6 +5,7 @@ use crate::pool;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
+use peregrine_proto::Reject;
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
@@ -59,8 +60,8 @@ pub enum BodyError {
     },
     /// The peer sent the body slower than the minimum rate.
     TooSlow,
-    /// The body's framing is invalid. The text says which rule was broken.
-    Malformed(&'static str),
+    /// The body breaks a rule of the protocol, or passes one of its limits.
+    Rejected(Reject),
     /// A stream that the application made failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
@@ -71,7 +72,7 @@ impl fmt::Display for BodyError {
             Self::Disconnected => f.write_str("the peer left before the body was complete"),
             Self::TooLarge { limit } => write!(f, "the body is larger than {limit} bytes"),
             Self::TooSlow => f.write_str("the body came slower than the minimum rate"),
-            Self::Malformed(rule) => write!(f, "the body's framing is invalid: {rule}"),
+            Self::Rejected(reject) => write!(f, "the body was refused: {reject}"),
             Self::Failed(error) => write!(f, "the body's source failed: {error}"),
         }
     }

@@ -2,7 +2,9 @@
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use peregrine_proto::{HeadIndex, Known, Method, Span, Version};
+use peregrine_proto::{
+    HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
+};
 use peregrine_router::Parameters;
 use std::cell::RefCell;
 use std::fmt;
@@ -21,6 +23,7 @@ const BLOCK_BYTES_MAX: usize = 16 * 1024;
 const COPIES_BYTES: usize = 4 * 1024;
 
 thread_local! {
+    /// Clean ones: [`Head::drop`] clears each before it comes here.
     static BLOCKS: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
     static COPIES: RefCell<BytesMut> = RefCell::default();
 }
@@ -37,13 +40,45 @@ struct Block {
     route: Option<u32>,
 }
 
+impl Block {
+    /// Forgets the request, keeps the memory. The only place that makes a used block a clean one, and
+    /// it names every field: one that is added does not compile before it is forgotten here as well.
+    fn clear(&mut self) {
+        let Self { bytes, index, parameters, route } = self;
+        bytes.clear();
+        index.clear();
+        parameters.clear();
+        *route = None;
+    }
+}
+
 impl Head {
     /// An empty head from this thread's stock. The server fills [`Head::index_mut`] by the parser,
-    /// then calls [`Head::set_bytes`] with the bytes that the index speaks of.
+    /// then calls [`Head::set_bytes`] with the bytes that the index speaks of; or it fills both, by a
+    /// [`HeadBuilder`] on [`Head::buffers_mut`].
     #[must_use]
     pub fn take() -> Self {
         let block = BLOCKS.try_with(|blocks| blocks.borrow_mut().pop()).ok().flatten();
         Self(Some(block.unwrap_or_default()))
+    }
+
+    /// A head of its parts, by the rules of the parser.
+    ///
+    /// # Errors
+    /// A part breaks a rule, or passes one of the `limits`.
+    pub fn build<'f>(
+        limits: &Limits,
+        line: &RequestLine<'_>,
+        fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
+    ) -> Result<Self, Reject> {
+        let mut head = Self::take();
+        let (bytes, index) = head.buffers_mut();
+        let mut builder = HeadBuilder::begin(limits, line, bytes, index)?;
+        for (name, value) in fields {
+            builder.field(name, value)?;
+        }
+        builder.finish()?;
+        Ok(head)
     }
 
     fn block(&self) -> &Block {
@@ -74,6 +109,12 @@ impl Head {
         &mut self.block_mut().index
     }
 
+    /// The bytes and the index that speaks of them, for a [`HeadBuilder`].
+    pub fn buffers_mut(&mut self) -> (&mut Vec<u8>, &mut HeadIndex) {
+        let block = self.block_mut();
+        (&mut block.bytes, &mut block.index)
+    }
+
     /// Copies the bytes that the index speaks of.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
         let block = self.block_mut();
@@ -81,7 +122,7 @@ impl Head {
         block.bytes.extend_from_slice(bytes);
     }
 
-    /// The head as it was on the wire, request line and fields.
+    /// The head as it was on the wire of HTTP/1, or would have been: request line and fields.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.block().bytes
@@ -131,6 +172,7 @@ impl Head {
         match self.index().version {
             Version::Http10 => http::Version::HTTP_10,
             Version::Http11 => http::Version::HTTP_11,
+            Version::Http2 => http::Version::HTTP_2,
         }
     }
 
@@ -287,7 +329,7 @@ fn range(span: Span) -> Range<usize> {
 }
 
 fn uri_of(target: Bytes) -> Uri {
-    // The parser's target grammar is at least as strict as that of `Uri`, but for its length.
+    // The parser's target grammar is at least as strict as that of `Uri`, so this does not fail.
     Uri::from_maybe_shared(target).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
@@ -298,9 +340,7 @@ impl Drop for Head {
         if block.bytes.capacity() > BLOCK_BYTES_MAX {
             return;
         }
-        block.bytes.clear();
-        block.index.clear();
-        block.route = None;
+        block.clear();
         // While the thread ends there is no stock any more: the block is then freed here.
         let _ = BLOCKS.try_with(|blocks| {
             let mut blocks = blocks.borrow_mut();

@@ -6,6 +6,7 @@ use crate::respond::IntoResponse;
 use crate::response::Response;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use peregrine_proto::Reject;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
@@ -126,6 +127,15 @@ impl IntoResponse for Problem {
     }
 }
 
+/// The answer to a request that breaks a rule of the protocol, wherever that is noticed.
+impl From<Reject> for Problem {
+    fn from(reject: Reject) -> Self {
+        let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        Self::new(status, "invalid-request", format!("{}.", reject.cause()))
+            .with("rule", reject.section())
+    }
+}
+
 impl From<BodyError> for Problem {
     fn from(error: BodyError) -> Self {
         match error {
@@ -145,11 +155,7 @@ impl From<BodyError> for Problem {
                 "body-too-slow",
                 "the body came slower than this server waits for; send the request again",
             ),
-            BodyError::Malformed(rule) => Self::new(
-                StatusCode::BAD_REQUEST,
-                "malformed-body",
-                format!("the body's framing is invalid: {rule}"),
-            ),
+            BodyError::Rejected(reject) => reject.into(),
             BodyError::Failed(error) => {
                 // The text may speak of things inside the server, so only its log has it.
                 tracing::error!(%error, "the source of a request's body failed");
@@ -213,7 +219,9 @@ mod tests {
             (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
             (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
             (BodyError::TooSlow, 408, "body-too-slow", "again"),
-            (BodyError::Malformed("chunk size"), 400, "malformed-body", "chunk size"),
+            (BodyError::Rejected(Reject::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
+            (BodyError::Rejected(Reject::TrailersTooLong), 431, "invalid-request", "trailer"),
+            (BodyError::Rejected(Reject::BodyTooLarge), 413, "invalid-request", "larger"),
             (BodyError::Failed("secret".into()), 500, "body-failed", "could not be read"),
         ] {
             let problem = Problem::from(error);

@@ -265,7 +265,7 @@ impl TestRequest {
         let limits = Limits::DEFAULT;
         let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
-            Event::Head => head.set_bytes(&bytes[usize::from(head.index().skip)..used]),
+            Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..used]),
             other => {
                 panic!("{} {}: a server would not accept this: {other:?}", self.method, self.target)
             }

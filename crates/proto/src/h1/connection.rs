@@ -1,5 +1,6 @@
 //! One HTTP/1 connection: the joint of its two machines.
 
+use super::framing::Framing;
 use super::receive::{self, Receive};
 use super::send::{self, Announced, Asked, BodyMode, ResponseLength, Send};
 use super::trailers::Trailers;
@@ -11,9 +12,9 @@ use std::ops::Range;
 pub enum Event {
     /// Nothing more can be said without more bytes. Call again with the unused bytes and those after.
     NeedInput,
-    /// A head is complete: `unread[head.skip..used]`. If its body length is `None`, nothing follows:
+    /// A head is complete: `unread[framing.skip..used]`. If its body length is `None`, nothing follows:
     /// the request is complete.
-    Head,
+    Head(Framing),
     /// Content of the request: this range of `unread`. Never empty.
     Data(Range<usize>),
     /// The content is complete; [`Connection::trailers`] has what came after it.
@@ -70,7 +71,7 @@ pub enum Next {
 ///   [`send_data`](Self::send_data) any number of times, then always [`finish`](Self::finish); or
 ///   [`switch_protocols`](Self::switch_protocols) instead of all that;
 /// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`trailers`](Self::trailers);
-/// - wishes: [`drain`](Self::drain), [`abort`](Self::abort).
+/// - wishes: [`drain`](Self::drain), [`discard_body`](Self::discard_body).
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, Limits};
@@ -80,7 +81,8 @@ pub enum Next {
 /// let (mut connection, mut head) = (Connection::new(&limits), HeadIndex::new());
 /// let unread = b"GET /hello HTTP/1.1\r\nHost: example.org\r\n\r\n";
 /// let (used, event) = connection.receive(&limits, unread, &mut head);
-/// assert_eq!((used, event), (unread.len(), Event::Head));
+/// assert_eq!(used, unread.len());
+/// assert!(matches!(event, Event::Head(framing) if framing.keep_alive));
 /// assert_eq!(head.path.of(unread), b"/hello");
 ///
 /// let mut out = Vec::new();
@@ -109,6 +111,8 @@ pub struct Connection {
     keep_alive: bool,
     /// The server wants no other request.
     draining: bool,
+    /// Nobody wants the rest of the present request's content.
+    discarding: bool,
     /// A head was received before.
     used: bool,
 }
@@ -130,6 +134,7 @@ impl Connection {
             expecting: false,
             keep_alive: true,
             draining: false,
+            discarding: false,
             used: false,
         }
     }
@@ -150,11 +155,15 @@ impl Connection {
         use receive::State;
         match self.receive.state() {
             State::Head => {
-                let (used, event) = self.receive.head(limits, unread, head);
+                let mut framing = Framing::default();
+                let (used, event) = self.receive.head(limits, unread, head, &mut framing);
                 match event {
                     Event::NeedInput => {}
-                    Event::Head | Event::Reject(_) => self.begin(limits, head, &event),
-                    _ => unreachable!("a head is complete, incomplete, or refused"),
+                    Event::Reject(reject) => {
+                        framing.keep_alive &= !reject.closes();
+                        self.begin(limits, head, &framing);
+                    }
+                    _ => self.begin(limits, head, &framing),
                 }
                 (used, event)
             }
@@ -167,16 +176,16 @@ impl Connection {
 
     /// Notes what a head means for its response.
     #[inline]
-    fn begin(&mut self, limits: &Limits, head: &HeadIndex, event: &Event) {
+    fn begin(&mut self, limits: &Limits, head: &HeadIndex, framing: &Framing) {
         self.trailers = None;
         self.used = true;
         self.by_head = head.method == Method::Head;
         self.in_http10 = head.version == Version::Http10;
-        self.asks_upgrade = head.upgrade;
-        self.expecting = head.expect_continue;
+        self.asks_upgrade = framing.upgrade;
+        self.expecting = framing.expect_continue;
+        self.discarding = false;
         self.drain_left = limits.drain_bytes_max;
-        let refused = matches!(event, Event::Reject(reject) if reject.closes());
-        self.keep_alive = head.keep_alive && !self.draining && !refused;
+        self.keep_alive = framing.keep_alive && !self.draining;
     }
 
     fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
@@ -231,7 +240,7 @@ impl Connection {
             receive::State::Exact | receive::State::Chunked => {
                 // RFC 9110 §10.1.1: after a final response instead of 100, the client may send the
                 // content or not, so what comes next cannot be told apart.
-                self.keep_alive &= !self.expecting;
+                self.keep_alive &= !self.expecting && !self.stops_before_end();
             }
             receive::State::Head => {
                 self.receive.go(receive::Move::Close);
@@ -282,12 +291,19 @@ impl Connection {
         self.join();
     }
 
-    /// Gives the response up where it is. The client can tell, because the connection closes without
-    /// the end that was promised.
-    pub fn abort(&mut self) {
-        self.send.go(send::Move::Abort);
-        self.keep_alive = false;
-        self.join();
+    /// Whether the rest of the content is not read to its end, as far as that can be known by now:
+    /// nobody wants it, and it is longer than what is thrown away, or it comes in chunks, and nobody
+    /// knows how many.
+    // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its response.
+    fn stops_before_end(&self) -> bool {
+        let is_chunked = self.receive.state() == receive::State::Chunked;
+        self.discarding && (is_chunked || self.leaves_too_much())
+    }
+
+    /// Whether more content is known to come than is thrown away.
+    #[inline]
+    fn leaves_too_much(&self) -> bool {
+        self.receive.content_left() > u64::from(self.drain_left)
     }
 
     /// Joins the machines after one of them came to an end: when both did, either the next request
@@ -297,7 +313,6 @@ impl Connection {
         if self.send.state() != send::State::Done {
             return;
         }
-        let left_too_much = self.receive.content_left() > u64::from(self.drain_left);
         match self.receive.state() {
             receive::State::Closed => {}
             _ if !self.keep_alive || self.draining => self.receive.go(receive::Move::Close),
@@ -309,7 +324,7 @@ impl Connection {
                 self.asks_upgrade = false;
                 self.expecting = false;
             }
-            _ if left_too_much => self.receive.go(receive::Move::Close),
+            _ if self.leaves_too_much() => self.receive.go(receive::Move::Close),
             _ => {}
         }
     }
@@ -399,6 +414,18 @@ impl Connection {
     /// received and answered.
     pub fn drain(&mut self) {
         self.draining = true;
+    }
+
+    /// Nobody wants the rest of the present request's content. Call it as soon as that is known, at the
+    /// latest before [`respond`](Self::respond), whose head then says `connection: close` unless the
+    /// rest is known to be short enough to be thrown away. What is received after the call counts as
+    /// content like any other.
+    ///
+    /// Without the call, the response leaves the connection open, for content that is read while the
+    /// response is sent. If it turns out later that more is left than is thrown away, the connection
+    /// closes without a word, and a request that the client has sent by then is lost.
+    pub fn discard_body(&mut self) {
+        self.discarding = true;
     }
 
     /// What follows.

@@ -1,16 +1,39 @@
 //! What a complete head means: who is asked, where its content ends, and what comes after.
 
-use crate::field::{self, HOST};
-use crate::{BodyLength, HeadIndex, Known, Limits, Reject, TargetForm, Version};
+use crate::authority;
+use crate::field;
+use crate::{BodyLength, HeadIndex, Known, Limits, Reject, Version};
 
-/// Draws the conclusions from a complete head, or refuses it.
+/// How HTTP/1 frames a request: what its head says to the connection rather than to the application.
+/// The default is that of a request after which the connection ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Framing {
+    /// How much content follows.
+    pub body: BodyLength,
+    /// How many of the bytes that were used stand before the head: 2 for an empty line, else 0.
+    pub skip: u8,
+    /// Whether the client would send another request on this connection.
+    pub keep_alive: bool,
+    /// Whether the client waits for an interim 100 response before it sends the content.
+    pub expect_continue: bool,
+    /// Whether the client asks for another protocol: Upgrade and `Connection: upgrade` in HTTP/1.1.
+    pub upgrade: bool,
+}
+
+/// Draws the conclusions from a complete head, or refuses it. `framing` is the default before.
 #[inline]
-pub(super) fn conclude(head: &[u8], limits: &Limits, index: &mut HeadIndex) -> Result<(), Reject> {
-    host(head, index)?;
-    index.body = BodyLength::None;
-    index.keep_alive = index.version == Version::Http11;
-    index.expect_continue = false;
-    index.upgrade = false;
+pub(super) fn conclude(
+    head: &[u8],
+    limits: &Limits,
+    index: &mut HeadIndex,
+    framing: &mut Framing,
+) -> Result<(), Reject> {
+    // RFC 9112 §3.2: a server must answer 400 to an HTTP/1.1 request that lacks a Host field.
+    if !index.has(Known::Host) && index.version == Version::Http11 {
+        return Err(Reject::HostMissing);
+    }
+    authority::from_host(head, index)?;
+    framing.keep_alive = index.version == Version::Http11;
     const SPECIAL: u64 = Known::ContentLength.bit()
         | Known::TransferEncoding.bit()
         | Known::Connection.bit()
@@ -18,40 +41,14 @@ pub(super) fn conclude(head: &[u8], limits: &Limits, index: &mut HeadIndex) -> R
     if index.present & SPECIAL == 0 {
         return Ok(());
     }
-    body_length(head, limits, index)?;
-    connection(head, index);
-    expectation(head, index)
-}
-
-// RFC 9112 §3.2: a server must answer 400 to an HTTP/1.1 request that lacks a Host field, and to any
-// request with more than one or with an invalid value.
-#[inline]
-fn host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
-    let Some(value) = index.find(Known::Host) else {
-        return match index.version {
-            Version::Http11 => Err(Reject::HostMissing),
-            Version::Http10 => Ok(()),
-        };
-    };
-    if index.repeated & Known::Host.bit() != 0 {
-        return Err(Reject::HostRepeated);
-    }
-    if value.is_empty() {
-        // RFC 9110 §4.2.1: an http URI with an empty host must be rejected, and this would be one.
-        return Err(Reject::HostEmpty);
-    }
-    if !is_host_and_port(value.of(head)) {
-        return Err(Reject::HostInvalid);
-    }
-    // RFC 9112 §3.2.2: with the absolute form, the received Host field must be ignored.
-    if index.form != TargetForm::Absolute {
-        index.authority = value;
-    }
-    Ok(())
+    framing.body = body_length(head, limits, index)?;
+    framing.keep_alive = keeps_alive(head, index);
+    framing.upgrade = index.asks_upgrade(head);
+    expectation(head, index, framing)
 }
 
 // RFC 9112 §6.3: how the length of a request's content is found out.
-fn body_length(head: &[u8], limits: &Limits, index: &mut HeadIndex) -> Result<(), Reject> {
+fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLength, Reject> {
     if index.has(Known::TransferEncoding) {
         if index.version == Version::Http10 {
             // RFC 9112 §6.1: HTTP/1.0 with Transfer-Encoding must be treated as faulty framing.
@@ -62,10 +59,11 @@ fn body_length(head: &[u8], limits: &Limits, index: &mut HeadIndex) -> Result<()
             return Err(Reject::LengthAndEncoding);
         }
         transfer_encoding(head, index)?;
-        index.body = BodyLength::Chunked;
-    } else if let Some(value) = index.find(Known::ContentLength) {
+        return Ok(BodyLength::Chunked);
+    }
+    if let Some(value) = index.find(Known::ContentLength) {
         // RFC 9110 §8.6: a recipient of repeated identical values may reject the message as invalid.
-        if index.repeated & Known::ContentLength.bit() != 0 || value.of(head).contains(&b',') {
+        if index.repeats(Known::ContentLength) || value.of(head).contains(&b',') {
             return Err(Reject::ContentLengthRepeated);
         }
         let length = decimal(value.of(head))?;
@@ -73,10 +71,10 @@ fn body_length(head: &[u8], limits: &Limits, index: &mut HeadIndex) -> Result<()
             return Err(Reject::BodyTooLarge);
         }
         if length > 0 {
-            index.body = BodyLength::Exact(length);
+            return Ok(BodyLength::Exact(length));
         }
     }
-    Ok(())
+    Ok(BodyLength::None)
 }
 
 // RFC 9110 §8.6: Content-Length is one or more digits, and overflow must be prevented.
@@ -120,99 +118,25 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), Reject> {
 }
 
 // RFC 9112 §9.3: `close` ends the connection; else HTTP/1.1 persists, and HTTP/1.0 with `keep-alive`.
-fn connection(head: &[u8], index: &mut HeadIndex) {
-    let (mut close, mut keep_alive, mut upgrade) = (false, false, false);
+fn keeps_alive(head: &[u8], index: &HeadIndex) -> bool {
+    let (mut close, mut keep_alive) = (false, false);
     for value in index.values(Known::Connection) {
         for option in field::list(value.of(head)) {
             close |= option.eq_ignore_ascii_case(b"close");
             keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-            upgrade |= option.eq_ignore_ascii_case(b"upgrade");
         }
     }
-    let http11 = index.version == Version::Http11;
-    index.keep_alive = !close && (http11 || keep_alive);
-    // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it comes with the option.
-    index.upgrade = http11 && upgrade && index.has(Known::Upgrade);
+    !close && (index.version == Version::Http11 || keep_alive)
 }
 
 // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
-fn expectation(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
+fn expectation(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result<(), Reject> {
     // RFC 9110 §10.1.1: the expectation in an HTTP/1.0 request must be ignored.
     if !index.has(Known::Expect) || index.version == Version::Http10 {
         return Ok(());
     }
-    index.expect_continue = index.body != BodyLength::None;
-    for value in index.values(Known::Expect) {
-        if field::list(value.of(head)).any(|one| !one.eq_ignore_ascii_case(b"100-continue")) {
-            return Err(Reject::ExpectationUnknown);
-        }
-    }
-    Ok(())
-}
-
-/// Whether `text` is a host that is not empty, with an optional port of at most 65,535.
-// RFC 9110 §7.2: Host = uri-host [ ":" port ].
-#[inline]
-pub(super) fn is_host_and_port(text: &[u8]) -> bool {
-    let end = text.iter().position(|byte| !field::is(*byte, HOST)).unwrap_or(text.len());
-    match (end, text.get(end)) {
-        (0, Some(b'[')) => is_literal_and_port(text),
-        (_, Some(b'%')) => is_encoded_name_and_port(text),
-        (0, _) => false,
-        (_, None) => true,
-        (_, Some(b':')) => is_port(&text[end + 1..]),
-        _ => false,
-    }
-}
-
-// RFC 3986 §3.2.3: a port is any number of digits, none included.
-fn is_port(text: &[u8]) -> bool {
-    let number = text.iter().try_fold(0_u32, |sum, byte| {
-        let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
-        Some((sum * 10 + digit).min(1 << 20))
-    });
-    number.is_some_and(|number| number <= u32::from(u16::MAX))
-}
-
-// RFC 3986 §3.2.2: a registered name may have percent-encoded bytes.
-#[cold]
-fn is_encoded_name_and_port(text: &[u8]) -> bool {
-    let mut rest = text;
-    loop {
-        rest = match rest {
-            [] => return true,
-            [b':', port @ ..] => return is_port(port),
-            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                rest
-            }
-            [byte, rest @ ..] if field::is(*byte, HOST) => rest,
-            _ => return false,
-        }
-    }
-}
-
-// RFC 3986 §3.2.2: IP-literal = "[" ( IPv6address / IPvFuture ) "]".
-#[cold]
-fn is_literal_and_port(text: &[u8]) -> bool {
-    let Some(close) = text.iter().position(|byte| *byte == b']') else { return false };
-    let port_is_right = match &text[close + 1..] {
-        [] => true,
-        [b':', port @ ..] => is_port(port),
-        _ => false,
-    };
-    port_is_right && (is_ipv6(&text[1..close]) || is_future_address(&text[1..close]))
-}
-
-fn is_ipv6(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
-}
-
-// RFC 3986 §3.2.2: IPvFuture = "v" 1*HEXDIG "." 1*( unreserved / sub-delims / ":" ).
-fn is_future_address(text: &[u8]) -> bool {
-    let [b'v' | b'V', rest @ ..] = text else { return false };
-    let Some(dot) = rest.iter().position(|byte| *byte == b'.') else { return false };
-    let (version, address) = (&rest[..dot], &rest[dot + 1..]);
-    let is_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
-    let is_address = |byte: &u8| field::is(*byte, HOST) || *byte == b':';
-    is_version && !address.is_empty() && address.iter().all(is_address)
+    framing.expect_continue = framing.body != BodyLength::None;
+    let mut all = index.values(Known::Expect).flat_map(|value| field::list(value.of(head)));
+    let is_unknown = all.any(|one| !one.eq_ignore_ascii_case(b"100-continue"));
+    if is_unknown { Err(Reject::ExpectationUnknown) } else { Ok(()) }
 }

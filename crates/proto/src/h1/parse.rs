@@ -5,12 +5,17 @@
 //! that a head in many pieces costs no more than twice its length.
 //!
 //! A fault is reported only when the end of its line arrived (or the line is too long). So what is
-//! reported does not depend on how the bytes were cut.
+//! reported does not depend on how the bytes were cut. A carriage return without a line feed ends a
+//! line too, which is then refused at once: peers that end their lines so never send another end. A
+//! method that is too long needs no end of its line either.
 
+use super::framing::{self, Framing};
+use crate::authority;
 use crate::field::{self, PATH, QUERY, TOKEN};
-use crate::h1::framing;
 use crate::limits::{HEAD_BYTES_CEILING, METHOD_BYTES_MAX};
-use crate::{FieldIndex, HeadIndex, Known, Limits, Method, Reject, Span, TargetForm, Version};
+use crate::{
+    FieldIndex, HeadIndex, Known, Limits, Method, Reject, Scheme, Span, TargetForm, Version,
+};
 
 /// How far a head that is not complete was read: `line <= scanned <= 65,535`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,30 +35,54 @@ pub(super) enum Stop {
     Reject(Reject),
 }
 
-/// Parses the head at the start of `bytes` into `index` and returns its length. `progress` and `index`
-/// carry what was found out in an earlier call with fewer of the same bytes.
+/// Parses the head at the start of `bytes` into `index` and `framing`, and returns its length.
+/// `progress` and `index` carry what was found out in an earlier call with fewer of the same bytes.
 #[inline]
 pub(super) fn head(
     bytes: &[u8],
     progress: &mut Progress,
     limits: &Limits,
     index: &mut HeadIndex,
+    framing: &mut Framing,
 ) -> Result<usize, Stop> {
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let window = &bytes[..bytes.len().min(bytes_max)];
     let mut at = usize::from(progress.line);
     let ended = !progress.still_without_end(window);
-    let outcome = if ended { lines(window, &mut at, limits, index) } else { Err(Stop::Input) };
+    let outcome =
+        if ended { lines(window, &mut at, limits, index, framing) } else { Err(Stop::Input) };
     outcome.map_err(|stop| {
         *progress = Progress::new(at, window.len());
-        let (line_max, too_long) = if at == 0 {
-            (limits.request_line_bytes_max, Reject::RequestLineTooLong)
-        } else {
-            (limits.field_bytes_max, Reject::FieldTooLong)
-        };
-        let overfull = (window.len() == bytes_max).then_some(Reject::HeadTooLong);
-        let bound = Bound { line_max, too_long, overfull };
-        if ended { bound.settle(&window[at..], stop) } else { bound.unended(window.len() - at) }
+        let stop = if ended { Some(stop) } else { None };
+        judge(window, at, stop, limits, index)
+    })
+}
+
+/// What it means that `window` has no whole head. The line at hand begins at `at`; it was parsed up to
+/// the stop, or it was not parsed because it still has no end.
+#[cold]
+fn judge(
+    window: &[u8],
+    at: usize,
+    stop: Option<Stop>,
+    limits: &Limits,
+    index: &mut HeadIndex,
+) -> Stop {
+    let (line_max, too_long) = if at == 0 {
+        (limits.request_line_bytes_max, Reject::RequestLineTooLong)
+    } else {
+        (limits.field_bytes_max, Reject::FieldTooLong)
+    };
+    if at == 0 && begins_with_long_method(&window[..window.len().min(line_max)]) {
+        return Stop::Reject(Reject::MethodTooLong);
+    }
+    let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
+    let overfull = (window.len() == bytes_max).then_some(Reject::HeadTooLong);
+    let bound = Bound { line_max, too_long, overfull };
+    let Some(stop) = stop else { return bound.unended(window.len() - at) };
+    bound.settle(&window[at..], stop, |end| match at {
+        0 => request_line(&window[..end], index).err(),
+        _ => field_line(&window[..at + end], at).err(),
     })
 }
 
@@ -63,10 +92,11 @@ impl Progress {
         Self { line, scanned: u16::try_from(scanned).expect("a head is at most 65,535 bytes") }
     }
 
-    /// Whether the line that was incomplete still is, by looking at the new bytes only.
+    /// Whether the line that was incomplete still is, by looking at the new bytes only, and at the last
+    /// of the others, which may be a carriage return.
     #[inline]
     pub(super) fn still_without_end(self, window: &[u8]) -> bool {
-        self.scanned > self.line && !window[usize::from(self.scanned)..].contains(&b'\n')
+        self.scanned > self.line && line_end(&window[usize::from(self.scanned) - 1..]).is_none()
     }
 }
 
@@ -83,11 +113,24 @@ pub(super) struct Bound {
 impl Bound {
     /// What a stop in a line means, whatever the cut: a fault counts only in a complete line that is
     /// not too long, and a line without its end is too long as soon as it must be. `rest` begins with
-    /// the line.
+    /// the line; `again` parses as many bytes of it as it is told.
     #[cold]
-    pub(super) fn settle(&self, rest: &[u8], stop: Stop) -> Stop {
+    pub(super) fn settle(
+        &self,
+        rest: &[u8],
+        stop: Stop,
+        again: impl FnOnce(usize) -> Option<Stop>,
+    ) -> Stop {
         let within = &rest[..rest.len().min(self.line_max)];
-        if within.contains(&b'\n') { stop } else { self.unended(rest.len()) }
+        match line_end(within) {
+            None => self.unended(rest.len()),
+            Some(LineEnd::Feed) => stop,
+            // What comes after it must not count, because it may not be here yet.
+            Some(LineEnd::Bare(end)) => match again(end) {
+                Some(Stop::Reject(reject)) => Stop::Reject(reject),
+                Some(Stop::Input) | None => Stop::Reject(Reject::CarriageReturnBare),
+            },
+        }
     }
 
     /// What it means that so many bytes of a line have no end among those that may have.
@@ -100,6 +143,25 @@ impl Bound {
     }
 }
 
+/// What ends a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineEnd {
+    /// A line feed.
+    Feed,
+    /// A carriage return without one. So many bytes end with the byte after it.
+    Bare(usize),
+}
+
+/// What ends the first line of `bytes`, if its end is there.
+fn line_end(bytes: &[u8]) -> Option<LineEnd> {
+    let at = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
+    match (bytes[at], bytes.get(at + 1)) {
+        (b'\n', _) | (_, Some(b'\n')) => Some(LineEnd::Feed),
+        (_, Some(_)) => Some(LineEnd::Bare(at + 2)),
+        (_, None) => None,
+    }
+}
+
 /// Parses line after line from `at`, which stays at the start of the line at hand.
 #[inline]
 fn lines(
@@ -107,6 +169,7 @@ fn lines(
     at: &mut usize,
     limits: &Limits,
     index: &mut HeadIndex,
+    framing: &mut Framing,
 ) -> Result<usize, Stop> {
     if *at == 0 {
         let end = request_line(window, index)?;
@@ -119,7 +182,8 @@ fn lines(
         let (field, end) = match field_line(window, *at)? {
             Line::Field(field, end) => (field, end),
             Line::Empty(end) => {
-                framing::conclude(&window[..end], limits, index).map_err(Stop::Reject)?;
+                let head = &window[..end];
+                framing::conclude(head, limits, index, framing).map_err(Stop::Reject)?;
                 return Ok(end);
             }
         };
@@ -129,10 +193,7 @@ fn lines(
         if index.fields.len() >= limits.fields_max {
             return Err(Stop::Reject(Reject::FieldsTooMany));
         }
-        let bit = field.known.bit();
-        index.repeated |= index.present & bit;
-        index.present |= bit;
-        index.fields.push(field);
+        index.push(field);
         *at = end;
     }
 }
@@ -221,6 +282,26 @@ fn bad_value(window: &[u8], at: usize) -> Stop {
 /// Parses the request line at the start of `window` and returns where the next line begins.
 #[inline]
 fn request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
+    let version = until_version(window, index)?;
+    if window.get(version..version + 10) == Some(b"HTTP/1.1\r\n") {
+        index.version = Version::Http11;
+        return Ok(version + 10);
+    }
+    other_version(window, version, index)
+}
+
+/// Parses the method and the target at the start of `line`, which goes on after them.
+pub(crate) fn method_and_target(line: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
+    match until_version(line, index) {
+        Ok(_version) => Ok(()),
+        Err(Stop::Reject(reject)) => Err(reject),
+        Err(Stop::Input) => Err(Reject::RequestLineInvalid),
+    }
+}
+
+/// Parses the method and the target, and returns where the version begins.
+#[inline]
+fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
     let method_end = method(window, index)?;
     let target = method_end + 1;
     let target_end = match window.get(target) {
@@ -237,12 +318,7 @@ fn request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
         return Err(bad_target(window, target_end));
     }
     index.target = Span::new(target, target_end);
-    let version = target_end + 1;
-    if window.get(version..version + 10) == Some(b"HTTP/1.1\r\n") {
-        index.version = Version::Http11;
-        return Ok(version + 10);
-    }
-    other_version(window, version, index)
+    Ok(target_end + 1)
 }
 
 /// Parses the method and returns where its space is.
@@ -272,6 +348,12 @@ fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
         return Err(Stop::Reject(Reject::ConnectRefused));
     }
     Ok(end)
+}
+
+/// Whether a method begins the line that is longer than any that is read, whatever comes after it.
+fn begins_with_long_method(line: &[u8]) -> bool {
+    let begin = line.get(..=METHOD_BYTES_MAX);
+    begin.is_some_and(|begin| begin.iter().all(|byte| field::is(*byte, TOKEN)))
 }
 
 /// Parses a path, which may be empty, and a query from `at`; returns where they end.
@@ -320,29 +402,25 @@ fn absolute(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, St
     let rest = &window[at..];
     let end = rest.iter().position(|byte| *byte <= b' ').unwrap_or(rest.len());
     let target = &rest[..end];
-    let scheme_bytes = [&b"http://"[..], b"https://"]
-        .iter()
-        .find(|scheme| target.len() >= scheme.len() && starts_with_any_case(target, scheme))
-        .map(|scheme| scheme.len());
-    let Some(scheme_bytes) = scheme_bytes else { return Err(bad_form(window, at, target)) };
-    let authority = at + scheme_bytes;
-    let authority_bytes = target[scheme_bytes..]
+    let name_bytes = target.iter().position(|byte| *byte == b':').unwrap_or(0);
+    let (name, rest) = target.split_at(name_bytes);
+    let scheme = Scheme::find(name).filter(|_| rest.starts_with(b"://"));
+    let Some(scheme) = scheme else { return Err(bad_form(window, at, target)) };
+    let authority = at + name_bytes + b"://".len();
+    let authority_bytes = window[authority..at + end]
         .iter()
         .position(|byte| matches!(byte, b'/' | b'?' | b'#'))
-        .unwrap_or(end - scheme_bytes);
+        .unwrap_or(at + end - authority);
     let authority_end = authority + authority_bytes;
-    if !framing::is_host_and_port(&window[authority..authority_end]) {
+    if !authority::is_host_and_port(&window[authority..authority_end]) {
         // RFC 9110 §4.2.1: an http URI with an empty host must be rejected as invalid.
         // RFC 9110 §4.2.4: user information in an http URI ought to be treated as an error.
         return Err(Stop::Reject(Reject::TargetHostInvalid));
     }
     index.form = TargetForm::Absolute;
+    index.scheme = Some(scheme);
     index.authority = Span::new(authority, authority_end);
     path_and_query(window, authority_end, index)
-}
-
-fn starts_with_any_case(text: &[u8], prefix: &[u8]) -> bool {
-    text[..prefix.len()].eq_ignore_ascii_case(prefix)
 }
 
 /// What is wrong with a target of no form that is served.
@@ -354,7 +432,7 @@ fn bad_form(window: &[u8], at: usize, target: &[u8]) -> Stop {
             Reject::TargetScheme
         }
         // RFC 9112 §3.2.3: the authority form is only used for CONNECT requests.
-        Some(_) if framing::is_host_and_port(target) => Reject::TargetAuthority,
+        Some(_) if authority::is_host_and_port(target) => Reject::TargetAuthority,
         _ if target.is_empty() => return bad_byte(window, at, Reject::RequestLineInvalid),
         _ => Reject::TargetInvalid,
     })
@@ -413,7 +491,7 @@ fn other_version(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usiz
 
 #[cfg(test)]
 mod tests {
-    use super::{Progress, Stop, head};
+    use super::{Framing, Progress, Stop, head};
     use crate::{HeadIndex, Limits};
 
     #[test]
@@ -421,7 +499,8 @@ mod tests {
         let bytes = [b"GET / HTTP/1.1\r\nHost: ".as_slice(), &[b'a'; 5000]].concat();
         let (mut progress, mut index) = (Progress::default(), HeadIndex::new());
         for end in 0..bytes.len() {
-            let stop = head(&bytes[..end], &mut progress, &Limits::DEFAULT, &mut index);
+            let (limits, mut framing) = (Limits::DEFAULT, Framing::default());
+            let stop = head(&bytes[..end], &mut progress, &limits, &mut index, &mut framing);
             assert_eq!(stop, Err(Stop::Input));
             let line = if end < 16 { 0 } else { 16 };
             assert_eq!(progress, Progress::new(line, end), "all bytes are behind");

@@ -2,6 +2,7 @@
 
 use super::chunked::{self, Phase};
 use super::connection::Event;
+use super::framing::Framing;
 use super::parse::{self, Bound, Line, Progress, Stop};
 use super::trailers::Trailers;
 use crate::limits::HEAD_BYTES_CEILING;
@@ -128,13 +129,15 @@ impl Receive {
         self.state = self.state.after(step).expect("the joint makes legal moves only");
     }
 
-    /// Reads a head. Only in `Head`.
+    /// Reads a head. `framing` is the default before; it counts for a whole head, and for one that is
+    /// refused and sound. Only in `Head`.
     #[inline]
     pub(super) fn head(
         &mut self,
         limits: &Limits,
         unread: &[u8],
         index: &mut HeadIndex,
+        framing: &mut Framing,
     ) -> (usize, Event) {
         let mut skip = 0;
         if self.progress.scanned == 0 {
@@ -152,18 +155,18 @@ impl Receive {
                 self.count = 1;
             }
         }
-        match parse::head(&unread[skip..], &mut self.progress, limits, index) {
+        match parse::head(&unread[skip..], &mut self.progress, limits, index, framing) {
             Ok(length) => {
-                index.skip = if skip == 0 { 0 } else { EMPTY_LINE_BYTES };
-                self.begin_body(limits, index);
-                (skip + length, Event::Head)
+                framing.skip = if skip == 0 { 0 } else { EMPTY_LINE_BYTES };
+                self.begin_body(limits, framing.body);
+                (skip + length, Event::Head(*framing))
             }
             Err(Stop::Input) => (skip, Event::NeedInput),
             Err(Stop::Reject(Reject::ExpectationUnknown)) => {
                 // The head is sound, so the connection can go on after the answer.
                 // The stop was at its empty line.
                 let length = usize::from(self.progress.line) + 2;
-                self.begin_body(limits, index);
+                self.begin_body(limits, framing.body);
                 (skip + length, Event::Reject(Reject::ExpectationUnknown))
             }
             Err(Stop::Reject(reject)) => (skip, self.refuse(reject)),
@@ -171,10 +174,10 @@ impl Receive {
     }
 
     #[inline]
-    fn begin_body(&mut self, limits: &Limits, index: &HeadIndex) {
+    fn begin_body(&mut self, limits: &Limits, body: BodyLength) {
         self.progress = Progress::default();
         self.count = 0;
-        match index.body {
+        match body {
             BodyLength::None => self.go(Move::HeadAlone),
             BodyLength::Exact(length) => {
                 self.left = length;
@@ -310,7 +313,7 @@ impl Receive {
                         overfull: (window.len() == room).then_some(Reject::TrailersTooLong),
                     };
                     let stop = if ended {
-                        bound.settle(window, stop)
+                        bound.settle(window, stop, |end| parse::field_line(&window[..end], 0).err())
                     } else {
                         bound.unended(window.len())
                     };
@@ -353,7 +356,7 @@ impl Receive {
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
 /// An empty line is CR and LF, and one at most is skipped.
-const EMPTY_LINE_BYTES: u16 = 2;
+const EMPTY_LINE_BYTES: u8 = 2;
 
 /// The smaller of a length and a count.
 #[inline]

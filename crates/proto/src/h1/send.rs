@@ -50,7 +50,7 @@ pub(super) enum State {
     Chunked,
     /// Within content that ends with the connection.
     UntilClose,
-    /// The response is complete, or given up.
+    /// The response is complete.
     Done,
     /// The bytes belong to another protocol.
     Upgraded,
@@ -73,8 +73,6 @@ pub(super) enum Move {
     Again,
     /// The response switched protocols.
     Switch,
-    /// No more of the response comes.
-    Abort,
 }
 
 impl State {
@@ -86,7 +84,6 @@ impl State {
     /// | Waiting | Switch | Upgraded |
     /// | Empty, Exact, Chunked, UntilClose | Finish | Done |
     /// | Done | Finish, Again | Done, Waiting |
-    /// | all but Upgraded | Abort | Done |
     pub(super) const fn after(self, step: Move) -> Option<Self> {
         Some(match (self, step) {
             (Self::Waiting, Move::BeginEmpty) => Self::Empty,
@@ -94,10 +91,8 @@ impl State {
             (Self::Waiting, Move::BeginChunked) => Self::Chunked,
             (Self::Waiting, Move::BeginUntilClose) => Self::UntilClose,
             (Self::Waiting, Move::Switch) => Self::Upgraded,
-            (Self::Waiting | Self::Upgraded, Move::Finish) | (Self::Upgraded, Move::Abort) => {
-                return None;
-            }
-            (_, Move::Finish | Move::Abort) => Self::Done,
+            (Self::Waiting | Self::Upgraded, Move::Finish) => return None,
+            (_, Move::Finish) => Self::Done,
             (Self::Done, Move::Again) => Self::Waiting,
             _ => return None,
         })

@@ -35,7 +35,7 @@ const SEND_STATES: [send::State; 7] = [
     send::State::Upgraded,
 ];
 
-const SEND_MOVES: [send::Move; 8] = [
+const SEND_MOVES: [send::Move; 7] = [
     send::Move::BeginEmpty,
     send::Move::BeginExact,
     send::Move::BeginChunked,
@@ -43,7 +43,6 @@ const SEND_MOVES: [send::Move; 8] = [
     send::Move::Finish,
     send::Move::Again,
     send::Move::Switch,
-    send::Move::Abort,
 ];
 
 /// The phases that take single bytes.

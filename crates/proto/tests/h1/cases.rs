@@ -1,11 +1,12 @@
 //! The table cases of requests: `cases/*.txt` but for the responses.
 //!
 //! `send` has the bytes; `limits` may set some limits; each `expect` is what happens next: `head` with
-//! some of its words, or `data`, `end`, `trailer`, `reject`, `close`, `closed` in full. `answer: early`
-//! responds as soon as a head is complete. Every case ends with the peer's end, whose event may be
-//! left out if it is `closed`.
+//! some of its words, or `data`, `end`, `trailer`, `reject`, `close`, `closed` in full; `close unsaid`
+//! is a close after a response that did not say so. `answer: early` responds as soon as a head is
+//! complete, and `answer: unwanted` wants no content besides. `connection: plain` is one without TLS.
+//! Every case ends with the peer's end, whose event may be left out if it is `closed`.
 
-use crate::play::{Answer, play};
+use crate::play::{Answer, Server, play};
 use crate::script::{Case, parse};
 use peregrine_proto::Limits;
 use std::path::Path;
@@ -51,13 +52,20 @@ pub(crate) fn limits(case: &Case) -> Limits {
     limits
 }
 
-/// When the server of a case answers.
-pub(crate) fn answer(case: &Case) -> Answer {
-    match case.text("answer") {
+/// What the server of a case does.
+pub(crate) fn server(case: &Case) -> Server {
+    let answer = match case.text("answer") {
         Some("early") => Answer::Early,
+        Some("unwanted") => Answer::Unwanted,
         Some(other) => panic!("no such answer: {other}"),
         None => Answer::Late,
-    }
+    };
+    let is_secure = match case.text("connection") {
+        Some("plain") => false,
+        Some(other) => panic!("no such connection: {other}"),
+        None => true,
+    };
+    Server { answer, is_secure }
 }
 
 /// Whether what happened is what a line expects.
@@ -85,7 +93,7 @@ fn every_case_goes_as_it_says_whole_and_byte_by_byte() {
         let (limits, bytes) = (limits(&case), case.bytes("send"));
         let single: Vec<usize> = (0..bytes.len()).collect();
         for (way, cuts) in [("whole", &[][..]), ("byte by byte", &single)] {
-            let happened = play(&limits, &bytes, cuts, answer(&case));
+            let happened = play(&limits, &bytes, cuts, server(&case));
             if let Err(difference) = check(&case, &happened) {
                 let name = case.text("case").unwrap();
                 failures.push(format!("{file}: {name} ({way})\n{difference}"));

@@ -1,7 +1,7 @@
 //! One property for all: any cut of the same bytes gives the same events.
 
-use crate::cases::{answer, limits, requests};
-use crate::play::{Answer, play};
+use crate::cases::{limits, requests, server};
+use crate::play::{Answer, Server, play};
 use peregrine_proto::Limits;
 use proptest::prelude::*;
 
@@ -57,17 +57,18 @@ proptest! {
     fn any_cut_gives_the_same_events(
         bytes in prop_oneof![pipeline(), mutated()],
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
-        early: bool,
+        answer in prop_oneof![Just(Answer::Late), Just(Answer::Early), Just(Answer::Unwanted)],
+        is_secure: bool,
         small: bool,
     ) {
         let limits = if small { small_limits() } else { Limits::DEFAULT };
-        let answer = if early { Answer::Early } else { Answer::Late };
+        let server = Server { answer, is_secure };
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.sort_unstable();
-        let whole = play(&limits, &bytes, &[], answer);
-        prop_assert_eq!(&play(&limits, &bytes, &cuts, answer), &whole);
+        let whole = play(&limits, &bytes, &[], server);
+        prop_assert_eq!(&play(&limits, &bytes, &cuts, server), &whole);
         let single: Vec<usize> = (0..bytes.len()).collect();
-        prop_assert_eq!(&play(&limits, &bytes, &single, answer), &whole);
+        prop_assert_eq!(&play(&limits, &bytes, &single, server), &whole);
     }
 }
 
@@ -78,11 +79,14 @@ fn every_cut_in_two_of_every_case_gives_the_same_events() {
         if bytes.len() > 2000 {
             continue;
         }
-        for answer in [answer(&case), Answer::Early] {
-            let whole = play(&limits, &bytes, &[], answer);
+        let own = server(&case);
+        let early = Server { answer: Answer::Early, ..own };
+        let unwanted = Server { answer: Answer::Unwanted, ..own };
+        for server in [own, early, unwanted] {
+            let whole = play(&limits, &bytes, &[], server);
             for cut in 0..=bytes.len() {
                 let name = case.text("case").unwrap();
-                let cut_in_two = play(&limits, &bytes, &[cut], answer);
+                let cut_in_two = play(&limits, &bytes, &[cut], server);
                 assert_eq!(cut_in_two, whole, "{file}: {name}, cut at {cut}");
             }
         }

@@ -1,29 +1,40 @@
 //! A server in miniature: feeds a connection, answers every request, and notes what happened.
 
 use crate::script::escape;
-use peregrine_proto::h1::{Connection, Event, Next, ResponseLength};
-use peregrine_proto::{BodyLength, Date, HeadIndex, Limits, Version};
+use peregrine_proto::h1::{Connection, Event, Framing, Next, ResponseLength};
+use peregrine_proto::{BodyLength, Date, HeadIndex, Limits, Scheme, Version};
+
+/// What the miniature server does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Server {
+    pub(crate) answer: Answer,
+    /// Whether the connection has TLS.
+    pub(crate) is_secure: bool,
+}
 
 /// When the miniature server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// When the request is complete.
     Late,
-    /// As soon as its head is.
+    /// As soon as its head is, and reads on.
     Early,
+    /// As soon as its head is, and wants none of the content.
+    Unwanted,
 }
 
 /// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
 /// Returns what happened as lines of text, the same for any cuts.
-pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], answer: Answer) -> Vec<String> {
+pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], server: Server) -> Vec<String> {
     let mut player = Player {
         connection: Connection::new(limits),
         head: HeadIndex::new(),
         limits,
-        answer,
+        server,
         data: Vec::new(),
         notes: Vec::new(),
         out: Vec::new(),
+        said_close: false,
     };
     let mut used = 0;
     let ends = cuts.iter().copied().chain([bytes.len()]);
@@ -51,10 +62,12 @@ struct Player<'limits> {
     connection: Connection,
     head: HeadIndex,
     limits: &'limits Limits,
-    answer: Answer,
+    server: Server,
     data: Vec<u8>,
     notes: Vec<String>,
     out: Vec<u8>,
+    /// Whether the last response said that the connection closes after it.
+    said_close: bool,
 }
 
 impl Player<'_> {
@@ -71,7 +84,9 @@ impl Player<'_> {
             }
             match event {
                 Event::NeedInput => return true,
-                Event::Head => self.begin(&unread[usize::from(self.head.skip)..taken]),
+                Event::Head(framing) => {
+                    self.begin(&unread[usize::from(framing.skip)..taken], framing);
+                }
                 Event::Data(range) => {
                     assert!(!range.is_empty() && range.end == taken, "data ends what is used");
                     self.data.extend_from_slice(&unread[range]);
@@ -81,29 +96,33 @@ impl Player<'_> {
                     for (name, value) in self.connection.trailers() {
                         self.notes.push(format!("trailer {}: {}", escape(name), escape(value)));
                     }
-                    if self.answer == Answer::Late {
+                    if self.server.answer == Answer::Late {
                         self.respond(200);
                     }
                 }
                 Event::NeedRespond => panic!("a complete request was answered"),
                 Event::Upgraded => panic!("nothing was switched"),
                 Event::Reject(reject) => self.reject(reject),
-                Event::Closed => {
-                    assert_eq!(self.connection.next(), Next::Close);
-                    self.notes.push("close".to_owned());
-                    return false;
-                }
+                Event::Closed => assert_eq!(self.connection.next(), Next::Close),
             }
             if self.connection.next() == Next::Close {
-                self.notes.push("close".to_owned());
+                let note = if self.said_close { "close" } else { "close unsaid" };
+                self.notes.push(note.to_owned());
                 return false;
             }
         }
     }
 
-    fn begin(&mut self, head: &[u8]) {
-        self.notes.push(describe(head, &self.head));
-        if self.answer == Answer::Early || self.head.body == BodyLength::None {
+    fn begin(&mut self, head: &[u8], framing: Framing) {
+        self.notes.push(describe(head, &self.head, framing));
+        if let Err(reject) = self.head.check_scheme(self.server.is_secure) {
+            self.connection.discard_body();
+            return self.reject(reject);
+        }
+        if self.server.answer == Answer::Unwanted {
+            self.connection.discard_body();
+        }
+        if self.server.answer != Answer::Late || framing.body == BodyLength::None {
             self.respond(200);
         }
     }
@@ -121,9 +140,13 @@ impl Player<'_> {
         let length = ResponseLength::Exact(2);
         self.connection.respond(status, [], length, &date, &mut self.out);
         self.connection.check();
+        self.said_close = self.out.ends_with(b"connection: close\r\n\r\n");
         self.connection.send_data(b"ok", &mut self.out);
         self.connection.finish([], &mut self.out);
         self.connection.check();
+        if self.said_close {
+            assert_eq!(self.connection.next(), Next::Close, "what says so closes");
+        }
     }
 
     fn note_data(&mut self) {
@@ -135,13 +158,14 @@ impl Player<'_> {
 }
 
 /// A head in words. Text that may have spaces comes last.
-fn describe(head: &[u8], index: &HeadIndex) -> String {
+fn describe(head: &[u8], index: &HeadIndex, framing: Framing) -> String {
     let text = |span: peregrine_proto::Span| escape(span.of(head));
     let mut words = vec![
         "head".to_owned(),
         text(index.method_span),
         text(index.target),
         format!("form={:?}", index.form).to_lowercase(),
+        format!("scheme={}", index.scheme.map_or("none", Scheme::name)),
         format!("path={}", escape(index.path_of(head))),
         format!("host={}", text(index.authority)),
         format!("fields={}", index.fields.len()),
@@ -150,15 +174,16 @@ fn describe(head: &[u8], index: &HeadIndex) -> String {
     words.push(match index.version {
         Version::Http10 => "1.0".to_owned(),
         Version::Http11 => "1.1".to_owned(),
+        Version::Http2 => unreachable!("HTTP/1 was received"),
     });
-    words.push(match index.body {
+    words.push(match framing.body {
         BodyLength::None => "body=none".to_owned(),
         BodyLength::Exact(bytes) => format!("body={bytes}"),
         BodyLength::Chunked => "body=chunked".to_owned(),
     });
-    words.push(if index.keep_alive { "keep-alive" } else { "close" }.to_owned());
-    words.extend(index.expect_continue.then(|| "continue".to_owned()));
-    words.extend(index.upgrade.then(|| "upgrade".to_owned()));
+    words.push(if framing.keep_alive { "keep-alive" } else { "close" }.to_owned());
+    words.extend(framing.expect_continue.then(|| "continue".to_owned()));
+    words.extend(framing.upgrade.then(|| "upgrade".to_owned()));
     for field in &index.fields {
         words.push(format!("[{}={}]", text(field.name), text(field.value)));
     }

@@ -1,0 +1,85 @@
+//! Who is asked: hosts and ports.
+
+use crate::field::{self, HOST};
+use crate::{HeadIndex, Known, Reject, TargetForm};
+
+/// Takes the authority from the Host field, where there is one and the target has none.
+// RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one that
+// has an invalid value.
+#[inline]
+pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject> {
+    let Some(value) = index.find(Known::Host) else { return Ok(()) };
+    if index.repeats(Known::Host) {
+        return Err(Reject::HostRepeated);
+    }
+    if value.is_empty() {
+        // RFC 9110 §4.2.1: an http URI with an empty host must be rejected, and this would be one.
+        return Err(Reject::HostEmpty);
+    }
+    if !is_host_and_port(value.of(head)) {
+        return Err(Reject::HostInvalid);
+    }
+    // RFC 9112 §3.2.2: with the absolute form, the received Host field must be ignored.
+    if index.form != TargetForm::Absolute {
+        index.authority = value;
+    }
+    Ok(())
+}
+
+/// Whether `text` is a host that is not empty, with an optional port of at most 65,535.
+///
+/// A registered name may be percent-encoded by RFC 3986 §3.2.2, and that of a server never is: names
+/// of hosts have letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri` refuse it, and
+/// what two readers understand in two ways is refused here.
+// RFC 9110 §7.2: Host = uri-host [ ":" port ].
+#[inline]
+pub(crate) fn is_host_and_port(text: &[u8]) -> bool {
+    let end = text.iter().position(|byte| !field::is(*byte, HOST)).unwrap_or(text.len());
+    match (end, text.get(end)) {
+        (0, Some(b'[')) => is_literal_and_port(text),
+        (0, _) => false,
+        (_, None) => true,
+        (_, Some(b':')) => is_port(&text[end + 1..]),
+        _ => false,
+    }
+}
+
+// RFC 3986 §3.2.3: a port is any number of digits, none included.
+fn is_port(text: &[u8]) -> bool {
+    let number = text.iter().try_fold(0_u32, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
+        Some((sum * 10 + digit).min(1 << 20))
+    });
+    number.is_some_and(|number| number <= u32::from(u16::MAX))
+}
+
+// RFC 3986 §3.2.2: IP-literal = "[" ( IPv6address / IPvFuture ) "]".
+#[cold]
+fn is_literal_and_port(text: &[u8]) -> bool {
+    let Some(close) = text.iter().position(|byte| *byte == b']') else { return false };
+    let port_is_right = match &text[close + 1..] {
+        [] => true,
+        [b':', port @ ..] => is_port(port),
+        _ => false,
+    };
+    port_is_right && (is_ipv6(&text[1..close]) || is_future_address(&text[1..close]))
+}
+
+/// The most colons that an address of IPv6 has.
+const COLONS_MAX: usize = 8;
+
+fn is_ipv6(text: &[u8]) -> bool {
+    std::str::from_utf8(text).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
+// RFC 3986 §3.2.2: IPvFuture = "v" 1*HEXDIG "." 1*( unreserved / sub-delims / ":" ).
+fn is_future_address(text: &[u8]) -> bool {
+    let [b'v' | b'V', rest @ ..] = text else { return false };
+    let Some(dot) = rest.iter().position(|byte| *byte == b'.') else { return false };
+    let (version, address) = (&rest[..dot], &rest[dot + 1..]);
+    let is_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
+    let is_address = |byte: &u8| field::is(*byte, HOST) || *byte == b':';
+    // No address has more colons than one of IPv6, and `http::Uri` counts them.
+    let colons = address.iter().filter(|byte| **byte == b':').count();
+    is_version && !address.is_empty() && address.iter().all(is_address) && colons <= COLONS_MAX
+}
