@@ -54,7 +54,7 @@ pub(crate) async fn run<D: Driver>(
     talk.is_last = !head.index().keep_alive;
     let target = worker.application.find(&mut head);
     let options = target.options();
-    let limit = options.body_bytes_max.unwrap_or(worker.limits.body_bytes_max);
+    let limit = target.body_limit(worker.limits.body_bytes_max);
     let method = head.index().method;
     let (body, mut upload) = match Upload::begin(talk, head.index(), limit) {
         Ok(Begun { body, upload }) => (body, upload),

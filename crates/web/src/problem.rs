@@ -6,6 +6,7 @@ use crate::respond::IntoResponse;
 use crate::response::Response;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use peregrine_proto::Reject;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
 use std::fmt;
@@ -57,6 +58,29 @@ impl Problem {
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self { status, kind: kind.into(), detail: detail.into(), members: Vec::new() }
+    }
+
+    /// The answer in the place of a handler that panicked: status 500, kind `internal-error`. It tells
+    /// nothing about the inside.
+    #[must_use]
+    pub fn handler_panicked() -> Self {
+        let detail = "The server failed while it worked on this request.";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
+    }
+
+    /// The answer in the place of a handler that took longer than its route allows: status 503, kind
+    /// `handler-late`.
+    #[must_use]
+    pub fn handler_late() -> Self {
+        let detail = "The server did not get the answer ready in time. Try again later.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
+    }
+
+    /// The answer to a head that took too long: status 408, kind `head-late`.
+    #[must_use]
+    pub fn head_late() -> Self {
+        let detail = "The request's head was not complete in time.";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
     }
 
     /// The same with one more member.
@@ -123,6 +147,15 @@ impl IntoResponse for Problem {
         response.fields.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+/// The answer to a request that broke a rule of the protocol: kind `invalid-request`.
+impl From<Reject> for Problem {
+    fn from(reject: Reject) -> Self {
+        let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        Self::new(status, "invalid-request", format!("{}.", reject.cause()))
+            .with("rule", reject.section())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A response: status, fields, body.
 
 use crate::body::Body;
+use crate::panics::guarded;
 use crate::upgrade::OnUpgrade;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::cell::RefCell;
@@ -23,6 +24,15 @@ pub struct Response {
 struct Rare {
     extensions: http::Extensions,
     upgrade: Option<OnUpgrade>,
+}
+
+/// Values of the application may panic when they are dropped, and nobody else must suffer by that.
+impl Drop for Rare {
+    fn drop(&mut self) {
+        let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
+        guarded("the destructor of a response's extension", || drop(extensions));
+        guarded("the destructor of an upgrade", || drop(upgrade));
+    }
 }
 
 impl Response {
@@ -214,6 +224,20 @@ impl fmt::Debug for Fields {
 mod tests {
     use super::*;
     use http::header::{SET_COOKIE, VARY};
+
+    #[test]
+    fn an_extension_whose_destructor_panics_does_not_harm_who_drops_the_response() {
+        #[derive(Clone)]
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let mut response = Response::new(StatusCode::OK);
+        response.extensions_mut().insert(Bomb);
+        drop(response);
+    }
 
     #[test]
     fn set_replaces_all_and_append_adds() {
