@@ -10,7 +10,7 @@
 //! use peregrine_web::{App, Request};
 //!
 //! async fn greet(request: Request) -> String {
-//!     format!("hello, {}", request.field("x-name").unwrap_or("stranger"))
+//!     format!("hello, {}", request.header("x-name").unwrap_or("stranger"))
 //! }
 //!
 //! let client = App::new().get("/", greet).test();

@@ -199,7 +199,7 @@ fn method_missing(head: &Head, names: &str) -> Response {
     // The names are tokens, so this cannot fail.
     let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
     if head.index().method == peregrine_proto::Method::Options {
-        return Response::new(StatusCode::NO_CONTENT).with_field(ALLOW, allow);
+        return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
     }
     let (method, path) = (head.method_name(), head.path());
     let detail = format!("{path} does not answer {method}. It answers {names}.");
@@ -207,7 +207,7 @@ fn method_missing(head: &Head, names: &str) -> Response {
     let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
         .with("allow", allowed);
     // RFC 9110 §15.5.6: a 405 response must have an Allow field.
-    problem.into_response().with_field(ALLOW, allow)
+    problem.into_response().with_header(ALLOW, allow)
 }
 
 fn redirect(head: &Head, add_slash: bool) -> Response {
@@ -221,7 +221,7 @@ fn redirect(head: &Head, add_slash: bool) -> Response {
     // RFC 9110 §15.4.9: with 308 the client repeats the request as it was, body and all.
     let response = Response::new(StatusCode::PERMANENT_REDIRECT);
     match HeaderValue::from_str(&location) {
-        Ok(location) => response.with_field(LOCATION, location),
+        Ok(location) => response.with_header(LOCATION, location),
         Err(_) => unknown_route(head).into_response(),
     }
 }

@@ -175,3 +175,21 @@ fn an_answer_that_comes_before_the_limit_passes() {
     let client = app.test().timer(|_| std::future::pending());
     assert_eq!((client.get("/").send_now().text().as_str(), turns.get()), ("in time", 3));
 }
+
+#[test]
+fn headers_are_found_by_their_names_in_any_case() {
+    async fn show(request: Request) -> Response {
+        let names: Vec<_> = request.headers().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(names, [&b"host"[..], b"X-Own", b"Accept"]);
+        let found = ["x-own", "X-OWN", "accept", "ACCEPT", "none"].map(|name| request.header(name));
+        assert_eq!(found, [Some("1"), Some("1"), Some("a/b"), Some("a/b"), None]);
+        let mut response = Response::new(http::StatusCode::OK)
+            .with_header(http::header::VIA, http::HeaderValue::from_static("x"));
+        response.headers_mut().append(http::header::VIA, http::HeaderValue::from_static("y"));
+        assert_eq!((response.header("Via"), response.headers().len()), (Some("x"), 2));
+        response
+    }
+    let client = App::new().get("/", show).test();
+    let response = client.get("/").header("X-Own", "1").header("Accept", "a/b").send_now();
+    assert_eq!((response.header("VIA"), response.headers().len()), (Some("x"), 2));
+}

@@ -2,7 +2,7 @@
 
 use super::block_on;
 use crate::body::{Body, BodyError};
-use crate::response::Response;
+use crate::response::{Fields, Response};
 use bytes::Bytes;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -43,15 +43,25 @@ impl TestResponse {
         self.response.status
     }
 
-    /// The first header field called `name`, in any case, if it is text.
+    /// The value of the first header field called `name`, in any case, if it is text.
     #[must_use]
-    pub fn field(&self, name: &str) -> Option<&str> {
-        let mut fields = self.response.fields.iter();
-        let (_, value) = fields.find(|(present, _)| present.as_str().eq_ignore_ascii_case(name))?;
-        value.to_str().ok()
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.header(name)
     }
 
-    /// All header fields called `name`, in any case, that are text.
+    /// All header fields.
+    #[must_use]
+    pub fn headers(&self) -> &Fields {
+        &self.response.fields
+    }
+
+    /// The same as [`TestResponse::header`], by the word of RFC 9110.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.header(name)
+    }
+
+    /// All values of header fields called `name`, in any case, that are text.
     pub fn fields_named<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
         let fields = self.response.fields.iter();
         let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
