@@ -172,7 +172,8 @@ impl<W: Wrap> App<W> {
     /// # Errors
     /// All that is wrong, at once: patterns that cannot be read, routes that conflict, states that
     /// handlers or middleware need and nobody gave, handlers that take other parameters from the
-    /// path than it has. Each says where and how to put it right.
+    /// path than it has, two fallbacks for the same paths, options of routes that nobody would keep.
+    /// Each says where and how to put it right.
     pub fn build(self) -> Result<Application, BuildError> {
         let slash_policy = self.slash_policy;
         let (mut plan, missing, missing_options) = self.into_scope().finish();

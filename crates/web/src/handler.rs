@@ -85,7 +85,8 @@ pub struct RouteOptions {
     /// whether it is larger or smaller.
     pub body_bytes_max: Option<u64>,
     /// The server's limit of bodies does not count here, though those of middleware do: for what has
-    /// limits of its own, such as a mounted service. The default is `false`.
+    /// limits of its own, such as a mounted service. The default is `false`. It has no effect within
+    /// an application that is a handler itself.
     pub lifts_body_limit: bool,
     /// How long the handler may take until its response begins. The server answers with status 503
     /// in its place after that.

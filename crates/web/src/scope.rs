@@ -470,8 +470,13 @@ impl<W: Wrap> Scope<W> {
         self.add_with(middleware, Location::caller())
     }
 
-    /// Answers requests below the scope's prefix that have no route. All of the scope's middleware
-    /// runs around it, that given later too. The innermost scope with a fallback counts.
+    /// Answers requests for the scope's prefix, and for what is below, that have no route. All of the
+    /// scope's middleware runs around it, that given later too.
+    ///
+    /// The prefix matches as a route's pattern does. Of several scopes with a fallback, the first
+    /// segment (from the left) in which their prefixes differ decides, as among routes: literal text,
+    /// then a parameter with text around it, then a parameter, then the end of the prefix. The order in
+    /// which they are added never matters.
     #[track_caller]
     #[must_use]
     pub fn fallback<Args, H>(mut self, handler: H) -> Self

@@ -211,6 +211,8 @@ fn a_scope_s_fallback_answers_where_the_scope_s_prefix_matches_as_a_route_would(
             ("GET", "/users/1/posts/none", 200, "posts"),
             ("GET", "/users/mine/posts/none", 200, "posts"),
             ("GET", "/others/mine/posts/none", 200, "mine"),
+            // The first segment that differs decides, and not the length.
+            ("GET", "/users/mine/none", 200, "users"),
             // Parameters are not empty.
             ("GET", "/", 200, "outer"),
             ("GET", "//nothing", 200, "outer"),
