@@ -354,7 +354,7 @@ pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B) {
                         peer.send(head.clone());
                         for part in body.chunks(body.len().div_ceil(2)) {
                             bench.sleep(Duration::from_millis(2)).await;
-                            peer.send(part.to_vec());
+                            peer.send(part);
                         }
                     }
                     let reply = peer.reply().await;
