@@ -1,13 +1,14 @@
 //! A limit on the bodies of requests.
 
-use peregrine_web::{BodyError, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::{Middleware, Request, Response, Service};
 
 /// Lowers or raises the limit of requests' bodies, in bytes, for the routes inside.
 ///
-/// A body that is known to be larger is answered with 413 before anything inside runs. One whose
-/// length is unknown is cut off when it has grown beyond the limit; what reads it then fails with
-/// [`BodyError::TooLarge`], which extractors turn into the same answer. The innermost of several
-/// limits counts for those, and so does the limit that a handler has of its own.
+/// The innermost of several limits counts, be it larger or smaller: the limit that a handler has of
+/// its own, else that of the innermost `BodyLimit`, else the server's. It is judged when the body is
+/// read: reading a larger one fails with [`BodyError::TooLarge`](peregrine_web::BodyError::TooLarge),
+/// which extractors turn into status 413 before the handler runs. A body that is known to be larger
+/// fails before the peer is asked to send it. One that nobody reads is not judged.
 ///
 /// ```
 /// use peregrine_middleware::BodyLimit;
@@ -36,27 +37,23 @@ impl BodyLimit {
 
 impl Middleware for BodyLimit {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let limit = self.bytes_max;
-        if request.body.length().is_some_and(|length| length > limit) {
-            return Problem::from(BodyError::TooLarge { limit }).into_response();
-        }
         let (parts, body) = request.into_parts();
-        next.call(Request::from_parts(parts, body.limited(limit))).await
+        next.call(Request::from_parts(parts, body.limited(self.bytes_max))).await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_web::App;
+    use peregrine_web::{App, HandlerExt};
     use std::cell::Cell;
     use std::rc::Rc;
 
     #[test]
-    fn a_body_known_to_be_too_large_never_reaches_the_handler() {
+    fn a_body_too_large_never_reaches_a_handler_that_takes_it_as_an_argument() {
         let calls = Rc::new(Cell::new(0));
         let counter = Rc::clone(&calls);
-        let handler = move || {
+        let handler = move |_: String| {
             counter.set(counter.get() + 1);
             "done"
         };
@@ -79,9 +76,28 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_limit_counts_for_bodies_of_unknown_length() {
-        let app = App::new().with(BodyLimit::new(9)).with(BodyLimit::new(3));
-        let client = app.post("/", async |text: String| text).test();
-        assert!(client.post("/").pieces(["12", "34"]).send_now().text().contains("\"limit\":3"));
+    fn the_innermost_limit_counts_be_it_smaller_or_larger() {
+        let text = async |text: String| text;
+        let app = App::new()
+            .with(BodyLimit::new(5))
+            .post("/route", text.body_limit(7))
+            .scope("/lower", |scope| scope.with(BodyLimit::new(3)).post("/", text))
+            .scope("/higher", |scope| scope.with(BodyLimit::new(9)).post("/", text));
+        let client = app.test();
+        for (target, most) in [("/route", 7), ("/lower", 3), ("/higher", 9)] {
+            let (fits, larger) = ("x".repeat(most), "x".repeat(most + 1));
+            for request in
+                [client.post(target).body(fits.clone()), client.post(target).pieces([fits])]
+            {
+                assert_eq!(request.send_now().status(), 200, "{target}");
+            }
+            for request in
+                [client.post(target).body(larger.clone()), client.post(target).pieces([larger])]
+            {
+                let response = request.send_now();
+                assert_eq!(response.status(), 413, "{target}");
+                assert!(response.text().contains(&format!("\"limit\":{most}")), "{target}");
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// let client = App::new().with(RequestId::new()).get("/", show).test();
 /// let response = client.get("/").header("X-Request-Id", "from-the-proxy").send_now();
 /// assert_eq!(response.text(), "from-the-proxy");
-/// assert_eq!(response.field("x-request-id"), Some("from-the-proxy"));
+/// assert_eq!(response.header("x-request-id"), Some("from-the-proxy"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequestId {

@@ -18,8 +18,8 @@ use peregrine_web::{Middleware, Request, Response, Service};
 ///     .remove(header::SERVER);
 /// let client = App::new().with(headers).get("/", || "hello").test();
 /// let response = client.get("/").send_now();
-/// assert_eq!(response.field("cache-control"), Some("no-store"));
-/// assert_eq!(response.field("x-content-type-options"), Some("nosniff"));
+/// assert_eq!(response.header("cache-control"), Some("no-store"));
+/// assert_eq!(response.header("x-content-type-options"), Some("nosniff"));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ResponseHeaders {

@@ -8,7 +8,7 @@ use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::middleware::Wrap;
-use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response, Service};
+use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
@@ -100,7 +100,7 @@ impl LocalService {
             Err(reject) => return Problem::from(reject).into_response(),
         };
         let target = self.application.find(&mut head);
-        let limit = target.options().body_bytes_max.unwrap_or(self.body_bytes_max);
+        let limit = target.body_limit(self.body_bytes_max);
         let timeout = target.options().timeout;
         let mut extensions = parts.extensions;
         let connection = extensions.remove::<ConnectionInfo>().unwrap_or_default();

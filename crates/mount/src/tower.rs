@@ -128,7 +128,7 @@ impl<R: Reach> IntoTower<ViaTower> for Tower<R> {
 
 impl<R> Tower<R> {
     fn new(reach: R) -> Self {
-        let options = RouteOptions { body_bytes_max: Some(u64::MAX), ..RouteOptions::default() };
+        let options = RouteOptions { lifts_body_limit: true, ..RouteOptions::default() };
         Self { reach, options, insert: None, on_error: None }
     }
 

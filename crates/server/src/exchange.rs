@@ -39,8 +39,8 @@ pub(crate) struct Exchange {
     on_disconnect: OnDisconnect,
     /// How long the handler may take.
     pub(crate) timeout: Option<Duration>,
-    /// The request, where the pattern alone does not tell whose handler it is.
-    below: Option<Head>,
+    /// The request's head, for what the server says of it.
+    head: Option<Head>,
 }
 
 /// What names a request in logs and in the report of a shutdown.
@@ -71,9 +71,7 @@ impl Exchange {
         let options = target.options();
         (self.on_disconnect, self.timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
-        // The pattern of a mount says nothing about what it has inside.
-        let is_mount = pattern.is_some_and(|pattern| pattern.ends_with(REST));
-        self.below = is_mount.then(|| request.parts.head.share());
+        self.head = Some(request.parts.head.share());
         let method = request.parts.head.index().method;
         self.asked = Some(Asked { method, pattern: pattern.map(Rc::clone) });
         self.handler = Some(target.hold(std::mem::take(&mut self.slot), request));
@@ -82,6 +80,11 @@ impl Exchange {
     /// What was asked, from the beginning to [`Exchange::clear`].
     pub(crate) fn asked(&self) -> Option<&Asked> {
         self.asked.as_ref()
+    }
+
+    /// The request's head, from the beginning to [`Exchange::clear`].
+    pub(crate) fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
     }
 
     /// What was asked, for who wants to know after the exchange is over.
@@ -107,7 +110,12 @@ impl Exchange {
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(handler).poll(context)));
         let is_told = beat.is_told();
         drop(beat);
-        if is_told && let Some(head) = &self.below {
+        // The pattern of a mount says nothing about what it has inside.
+        let is_mount = pattern.is_some_and(|pattern| pattern.ends_with(REST));
+        if is_told
+            && is_mount
+            && let Some(head) = &self.head
+        {
             name_blocking(pattern, head);
         }
         let outcome = match polled {
@@ -157,7 +165,7 @@ impl Exchange {
         if body.as_slice().is_none() {
             guarded("the destructor of a response's body", || drop(body));
         }
-        (self.asked, self.below) = (None, None);
+        (self.asked, self.head) = (None, None);
     }
 }
 

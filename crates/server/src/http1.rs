@@ -13,12 +13,11 @@ use crate::worker::Order;
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{self, BodyMode, Event, Next, ResponseLength, Waiting};
+use peregrine_proto::h1::{self, BodyMode, Event, Framing, Next, ResponseLength, Waiting};
 use peregrine_proto::{BodyLength, HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
 use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
-use peregrine_web::respond::IntoResponse;
 use peregrine_web::{Body, Problem, Request, Response, pool};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -130,7 +129,7 @@ impl Http1 {
         match (wait, &self.step) {
             (Wait::Head, _) => {
                 protocol.drain();
-                self.answer(respond::head_late(), protocol, link);
+                self.answer(Problem::head_late(), protocol, link);
                 Turn::linger(Ended::HeadLate)
             }
             (Wait::Receive, Step::Unread) => Turn::linger(Ended::BodySlow),
@@ -142,7 +141,8 @@ impl Http1 {
             }
             (Wait::Handler | Wait::Exchange, Step::Handler) => {
                 self.exchange.drop_handler();
-                self.respond(Ok(respond::handler_late().into_response()), protocol, link)
+                let late = self.render(Problem::handler_late(), link);
+                self.respond(Ok(late), protocol, link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
             // The turn sends the next one.
@@ -200,13 +200,13 @@ impl Http1 {
         let unread = link.io.reader.unread();
         let (used, event) = protocol.receive(&link.worker.protocol, unread, head.index_mut());
         match event {
-            Event::Head => {
+            Event::Head(framing) => {
                 let mut head = self.head.take().expect("it was just filled");
-                let skip = usize::from(head.index().skip);
+                let skip = usize::from(framing.skip);
                 head.set_bytes(&link.io.reader.unread()[skip..used]);
                 link.io.reader.consume(used);
                 link.io.deadlines.clear(Wait::Head);
-                self.begin(head, protocol, link, context)
+                self.begin(head, framing, protocol, link, context)
             }
             Event::NeedInput => {
                 link.io.reader.consume(used);
@@ -246,17 +246,22 @@ impl Http1 {
     fn begin<D: Driver>(
         &mut self,
         mut head: Head,
+        framing: Framing,
         protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         let worker = link.worker;
         worker.observed.request();
-        self.is_last = !head.index().keep_alive;
+        self.is_last = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
+        // RFC 9110 §7.4: a request for an origin that this connection is not of is misdirected.
+        if let Err(reject) = head.index().check_scheme(link.info.tls.is_some()) {
+            return self.reject(reject, protocol, link);
+        }
         let target = worker.application.find(&mut head);
-        let limit = target.options().body_bytes_max.unwrap_or(worker.limits.body_bytes_max);
-        let body = match self.receive_body(head.index(), limit, protocol, link) {
+        let limit = target.body_limit(worker.limits.body_bytes_max);
+        let body = match self.receive_body(framing, limit, protocol, link) {
             Ok(body) => body,
             Err(reject) => return self.reject(reject, protocol, link),
         };
@@ -287,12 +292,12 @@ impl Http1 {
     /// Takes as much of the body as is here already. A whole body needs no pipe.
     fn receive_body<D: Driver>(
         &mut self,
-        head: &HeadIndex,
+        framing: Framing,
         limit: u64,
         protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
     ) -> Result<Body, Reject> {
-        let length = match head.body {
+        let length = match framing.body {
             BodyLength::None => return Ok(Body::empty()),
             BodyLength::Exact(length) => Some(length),
             BodyLength::Chunked => None,
@@ -319,7 +324,7 @@ impl Http1 {
             }
         }
         let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
-        let is_awaited = head.expect_continue && here.is_empty();
+        let is_awaited = framing.expect_continue && here.is_empty();
         if here.is_empty() {
             pool::give(here);
         } else {
@@ -402,7 +407,7 @@ impl Http1 {
                 }
                 Some(Received::End) => self.upload.finish(|| respond::trailers(protocol)),
                 Some(Received::Reject(reject)) => {
-                    self.upload.fail(BodyError::Malformed(reject.cause()));
+                    self.upload.fail(BodyError::Rejected(reject));
                     self.rejected = Some(reject);
                 }
                 Some(Received::Data { .. }) | None => {}
@@ -458,7 +463,7 @@ impl Http1 {
             Event::NeedInput => Received::NeedInput,
             Event::Reject(reject) => Received::Reject(reject),
             Event::End | Event::NeedRespond | Event::Closed => Received::End,
-            Event::Head | Event::Data(_) | Event::Upgraded => {
+            Event::Head(_) | Event::Data(_) | Event::Upgraded => {
                 unreachable!("only data and an end come between a head and its response")
             }
         }
@@ -477,23 +482,26 @@ impl Http1 {
             self.panicked = true;
             protocol.drain();
             self.log_panic(&message, link);
-            self.render(respond::panicked())
+            self.render(Problem::handler_panicked(), link)
         });
         if link.is_to_close() {
             protocol.drain();
         }
-        let out = &mut link.io.writer.plain;
+        if self.upload.is_unwanted() {
+            protocol.discard_body();
+        }
         if let Some(upgrade) = response.take_upgrade() {
-            if respond::switch_protocols(protocol, &response, out) {
+            if respond::switch_protocols(protocol, &response, &mut link.io.writer.plain) {
                 return Turn::Upgrade(upgrade);
             }
             tracing::error!(target: "peregrine",
                 "a handler answered with an upgrade to a request that did not ask for one, or whose \
                  body was not read; the peer got a 500");
-            response = self.render(respond::panicked());
+            response = self.render(Problem::handler_panicked(), link);
         }
         let date = link.worker.date();
         let most = link.worker.limits.pending_output_bytes_max.max(1);
+        let out = &mut link.io.writer.plain;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
             if length <= most {
@@ -711,7 +719,8 @@ impl Http1 {
         protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
     ) -> Turn {
-        self.answer(respond::rejected(reject), protocol, link);
+        protocol.drain();
+        self.answer(reject.into(), protocol, link);
         Turn::linger(Ended::Rejected(reject))
     }
 
@@ -722,12 +731,17 @@ impl Http1 {
         protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
     ) {
-        let response = self.render(problem);
+        let response = self.render(problem, link);
         respond::whole(protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
     }
 
-    fn render(&self, problem: Problem) -> Response {
-        problem.into_response()
+    /// A problem in the form that the application gives its problems.
+    fn render<D: Driver>(&self, problem: Problem, link: &Link<'_, D>) -> Response {
+        let application = &link.worker.application;
+        match self.exchange.head() {
+            Some(head) => application.render(problem, head),
+            None => application.render(problem, &Head::take()),
+        }
     }
 
     fn log_panic<D: Driver>(&self, message: &str, link: &Link<'_, D>) {

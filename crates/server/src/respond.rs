@@ -1,9 +1,9 @@
-//! Writing responses of HTTP/1, and the answers that the server gives by itself.
+//! Writing responses of HTTP/1.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyMode, Connection, ResponseLength};
-use peregrine_proto::{Date, Reject};
-use peregrine_web::{Fields, Problem, Response};
+use peregrine_web::{Fields, Response};
 
 /// Writes a response's head.
 pub(crate) fn head(
@@ -51,31 +51,6 @@ pub(crate) fn trailers(protocol: &Connection) -> HeaderMap {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
     });
     pairs.collect()
-}
-
-/// The answer to a broken rule.
-pub(crate) fn rejected(reject: Reject) -> Problem {
-    let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    Problem::new(status, "invalid-request", format!("{}.", reject.cause()))
-        .with("rule", reject.section())
-}
-
-/// The answer to a head that took too long.
-pub(crate) fn head_late() -> Problem {
-    let detail = "The request's head was not complete in time.";
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
-}
-
-/// The answer of a handler that panicked. It tells nothing about the inside.
-pub(crate) fn panicked() -> Problem {
-    let detail = "The server failed while it worked on this request.";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
-}
-
-/// The answer in the place of a handler that took longer than it may.
-pub(crate) fn handler_late() -> Problem {
-    let detail = "The server did not get the answer ready in time. Try again later.";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
 }
 
 fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {

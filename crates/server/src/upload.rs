@@ -59,6 +59,15 @@ impl Upload {
         !matches!(self, Self::Done)
     }
 
+    /// Is there more to come that nobody wants?
+    pub(crate) fn is_unwanted(&self) -> bool {
+        match self {
+            Self::Done => false,
+            Self::Flowing { pipe, .. } => pipe.is_reader_gone(),
+            Self::Unwanted => true,
+        }
+    }
+
     pub(crate) fn push(&mut self, bytes: Bytes) {
         if let Self::Flowing { pipe, .. } = self {
             pipe.push(bytes);

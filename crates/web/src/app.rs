@@ -1,15 +1,17 @@
 //! Applications: routes, middleware and states put together, checked, and made ready to run.
 
 use crate::application::{Application, Built};
+use crate::fallbacks::Fallbacks;
 use crate::fault::{BuildError, Fault};
 use crate::handler::Handler;
 use crate::head::Head;
 use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::requirements::PathShape;
 use crate::respond::IntoResponse;
 use crate::route::{EXTENSIONS_MAX, MethodIndex, MethodRouter, Methods, Routes, Table};
-use crate::scope::{Entry, Scope, routing};
+use crate::scope::{Scope, routing};
 use crate::unrouted::{ProblemHook, Shared};
 use http::Method;
 use peregrine_proto::Method as Known;
@@ -116,12 +118,19 @@ impl<W: Wrap> App<W> {
         self
     }
 
-    /// Gives every problem its form: those of extractors, of handlers and middleware, 404 and 405.
-    /// The default is `application/problem+json`.
+    /// Gives every problem its form: those of extractors, of handlers and middleware, 404 and 405,
+    /// and what the server answers itself: requests that break a rule or come too late, the 500 of a
+    /// handler that panicked, the 503 of one that took longer than its route allows. The default is
+    /// `application/problem+json`.
     ///
-    /// `render` sees the problem and the head of the request, say for its `Accept`. It is called
-    /// outside all middleware, which see the problem in its default form; header fields that they put
-    /// on the response stay, unless `render` sets them too or they describe the default body.
+    /// `render` sees the problem and the head of the request, say for its `Accept`. Where the server
+    /// could not understand the request, the head is an empty one: it has no fields, and its method and
+    /// path are GET and `/` whatever the peer sent. If `render` panics, the log says so and the problem
+    /// is answered in its default form.
+    ///
+    /// It is called outside all middleware, which see the problem in its default form; header fields
+    /// that they put on the response stay, unless `render` sets them too or they describe the default
+    /// body. What the server answers itself does not go through middleware.
     ///
     /// ```
     /// use peregrine_web::{App, Head, Problem, Response};
@@ -163,10 +172,12 @@ impl<W: Wrap> App<W> {
     /// # Errors
     /// All that is wrong, at once: patterns that cannot be read, routes that conflict, states that
     /// handlers or middleware need and nobody gave, handlers that take other parameters from the
-    /// path than it has. Each says where and how to put it right.
+    /// path than it has, two fallbacks for the same paths, options of routes that nobody would keep.
+    /// Each says where and how to put it right.
     pub fn build(self) -> Result<Application, BuildError> {
         let slash_policy = self.slash_policy;
-        let (mut plan, missing) = self.into_scope().finish();
+        let (mut plan, missing, missing_options) = self.into_scope().finish();
+        plan.shared.set_states(std::mem::take(&mut plan.states));
         if slash_policy == SlashPolicy::Ignore {
             plan.entries.retain(|entry| !entry.is_slash_twin);
         }
@@ -192,24 +203,25 @@ impl<W: Wrap> App<W> {
         for entry in &plan.entries {
             check_path(entry, &mut faults);
         }
-        let entries = plan.entries.iter().map(|entry| (entry.name(), &entry.requirements));
-        let others = plan.needs.iter().map(|(name, needs)| (name.clone(), needs));
-        for (name, needs) in entries.chain(others) {
-            let lacking = needs.states().filter(|(id, _)| !plan.states.contains(*id));
+        let entries = plan.entries.iter();
+        let entries = entries.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
+        let others = plan.needs.iter();
+        let others = others.map(|need| (need.name.clone(), &need.requirements, &need.shared));
+        for (name, needs, shared) in entries.chain(others) {
+            let lacking = needs.states().filter(|(id, _)| !shared.states().contains(*id));
             faults.extend(
                 lacking.map(|(_, state)| Fault::MissingState { route: name.clone(), state }),
             );
         }
+        let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| faults.extend(more));
 
-        let (true, Ok(router)) = (faults.is_empty(), router) else {
+        let (true, Ok(router), Ok(fallbacks)) = (faults.is_empty(), router, fallbacks) else {
             return Err(BuildError { faults });
         };
-        let router = Rc::new(router);
-        let table = Rc::new(Table { router: Rc::clone(&router), methods: index });
+        let table = Rc::new(Table { router: Rc::new(router), methods: index });
         plan.shared.set_table(&table);
-        plan.states.set_router(router);
         let routes = plan.entries.into_iter().map(Built::from).collect();
-        Ok(Application::new(table, routes, plan.fallbacks, missing, plan.states))
+        Ok(Application::new(table, routes, fallbacks, (missing, missing_options), plan.shared))
     }
 }
 
@@ -218,13 +230,6 @@ impl<W> fmt::Debug for App<W> {
         f.debug_struct("App")
             .field("routes", &self.scope.plan.entries.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Entry {
-    /// The route as errors name it.
-    fn name(&self) -> String {
-        format!("{} {} ({})", self.methods, self.pattern, self.place)
     }
 }
 

@@ -1,15 +1,18 @@
 //! An application ready to run: from a head to what answers it.
 
 use crate::connection::ConnectionInfo;
+use crate::fallbacks::Fallbacks;
 use crate::handler::{OnDisconnect, RouteOptions};
 use crate::head::Head;
+use crate::plan::Entry;
+use crate::problem::Problem;
 use crate::request::Request;
 use crate::response::Response;
 use crate::route::Table;
-use crate::scope::{Entry, ScopeFallback};
-use crate::service::{Endpoint, Service};
+use crate::service::Endpoint;
 use crate::state::States;
 use crate::test::TestClient;
+use crate::unrouted::Shared;
 use peregrine_proto::TargetForm;
 use peregrine_router::Match;
 use peregrine_slot::{FutureSlot, Held, Placed};
@@ -24,10 +27,10 @@ use std::rc::Rc;
 pub struct Application {
     table: Rc<Table>,
     routes: Box<[Built]>,
-    /// Those of the longest prefix first.
-    fallbacks: Box<[ScopeFallback]>,
+    fallbacks: Fallbacks,
     missing: Rc<dyn Endpoint>,
-    states: Rc<States>,
+    missing_options: RouteOptions,
+    shared: Rc<Shared>,
 }
 
 /// A route of a built application.
@@ -35,6 +38,8 @@ pub(crate) struct Built {
     endpoint: Rc<dyn Endpoint>,
     unrouted: Rc<dyn Endpoint>,
     options: RouteOptions,
+    /// Of the application that the route belongs to.
+    shared: Rc<Shared>,
     pattern: Rc<str>,
     methods: String,
     place: &'static Location<'static>,
@@ -42,15 +47,19 @@ pub(crate) struct Built {
 
 impl From<Entry> for Built {
     fn from(entry: Entry) -> Self {
-        let Entry { endpoint, unrouted, options, pattern, methods, place, .. } = entry;
-        let pattern = pattern.into();
-        Self { endpoint, unrouted, options, pattern, methods: methods.to_string(), place }
+        let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
+        let (pattern, methods) = (pattern.into(), methods.to_string());
+        Self { endpoint, unrouted, options, shared, pattern, methods, place }
     }
 }
 
 /// What a request without a route asks of the server: nothing special.
-static UNROUTED_OPTIONS: RouteOptions =
-    RouteOptions { on_disconnect: OnDisconnect::Cancel, body_bytes_max: None, timeout: None };
+static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
+    on_disconnect: OnDisconnect::Cancel,
+    body_bytes_max: None,
+    lifts_body_limit: false,
+    timeout: None,
+};
 
 /// What answers a request: a route, or what stands in for one.
 #[derive(Clone, Copy)]
@@ -78,14 +87,11 @@ impl Application {
     pub(crate) fn new(
         table: Rc<Table>,
         routes: Box<[Built]>,
-        mut fallbacks: Vec<ScopeFallback>,
-        missing: Rc<dyn Endpoint>,
-        states: States,
+        fallbacks: Fallbacks,
+        (missing, missing_options): (Rc<dyn Endpoint>, RouteOptions),
+        shared: Rc<Shared>,
     ) -> Self {
-        let segments = |fallback: &ScopeFallback| fallback.prefix.matches('/').count();
-        fallbacks.sort_by_key(|fallback| std::cmp::Reverse(segments(fallback)));
-        let (fallbacks, states) = (fallbacks.into(), Rc::new(states));
-        Self { table, routes, fallbacks, missing, states }
+        Self { table, routes, fallbacks, missing, missing_options, shared }
     }
 
     /// Finds what answers the request that `head` begins, and notes the route and its parameters
@@ -107,6 +113,7 @@ impl Application {
     #[cold]
     fn find_unrouted(&self, head: &mut Head, found: Match) -> Target<'_> {
         let path = head.path();
+        let mut options = &UNROUTED_OPTIONS;
         let endpoint = match found {
             Match::MethodMissing { allow } => {
                 let method = allow.iter().next().unwrap_or_default();
@@ -117,19 +124,41 @@ impl Application {
                 }
             }
             Match::Missing if head.index().form != TargetForm::Asterisk => {
-                let mut fallbacks = self.fallbacks.iter();
-                let fallback = fallbacks.find(|fallback| is_below(path, &fallback.prefix));
+                let fallback = self.fallbacks.find(path);
+                options = fallback.map_or(&self.missing_options, |fallback| &fallback.options);
                 fallback.map_or(&self.missing, |fallback| &fallback.endpoint)
             }
             _ => &self.missing,
         };
-        Target { endpoint, options: &UNROUTED_OPTIONS, pattern: None }
+        Target { endpoint, options, pattern: None }
+    }
+
+    /// Answers one request by this application's routes and states, whatever application the request
+    /// was given to before. Options that a route asks of the server are not kept here, for there is
+    /// no server; its limit of the body is.
+    pub async fn call(&self, mut request: Request) -> Response {
+        request.parts.set_states(self.states());
+        let target = self.find(&mut request.parts.head);
+        crate::service::place_in_stock(&**target.endpoint, request).await
+    }
+
+    /// The response that says `problem`, in the form that the application gives its problems
+    /// ([`App::on_problem`](crate::App::on_problem)): for what a server answers itself.
+    ///
+    /// `head` is the request's as [`Application::find`] left it, so that a route of a merged
+    /// application has the form of that one. Where no request was understood, it is an empty one
+    /// ([`Head::take`]). A function of the application that panics is told in the log, and the
+    /// problem is answered in its default form.
+    #[must_use]
+    pub fn render(&self, problem: Problem, head: &Head) -> Response {
+        let route = head.route().and_then(|route| self.routes.get(route as usize));
+        route.map_or(&self.shared, |route| &route.shared).render(problem, head)
     }
 
     /// The values that all handlers share.
     #[must_use]
     pub fn states(&self) -> &Rc<States> {
-        &self.states
+        self.shared.states()
     }
 
     /// All routes in the order in which they were added.
@@ -149,29 +178,20 @@ impl Application {
     }
 }
 
-/// Is `path` below `prefix`, whose parameters match any segment?
-fn is_below(path: &str, prefix: &str) -> bool {
-    let mut segments = path.split('/');
-    let mut prefix = prefix.split('/');
-    prefix.all(|wanted| {
-        segments.next().is_some_and(|segment| wanted == segment || wanted.contains('{'))
-    })
-}
-
-/// An application within another: its own routes and its own states answer.
-impl Service for Application {
-    async fn call(&self, mut request: Request) -> Response {
-        request.parts.set_states(&self.states);
-        let target = self.find(&mut request.parts.head);
-        crate::service::place_in_stock(&**target.endpoint, target.prepare(request)).await
-    }
-}
-
 impl<'a> Target<'a> {
-    /// What the route asks of the server. Its limit of the body needs no attention: `call` sets it.
+    /// What the route asks of the server.
     #[must_use]
     pub fn options(&self) -> &'a RouteOptions {
         self.options
+    }
+
+    /// The limit that the request's body begins with, in bytes, where the server's own is `server`:
+    /// the outermost one. Middleware may set others, and `call` sets the route's own again inside
+    /// them. It is judged when the body is read, so a server need not refuse a larger one.
+    #[must_use]
+    pub fn body_limit(&self, server: u64) -> u64 {
+        let server = if self.options.lifts_body_limit { u64::MAX } else { server };
+        self.options.body_bytes_max.unwrap_or(server)
     }
 
     /// The route's pattern; `None` if no route has the path.
@@ -184,7 +204,7 @@ impl<'a> Target<'a> {
     /// needs of the application.
     #[inline]
     pub fn hold(self, slot: FutureSlot, request: Request) -> Held<Response> {
-        Rc::clone(self.endpoint).hold(slot, self.prepare(request))
+        Rc::clone(self.endpoint).hold(slot, request)
     }
 
     /// Answers `request`, whose head is the one that led here. The future lives in `slot`, so nothing
@@ -194,15 +214,7 @@ impl<'a> Target<'a> {
     where
         'a: 's,
     {
-        self.endpoint.place(slot, self.prepare(request))
-    }
-
-    #[inline]
-    fn prepare(&self, mut request: Request) -> Request {
-        if let Some(bytes_max) = self.options.body_bytes_max {
-            request.body = request.body.limited(bytes_max);
-        }
-        request
+        self.endpoint.place(slot, request)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Bodies of requests and responses: nothing, bytes, or a stream.
 
+use crate::panics::guarded;
 use crate::pipe::{Piece, Reader};
 use crate::pool;
 use bytes::Bytes;
@@ -16,8 +17,27 @@ use std::task::{Context, Poll, ready};
 ///
 /// It implements [`http_body::Body`], so it goes wherever tower services and axum take one. A body
 /// that was complete before the handler ran costs no allocation and no copy.
+///
+/// # Limits
+///
+/// A body carries its limit as a number ([`Body::limit`]), which is judged when the body is read and
+/// not before, whether it is here whole or still on its way. So the innermost of several limits
+/// counts, be it larger or smaller than those further out: that of the route
+/// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost middleware
+/// that called [`Body::limited`], else that of the server. Where a middleware reads a body, what is
+/// further in has not been asked yet.
+///
+/// A body that is known to be too large fails at the first attempt to read it, before the peer is
+/// asked to send it. One of unknown length fails when it has grown too large. After that the body is
+/// empty, and the rest of it is not received.
 #[derive(Default)]
-pub struct Body(Kind);
+pub struct Body {
+    kind: Kind,
+    /// More than so many bytes are an error for whoever reads them.
+    limit: Option<u64>,
+    /// Bytes that were read already.
+    read: u64,
+}
 
 #[derive(Default)]
 enum Kind {
@@ -27,25 +47,12 @@ enum Kind {
     Bytes(Bytes),
     /// From the thread's stock of buffers, and given back to it.
     Buffer(Vec<u8>),
-    Incoming(Incoming),
+    Incoming(Reader),
+    /// Made by the application, so it may panic wherever it is called.
     Stream(Stream),
-    Limited(Box<Limited>),
 }
 
 type Stream = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
-
-/// A stream that was given a limit.
-struct Limited {
-    stream: Stream,
-    left: u64,
-    limit: u64,
-}
-
-struct Incoming {
-    reader: Reader,
-    left: u64,
-    limit: u64,
-}
 
 /// Why a body could not be read or sent to its end.
 #[derive(Debug)]
@@ -98,31 +105,39 @@ impl BodyError {
 }
 
 impl Body {
+    const fn of(kind: Kind) -> Self {
+        Self { kind, limit: None, read: 0 }
+    }
+
     /// A body of no bytes.
     #[must_use]
     pub const fn empty() -> Self {
-        Self(Kind::Empty)
+        Self::of(Kind::Empty)
     }
 
     /// A body in a buffer of the thread's stock ([`crate::pool`]).
     #[must_use]
     pub fn buffer(buffer: Vec<u8>) -> Self {
-        Self(Kind::Buffer(buffer))
+        Self::of(Kind::Buffer(buffer))
     }
 
-    /// A body that a connection writes into a pipe. More than `limit` bytes are an error.
+    /// A body that a connection writes into a pipe. More than `limit` bytes are an error, unless
+    /// [`Body::limited`] sets another limit.
     #[must_use]
     pub fn incoming(reader: Reader, limit: u64) -> Self {
-        Self(Kind::Incoming(Incoming { reader, left: limit, limit }))
+        Self::of(Kind::Incoming(reader)).limited(limit)
     }
 
     /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] of it stays what it is.
+    ///
+    /// If its `size_hint` panics, its length counts as unknown; if its destructor does, the log says
+    /// so and nothing else happens. A panic while it is polled goes to whoever reads the body.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
+        Self::of(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
     }
 
     /// Pieces from a stream, sent as they come. Without a known length, HTTP/1.1 sends them chunked.
@@ -132,64 +147,55 @@ impl Body {
         T: Into<Bytes>,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        Self(Kind::Stream(Box::pin(Pieces(Box::pin(stream)))))
+        Self::of(Kind::Stream(Box::pin(Pieces(Box::pin(stream)))))
     }
 
-    /// The whole body, if it is here already.
+    /// The whole body, if it is here already and within its limit.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
-        match &self.0 {
+        self.whole().filter(|bytes| self.beyond(bytes.len() as u64).is_none())
+    }
+
+    /// The whole body if it is here, whatever its limit.
+    fn whole(&self) -> Option<&[u8]> {
+        match &self.kind {
             Kind::Empty => Some(&[]),
             Kind::Static(bytes) => Some(bytes),
             Kind::Bytes(bytes) => Some(bytes),
             Kind::Buffer(bytes) => Some(bytes),
-            Kind::Incoming(_) | Kind::Stream(_) | Kind::Limited(_) => None,
+            Kind::Incoming(_) | Kind::Stream(_) => None,
         }
     }
 
     /// Bytes still to come, if known.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
-        match &self.0 {
-            Kind::Incoming(incoming) => incoming.reader.left(),
-            Kind::Stream(stream) => stream.size_hint().exact(),
-            Kind::Limited(limited) => limited.stream.size_hint().exact(),
-            _ => self.as_slice().map(|bytes| bytes.len() as u64),
+        match &self.kind {
+            Kind::Incoming(reader) => reader.left(),
+            Kind::Stream(stream) => hint_of(stream).exact(),
+            _ => self.whole().map(|bytes| bytes.len() as u64),
         }
     }
 
-    /// The limit in force for a request's body, in bytes. `None` for bodies that are here already
-    /// (they were held against it before) or were made by the application.
+    /// The limit in force, in bytes. Every request's body has one when the server hands it over;
+    /// bodies that were made by the application have none.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        match &self.0 {
-            Kind::Incoming(incoming) => Some(incoming.limit),
-            Kind::Limited(limited) => Some(limited.limit),
-            _ => None,
-        }
+        self.limit
     }
 
-    /// Lowers or raises the limit of a request's body before it is read. A body that is here already
-    /// and larger becomes an error; a stream becomes one when it passes the limit.
+    /// Sets the limit in force, in bytes, in place of the one before: lower or higher. Bytes that
+    /// were read already count.
     #[must_use]
     pub fn limited(mut self, limit: u64) -> Self {
-        match std::mem::take(&mut self.0) {
-            Kind::Incoming(incoming) => {
-                return Self(Kind::Incoming(Incoming { left: limit, limit, ..incoming }));
-            }
-            Kind::Stream(stream) => {
-                return Self(Kind::Limited(Box::new(Limited { stream, left: limit, limit })));
-            }
-            Kind::Limited(mut limited) => {
-                (limited.left, limited.limit) = (limit, limit);
-                return Self(Kind::Limited(limited));
-            }
-            whole => self.0 = whole,
-        }
-        if self.as_slice().is_some_and(|bytes| bytes.len() as u64 > limit) {
-            return Self(Kind::Stream(Box::pin(Broken(Some(BodyError::TooLarge { limit })))));
-        }
+        self.limit = Some(limit);
         self
+    }
+
+    /// The error of reading `more` bytes, if they are too many.
+    fn beyond(&self, more: u64) -> Option<BodyError> {
+        let limit = self.limit?;
+        (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
     }
 
     /// The next piece of data; `None` at the end. Trailers are passed over; to see them, use
@@ -211,16 +217,16 @@ impl Body {
     /// when done, or keep it.
     ///
     /// # Errors
-    /// The body could not be read to its end, or is larger than `limit` bytes.
+    /// The body could not be read to its end, or is larger than `limit` bytes or than its own limit.
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
-        if let Kind::Buffer(buffer) = &mut self.0 {
-            if buffer.len() as u64 > limit {
-                return Err(BodyError::TooLarge { limit });
-            }
-            return Ok(std::mem::take(buffer));
+        if let Some(error) = self.length().and_then(|length| self.beyond(length)) {
+            return Err(error);
         }
         if self.length().is_some_and(|length| length > limit) {
             return Err(BodyError::TooLarge { limit });
+        }
+        if let Kind::Buffer(buffer) = &mut self.kind {
+            return Ok(std::mem::take(buffer));
         }
         let mut all = pool::take();
         while let Some(piece) = self.next().await {
@@ -238,38 +244,43 @@ impl Body {
     /// # Errors
     /// As [`Body::collect`].
     pub async fn into_bytes(mut self, limit: u64) -> Result<Bytes, BodyError> {
-        match &mut self.0 {
-            Kind::Static(bytes) if bytes.len() as u64 <= limit => Ok(Bytes::from_static(bytes)),
-            Kind::Bytes(bytes) if bytes.len() as u64 <= limit => Ok(std::mem::take(bytes)),
-            _ => {
-                let buffer = self.collect(limit).await?;
-                let bytes = Bytes::copy_from_slice(&buffer);
-                pool::give(buffer);
-                Ok(bytes)
+        if self.as_slice().is_some_and(|bytes| bytes.len() as u64 <= limit) {
+            match &mut self.kind {
+                Kind::Static(bytes) => return Ok(Bytes::from_static(bytes)),
+                Kind::Bytes(bytes) => return Ok(std::mem::take(bytes)),
+                _ => {}
             }
         }
+        let buffer = self.collect(limit).await?;
+        let bytes = Bytes::copy_from_slice(&buffer);
+        pool::give(buffer);
+        Ok(bytes)
     }
 
     fn take_whole(&mut self) -> Option<Bytes> {
-        let kind = std::mem::take(&mut self.0);
-        let bytes = match kind {
-            Kind::Empty => return None,
+        let bytes = match std::mem::take(&mut self.kind) {
             Kind::Static(bytes) => Bytes::from_static(bytes),
             Kind::Bytes(bytes) => bytes,
             Kind::Buffer(buffer) => Bytes::from(buffer),
-            Kind::Incoming(_) | Kind::Stream(_) | Kind::Limited(_) => {
-                self.0 = kind;
-                return None;
-            }
+            Kind::Empty | Kind::Incoming(_) | Kind::Stream(_) => return None,
         };
         (!bytes.is_empty()).then_some(bytes)
     }
 }
 
+/// What a stream of the application says of its length.
+fn hint_of(stream: &Stream) -> SizeHint {
+    guarded("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
+}
+
 impl Drop for Body {
     fn drop(&mut self) {
-        if let Kind::Buffer(buffer) = &mut self.0 {
-            pool::give(std::mem::take(buffer));
+        match std::mem::take(&mut self.kind) {
+            Kind::Buffer(buffer) => pool::give(buffer),
+            Kind::Stream(stream) => {
+                guarded("the destructor of a stream", || drop(stream));
+            }
+            _ => {}
         }
     }
 }
@@ -282,75 +293,53 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
-            Kind::Incoming(incoming) => incoming.poll_frame(context),
-            Kind::Stream(stream) => stream.as_mut().poll_frame(context),
-            Kind::Limited(limited) => limited.poll_frame(context),
-            _ => Poll::Ready(self.take_whole().map(|bytes| Ok(Frame::data(bytes)))),
+        if self.limit.is_some()
+            && let Some(error) = self.length().and_then(|length| self.beyond(length))
+        {
+            *self = Self::empty();
+            return Poll::Ready(Some(Err(error)));
         }
+        let frame = match &mut self.kind {
+            Kind::Incoming(reader) => ready!(reader.poll_next(context)).map(|piece| {
+                piece.map(|piece| match piece {
+                    Piece::Data(bytes) => Frame::data(bytes),
+                    Piece::Trailers(trailers) => Frame::trailers(trailers),
+                })
+            }),
+            Kind::Stream(stream) => ready!(stream.as_mut().poll_frame(context)),
+            _ => self.take_whole().map(|bytes| Ok(Frame::data(bytes))),
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let bytes = bytes.map_or(0, |bytes| bytes.len() as u64);
+        if let Some(error) = self.beyond(bytes) {
+            *self = Self::empty();
+            return Poll::Ready(Some(Err(error)));
+        }
+        self.read += bytes;
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
-            Kind::Incoming(incoming) => incoming.reader.is_ended(),
-            Kind::Stream(stream) => stream.is_end_stream(),
-            Kind::Limited(limited) => limited.stream.is_end_stream(),
-            _ => self.as_slice().is_none_or(<[u8]>::is_empty),
+        match &self.kind {
+            Kind::Incoming(reader) => reader.is_ended(),
+            Kind::Stream(stream) => {
+                guarded("the end of a stream", || stream.is_end_stream()).unwrap_or_default()
+            }
+            _ => self.whole().is_none_or(<[u8]>::is_empty),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            Kind::Stream(stream) => stream.size_hint(),
-            Kind::Limited(limited) => limited.stream.size_hint(),
+        match &self.kind {
+            Kind::Stream(stream) => hint_of(stream),
             _ => self.length().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }
 
-impl Incoming {
-    fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Poll::Ready(match ready!(self.reader.poll_next(context)) {
-            None => None,
-            Some(Err(error)) => Some(Err(error)),
-            Some(Ok(Piece::Trailers(trailers))) => Some(Ok(Frame::trailers(trailers))),
-            Some(Ok(Piece::Data(bytes))) => Some(match self.left.checked_sub(bytes.len() as u64) {
-                Some(left) => {
-                    self.left = left;
-                    Ok(Frame::data(bytes))
-                }
-                None => Err(BodyError::TooLarge { limit: self.limit }),
-            }),
-        })
-    }
-}
-
-impl Limited {
-    fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(self.stream.as_mut().poll_frame(context));
-        let bytes = match &frame {
-            Some(Ok(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
-            _ => 0,
-        };
-        Poll::Ready(match self.left.checked_sub(bytes) {
-            Some(left) => {
-                self.left = left;
-                frame
-            }
-            None => Some(Err(BodyError::TooLarge { limit: self.limit })),
-        })
-    }
-}
-
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.as_slice(), self.length()) {
+        match (self.whole(), self.length()) {
             (Some(bytes), _) => write!(f, "Body({} bytes)", bytes.len()),
             (None, Some(length)) => write!(f, "Body(stream of {length} bytes)"),
             (None, None) => f.write_str("Body(stream)"),
@@ -360,31 +349,31 @@ impl fmt::Debug for Body {
 
 impl From<&'static str> for Body {
     fn from(text: &'static str) -> Self {
-        Self(Kind::Static(text.as_bytes()))
+        Self::of(Kind::Static(text.as_bytes()))
     }
 }
 
 impl From<&'static [u8]> for Body {
     fn from(bytes: &'static [u8]) -> Self {
-        Self(Kind::Static(bytes))
+        Self::of(Kind::Static(bytes))
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Kind::Bytes(bytes))
+        Self::of(Kind::Bytes(bytes))
     }
 }
 
 impl From<Vec<u8>> for Body {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Kind::Buffer(bytes))
+        Self::of(Kind::Buffer(bytes))
     }
 }
 
 impl From<String> for Body {
     fn from(text: String) -> Self {
-        Self(Kind::Buffer(text.into_bytes()))
+        Self::of(Kind::Buffer(text.into_bytes()))
     }
 }
 
@@ -409,21 +398,6 @@ where
             Ok(bytes) => Ok(Frame::data(bytes.into())),
             Err(error) => Err(BodyError::Failed(error.into())),
         }))
-    }
-}
-
-/// A body that is an error.
-struct Broken(Option<BodyError>);
-
-impl HttpBody for Broken {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Poll::Ready(self.0.take().map(Err))
     }
 }
 
@@ -471,6 +445,70 @@ mod tests {
         ] {
             assert!(matches!(now(body.collect(4)), Err(BodyError::TooLarge { limit: 4 })));
         }
+    }
+
+    #[test]
+    fn a_stream_that_panics_in_its_hints_or_its_destructor_is_a_body_nevertheless() {
+        struct Bomb(u8);
+        impl HttpBody for Bomb {
+            type Data = Bytes;
+            type Error = BodyError;
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+                self.0 += 1;
+                let frame = Frame::data(Bytes::from_static(b"data"));
+                Poll::Ready((self.0 == 1).then_some(Ok(frame)))
+            }
+            fn size_hint(&self) -> SizeHint {
+                panic!("no hint");
+            }
+            fn is_end_stream(&self) -> bool {
+                panic!("no end");
+            }
+        }
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let body = Body::new(Bomb(0));
+        assert_eq!((body.length(), body.is_end_stream()), (None, false));
+        assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (0, None));
+        assert_eq!(now(body.limited(4).collect(4)).expect("within the limit"), b"data");
+        drop(Body::new(Bomb(0)));
+    }
+
+    #[test]
+    fn a_body_that_was_too_large_is_empty_after_and_is_not_received_on() {
+        let (writer, reader) = pipe(100, None);
+        let mut body = Body::incoming(reader, 3);
+        writer.push(Bytes::from_static(b"ab"));
+        assert_eq!(now(body.next()).expect("a piece").expect("within the limit"), "ab");
+        writer.push(Bytes::from_static(b"cd"));
+        let error = now(body.next()).expect("an error").expect_err("one byte too many");
+        assert!(matches!(error, BodyError::TooLarge { limit: 3 }));
+        assert!(writer.is_reader_gone() && now(body.next()).is_none());
+    }
+
+    #[test]
+    fn a_body_known_to_be_too_large_is_not_asked_for() {
+        let (writer, reader) = pipe(100, Some(5));
+        let mut body = Body::incoming(reader, 4);
+        assert!(matches!(now(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(writer.poll_wanted(&mut context), Poll::Ready(Err(_))), "never wanted");
+    }
+
+    #[test]
+    fn the_latest_limit_counts_and_is_judged_when_the_body_is_read() {
+        let body = Body::from("hello").limited(4);
+        assert_eq!((body.limit(), body.as_slice(), body.length()), (Some(4), None, Some(5)));
+        assert!(now(body.collect(9)).is_err());
+        let body = Body::from("hello").limited(4).limited(5);
+        assert_eq!(body.as_slice(), Some(&b"hello"[..]));
+        assert_eq!(now(body.into_bytes(9)).expect("within the limit"), "hello");
     }
 
     #[test]

@@ -7,15 +7,18 @@ use crate::respond::{IntoResponse, IntoResponseParts};
 use crate::response::Response;
 use cookie::CookieJar;
 use http::header::SET_COOKIE;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
+use std::borrow::Cow;
 
 pub use cookie::{Cookie, SameSite};
 
 /// The request's cookies, and changes to them.
 ///
-/// As an argument it never fails: what is no cookie is passed over. Before the body of a response it
-/// sets and removes what was changed; unchanged cookies are not sent. Values are percent-decoded and
-/// encoded, because few characters may stand in a cookie.
+/// As an argument it never fails: what is no cookie is passed over, and of several cookies of one name
+/// the first counts. Before the body of a response it sets and removes what was changed; unchanged
+/// cookies are not sent. Values are percent-decoded and encoded, because few characters may stand in a
+/// cookie; one that decodes to no text stands as it was sent. Names are neither, and must be tokens: a
+/// cookie of another name is answered with a problem of status 500.
 ///
 /// ```
 /// use peregrine_web::cookies::{Cookie, Cookies, SameSite};
@@ -77,8 +80,17 @@ impl FromRequestParts for Cookies {
         // RFC 6265 §5.4: a peer sends one Cookie field; RFC 9113 §8.2.3 allows several.
         for value in parts.head.fields_named("cookie") {
             let text = String::from_utf8_lossy(value);
-            for cookie in Cookie::split_parse_encoded(text.as_ref()).flatten() {
-                jar.add_original(cookie.into_owned());
+            for cookie in Cookie::split_parse(text.as_ref()).flatten() {
+                // RFC 6265 §5.4: what was set for the longer path, and earlier, comes first.
+                if jar.get(cookie.name()).is_some() {
+                    continue;
+                }
+                let mut cookie = cookie.into_owned();
+                // A name stands as it is: decoded, it could pass for one that begins with `__Host-`.
+                if let Ok(Cow::Owned(value)) = peregrine_router::decode(cookie.value().as_bytes()) {
+                    cookie.set_value(value);
+                }
+                jar.add_original(cookie);
             }
         }
         Ok(Self { jar })
@@ -88,8 +100,9 @@ impl FromRequestParts for Cookies {
 impl IntoResponseParts for Cookies {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for cookie in self.jar.delta() {
-            let value = HeaderValue::try_from(cookie.encoded().to_string()).map_err(|_| {
-                tracing::error!(cookie = cookie.name(), "an attribute of a cookie is invalid");
+            let value = set_cookie(cookie).ok_or_else(|| {
+                let name = cookie.name();
+                tracing::error!(cookie = name, "the name or an attribute of a cookie is invalid");
                 Problem::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "invalid-cookie",
@@ -100,6 +113,16 @@ impl IntoResponseParts for Cookies {
         }
         Ok(())
     }
+}
+
+/// The field that sets `cookie`, its value encoded and its name as it is.
+fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
+    // RFC 6265 §4.1.1: a cookie's name is a token, as a field's is.
+    HeaderName::from_bytes(cookie.name().as_bytes()).ok()?;
+    let encoded = cookie.encoded().to_string();
+    // The encoded name has no equals sign.
+    let (_, rest) = encoded.split_once('=')?;
+    HeaderValue::try_from(format!("{}={rest}", cookie.name())).ok()
 }
 
 /// Status 200 with the changed cookies and no content.
@@ -136,6 +159,32 @@ mod tests {
             [Some("1"), Some("x y"), Some("3"), None]
         );
         assert_eq!(cookies.iter().count(), 3);
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_and_of_duplicates_the_first() {
+        let fields = [
+            ("cookie", "__Host-session=good; %5F%5FHost-session=evil; twice=1; twice=2"),
+            ("cookie", "twice=3; a%20b=c%20d; x=100%; y=%FF; __Host-session=late"),
+        ];
+        let cookies: Cookies =
+            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+        assert_eq!(
+            ["__Host-session", "%5F%5FHost-session", "twice", "a%20b", "a b", "x", "y"]
+                .map(|name| cookies.value(name)),
+            [Some("good"), Some("evil"), Some("1"), Some("c d"), None, Some("100%"), Some("%FF")]
+        );
+    }
+
+    #[test]
+    fn names_are_sent_as_they_are_and_must_be_tokens() {
+        let cookies = || now(from_parts::<Cookies>(&mut get("/").parts)).expect("never fails");
+        let response = (cookies().add(("a%41|b", "c d")), "text").into_response();
+        assert_eq!(sent(&response), ["a%41|b=c%20d"]);
+        for name in ["a b", "a;b", "a=b", "", "caf\u{e9}"] {
+            let response = (cookies().add((name, "1")), "text").into_response();
+            assert_eq!((response.status.as_u16(), sent(&response).len()), (500, 0), "{name}");
+        }
     }
 
     #[test]

@@ -46,6 +46,25 @@ pub enum Fault {
         /// What the pattern has.
         has: String,
     },
+    /// Two scopes of the same prefix have a fallback each.
+    SameFallback {
+        /// The fallback that was added first.
+        first: String,
+        /// The fallback that was added later.
+        second: String,
+    },
+    /// A route of an application that is a handler itself asks the server for what only the whole
+    /// can be given.
+    UnkeptOption {
+        /// The route.
+        route: String,
+        /// The application as a handler.
+        outer: String,
+        /// The option.
+        option: &'static str,
+        /// How the whole asks for it.
+        setting: &'static str,
+    },
     /// More than the router can tell apart.
     TooMany {
         /// What there is too much of, and how much is possible.
@@ -69,6 +88,15 @@ impl fmt::Display for Fault {
                 f,
                 "{route} takes {takes} from the path, but its pattern has {has}; make the Path \
                  argument and the pattern agree"
+            ),
+            Self::SameFallback { first, second } => {
+                write!(f, "{first} and {second} answer for the same paths; remove one")
+            }
+            Self::UnkeptOption { route, outer, option, setting } => write!(
+                f,
+                "{route} asks for `{option}`, but it is inside of {outer}, and the server keeps the \
+                 options of that only; merge the App (`.merge(app)`) instead of handing over the \
+                 built one, or ask for all of it by `application.{setting}`"
             ),
             Self::TooMany { what } => f.write_str(what),
         }

@@ -27,6 +27,7 @@
 //! assert_eq!(app.test().get("/greeting").send_now().text(), "hello");
 //! ```
 
+use crate::application::Application;
 use crate::extract::{FromRequest, FromRequestParts};
 use crate::request::Request;
 use crate::requirements::Requirements;
@@ -72,12 +73,21 @@ pub enum OnDisconnect {
 }
 
 /// What a handler asks of the server. Where a field is `None`, the server's own setting counts.
+///
+/// A limit of the body is not the server's to keep: the server gives the body the limit that
+/// [`Target::body_limit`](crate::Target::body_limit) says, and the route's own is set where the
+/// handler is called, inside all middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the peer leaves. The default is [`OnDisconnect::Cancel`].
     pub on_disconnect: OnDisconnect,
-    /// The largest request body, in bytes.
+    /// The largest request body, in bytes. It counts before the limits of middleware and server,
+    /// whether it is larger or smaller.
     pub body_bytes_max: Option<u64>,
+    /// The server's limit of bodies does not count here, though those of middleware do: for what has
+    /// limits of its own, such as a mounted service. The default is `false`. It has no effect within
+    /// an application that is a handler itself.
+    pub lifts_body_limit: bool,
     /// How long the handler may take until its response begins. The server answers with status 503
     /// in its place after that.
     pub timeout: Option<Duration>,
@@ -94,6 +104,10 @@ pub enum ViaValue {}
 /// Marks services used as handlers.
 #[derive(Debug)]
 pub enum ViaService {}
+
+/// Marks built applications used as handlers.
+#[derive(Debug)]
+pub enum ViaApplication {}
 
 /// Marks handlers with options around a handler of `Args`.
 #[derive(Debug)]
@@ -112,7 +126,8 @@ pub trait HandlerExt<Args>: Handler<Args> + Sized {
         Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
     }
 
-    /// Lowers or raises the limit of the request's body, in bytes.
+    /// Lowers or raises the limit of the request's body, in bytes. It counts before the limits of
+    /// middleware and server, and is judged when the body is read: extractors answer 413.
     fn body_limit(self, bytes_max: u64) -> Configured<Self> {
         Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
     }
@@ -166,20 +181,41 @@ impl<S: Service> Handler<ViaService> for S {
     fn require(&self, _: &mut Requirements) {}
 }
 
+/// An application within another: its own routes and its own states answer. The server keeps the
+/// options that the whole has, so a route inside that asks for a `timeout` or `run_to_end` which the
+/// whole does not ask for is an error at start.
+impl Handler<ViaApplication> for Application {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        Application::call(self, request)
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        for route in self.routes() {
+            let name = format!("{} {} ({})", route.methods, route.pattern, route.place);
+            requirements.inner_route(name, route.options);
+        }
+    }
+}
+
 /// A handler as a [`Service`], its arguments' types forgotten.
 pub(crate) struct HandlerService<H, Args> {
     handler: H,
+    /// The innermost limit of the body.
+    body_bytes_max: Option<u64>,
     args: PhantomData<fn() -> Args>,
 }
 
 impl<H, Args> HandlerService<H, Args> {
-    pub(crate) fn new(handler: H) -> Self {
-        Self { handler, args: PhantomData }
+    pub(crate) fn new(handler: H, options: &RouteOptions) -> Self {
+        Self { handler, body_bytes_max: options.body_bytes_max, args: PhantomData }
     }
 }
 
 impl<Args, H: Handler<Args>> Service for HandlerService<H, Args> {
-    fn call(&self, request: Request) -> impl Future<Output = Response> {
+    fn call(&self, mut request: Request) -> impl Future<Output = Response> {
+        if let Some(limit) = self.body_bytes_max {
+            request.body = request.body.limited(limit);
+        }
         self.handler.call(request)
     }
 }

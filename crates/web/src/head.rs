@@ -201,7 +201,7 @@ impl Head {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
-    /// The value of the first field called `name`, which must be in lower case.
+    /// The value of the first field called `name`, in any case.
     #[must_use]
     pub fn field<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         let known = Known::find(name.as_bytes());
@@ -216,13 +216,13 @@ impl Head {
         Some(self.slice(field.value))
     }
 
-    /// The value of the first field called `name` if it is visible ASCII text.
+    /// The value of the first field called `name`, in any case, if it is text.
     #[must_use]
     pub fn field_text(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// All values of fields called `name`, which must be in lower case, in order.
+    /// All values of fields called `name`, in any case, in order.
     pub fn fields_named<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         let known = Known::find(name.as_bytes());
         self.index()

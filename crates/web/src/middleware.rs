@@ -38,13 +38,13 @@
 //! impl Middleware for Stamp {
 //!     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
 //!         let response = next.call(request).await;
-//!         response.with_field(self.0.clone(), self.1.clone())
+//!         response.with_header(self.0.clone(), self.1.clone())
 //!     }
 //! }
 //!
 //! let stamp = Stamp(HeaderName::from_static("x-stamp"), HeaderValue::from_static("1"));
 //! let app = App::new().with(stamp).get("/", || "hello");
-//! assert_eq!(app.test().get("/").send_now().field("x-stamp"), Some("1"));
+//! assert_eq!(app.test().get("/").send_now().header("x-stamp"), Some("1"));
 //! ```
 
 use crate::extract::FromRequestParts;

@@ -60,6 +60,29 @@ impl Problem {
         Self { status, kind: kind.into(), detail: detail.into(), members: Vec::new() }
     }
 
+    /// The answer in the place of a handler that panicked: status 500, kind `internal-error`. It tells
+    /// nothing about the inside.
+    #[must_use]
+    pub fn handler_panicked() -> Self {
+        let detail = "The server failed while it worked on this request.";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
+    }
+
+    /// The answer in the place of a handler that took longer than its route allows: status 503, kind
+    /// `handler-late`.
+    #[must_use]
+    pub fn handler_late() -> Self {
+        let detail = "The server did not get the answer ready in time. Try again later.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail)
+    }
+
+    /// The answer to a head that took too long: status 408, kind `head-late`.
+    #[must_use]
+    pub fn head_late() -> Self {
+        let detail = "The request's head was not complete in time.";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
+    }
+
     /// The same with one more member.
     #[must_use]
     pub fn with(
@@ -127,7 +150,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answer to a request that breaks a rule of the protocol, wherever that is noticed.
+/// The answer to a request that broke a rule of the protocol: kind `invalid-request`.
 impl From<Reject> for Problem {
     fn from(reject: Reject) -> Self {
         let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);

@@ -46,10 +46,22 @@ impl Request {
         self.parts.head.path()
     }
 
-    /// The value of the first field called `name` (lower case), if it is text.
+    /// The value of the first header field called `name`, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.parts.head.field_text(name)
+    }
+
+    /// All header fields in order, with names and values as they were sent. For a map of them there is
+    /// [`Head::to_header_map`], and the extractor `HeaderMap`.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.parts.head.fields()
+    }
+
+    /// The same as [`Request::header`], by the word of RFC 9110, which [`Head`] speaks.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.parts.head.field_text(name)
+        self.header(name)
     }
 
     /// Takes the request apart.

@@ -1,5 +1,6 @@
 //! What a handler's arguments need from the application, checked before the server starts.
 
+use crate::handler::RouteOptions;
 use std::any::{TypeId, type_name};
 
 /// The parameters that an extractor takes from a path, as far as its type tells.
@@ -16,6 +17,7 @@ pub enum PathShape {
 pub struct Requirements {
     states: Vec<(TypeId, &'static str)>,
     paths: Vec<PathShape>,
+    routes: Vec<(String, RouteOptions)>,
 }
 
 impl Requirements {
@@ -24,9 +26,20 @@ impl Requirements {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
-    /// Drops the states, keeps the rest.
-    pub(crate) fn forget_states(&mut self) {
-        self.states.clear();
+    /// Takes over the shapes that `others` needs of the path.
+    pub(crate) fn extend_paths(&mut self, others: &Self) {
+        self.paths.extend_from_slice(&others.paths);
+    }
+
+    /// A route inside of the handler asks the server for `options`, which only the handler as a whole
+    /// can be given.
+    pub(crate) fn inner_route(&mut self, name: String, options: &RouteOptions) {
+        self.routes.push((name, options.clone()));
+    }
+
+    /// The routes inside of the handler that have options, with their names.
+    pub(crate) fn inner_routes(&self) -> impl Iterator<Item = (&str, &RouteOptions)> {
+        self.routes.iter().map(|(name, options)| (name.as_str(), options))
     }
 
     /// The path must have parameters of this shape.

@@ -1,6 +1,7 @@
 //! A response: status, fields, body.
 
 use crate::body::Body;
+use crate::panics::guarded;
 use crate::upgrade::OnUpgrade;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::cell::RefCell;
@@ -10,8 +11,8 @@ use std::fmt;
 pub struct Response {
     /// The status.
     pub status: StatusCode,
-    /// The header fields, without those the server writes itself: `Date`, `Content-Length`,
-    /// `Transfer-Encoding` and `Connection`.
+    /// The header fields ([`Response::headers`] as well), without those the server writes itself:
+    /// `Date`, `Content-Length`, `Transfer-Encoding` and `Connection`.
     pub fields: Fields,
     /// The body.
     pub body: Body,
@@ -23,6 +24,15 @@ pub struct Response {
 struct Rare {
     extensions: http::Extensions,
     upgrade: Option<OnUpgrade>,
+}
+
+/// Values of the application may panic when they are dropped, and nobody else must suffer by that.
+impl Drop for Rare {
+    fn drop(&mut self) {
+        let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
+        guarded("the destructor of a response's extension", || drop(extensions));
+        guarded("the destructor of an upgrade", || drop(upgrade));
+    }
 }
 
 impl Response {
@@ -39,11 +49,34 @@ impl Response {
         self
     }
 
-    /// The same with one more field; a field of that name which was there before is replaced.
+    /// The same with one more header field; those of that name which were there before are replaced.
     #[must_use]
-    pub fn with_field(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.fields.set(name, value);
         self
+    }
+
+    /// The same as [`Response::with_header`], by the word of RFC 9110.
+    #[must_use]
+    pub fn with_field(self, name: HeaderName, value: HeaderValue) -> Self {
+        self.with_header(name, value)
+    }
+
+    /// The value of the first header field called `name`, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.fields.text(name)
+    }
+
+    /// The header fields: [`Response::fields`].
+    #[must_use]
+    pub fn headers(&self) -> &Fields {
+        &self.fields
+    }
+
+    /// The header fields, to be changed: [`Response::fields`].
+    pub fn headers_mut(&mut self) -> &mut Fields {
+        &mut self.fields
     }
 
     /// Values attached for middleware further out, such as the error behind the status.
@@ -147,6 +180,14 @@ impl Fields {
         self.0.iter().find(|(present, _)| present == name).map(|(_, value)| value)
     }
 
+    /// The first value of the field `name`, in any case, if it is text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let mut fields = self.iter();
+        let (_, value) = fields.find(|(present, _)| present.as_str().eq_ignore_ascii_case(name))?;
+        value.to_str().ok()
+    }
+
     /// Removes every field called `name`.
     pub fn remove(&mut self, name: &HeaderName) {
         self.0.retain(|(present, _)| present != name);
@@ -216,6 +257,20 @@ mod tests {
     use http::header::{SET_COOKIE, VARY};
 
     #[test]
+    fn an_extension_whose_destructor_panics_does_not_harm_who_drops_the_response() {
+        #[derive(Clone)]
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let mut response = Response::new(StatusCode::OK);
+        response.extensions_mut().insert(Bomb);
+        drop(response);
+    }
+
+    #[test]
     fn set_replaces_all_and_append_adds() {
         let value = HeaderValue::from_static;
         let mut fields = Fields::new();
@@ -227,6 +282,7 @@ mod tests {
         fields.set(SET_COOKIE, value("d"));
         let all: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
         assert_eq!(all, ["d", "b"]);
+        assert_eq!((fields.text("VARY"), fields.text("etag")), (Some("b"), None));
         fields.remove(&VARY);
         assert_eq!(fields.len(), 1);
     }

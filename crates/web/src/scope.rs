@@ -4,11 +4,11 @@ use crate::app::App;
 use crate::fault::Fault;
 use crate::handler::{Handler, HandlerService, RouteOptions};
 use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::plan::{Entry, Fallback, Plan, ScopeFallback};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
 use crate::service::{Endpoint, Erased, Service};
-use crate::state::States;
-use crate::unrouted::{Rendered, Shared, Unrouted};
+use crate::unrouted::{Guest, Rendered, Shared, Unrouted};
 use http::Method;
 use std::fmt;
 use std::panic::Location;
@@ -40,49 +40,11 @@ pub struct Scope<W = Bare> {
     /// Answers requests for the patterns that follow, in methods that they lack. Made when the
     /// first of them comes.
     unrouted: Option<Rc<dyn Endpoint>>,
-    fallback: Option<Rc<dyn Endpoint>>,
+    fallback: Option<Fallback>,
 }
 
 /// What ends the pattern of a route for everything below a prefix ([`App::subtree`]).
 pub const REST: &str = "/{*peregrine_rest}";
-
-/// All routes of an application while it grows. It is handed from scope to scope.
-pub(crate) struct Plan {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) fallbacks: Vec<ScopeFallback>,
-    pub(crate) faults: Vec<Fault>,
-    /// What fallbacks and middleware need, with the name that errors give each.
-    pub(crate) needs: Vec<(String, Requirements)>,
-    pub(crate) states: States,
-    pub(crate) shared: Rc<Shared>,
-}
-
-impl Plan {
-    fn new(shared: Rc<Shared>) -> Self {
-        let (entries, fallbacks, faults, needs) = <_>::default();
-        Self { entries, fallbacks, faults, needs, states: States::default(), shared }
-    }
-}
-
-/// A route while the application grows.
-#[derive(Clone)]
-pub(crate) struct Entry {
-    pub(crate) pattern: String,
-    pub(crate) methods: Methods,
-    pub(crate) endpoint: Rc<dyn Endpoint>,
-    pub(crate) unrouted: Rc<dyn Endpoint>,
-    pub(crate) options: RouteOptions,
-    pub(crate) requirements: Requirements,
-    /// It is another entry's path with a slash at its end, and goes where that is the same path.
-    pub(crate) is_slash_twin: bool,
-    pub(crate) place: &'static Location<'static>,
-}
-
-/// What answers requests below a prefix that have no route.
-pub(crate) struct ScopeFallback {
-    pub(crate) prefix: String,
-    pub(crate) endpoint: Rc<dyn Endpoint>,
-}
 
 impl Scope<Bare> {
     pub(crate) fn root(shared: Rc<Shared>) -> Self {
@@ -100,7 +62,7 @@ impl<W: Wrap> Scope<W> {
         let mut plan = self.plan;
         let mut requirements = Requirements::default();
         middleware.require(&mut requirements);
-        plan.needs.push((format!("the middleware ({place})"), requirements));
+        plan.need(format!("the middleware ({place})"), requirements);
         Scope {
             plan,
             prefix: self.prefix,
@@ -122,7 +84,9 @@ impl<W: Wrap> Scope<W> {
     {
         let entry = self.entry(methods, handler, place);
         let pattern = self.join(pattern, place);
-        self.plan.entries.push(Entry { pattern, ..entry });
+        let entry = Entry { pattern, ..entry };
+        entry.unkept(&mut self.plan.faults);
+        self.plan.entries.push(entry);
     }
 
     /// The route of a handler, for a pattern that is still to come.
@@ -138,16 +102,31 @@ impl<W: Wrap> Scope<W> {
     {
         let mut options = RouteOptions::default();
         handler.configure(&mut options);
-        let mut requirements = Requirements::default();
-        self.wrap.require(&mut requirements);
-        // What middleware need is checked once for each of them, but for the path, which is the
-        // route's.
-        requirements.forget_states();
+        let mut requirements = self.needs_of_path();
         handler.require(&mut requirements);
-        let endpoint = self.endpoint(HandlerService::new(handler));
+        let endpoint = self.endpoint(HandlerService::new(handler, &options));
         let unrouted = self.unrouted();
-        let (pattern, is_slash_twin) = (String::new(), false);
-        Entry { pattern, methods, endpoint, unrouted, options, requirements, is_slash_twin, place }
+        Entry {
+            pattern: String::new(),
+            methods,
+            endpoint,
+            unrouted,
+            options,
+            requirements,
+            shared: Rc::clone(&self.plan.shared),
+            is_slash_twin: false,
+            place,
+        }
+    }
+
+    /// What the middleware so far need of a route's path. Their other needs are checked once for each
+    /// of them.
+    fn needs_of_path(&self) -> Requirements {
+        let mut all = Requirements::default();
+        self.wrap.require(&mut all);
+        let mut of_path = Requirements::default();
+        of_path.extend_paths(&all);
+        of_path
     }
 
     pub(crate) fn add_subtree<Args, H>(
@@ -164,10 +143,13 @@ impl<W: Wrap> Scope<W> {
         let below = Entry { pattern: format!("{root}{REST}"), ..entry.clone() };
         let slash = Entry { pattern: format!("{root}/"), ..entry.clone() };
         if root.is_empty() {
+            slash.unkept(&mut self.plan.faults);
             self.plan.entries.extend([slash, below]);
         } else {
             let slash = Entry { is_slash_twin: true, ..slash };
-            self.plan.entries.extend([Entry { pattern: root, ..entry }, slash, below]);
+            let root = Entry { pattern: root, ..entry };
+            root.unkept(&mut self.plan.faults);
+            self.plan.entries.extend([root, slash, below]);
         }
     }
 
@@ -183,9 +165,10 @@ impl<W: Wrap> Scope<W> {
         let wrap = self.wrap.clone();
         let mut inner = build(Scope { plan, prefix, wrap, unrouted: None, fallback: None });
         if let Some(fallback) = inner.fallback.take() {
-            let endpoint = inner.endpoint(Erased(fallback));
+            let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
-            inner.plan.fallbacks.push(ScopeFallback { prefix, endpoint });
+            let fallback = Fallback { endpoint, ..fallback };
+            inner.plan.fallbacks.push(ScopeFallback { prefix, fallback });
         }
         self.plan = inner.plan;
     }
@@ -196,27 +179,36 @@ impl<W: Wrap> Scope<W> {
         mut other: Scope<V>,
         place: &'static Location<'static>,
     ) {
-        if let Some(fallback) = other.fallback.take()
+        let fallback = other.fallback.take();
+        let Plan { entries, fallbacks, faults, needs, states, shared } = other.plan;
+        let has_states = !states.is_empty();
+        // Middleware given here see the states of this application, what is inside those of `other`.
+        let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
+            if has_states { Rc::new(Guest::new(&shared, endpoint)) } else { endpoint }
+        };
+        if let Some(fallback) = fallback
             && self.fallback.is_none()
         {
-            self.fallback = Some(Rc::new(other.wrap.wrap(Erased(fallback))));
+            let endpoint = Rc::new(other.wrap.wrap(Erased(fallback.endpoint)));
+            self.fallback = Some(Fallback { endpoint: guest(endpoint), ..fallback });
         }
-        let other = other.plan;
-        self.plan.shared.lead(other.shared);
-        for mut entry in other.entries {
+        let needs_of_path = self.needs_of_path();
+        for mut entry in entries {
             entry.pattern = self.join(&entry.pattern, place);
-            entry.endpoint = self.around(entry.endpoint);
-            entry.unrouted = self.around(entry.unrouted);
+            entry.endpoint = self.around(guest(entry.endpoint));
+            entry.unrouted = self.around(guest(entry.unrouted));
+            entry.requirements.extend_paths(&needs_of_path);
             self.plan.entries.push(entry);
         }
-        for fallback in other.fallbacks {
-            let prefix = self.join(&fallback.prefix, place);
-            let endpoint = self.around(fallback.endpoint);
-            self.plan.fallbacks.push(ScopeFallback { prefix, endpoint });
+        for ScopeFallback { prefix, fallback } in fallbacks {
+            let prefix = self.join(&prefix, place);
+            let endpoint = self.around(guest(Rc::clone(&fallback.endpoint)));
+            let fallback = Fallback { endpoint, ..fallback };
+            self.plan.fallbacks.push(ScopeFallback { prefix, fallback });
         }
-        self.plan.faults.extend(other.faults);
-        self.plan.needs.extend(other.needs);
-        self.plan.states.extend(other.states);
+        self.plan.faults.extend(faults);
+        self.plan.needs.extend(needs);
+        self.plan.shared.lead(shared, states);
     }
 
     pub(crate) fn set_fallback<Args, H>(&mut self, handler: H, place: &'static Location<'static>)
@@ -224,18 +216,18 @@ impl<W: Wrap> Scope<W> {
         H: Handler<Args> + 'static,
         Args: 'static,
     {
-        let mut requirements = Requirements::default();
-        handler.require(&mut requirements);
-        let name = format!("the fallback of `{}/` ({place})", self.prefix);
-        self.plan.needs.push((name, requirements));
-        self.fallback = Some(Rc::new(HandlerService::new(handler)));
+        self.fallback = Some(Fallback::new(&self.prefix, handler, place, &mut self.plan));
     }
 
-    /// Takes the root scope apart: all routes, and what answers where there is none.
-    pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>) {
-        let unrouted = Unrouted::new(&self.plan.shared, self.fallback.take());
-        let endpoint = self.endpoint(unrouted);
-        (self.plan, endpoint)
+    /// Takes the root scope apart: all routes, what answers where there is none, and the options of
+    /// that.
+    pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>, RouteOptions) {
+        let (fallback, options) = match self.fallback.take() {
+            Some(Fallback { endpoint, options, .. }) => (Some(endpoint), options),
+            None => (None, RouteOptions::default()),
+        };
+        let endpoint = self.endpoint(Unrouted::new(&self.plan.shared, fallback));
+        (self.plan, endpoint, options)
     }
 
     /// `service` inside the middleware, its type forgotten and its problems in the form that the
@@ -427,7 +419,8 @@ macro_rules! routing {
         /// its type. A later value of the same type takes the place of an earlier one.
         ///
         /// Every worker builds its own application, so a value that workers are to share among
-        /// each other is an `Arc`.
+        /// each other is an `Arc`; handlers take that as
+        /// [`StateRef`](crate::extract::StateRef), which does not count references across cores.
         #[must_use]
         pub fn state<T: 'static>(mut self, value: T) -> Self {
             self $($field)*.plan.states.insert(value);
@@ -438,9 +431,10 @@ macro_rules! routing {
         /// middleware, and those inside the middleware given here before. Around middleware given
         /// here, a merged route costs one more indirect call.
         ///
-        /// The states of both are shared by all; where both have one of a type, this one stays. A
-        /// fallback of `other` comes along if there is none here. If `other` renders problems by a
-        /// function of its own, it does so still for its routes.
+        /// What `other` has of its own stays its own: its handlers and middleware see the states that
+        /// it was given, and of the types that it lacks those given here; if it renders problems by a
+        /// function of its own, it does so still for its routes. Nothing given to `other` is seen
+        /// here, but for its fallback, which comes along if there is none here.
         #[track_caller]
         #[must_use]
         pub fn merge<V: Wrap>(mut self, other: App<V>) -> Self {
@@ -476,8 +470,13 @@ impl<W: Wrap> Scope<W> {
         self.add_with(middleware, Location::caller())
     }
 
-    /// Answers requests below the scope's prefix that have no route. All of the scope's middleware
-    /// runs around it, that given later too. The innermost scope with a fallback counts.
+    /// Answers requests for the scope's prefix, and for what is below, that have no route. All of the
+    /// scope's middleware runs around it, that given later too.
+    ///
+    /// The prefix matches as a route's pattern does. Of several scopes with a fallback, the first
+    /// segment (from the left) in which their prefixes differ decides, as among routes: literal text,
+    /// then a parameter with text around it, then a parameter, then the end of the prefix. The order in
+    /// which they are added never matters.
     #[track_caller]
     #[must_use]
     pub fn fallback<Args, H>(mut self, handler: H) -> Self

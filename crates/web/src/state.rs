@@ -2,14 +2,15 @@
 
 use peregrine_router::Router;
 use std::any::{Any, TypeId, type_name};
+use std::cell::OnceCell;
 use std::fmt;
 use std::rc::Rc;
 
 /// One value of each type. Applications share few, so finding one is a short scan.
 #[derive(Default)]
 pub struct States {
-    router: Option<Rc<Router>>,
-    values: Vec<(TypeId, &'static str, Box<dyn Any>)>,
+    router: OnceCell<Rc<Router>>,
+    values: Vec<(TypeId, &'static str, Rc<dyn Any>)>,
 }
 
 impl States {
@@ -17,36 +18,51 @@ impl States {
     pub fn insert<T: 'static>(&mut self, value: T) {
         let id = TypeId::of::<T>();
         self.values.retain(|(present, ..)| *present != id);
-        self.values.push((id, type_name::<T>(), Box::new(value)));
+        self.values.push((id, type_name::<T>(), Rc::new(value)));
     }
 
     /// The value of type `T`.
     #[must_use]
     pub fn get<T: 'static>(&self) -> Option<&T> {
-        let id = TypeId::of::<T>();
-        let (.., value) = self.values.iter().find(|(present, ..)| *present == id)?;
-        value.downcast_ref()
+        self.find::<T>()?.downcast_ref()
     }
 
-    /// Takes over the values of `others`, of a type that is here already the one that was here.
-    pub fn extend(&mut self, others: Self) {
-        for (id, name, value) in others.values {
-            if !self.contains(id) {
-                self.values.push((id, name, value));
+    /// The value of type `T`, to be kept: it is the one that all handlers of the worker share.
+    #[must_use]
+    pub fn share<T: 'static>(&self) -> Option<Rc<T>> {
+        Rc::clone(self.find::<T>()?).downcast().ok()
+    }
+
+    fn find<T: 'static>(&self) -> Option<&Rc<dyn Any>> {
+        let id = TypeId::of::<T>();
+        self.values.iter().find(|(present, ..)| *present == id).map(|(.., value)| value)
+    }
+
+    /// Shares the values of `others` whose types are not here.
+    pub fn extend(&mut self, others: &Self) {
+        for (id, name, value) in &others.values {
+            if !self.contains(*id) {
+                self.values.push((*id, name, Rc::clone(value)));
             }
         }
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
     }
 
     /// The application's routes, which give the parameters of a path their names. `None` until the
     /// application is built.
     #[must_use]
     pub fn router(&self) -> Option<&Router> {
-        self.router.as_deref()
+        self.router.get().map(|router| &**router)
     }
 
-    /// Sets what [`States::router`] returns.
-    pub fn set_router(&mut self, router: Rc<Router>) {
-        self.router = Some(router);
+    /// Sets what [`States::router`] returns, once.
+    pub fn set_router(&self, router: Rc<Router>) {
+        self.router.get_or_init(|| router);
     }
 
     /// Is there a value of the type with this id?

@@ -1,14 +1,16 @@
 //! A client that calls an application without a network or a runtime.
 //!
 //! Each request is written as HTTP/1.1, read by the same parser as in production, and answered by
-//! the same code; only the connection is missing. What the server does beside calling the
-//! application (time limits, `Date`, compression of the connection's making) does not happen here.
+//! the same code; only the connection is missing. The server's limit of bodies
+//! ([`TestClient::body_limit`]) and the time limits of routes ([`TestClient::timer`]) are kept as the
+//! server keeps them. What else the server does beside calling the application (`Date`, the 500 in
+//! the place of a panic, which here fails the test) does not happen.
 //!
 //! ```
 //! use peregrine_web::{App, Request};
 //!
 //! async fn greet(request: Request) -> String {
-//!     format!("hello, {}", request.field("x-name").unwrap_or("stranger"))
+//!     format!("hello, {}", request.header("x-name").unwrap_or("stranger"))
 //! }
 //!
 //! let client = App::new().get("/", greet).test();
@@ -21,21 +23,21 @@
 
 use crate::app::App;
 use crate::application::Application;
-use crate::body::{Body, BodyError};
+use crate::body::Body;
 use crate::connection::ConnectionInfo;
+use crate::extract::BODY_BYTES_MAX;
 use crate::head::Head;
 use crate::middleware::Wrap;
 use crate::pipe::{PIPE_BYTES_MAX, Writer, pipe};
+use crate::problem::Problem;
 use crate::request::Request;
-use crate::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use peregrine_proto::Limits;
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_slot::FutureSlot;
+use response::{Sender, Sending, poll_sender};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -43,6 +45,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::Duration;
+
+mod response;
+mod timer;
+
+pub use response::TestResponse;
 
 impl<W: Wrap> App<W> {
     /// Builds the application and makes a client that calls it without a network.
@@ -60,21 +68,44 @@ impl<W: Wrap> App<W> {
 }
 
 /// Calls an application. [`App::test`] makes one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TestClient {
     app: Rc<Application>,
     connection: Rc<ConnectionInfo>,
+    body_bytes_max: u64,
+    sleep: Sleep,
 }
+
+type Sleep = Rc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 impl TestClient {
     pub(crate) fn new(app: Rc<Application>, connection: ConnectionInfo) -> Self {
-        Self { app, connection: Rc::new(connection) }
+        let sleep: Sleep = Rc::new(|duration| Box::pin(timer::sleep(duration)));
+        Self { app, connection: Rc::new(connection), body_bytes_max: BODY_BYTES_MAX, sleep }
     }
 
     /// The same client on a connection that the application knows this of.
     #[must_use]
     pub fn on(self, connection: ConnectionInfo) -> Self {
-        Self { app: self.app, connection: Rc::new(connection) }
+        Self { connection: Rc::new(connection), ..self }
+    }
+
+    /// Sets the server's limit of bodies, in bytes, for routes and middleware that set none. It is
+    /// 2 MiB otherwise, as the server's is.
+    #[must_use]
+    pub fn body_limit(self, bytes_max: u64) -> Self {
+        Self { body_bytes_max: bytes_max, ..self }
+    }
+
+    /// Sets what measures the time limits of routes: `.timer(tokio::time::sleep)` in a test whose
+    /// time tokio drives. Otherwise it is real time, measured by a thread for each request that is
+    /// not answered at once and whose route has a limit.
+    #[must_use]
+    pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        Self { sleep: Rc::new(move |duration| Box::pin(sleep(duration))), ..self }
     }
 
     /// The application.
@@ -131,6 +162,16 @@ impl TestClient {
     }
 }
 
+impl fmt::Debug for TestClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestClient")
+            .field("app", &self.app)
+            .field("connection", &self.connection)
+            .field("body_bytes_max", &self.body_bytes_max)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A request to be sent.
 #[must_use = "a request does nothing until it is sent"]
 pub struct TestRequest {
@@ -143,8 +184,9 @@ pub struct TestRequest {
 
 enum Content {
     None,
-    Whole(Body, usize),
-    Stream(Pin<Box<dyn Future<Output = ()>>>, Body),
+    Whole(Bytes),
+    /// What writes the pieces into a pipe.
+    Stream(Box<dyn FnOnce(Writer) -> Sending>),
 }
 
 impl TestRequest {
@@ -156,9 +198,7 @@ impl TestRequest {
 
     /// A body of these bytes, which are here before the handler runs.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
-        let body: Bytes = body.into();
-        let length = body.len();
-        self.content = Content::Whole(Body::from(body), length);
+        self.content = Content::Whole(body.into());
         self
     }
 
@@ -180,17 +220,14 @@ impl TestRequest {
         self.header("content-type", "application/x-www-form-urlencoded").body(form)
     }
 
-    /// A body that arrives in pieces while the handler runs, sent chunked. It waits while the
-    /// handler does not read.
+    /// A body that arrives in pieces while the handler runs, sent chunked unless a `Content-Length`
+    /// is given. It waits while the handler does not read.
     pub fn stream<S, T>(mut self, pieces: S) -> Self
     where
         S: futures_core::Stream<Item = T> + 'static,
         T: Into<Bytes>,
     {
-        let (writer, reader) = pipe(PIPE_BYTES_MAX, None);
-        let limit = Limits::DEFAULT.body_bytes_max;
-        self.content =
-            Content::Stream(Box::pin(pump(pieces, writer)), Body::incoming(reader, limit));
+        self.content = Content::Stream(Box::new(move |writer| Box::pin(pump(pieces, writer))));
         self
     }
 
@@ -209,31 +246,47 @@ impl TestRequest {
     /// # Panics
     /// The request is not valid HTTP.
     pub async fn send(self) -> TestResponse {
-        let head = self.head();
+        let mut head = self.head();
         let Self { client, method, content, .. } = self;
-        let (mut sender, body) = match content {
-            Content::None => (None, Body::empty()),
-            Content::Whole(body, _) => (None, body),
-            Content::Stream(sender, body) => (Some(sender), body),
-        };
         let app = &client.app;
-        let mut head = head;
         let target = app.find(&mut head);
+        let limit = target.body_limit(client.body_bytes_max);
+        let (mut sender, body): (Sender, _) = match content {
+            Content::None => (None, Body::empty()),
+            Content::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
+            Content::Stream(begin) => {
+                let length = head.field_text("content-length").and_then(|text| text.parse().ok());
+                let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+                (Some(begin(writer)), Body::incoming(reader, limit))
+            }
+        };
+        let timeout = target.options().timeout.map(|limit| (limit, head.share()));
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
         let mut slot = FutureSlot::new();
         let mut answer = target.call(&mut slot, request);
-        let mut response = poll_fn(|context| {
+        let mut alarm = None;
+        let answered = poll_fn(|context| {
             poll_sender(&mut sender, context);
-            Pin::new(&mut answer).poll(context)
+            if let Poll::Ready(response) = Pin::new(&mut answer).poll(context) {
+                return Poll::Ready(Some(response));
+            }
+            let Some((limit, _)) = &timeout else { return Poll::Pending };
+            let alarm = alarm.get_or_insert_with(|| (client.sleep)(*limit));
+            alarm.as_mut().poll(context).map(|()| None)
         })
         .await;
+        drop(answer);
+        let mut response = match (answered, &timeout) {
+            (None, Some((_, head))) => app.render(Problem::handler_late(), head),
+            (Some(response), _) => response,
+            (None, None) => unreachable!("only a route's time limit ends the wait for its answer"),
+        };
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
             response.body = Body::empty();
         }
-        let body = std::mem::take(&mut response.body);
-        TestResponse { response, reading: RefCell::new(Reading { body, sender }) }
+        TestResponse::new(response, sender)
     }
 
     /// As [`TestRequest::send`], on this thread, for tests without a runtime.
@@ -254,15 +307,18 @@ impl TestRequest {
             bytes.extend_from_slice(b"\r\n");
         }
         match &self.content {
-            Content::Whole(_, length) if !self.has("content-length") => {
+            _ if self.has("content-length") => {}
+            Content::Whole(body) => {
+                let length = body.len();
                 bytes.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
             }
-            Content::Stream(..) => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-            _ => {}
+            Content::Stream(_) => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            Content::None => {}
         }
         bytes.extend_from_slice(b"\r\n");
         let mut head = Head::take();
-        let limits = Limits::DEFAULT;
+        // A body is held against its limit when it is read, as in the server.
+        let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
         let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
             Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..used]),
@@ -281,139 +337,6 @@ impl TestRequest {
 impl fmt::Debug for TestRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TestRequest({} {})", self.method, self.target)
-    }
-}
-
-type Sender = Option<Pin<Box<dyn Future<Output = ()>>>>;
-
-/// The response of an application.
-pub struct TestResponse {
-    /// All but the body.
-    response: Response,
-    reading: RefCell<Reading>,
-}
-
-struct Reading {
-    body: Body,
-    /// Still sends the request's body, while the response is already on its way.
-    sender: Sender,
-}
-
-impl TestResponse {
-    /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        self.response.status
-    }
-
-    /// The first header field called `name`, in any case, if it is text.
-    #[must_use]
-    pub fn field(&self, name: &str) -> Option<&str> {
-        let mut fields = self.response.fields.iter();
-        let (_, value) = fields.find(|(present, _)| present.as_str().eq_ignore_ascii_case(name))?;
-        value.to_str().ok()
-    }
-
-    /// All header fields called `name`, in any case, that are text.
-    pub fn fields_named<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
-        let fields = self.response.fields.iter();
-        let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
-        named.filter_map(|(_, value)| value.to_str().ok())
-    }
-
-    /// The next piece of the body; `None` at its end.
-    ///
-    /// # Errors
-    /// The body broke off.
-    pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        self.reading.get_mut().chunk().await
-    }
-
-    /// Waits for the whole body, so that the methods below have it at hand.
-    ///
-    /// # Errors
-    /// The body broke off.
-    pub async fn collect(&mut self) -> Result<Bytes, BodyError> {
-        self.reading.get_mut().collect().await
-    }
-
-    /// The body (what [`TestResponse::chunk`] has not taken). A streamed body is waited for on this
-    /// thread; in a test with a runtime, await [`TestResponse::collect`] before.
-    ///
-    /// # Panics
-    /// The body broke off.
-    #[must_use]
-    pub fn bytes(&self) -> Bytes {
-        let mut reading = self.reading.borrow_mut();
-        match block_on(reading.collect()) {
-            Ok(bytes) => bytes,
-            Err(error) => panic!("the response's body broke off: {error}"),
-        }
-    }
-
-    /// The body as text, otherwise as [`TestResponse::bytes`].
-    ///
-    /// # Panics
-    /// The body broke off or is not UTF-8.
-    #[must_use]
-    pub fn text(&self) -> String {
-        String::from_utf8(self.bytes().into()).expect("the response's body is UTF-8")
-    }
-
-    /// The body as a value written in JSON, otherwise as [`TestResponse::bytes`].
-    ///
-    /// # Panics
-    /// The body broke off or is no JSON for a `T`.
-    #[must_use]
-    pub fn json<T: DeserializeOwned>(&self) -> T {
-        let bytes = self.bytes();
-        match serde_json::from_slice(&bytes) {
-            Ok(value) => value,
-            Err(error) => panic!("{error} in {}", String::from_utf8_lossy(&bytes)),
-        }
-    }
-
-    /// The response as the application made it, with the rest of its body.
-    #[must_use]
-    pub fn into_response(mut self) -> Response {
-        self.response.body = self.reading.into_inner().body;
-        self.response
-    }
-}
-
-impl Reading {
-    async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let Self { body, sender } = self;
-        let mut next = pin!(body.next());
-        poll_fn(|context| {
-            poll_sender(sender, context);
-            next.as_mut().poll(context)
-        })
-        .await
-    }
-
-    async fn collect(&mut self) -> Result<Bytes, BodyError> {
-        let mut all = Vec::new();
-        while let Some(piece) = self.chunk().await {
-            all.extend_from_slice(&piece?);
-        }
-        let bytes = Bytes::from(all);
-        self.body = Body::from(bytes.clone());
-        Ok(bytes)
-    }
-}
-
-impl fmt::Debug for TestResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("TestResponse");
-        debug.field("status", &self.response.status).field("fields", &self.response.fields);
-        debug.field("body", &self.reading.borrow().body).finish()
-    }
-}
-
-fn poll_sender(sender: &mut Sender, context: &mut Context<'_>) {
-    if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(context).is_ready()) {
-        *sender = None;
     }
 }
 

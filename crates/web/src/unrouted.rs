@@ -1,12 +1,14 @@
 //! Answers to requests that have no route, and the form of all problems.
 
 use crate::head::Head;
+use crate::panics::guarded;
 use crate::problem::Problem;
 use crate::request::Request;
 use crate::respond::IntoResponse;
 use crate::response::Response;
 use crate::route::{AUTOMATIC, Table};
 use crate::service::{Endpoint, Place, Service, place_in_stock};
+use crate::state::States;
 use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION};
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
@@ -18,33 +20,62 @@ use std::rc::Rc;
 /// A function that gives problems their form.
 pub(crate) type ProblemHook = Rc<dyn Fn(Problem, &Head) -> Response>;
 
-/// What endpoints need that is only known when the application is built.
+/// What the endpoints of one application need that is only known when all of it is built. An
+/// application that was merged into another keeps its own.
 #[derive(Default)]
 pub(crate) struct Shared {
     hook: OnceCell<ProblemHook>,
     table: OnceCell<Rc<Table>>,
-    /// Those of merged applications.
-    followers: RefCell<Vec<Rc<Self>>>,
+    states: OnceCell<Rc<States>>,
+    /// Those of merged applications, each with the states that it was given itself.
+    followers: RefCell<Vec<(Rc<Self>, States)>>,
 }
 
 impl Shared {
-    /// Makes `other` get what this one gets, unless it has its own.
-    pub(crate) fn lead(&self, other: Rc<Self>) {
-        self.followers.borrow_mut().push(other);
+    /// Makes `other`, which was given `states`, get what this one gets, unless it has its own.
+    pub(crate) fn lead(&self, other: Rc<Self>, states: States) {
+        self.followers.borrow_mut().push((other, states));
+    }
+
+    /// The states that handlers and middleware of this application see. They are there once it is
+    /// being built.
+    pub(crate) fn states(&self) -> &Rc<States> {
+        self.states.get().expect("the states are there once the app is being built")
+    }
+
+    /// Gives this application `states`, and each merged one its own and, of the types that it lacks,
+    /// those of the application around it.
+    pub(crate) fn set_states(&self, states: States) {
+        for (follower, own) in &mut *self.followers.borrow_mut() {
+            let mut own = std::mem::take(own);
+            own.extend(&states);
+            follower.set_states(own);
+        }
+        self.states.get_or_init(|| Rc::new(states));
     }
 
     /// The first function given stays.
     pub(crate) fn set_hook(&self, hook: &ProblemHook) {
         self.hook.get_or_init(|| Rc::clone(hook));
-        for follower in &*self.followers.borrow() {
+        for (follower, _) in &*self.followers.borrow() {
             follower.set_hook(hook);
         }
     }
 
     pub(crate) fn set_table(&self, table: &Rc<Table>) {
         self.table.get_or_init(|| Rc::clone(table));
-        for follower in &*self.followers.borrow() {
+        self.states().set_router(Rc::clone(&table.router));
+        for (follower, _) in &*self.followers.borrow() {
             follower.set_table(table);
+        }
+    }
+
+    /// `problem` in the form that the application gives it.
+    pub(crate) fn render(&self, problem: Problem, head: &Head) -> Response {
+        let raw = problem.into_response();
+        match self.hook.get() {
+            Some(hook) => render(&**hook, head, raw),
+            None => raw,
         }
     }
 }
@@ -94,7 +125,9 @@ fn render(hook: &dyn Fn(Problem, &Head) -> Response, head: &Head, mut raw: Respo
         return raw;
     }
     let Some(problem) = raw.extensions_mut().remove::<Problem>() else { return raw };
-    let mut response = hook(problem, head);
+    let Some(mut response) = guarded("the function for problems", || hook(problem, head)) else {
+        return raw;
+    };
     // A function that went by way of `Problem::into_response` is not to be asked once more.
     if response.extensions().is_some() {
         response.extensions_mut().remove::<Problem>();
@@ -107,6 +140,32 @@ fn render(hook: &dyn Fn(Problem, &Head) -> Response, head: &Head, mut raw: Respo
     let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
     response.fields.extend(kept);
     response
+}
+
+/// What a merged application answers with, where states of its own go before those around it.
+pub(crate) struct Guest {
+    shared: Rc<Shared>,
+    endpoint: Rc<dyn Endpoint>,
+}
+
+impl Guest {
+    pub(crate) fn new(shared: &Rc<Shared>, endpoint: Rc<dyn Endpoint>) -> Self {
+        Self { shared: Rc::clone(shared), endpoint }
+    }
+}
+
+impl Place for Guest {
+    fn place<'s>(&'s self, slot: &'s mut FutureSlot, mut request: Request) -> Placed<'s, Response> {
+        request.parts.set_states(self.shared.states());
+        self.endpoint.place(slot, request)
+    }
+}
+
+impl Endpoint for Guest {
+    fn hold(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> Held<Response> {
+        request.parts.set_states(self.shared.states());
+        Rc::clone(&self.endpoint).hold(slot, request)
+    }
 }
 
 /// Answers requests that have no route: 404, 405, redirects, and OPTIONS.
@@ -163,7 +222,7 @@ fn method_missing(head: &Head, names: &str) -> Response {
     // The names are tokens, so this cannot fail.
     let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
     if head.index().method == peregrine_proto::Method::Options {
-        return Response::new(StatusCode::NO_CONTENT).with_field(ALLOW, allow);
+        return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
     }
     let (method, path) = (head.method_name(), head.path());
     let detail = format!("{path} does not answer {method}. It answers {names}.");
@@ -171,7 +230,7 @@ fn method_missing(head: &Head, names: &str) -> Response {
     let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
         .with("allow", allowed);
     // RFC 9110 §15.5.6: a 405 response must have an Allow field.
-    problem.into_response().with_field(ALLOW, allow)
+    problem.into_response().with_header(ALLOW, allow)
 }
 
 fn redirect(head: &Head, add_slash: bool) -> Response {
@@ -185,7 +244,7 @@ fn redirect(head: &Head, add_slash: bool) -> Response {
     // RFC 9110 §15.4.9: with 308 the client repeats the request as it was, body and all.
     let response = Response::new(StatusCode::PERMANENT_REDIRECT);
     match HeaderValue::from_str(&location) {
-        Ok(location) => response.with_field(LOCATION, location),
+        Ok(location) => response.with_header(LOCATION, location),
         Err(_) => unknown_route(head).into_response(),
     }
 }

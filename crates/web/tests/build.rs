@@ -2,7 +2,7 @@
 
 use peregrine_web::extract::{Path, State};
 use peregrine_web::middleware::{Next, from_fn};
-use peregrine_web::{App, Request, Response};
+use peregrine_web::{App, HandlerExt, Request, Response};
 
 struct Database;
 
@@ -23,7 +23,7 @@ fn text(error: &impl ToString, base: u32) -> String {
             let (number, rest) = part.split_once(':').expect("a line and a column");
             let (_, rest) = rest.split_once(')').expect("the end of the place");
             let number: u32 = number.parse().expect("a line");
-            out.push_str(&format!("(+{}){rest}", number - base));
+            out.push_str(&format!("(+{}){rest}", number.wrapping_sub(base)));
         }
         out.push('\n');
     }
@@ -71,6 +71,93 @@ the application has 10 faults:
   the fallback of `/` (+13) needs State<i8>; add .state(...) to the App
 ";
     assert_eq!(text(&error, base), expected);
+}
+
+#[test]
+fn middleware_around_merged_routes_is_held_to_their_paths() {
+    async fn guard(_: Path<String>, request: Request, next: Next<'_>) -> Response {
+        next.run(request).await
+    }
+    let base = line!();
+    let other = App::new().get("/a", || "a").get("/{b}", || "b");
+    let error = App::new().with(from_fn(guard)).merge(other).build().expect_err("one has no path");
+    let expected = "\
+the application has 1 fault:
+  GET /a (+1) takes 1 parameter from the path, but its pattern has none; make the Path argument and \
+  the pattern agree
+";
+    assert_eq!(text(&error, base), expected);
+}
+
+#[test]
+fn a_merged_application_that_lacks_a_state_is_told_of_and_gives_none_to_others() {
+    async fn needs(_: State<u64>) {}
+    let base = line!();
+    let error = App::new()
+        .get("/ours", needs)
+        .scope("/a", |scope| scope.merge(App::new().state(1_u64).get("/x", needs)))
+        .scope("/b", |scope| scope.merge(App::new().get("/x", needs)))
+        .build()
+        .expect_err("two lack it");
+    let expected = "\
+the application has 2 faults:
+  GET /ours (+2) needs State<u64>; add .state(...) to the App
+  GET /b/x (+4) needs State<u64>; add .state(...) to the App
+";
+    assert_eq!(text(&error, base), expected);
+}
+
+#[test]
+fn options_that_nobody_would_keep_are_faults() {
+    use std::time::Duration;
+    let second = Duration::from_secs(1);
+    let inner = || {
+        let app = App::new()
+            .get("/slow", (|| "x").timeout(second))
+            .post("/pay", (|| "x").run_to_end())
+            .get("/plain", (|| "x").body_limit(7));
+        app.build().expect("nothing is wrong")
+    };
+    let base = line!();
+    let error = App::new()
+        .subtree("/lost", inner())
+        .subtree("/slower", inner().timeout(2 * second).run_to_end())
+        .any("/kept/{*rest}", inner().timeout(second / 2).run_to_end())
+        .fallback(inner().timeout(second))
+        .build()
+        .expect_err("options would be lost");
+    let found = text(&error, base);
+    let lines: Vec<_> = found.lines().collect();
+    assert_eq!(lines[0], "the application has 4 faults:", "{found}");
+    for (line, (route, option, outer)) in lines[1..].iter().zip([
+        ("GET /slow ", "timeout", "any method /lost (+2)"),
+        ("POST /pay ", "run_to_end", "any method /lost (+2)"),
+        ("GET /slow ", "timeout", "any method /slower (+3)"),
+        ("POST /pay ", "run_to_end", "the fallback of `/` (+5)"),
+    ]) {
+        assert!(line.trim_start().starts_with(route), "{found}");
+        let rest =
+            format!("asks for `{option}`, but it is inside of {outer}, and the server keeps");
+        assert!(line.contains(&rest), "{found}");
+        assert!(line.contains(".merge(app)"), "{found}");
+    }
+}
+
+#[test]
+fn two_fallbacks_for_the_same_paths_are_a_fault() {
+    let base = line!();
+    let error = App::new()
+        .scope("/a/{b}", |scope| scope.fallback(|| "first"))
+        .scope("/a/{c}", |scope| scope.fallback(|| "second"))
+        .scope("/{", |scope| scope.fallback(|| "unreadable"))
+        .build()
+        .expect_err("nobody could tell which counts");
+    let found = text(&error, base);
+    assert!(found.starts_with("the application has 2 faults:\n"), "{found}");
+    let same = "the fallback of `/a/{b}/` (+2) and the fallback of `/a/{c}/` (+3) answer for the same \
+                paths; remove one";
+    assert!(found.contains(same), "{found}");
+    assert!(found.contains("the fallback of `/{/` (+4): at byte 1"), "{found}");
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::test::{TestRequest, block_on};
-use peregrine_web::{App, Body, Request, Response};
+use peregrine_web::{App, Body, HandlerExt, Head, Problem, Request, Response};
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 /// Tells the request as it arrived.
 async fn mirror(mut request: Request) -> String {
@@ -110,4 +112,84 @@ fn a_handler_that_waits_for_another_thread_wakes_the_test() {
         .await
     });
     assert_eq!(app.test().get("/").send_now().text(), "woken");
+}
+
+#[test]
+fn a_route_that_takes_longer_than_its_limit_is_answered_503_as_by_the_server() {
+    struct Noted(Rc<Cell<bool>>);
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    let dropped = Rc::new(Cell::new(false));
+    let noted = Rc::clone(&dropped);
+    let never = async move || {
+        let _noted = Noted(Rc::clone(&noted));
+        std::future::pending::<()>().await;
+    };
+    let limit = Duration::from_millis(1);
+    let app = App::new()
+        .get("/never", never.timeout(limit))
+        .get("/at-once", (async || "at once").timeout(Duration::ZERO))
+        .fallback((async || std::future::pending::<()>().await).timeout(limit));
+    let client = app.test();
+    let response = client.get("/never").send_now();
+    assert_eq!((response.status().as_u16(), dropped.get()), (503, true));
+    assert_eq!(response.json::<serde_json::Value>()["type"], "/problems/handler-late");
+    assert_eq!(client.get("/nothing").send_now().status(), 503);
+    // What is ready when it is first asked is never late.
+    assert_eq!(client.get("/at-once").send_now().text(), "at once");
+}
+
+#[test]
+fn the_503_of_a_late_route_has_the_form_that_the_application_says() {
+    let never = async || std::future::pending::<()>().await;
+    let app = App::new()
+        .on_problem(|problem: Problem, head: &Head| {
+            (problem.status, format!("{} at {}", problem.kind, head.path()))
+        })
+        .get("/never", never.timeout(Duration::from_secs(3600)));
+    // Time as the test says it passes.
+    let client = app.test().timer(|limit| {
+        assert_eq!(limit, Duration::from_secs(3600));
+        std::future::ready(())
+    });
+    assert_eq!(client.get("/never").send_now().text(), "handler-late at /never");
+}
+
+#[test]
+fn an_answer_that_comes_before_the_limit_passes() {
+    let turns = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&turns);
+    let second_turn = async move || {
+        let counted = &counted;
+        poll_fn(|context| {
+            counted.set(counted.get() + 1);
+            context.waker().wake_by_ref();
+            if counted.get() == 3 { Poll::Ready("in time") } else { Poll::Pending }
+        })
+        .await
+    };
+    let app = App::new().get("/", second_turn.timeout(Duration::from_secs(1)));
+    let client = app.test().timer(|_| std::future::pending());
+    assert_eq!((client.get("/").send_now().text().as_str(), turns.get()), ("in time", 3));
+}
+
+#[test]
+fn headers_are_found_by_their_names_in_any_case() {
+    async fn show(request: Request) -> Response {
+        let names: Vec<_> = request.headers().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(names, [&b"host"[..], b"X-Own", b"Accept"]);
+        let found = ["x-own", "X-OWN", "accept", "ACCEPT", "none"].map(|name| request.header(name));
+        assert_eq!(found, [Some("1"), Some("1"), Some("a/b"), Some("a/b"), None]);
+        let mut response = Response::new(http::StatusCode::OK)
+            .with_header(http::header::VIA, http::HeaderValue::from_static("x"));
+        response.headers_mut().append(http::header::VIA, http::HeaderValue::from_static("y"));
+        assert_eq!((response.header("Via"), response.headers().len()), (Some("x"), 2));
+        response
+    }
+    let client = App::new().get("/", show).test();
+    let response = client.get("/").header("X-Own", "1").header("Accept", "a/b").send_now();
+    assert_eq!((response.header("VIA"), response.headers().len()), (Some("x"), 2));
 }

@@ -4,7 +4,7 @@ use peregrine_proto::Limits;
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_slot::FutureSlot;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::extract::{Path, State};
+use peregrine_web::extract::{Path, State, StateRef};
 use peregrine_web::middleware::{Middleware, Next};
 use peregrine_web::{App, Application, Body, Head, Request, Response, Service};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -128,7 +128,11 @@ fn extractors_and_middleware_of_both_forms_allocate_nothing() {
 
 #[test]
 fn a_merged_route_inside_more_middleware_allocates_nothing() {
-    let other = App::new().with(function).get("/x", text);
+    async fn reference(n: StateRef<u32>) -> &'static str {
+        assert_eq!(*n, 7);
+        "hello"
+    }
+    let other = App::new().state(7_u32).with(function).get("/x", reference);
     let mut server = Server::new(App::new().with(Typed).scope("/m", |scope| scope.merge(other)));
     assert_eq!(server.allocations(b"GET /m/x HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);
 }

@@ -185,6 +185,101 @@ fn the_innermost_fallback_answers_and_a_405_stays_one() {
 }
 
 #[test]
+fn a_scope_s_fallback_answers_where_the_scope_s_prefix_matches_as_a_route_would() {
+    let app = App::new()
+        .fallback(|| "outer")
+        .scope("/v{n}", |scope| scope.fallback(|| "version"))
+        .scope("/{tenant}", |scope| scope.fallback(|| "tenant"))
+        .scope("/users", |scope| scope.get("/known", say).fallback(|| "users"))
+        .scope("/users/{id}/posts", |scope| scope.fallback(|| "posts"))
+        .scope("/{a}/mine/posts", |scope| scope.fallback(|| "mine"))
+        .scope("/a{{b", |scope| scope.fallback(|| "brace"));
+    let app = app.scope("/m", |scope| {
+        scope.merge(App::new().scope("/{x}", |scope| scope.fallback(|| "merged")))
+    });
+    check(
+        &app.test(),
+        &[
+            // A literal before what has text of its own, and that before a parameter.
+            ("GET", "/about/nothing", 200, "tenant"),
+            ("GET", "/v1", 200, "version"),
+            ("GET", "/v1/nothing", 200, "version"),
+            ("GET", "/v/nothing", 200, "tenant"),
+            ("GET", "/users", 200, "users"),
+            ("GET", "/users/", 200, "users"),
+            ("GET", "/users/none", 200, "users"),
+            ("GET", "/users/1/posts/none", 200, "posts"),
+            ("GET", "/users/mine/posts/none", 200, "posts"),
+            ("GET", "/others/mine/posts/none", 200, "mine"),
+            // The first segment that differs decides, and not the length.
+            ("GET", "/users/mine/none", 200, "users"),
+            // Parameters are not empty.
+            ("GET", "/", 200, "outer"),
+            ("GET", "//nothing", 200, "outer"),
+            // Escapes mean what they mean in routes.
+            ("GET", "/%75sers/known", 200, "GET /users/known"),
+            ("GET", "/%75sers/none", 200, "users"),
+            ("GET", "/a%7Bb/none", 200, "brace"),
+            ("GET", "/m/1/none", 200, "merged"),
+            ("GET", "/m", 200, "tenant"),
+        ],
+    );
+}
+
+#[test]
+fn states_of_merged_applications_are_kept_apart() {
+    use peregrine_web::extract::State;
+    use peregrine_web::middleware::from_fn;
+    #[derive(Clone)]
+    struct Pool(&'static str);
+    #[derive(Clone)]
+    struct Common(&'static str);
+    async fn show(State(pool): State<Pool>, State(common): State<Common>) -> String {
+        format!("{} {}", pool.0, common.0)
+    }
+    async fn note(State(pool): State<Pool>, request: Request, next: Next<'_>) -> Response {
+        let mut response = next.run(request).await;
+        response.fields.append(http::header::VIA, http::HeaderValue::from_static(pool.0));
+        response
+    }
+    let module = |name| App::new().state(Pool(name)).with(from_fn(note)).get("/", show);
+    let inner = App::new().state(Pool("inner")).get("/", show).fallback(show);
+    let app = App::new()
+        .state(Pool("ours"))
+        .with(from_fn(note))
+        .get("/", show)
+        .scope("/a", |scope| scope.merge(module("a")))
+        .scope("/b", |scope| scope.merge(module("b").scope("/inner", |scope| scope.merge(inner))))
+        .scope("/plain", |scope| scope.merge(App::new().get("/", show)))
+        .state(Common("common"));
+    let client = app.test();
+    for (target, text, via) in [
+        ("/", "ours common", &["ours"][..]),
+        ("/a", "a common", &["a", "ours"]),
+        ("/b", "b common", &["b", "ours"]),
+        ("/b/inner", "inner common", &["b", "ours"]),
+        ("/b/inner/nothing", "inner common", &["b", "ours"]),
+        ("/plain", "ours common", &["ours"]),
+    ] {
+        let response = client.get(target).send_now();
+        assert_eq!(response.text(), text, "{target}");
+        assert_eq!(response.fields_named("via").collect::<Vec<_>>(), via, "{target}");
+    }
+    // A 405 goes through the middleware of the merged application too.
+    let refused = client.post("/a").send_now();
+    assert_eq!(refused.fields_named("via").collect::<Vec<_>>(), ["a", "ours"]);
+}
+
+#[test]
+fn a_function_for_problems_that_panics_leaves_the_problem_in_its_default_form() {
+    let app = App::new().on_problem(|_: Problem, _: &Head| -> &'static str { panic!("no form") });
+    let response = app.get("/x", say).test().post("/x").send_now();
+    assert_eq!(response.field("content-type"), Some("application/problem+json"));
+    assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
+    assert_eq!(response.json::<serde_json::Value>()["status"], 405);
+}
+
+#[test]
 fn a_merged_application_brings_its_routes_states_and_fallback_under_the_prefix() {
     use peregrine_web::extract::State;
     let other = App::new()
@@ -198,7 +293,7 @@ fn a_merged_application_brings_its_routes_states_and_fallback_under_the_prefix()
         &app.test(),
         &[
             ("GET", "/m/number", 200, "7"),
-            ("GET", "/m/text", 200, "ours"),
+            ("GET", "/m/text", 200, "theirs"),
             ("GET", "/m/other", 200, "their fallback"),
             ("POST", "/m/text", 405, "GET, HEAD, OPTIONS"),
             ("GET", "/other", 404, "/other"),
@@ -244,6 +339,59 @@ fn problems_of_every_origin_get_the_form_that_the_application_says() {
     }
     let response = client.post("/refuse").send_now();
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
+}
+
+#[test]
+fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
+    let form = |name: &'static str| {
+        move |problem: Problem, head: &Head| {
+            let text = format!("{name}: {} at {}{}", problem.kind, head.method(), head.path());
+            (problem.status, text)
+        }
+    };
+    let other = App::new().on_problem(form("theirs")).get("/x", say);
+    let app = App::new().get("/x", say).scope("/m", |scope| scope.merge(other));
+    let plain = App::new().build().expect("nothing is wrong");
+    let app = app.on_problem(form("ours")).build().expect("nothing is wrong");
+    let found = |target: &str| {
+        let bytes = format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n");
+        let limits = peregrine_proto::Limits::DEFAULT;
+        let mut head = Head::take();
+        let (used, _) = peregrine_proto::h1::Connection::new(&limits).receive(
+            &limits,
+            bytes.as_bytes(),
+            head.index_mut(),
+        );
+        head.set_bytes(&bytes.as_bytes()[..used]);
+        let _ = app.find(&mut head);
+        head
+    };
+    // Where no request was understood, every question about the head has an answer.
+    let nothing = Head::take();
+    assert_eq!((nothing.field("host"), nothing.uri().path(), nothing.authority()), (None, "/", ""));
+    assert!(nothing.to_header_map().is_empty() && nothing.query().is_none());
+    let rejected = || Problem::from(peregrine_proto::Reject::LengthAndEncoding);
+    for (problem, head, status, text) in [
+        (Problem::handler_panicked(), found("/x"), 500, "ours: internal-error at GET/x".to_owned()),
+        (Problem::handler_late(), found("/m/x"), 503, "theirs: handler-late at GET/m/x".to_owned()),
+        (Problem::head_late(), Head::take(), 408, "ours: head-late at GET/".to_owned()),
+        (rejected(), Head::take(), 400, "ours: invalid-request at GET/".to_owned()),
+    ] {
+        assert_eq!(
+            plain.render(problem.clone(), &head).body.as_slice(),
+            Some(problem.to_json().as_bytes())
+        );
+        let response = app.render(problem, &head);
+        let body = response.body.as_slice().expect("whole");
+        assert_eq!(
+            (response.status.as_u16(), String::from_utf8_lossy(body).into_owned()),
+            (status, text)
+        );
+    }
+    let bomb = App::new().on_problem(|_: Problem, _: &Head| -> &'static str { panic!("no form") });
+    let bomb = bomb.build().expect("nothing is wrong");
+    let response = bomb.render(Problem::head_late(), &Head::take());
+    assert_eq!(response.body.as_slice(), Some(Problem::head_late().to_json().as_bytes()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ async fn server_timing(request: Request, next: Next<'_>) -> Response {
     let response = next.run(request).await;
     let value = format!("app;dur={:.3}", start.elapsed().as_secs_f64() * 1000.0);
     let value = HeaderValue::try_from(value).expect("digits and letters");
-    response.with_field(HeaderName::from_static("server-timing"), value)
+    response.with_header(HeaderName::from_static("server-timing"), value)
 }
 
 #[derive(Clone)]
@@ -69,8 +69,8 @@ mod tests {
         let client = app().test();
         for path in ["/", "/nowhere", "/panic", "/admin"] {
             let response = client.get(path).send_now();
-            assert!(response.field("x-request-id").is_some(), "{path}");
+            assert!(response.header("x-request-id").is_some(), "{path}");
         }
-        assert!(client.get("/").send_now().field("server-timing").is_some());
+        assert!(client.get("/").send_now().header("server-timing").is_some());
     }
 }

@@ -1,5 +1,5 @@
 //! What a service in production would set: limits, a Unix socket, work that must not stop half-way,
-//! problems in the company's own form.
+//! and problems in the company's own form, those of the server among them.
 #![forbid(unsafe_code)]
 
 use peregrine::Limits;
@@ -21,6 +21,17 @@ async fn report() -> &'static str {
     "never reached: the route allows half a second"
 }
 
+fn app() -> App {
+    App::new()
+        .post("/accounts/{account}/payments", pay.run_to_end())
+        // The 503 of the time limit has the company's form as well.
+        .get("/report", report.timeout(Duration::from_millis(500)))
+        .on_problem(|problem: Problem, _: &Head| {
+            let status = problem.status;
+            (status, Json(json!({ "error": problem.kind, "message": problem.detail })))
+        })
+}
+
 fn main() -> peregrine::Result<()> {
     let limits = Limits {
         idle_timeout: Duration::from_secs(20),
@@ -34,13 +45,30 @@ fn main() -> peregrine::Result<()> {
     if let Some(path) = std::env::var_os("SOCKET") {
         server = server.unix(path);
     }
-    server.serve(|| {
-        App::new()
-            .post("/accounts/{account}/payments", pay.run_to_end())
-            .get("/report", report.timeout(Duration::from_millis(500)))
-            .on_problem(|problem: Problem, _: &peregrine::web::Head| {
-                let status = problem.status;
-                (status, Json(json!({ "error": problem.kind, "message": problem.detail })))
-            })
-    })
+    server.serve(app)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_has_the_form_of_the_company() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            // The limit has passed as soon as the handler waits.
+            let client = app().test().timer(|_| std::future::ready(()));
+            for (request, status, kind) in [
+                (client.get("/report"), 503, "handler-late"),
+                (client.get("/nowhere"), 404, "unknown-route"),
+                (client.post("/accounts/x/payments"), 400, "invalid-path"),
+                (client.get("/accounts/7/payments"), 405, "method-not-allowed"),
+            ] {
+                let response = request.send().await;
+                assert_eq!(response.status(), status);
+                let problem: serde_json::Value = response.json();
+                assert_eq!((&problem["error"], problem.get("type")), (&json!(kind), None));
+            }
+        });
+    }
 }

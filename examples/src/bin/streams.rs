@@ -58,7 +58,7 @@ impl Stream for Ticks {
 async fn ticks() -> Response {
     let clock = interval(Duration::from_millis(100));
     Response::new(StatusCode::OK)
-        .with_field(
+        .with_header(
             HeaderName::from_static("content-type"),
             HeaderValue::from_static("text/event-stream"),
         )

@@ -54,12 +54,12 @@ fn unknown(id: u64) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-todo", format!("There is no todo {id}."))
 }
 
-async fn list(Query(page): Query<Page>, State(todos): State<Todos>) -> Json<Vec<Todo>> {
+async fn list(Query(page): Query<Page>, todos: StateRef<Todos>) -> Json<Vec<Todo>> {
     Json(todos.with(|all| all.values().skip(page.offset).take(page.limit).cloned().collect()))
 }
 
 async fn create(
-    State(todos): State<Todos>,
+    todos: StateRef<Todos>,
     Json(new): Json<NewTodo>,
 ) -> Result<(StatusCode, Json<Todo>), Problem> {
     if new.text.trim().is_empty() {
@@ -77,7 +77,7 @@ async fn create(
 
 async fn change(
     Path(id): Path<u64>,
-    State(todos): State<Todos>,
+    todos: StateRef<Todos>,
     Json(change): Json<Change>,
 ) -> Result<Json<Todo>, Problem> {
     todos.with(|all| {
@@ -92,7 +92,7 @@ async fn change(
     })
 }
 
-async fn remove(Path(id): Path<u64>, State(todos): State<Todos>) -> Result<StatusCode, Problem> {
+async fn remove(Path(id): Path<u64>, todos: StateRef<Todos>) -> Result<StatusCode, Problem> {
     let removed = todos.with(|all| all.remove(&id));
     removed.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| unknown(id))
 }

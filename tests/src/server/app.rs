@@ -5,6 +5,7 @@ use futures_core::Stream;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::Body as _;
+use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::extract::{Path, State, TlsInfo};
 use peregrine::web::upgrade::OnUpgrade;
@@ -285,7 +286,16 @@ async fn tcp_round_trip() -> io::Result<String> {
 
 /// Handlers that read bodies, or do not.
 fn uploads(app: App) -> App {
-    app.post("/echo", async |body: Bytes| body)
+    let echo = async |body: Bytes| body;
+    app.post("/echo", echo)
+        .scope("/lowered", |scope| {
+            let scope = scope.with(BodyLimit::new(50)).post("/", echo);
+            scope.post("/tight", echo.body_limit(10)).post("/wide", echo.body_limit(300))
+        })
+        .scope("/raised", |scope| {
+            let scope = scope.with(BodyLimit::new(200)).post("/", echo);
+            scope.post("/tight", echo.body_limit(10))
+        })
         .post("/echo-limited", (async |body: Bytes| body).body_limit(1000))
         .post("/echo-large", (async |body: Bytes| body).body_limit(64 << 20))
         .post("/echo-stream", async |body: Body| body)

@@ -54,6 +54,7 @@ macro_rules! server {
             bodies::a_small_unread_body_is_passed_over,
             bodies::a_large_unread_body_ends_the_connection,
             bodies::a_body_beyond_its_limit_is_a_413,
+            bodies::the_innermost_limit_of_a_body_counts,
             bodies::trailers_reach_the_handler,
             bodies::a_truncated_body_never_passes_for_a_whole_one,
             bodies::a_malformed_chunk_is_a_400,

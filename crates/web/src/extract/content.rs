@@ -11,7 +11,7 @@ use http::StatusCode;
 /// The limit of a body that comes as a stream and for which no limit was set: 2 MiB, in bytes.
 ///
 /// The server sets a limit for every request's body ([`Body::limit`]), which then counts instead. A
-/// body that is here already was held against its limit before.
+/// body that is here whole and has no limit is one that a middleware made, and has none.
 pub const BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// Gives the whole body to `use_it`, without a copy if the body is here already. The buffer goes
@@ -20,7 +20,7 @@ pub(super) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Resu
     if let Some(bytes) = body.as_slice() {
         return Ok(use_it(bytes));
     }
-    let limit = body.limit().unwrap_or(BODY_BYTES_MAX);
+    let limit = limit(&body);
     let buffer = body.collect(limit).await?;
     let result = use_it(&buffer);
     pool::give(buffer);
@@ -29,7 +29,11 @@ pub(super) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Resu
 
 /// The limit that collecting `body` must keep.
 fn limit(body: &Body) -> u64 {
-    if body.as_slice().is_some() { u64::MAX } else { body.limit().unwrap_or(BODY_BYTES_MAX) }
+    match body.limit() {
+        Some(limit) => limit,
+        None if body.as_slice().is_some() => u64::MAX,
+        None => BODY_BYTES_MAX,
+    }
 }
 
 /// The whole body, up to its limit ([`BODY_BYTES_MAX`]).

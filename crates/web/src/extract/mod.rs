@@ -26,7 +26,7 @@ pub use content::BODY_BYTES_MAX;
 pub use header::TypedHeader;
 pub use path::Path;
 pub use query::{Query, RawQuery};
-pub use shared::{Extension, State};
+pub use shared::{Extension, State, StateRef};
 pub use target::{MatchedPath, OriginalPath};
 
 pub use crate::cookies::Cookies;
@@ -61,7 +61,7 @@ use std::borrow::Cow;
     label = "not an extractor of the request's head",
     note = "arguments before the last must leave the body alone: `Path`, `Query`, `State`, `HeaderMap`, ...",
     note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last",
-    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequestParts: Sized {
     /// Takes the value from `parts`.
@@ -118,7 +118,7 @@ pub enum ViaParts {}
     message = "`{Self}` cannot be a handler's last argument",
     label = "not an extractor",
     note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ...",
-    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone`; in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.

@@ -8,11 +8,17 @@ use crate::respond::IntoResponseParts;
 use crate::response::Response;
 use http::StatusCode;
 use std::any::type_name;
+use std::ops::Deref;
+use std::rc::Rc;
 
 /// A clone of the application's state of type `T`, which was given with `.state(value)`.
 ///
-/// That there is one is checked when the application is built. Share what is costly to clone in an
-/// `Rc` (per worker) or an `Arc`. `Option<State<T>>` is `None` where there is no such state.
+/// That there is one is checked when the application is built. `Option<State<T>>` is `None` where
+/// there is no such state.
+///
+/// It suits what is cheap to clone: numbers, `&'static` references, an `Rc` of the worker's own. A
+/// clone of an `Arc` is not: its count of references is one place in memory, which every core that
+/// answers a request must have to itself for a moment. [`StateRef`] leaves it alone.
 ///
 /// ```
 /// use peregrine_web::extract::State;
@@ -26,6 +32,50 @@ use std::any::type_name;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
+
+/// The application's state of type `T`, which was given with `.state(value)`: the worker's own value,
+/// not a clone.
+///
+/// It costs a count that no other core looks at, whatever `T` is, so it is the form for an `Arc` that
+/// workers share, for pools and clients, and for values that cannot be cloned. It reads as a `&T`. It
+/// stays on its thread: clone what is in it for a task that may go elsewhere. As for [`State`], that
+/// there is one is checked when the application is built, and `Option<StateRef<T>>` is `None` where
+/// there is none.
+///
+/// ```
+/// use peregrine_web::App;
+/// use peregrine_web::extract::StateRef;
+/// use std::sync::Arc;
+///
+/// struct Catalogue(Vec<String>);
+///
+/// async fn first(catalogue: StateRef<Arc<Catalogue>>) -> String {
+///     catalogue.0.first().cloned().unwrap_or_default()
+/// }
+///
+/// let catalogue = Arc::new(Catalogue(vec!["peregrine".to_owned()]));
+/// let client = App::new().state(Arc::clone(&catalogue)).get("/", first).test();
+/// assert_eq!(client.get("/").send_now().text(), "peregrine");
+/// ```
+#[derive(Debug)]
+pub struct StateRef<T> {
+    value: Rc<T>,
+}
+
+/// The same value once more.
+impl<T> Clone for StateRef<T> {
+    fn clone(&self) -> Self {
+        Self { value: Rc::clone(&self.value) }
+    }
+}
+
+impl<T> Deref for StateRef<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
 
 /// A clone of the value of type `T` that a middleware attached to this request.
 ///
@@ -48,17 +98,26 @@ pub struct Extension<T>(pub T);
 
 impl<T: Clone + 'static> FromRequestParts for State<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        parts.states().get::<T>().cloned().map(Self).ok_or_else(|| {
-            absent(
-                "missing-state",
-                type_name::<T>(),
-                "give it to the application with `.state(..)`",
-            )
-        })
+        parts.states().get::<T>().cloned().map(Self).ok_or_else(missing_state::<T>)
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
         Ok(parts.states().get::<T>().cloned().map(Self))
+    }
+
+    fn require(requirements: &mut Requirements) {
+        requirements.state::<T>();
+    }
+}
+
+impl<T: 'static> FromRequestParts for StateRef<T> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        let value = parts.states().share().ok_or_else(missing_state::<T>)?;
+        Ok(Self { value })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.states().share().map(|value| Self { value }))
     }
 
     fn require(requirements: &mut Requirements) {
@@ -86,10 +145,14 @@ fn extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
     parts.extensions().get::<T>().cloned()
 }
 
-/// What the handler's developer reads: the peer can do nothing about it.
+fn missing_state<T>() -> Problem {
+    absent("missing-state", type_name::<T>(), "give it to the application with `.state(..)`")
+}
+
+/// What is missing goes to the log, for the handler's developer: the peer can do nothing about it.
 fn absent(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
-    let detail = format!("the handler needs a `{name}`, but there is none; {remedy}");
-    tracing::error!(kind, "{detail}");
+    tracing::error!(kind, "the handler needs a `{name}`, but there is none; {remedy}");
+    let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
 }
 
@@ -107,7 +170,7 @@ mod tests {
     use crate::respond::IntoResponse;
     use crate::state::States;
     use std::any::TypeId;
-    use std::rc::Rc;
+    use std::sync::Arc;
 
     #[test]
     fn a_state_is_cloned_and_required() {
@@ -124,17 +187,42 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_the_remedy() {
+    fn a_reference_to_a_state_is_the_workers_own_value_and_is_required() {
+        struct Unclonable(Arc<u8>);
+        let shared = Arc::new(7);
+        let mut states = States::default();
+        states.insert(Unclonable(Arc::clone(&shared)));
+        states.insert(Arc::clone(&shared));
+        let counted = Arc::strong_count(&shared);
+        let mut parts = parts_with(states);
+        let arc: StateRef<Arc<u8>> = now(from_parts(&mut parts)).expect("there");
+        let value: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
+        let again: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
+        assert_eq!((**arc, *value.0), (7, 7));
+        assert!(std::ptr::eq(&*value, &*again) && std::ptr::eq(&*value, &*value.clone()));
+        assert_eq!(Arc::strong_count(&shared), counted, "no core has to tell another");
+        assert!(now(from_parts::<Option<StateRef<u8>>>(&mut parts)).expect("no fault").is_none());
+        let mut requirements = Requirements::default();
+        StateRef::<Unclonable>::require(&mut requirements);
+        let needed: Vec<_> = requirements.states().map(|(id, _)| id).collect();
+        assert_eq!(needed, [TypeId::of::<Unclonable>()]);
+    }
+
+    #[test]
+    fn what_is_missing_is_a_matter_of_the_log_and_not_of_the_peer() {
         let mut parts = get("/").parts;
         let state = now(State::<u8>::from_request_parts(&mut parts)).expect_err("none");
         assert_eq!((state.status.as_u16(), state.kind.as_ref()), (500, "missing-state"));
-        assert!(state.detail.contains("`u8`") && state.detail.contains(".state("));
         let extension = now(Extension::<u8>::from_request_parts(&mut parts)).expect_err("none");
         assert_eq!(
             (extension.status.as_u16(), extension.kind.as_ref()),
             (500, "missing-extension")
         );
-        assert!(extension.detail.contains("`u8`") && extension.detail.contains("middleware"));
+        for detail in [state.detail, extension.detail] {
+            assert!(!detail.contains("u8") && detail.contains("its log says what"), "{detail}");
+        }
+        let state_ref = now(StateRef::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        assert_eq!(state_ref.kind, "missing-state");
         assert_eq!(now(from_parts::<Option<State<u8>>>(&mut parts)), Ok(None));
         assert_eq!(now(from_parts::<Option<Extension<u8>>>(&mut parts)), Ok(None));
     }

@@ -83,7 +83,7 @@ pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
         assert_eq!(router.find(path, 0, parameters), Match::Found { route: 0 });
         (Some(0), ())
     });
-    let mut states = States::default();
+    let states = States::default();
     states.set_router(Rc::new(router));
     request(head, Body::empty(), states, ConnectionInfo::default()).parts
 }

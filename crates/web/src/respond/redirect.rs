@@ -48,7 +48,7 @@ impl Redirect {
 impl IntoResponse for Redirect {
     fn into_response(self) -> Response {
         match self.location {
-            Some(location) => Response::new(self.status).with_field(LOCATION, location),
+            Some(location) => Response::new(self.status).with_header(LOCATION, location),
             None => failed("invalid-redirect", &"the target has characters no header value has"),
         }
     }

@@ -1,0 +1,71 @@
+//! Which scope's fallback answers a path that no route has.
+
+use crate::fault::Fault;
+use crate::plan::{Fallback, ScopeFallback, fallback_name};
+use crate::scope::REST;
+use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Router};
+
+/// The patterns of one scope: the prefix, the prefix with a slash, and all that is below.
+const PATTERNS: u32 = 3;
+
+/// Every fallback answers whatever the method is.
+const METHOD: u8 = 0;
+
+/// The fallbacks of scopes. Their prefixes are patterns, and match as routes do.
+pub(crate) struct Fallbacks {
+    router: Router,
+    all: Box<[ScopeFallback]>,
+}
+
+impl Fallbacks {
+    pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<Fault>> {
+        let mut builder = Builder::new();
+        for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS as usize)) {
+            let prefix = &fallback.prefix;
+            let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{REST}")];
+            // Without a prefix, the first two are the same path.
+            let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
+            for (pattern, id) in patterns {
+                builder.insert(pattern, Methods::of(METHOD), id);
+            }
+        }
+        match builder.build() {
+            Ok(router) => Ok(Self { router, all: all.into() }),
+            Err(error) => Err(faults(&error.problems, &all)),
+        }
+    }
+
+    /// What answers for `path`: the fallback of the scope whose prefix says most about it.
+    pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
+        match self.router.find(path.as_bytes(), METHOD, &mut Parameters::default()) {
+            Match::Found { route } => self.all.get((route / PATTERNS) as usize),
+            _ => None,
+        }
+        .map(|found| &found.fallback)
+    }
+}
+
+/// The router's complaints in the application's words, one for each fallback.
+fn faults(problems: &[Problem], all: &[ScopeFallback]) -> Vec<Fault> {
+    let name = |id: u32| {
+        let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS) as usize];
+        fallback_name(prefix, fallback.place)
+    };
+    let mut faults = Vec::new();
+    for problem in problems {
+        let fault = match problem {
+            Problem::Pattern { route, error } => {
+                let reason = format!("at byte {}: {}", error.position, error.fault);
+                Fault::Pattern { route: name(route.id), reason }
+            }
+            Problem::Duplicate { first, second, .. } => {
+                Fault::SameFallback { first: name(first.id), second: name(second.id) }
+            }
+            other => Fault::TooMany { what: other.to_string() },
+        };
+        if !faults.contains(&fault) {
+            faults.push(fault);
+        }
+    }
+    faults
+}

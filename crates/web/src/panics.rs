@@ -1,0 +1,25 @@
+//! Panics of the application's own code, kept where they happen.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls `code`, which the application wrote; `None` if it panics, which the log then tells. What
+/// the code had borrowed mutably is left as the panic left it.
+pub(crate) fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(code)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            tracing::error!(target: "peregrine", panic = message(&*payload), "{what} panicked");
+            // Even a payload may panic when it is dropped.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            None
+        }
+    }
+}
+
+fn message(payload: &(dyn Any + Send)) -> &str {
+    match payload.downcast_ref::<&'static str>() {
+        Some(text) => text,
+        None => payload.downcast_ref::<String>().map_or("", String::as_str),
+    }
+}

@@ -1,0 +1,130 @@
+//! What an application is to be, while it grows: routes, fallbacks, states, and what is wrong.
+
+use crate::fault::Fault;
+use crate::handler::{Handler, HandlerService, OnDisconnect, RouteOptions};
+use crate::requirements::Requirements;
+use crate::route::Methods;
+use crate::service::Endpoint;
+use crate::state::States;
+use crate::unrouted::Shared;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// All routes of an application while it grows. It is handed from scope to scope.
+pub(crate) struct Plan {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) fallbacks: Vec<ScopeFallback>,
+    pub(crate) faults: Vec<Fault>,
+    /// What fallbacks and middleware need.
+    pub(crate) needs: Vec<Need>,
+    pub(crate) states: States,
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Plan {
+    pub(crate) fn new(shared: Rc<Shared>) -> Self {
+        let (entries, fallbacks, faults, needs) = <_>::default();
+        Self { entries, fallbacks, faults, needs, states: States::default(), shared }
+    }
+
+    /// Notes what a fallback or a middleware needs, with the name that errors give it.
+    pub(crate) fn need(&mut self, name: String, requirements: Requirements) {
+        self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
+    }
+}
+
+/// What a fallback or a middleware needs.
+pub(crate) struct Need {
+    pub(crate) name: String,
+    pub(crate) requirements: Requirements,
+    /// Of the application that it belongs to.
+    pub(crate) shared: Rc<Shared>,
+}
+
+/// A route while the application grows.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) pattern: String,
+    pub(crate) methods: Methods,
+    pub(crate) endpoint: Rc<dyn Endpoint>,
+    pub(crate) unrouted: Rc<dyn Endpoint>,
+    pub(crate) options: RouteOptions,
+    pub(crate) requirements: Requirements,
+    /// Of the application that the route belongs to, which may be a merged one.
+    pub(crate) shared: Rc<Shared>,
+    /// It is another entry's path with a slash at its end, and goes where that is the same path.
+    pub(crate) is_slash_twin: bool,
+    pub(crate) place: &'static Location<'static>,
+}
+
+impl Entry {
+    /// The route as errors name it.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {} ({})", self.methods, self.pattern, self.place)
+    }
+
+    /// The options of routes inside of the handler that nobody would keep.
+    pub(crate) fn unkept(&self, faults: &mut Vec<Fault>) {
+        unkept(&self.name(), &self.requirements, &self.options, faults);
+    }
+}
+
+/// What answers requests that have no route.
+pub(crate) struct Fallback {
+    pub(crate) endpoint: Rc<dyn Endpoint>,
+    pub(crate) options: RouteOptions,
+    pub(crate) place: &'static Location<'static>,
+}
+
+impl Fallback {
+    /// The fallback of the scope `prefix`.
+    pub(crate) fn new<Args, H>(
+        prefix: &str,
+        handler: H,
+        place: &'static Location<'static>,
+        plan: &mut Plan,
+    ) -> Self
+    where
+        H: Handler<Args> + 'static,
+        Args: 'static,
+    {
+        let (mut options, mut requirements) = (RouteOptions::default(), Requirements::default());
+        handler.configure(&mut options);
+        handler.require(&mut requirements);
+        let name = fallback_name(prefix, place);
+        unkept(&name, &requirements, &options, &mut plan.faults);
+        plan.need(name, requirements);
+        let endpoint = Rc::new(HandlerService::new(handler, &options));
+        Self { endpoint, options, place }
+    }
+}
+
+/// What answers requests below a prefix that have no route.
+pub(crate) struct ScopeFallback {
+    pub(crate) prefix: String,
+    pub(crate) fallback: Fallback,
+}
+
+/// A fallback as errors name it.
+pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> String {
+    format!("the fallback of `{prefix}/` ({place})")
+}
+
+/// A server asks a handler as a whole for its options, so those of routes inside of it count only
+/// where the whole asks for no less.
+fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
+    for (route, inner) in requirements.inner_routes() {
+        let mut fault = |option, setting| {
+            let (route, outer) = (route.to_owned(), outer.to_owned());
+            faults.push(Fault::UnkeptOption { route, outer, option, setting });
+        };
+        let is_kept = |limit| whole.timeout.is_some_and(|whole_limit| whole_limit <= limit);
+        if inner.timeout.is_some_and(|limit| !is_kept(limit)) {
+            fault("timeout", "timeout(..)");
+        }
+        let to_end = OnDisconnect::RunToEnd;
+        if inner.on_disconnect == to_end && whole.on_disconnect != to_end {
+            fault("run_to_end", "run_to_end()");
+        }
+    }
+}

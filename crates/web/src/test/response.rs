@@ -1,0 +1,165 @@
+//! What an application answered to a test.
+
+use super::block_on;
+use crate::body::{Body, BodyError};
+use crate::response::{Fields, Response};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Context;
+
+/// Sends a request's body while somebody else is polled.
+pub(super) type Sending = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What is left to send, until it is done.
+pub(super) type Sender = Option<Sending>;
+
+/// The response of an application.
+pub struct TestResponse {
+    /// All but the body.
+    response: Response,
+    reading: RefCell<Reading>,
+}
+
+struct Reading {
+    body: Body,
+    /// Still sends the request's body, while the response is already on its way.
+    sender: Sender,
+}
+
+impl TestResponse {
+    pub(super) fn new(mut response: Response, sender: Sender) -> Self {
+        let body = std::mem::take(&mut response.body);
+        Self { response, reading: RefCell::new(Reading { body, sender }) }
+    }
+
+    /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.response.status
+    }
+
+    /// The value of the first header field called `name`, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.header(name)
+    }
+
+    /// All header fields.
+    #[must_use]
+    pub fn headers(&self) -> &Fields {
+        &self.response.fields
+    }
+
+    /// The same as [`TestResponse::header`], by the word of RFC 9110.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.header(name)
+    }
+
+    /// All values of header fields called `name`, in any case, that are text.
+    pub fn fields_named<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
+        let fields = self.response.fields.iter();
+        let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
+        named.filter_map(|(_, value)| value.to_str().ok())
+    }
+
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// The body broke off.
+    pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.reading.get_mut().chunk().await
+    }
+
+    /// Waits for the whole body, so that the methods below have it at hand.
+    ///
+    /// # Errors
+    /// The body broke off.
+    pub async fn collect(&mut self) -> Result<Bytes, BodyError> {
+        self.reading.get_mut().collect().await
+    }
+
+    /// The body (what [`TestResponse::chunk`] has not taken). A streamed body is waited for on this
+    /// thread; in a test with a runtime, await [`TestResponse::collect`] before.
+    ///
+    /// # Panics
+    /// The body broke off.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        let mut reading = self.reading.borrow_mut();
+        match block_on(reading.collect()) {
+            Ok(bytes) => bytes,
+            Err(error) => panic!("the response's body broke off: {error}"),
+        }
+    }
+
+    /// The body as text, otherwise as [`TestResponse::bytes`].
+    ///
+    /// # Panics
+    /// The body broke off or is not UTF-8.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8(self.bytes().into()).expect("the response's body is UTF-8")
+    }
+
+    /// The body as a value written in JSON, otherwise as [`TestResponse::bytes`].
+    ///
+    /// # Panics
+    /// The body broke off or is no JSON for a `T`.
+    #[must_use]
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        let bytes = self.bytes();
+        match serde_json::from_slice(&bytes) {
+            Ok(value) => value,
+            Err(error) => panic!("{error} in {}", String::from_utf8_lossy(&bytes)),
+        }
+    }
+
+    /// The response as the application made it, with the rest of its body.
+    #[must_use]
+    pub fn into_response(mut self) -> Response {
+        self.response.body = self.reading.into_inner().body;
+        self.response
+    }
+}
+
+impl Reading {
+    async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
+        let Self { body, sender } = self;
+        let mut next = pin!(body.next());
+        poll_fn(|context| {
+            poll_sender(sender, context);
+            next.as_mut().poll(context)
+        })
+        .await
+    }
+
+    async fn collect(&mut self) -> Result<Bytes, BodyError> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.chunk().await {
+            all.extend_from_slice(&piece?);
+        }
+        let bytes = Bytes::from(all);
+        self.body = Body::from(bytes.clone());
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for TestResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("TestResponse");
+        debug.field("status", &self.response.status).field("fields", &self.response.fields);
+        debug.field("body", &self.reading.borrow().body).finish()
+    }
+}
+
+pub(super) fn poll_sender(sender: &mut Sender, context: &mut Context<'_>) {
+    if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(context).is_ready()) {
+        *sender = None;
+    }
+}
