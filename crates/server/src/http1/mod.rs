@@ -3,22 +3,25 @@
 //! Start with [`Http1::turn`]. A turn does what can be done and says what it waits for; it never
 //! waits itself.
 
+mod receive;
+mod send;
+
+use self::receive::Fed;
+use self::send::Streaming;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Asked, Exchange, Panicked};
+use crate::exchange::{Asked, Exchange};
 use crate::link::{For, Link, Turn};
+use crate::meter::Meter;
 use crate::respond;
-use crate::upload::{Room, Upload};
+use crate::upload::Upload;
 use crate::worker::Order;
-use bytes::Bytes;
-use http::HeaderMap;
-use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{self, BodyMode, Event, Framing, Next, ResponseLength, Waiting};
-use peregrine_proto::{BodyLength, HeadIndex, Reject, Version};
+use peregrine_driver::Driver;
+use peregrine_proto::h1::{self, Event, Framing, Next, Waiting};
+use peregrine_proto::{HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
-use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
-use peregrine_web::{Body, Problem, Request, Response, pool};
+use peregrine_web::{Body, Problem, Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -31,10 +34,6 @@ const READ_AHEAD_BYTES_MAX: usize = 16 * 1024;
 /// to the last.
 const PROBE_PAUSE_MIN: Duration = Duration::from_millis(200);
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(10);
-
-/// Frames of a response's body that are taken in one turn. A stream that is always ready must not
-/// keep the worker for itself.
-const FRAMES_PER_TURN: usize = 32;
 
 /// What HTTP/1 needs to work on requests, in memory that is used again.
 pub(crate) struct Http1 {
@@ -72,15 +71,6 @@ enum Step {
     Stream(Streaming),
     /// What the handler left of its request's body is thrown away.
     Unread,
-}
-
-/// A response's body on its way.
-struct Streaming {
-    mode: BodyMode,
-    /// Bytes still to come, where a length was promised. What is beyond it would be dropped, and a
-    /// stream that has no end would hold the worker: nothing waits for a peer where nothing is sent.
-    left: Option<u64>,
-    trailers: HeaderMap,
 }
 
 impl Default for Http1 {
@@ -289,52 +279,6 @@ impl Http1 {
         }
     }
 
-    /// Takes as much of the body as is here already. A whole body needs no pipe.
-    fn receive_body<D: Driver>(
-        &mut self,
-        framing: Framing,
-        limit: u64,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Result<Body, Reject> {
-        let length = match framing.body {
-            BodyLength::None => return Ok(Body::empty()),
-            BodyLength::Exact(length) => Some(length),
-            BodyLength::Chunked => None,
-        };
-        let mut here = pool::take();
-        loop {
-            match self.receive(protocol, link) {
-                Received::Data { data, used } => {
-                    here.extend_from_slice(&link.io.reader.unread()[data]);
-                    link.io.reader.consume(used);
-                }
-                // Trailers are rare enough to take the longer way, where they have a place.
-                Received::End if protocol.trailers().next().is_none() => {
-                    return Ok(Body::buffer(here).limited(limit));
-                }
-                Received::End => {
-                    let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
-                    writer.push(Bytes::from(here));
-                    writer.finish(respond::trailers(protocol));
-                    return Ok(Body::incoming(reader, limit));
-                }
-                Received::NeedInput => break,
-                Received::Reject(reject) => return Err(reject),
-            }
-        }
-        let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
-        let is_awaited = framing.expect_continue && here.is_empty();
-        if here.is_empty() {
-            pool::give(here);
-        } else {
-            writer.push(Bytes::from(here));
-        }
-        self.upload = Upload::Flowing { pipe: writer, is_awaited };
-        link.io.receiving = crate::meter::Meter::new(link.io.reader.received());
-        Ok(Body::incoming(reader, limit))
-    }
-
     fn await_handler<D: Driver>(
         &mut self,
         protocol: &mut h1::Connection,
@@ -374,264 +318,6 @@ impl Http1 {
         }
     }
 
-    /// Moves what is here of the request's body to the handler, as far as there is room.
-    fn feed<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-        context: &mut Context<'_>,
-    ) -> Fed {
-        loop {
-            match self.upload.poll_room(context) {
-                Room::None => {
-                    link.pause_content();
-                    return Fed::Over;
-                }
-                Room::Full => {
-                    link.pause_content();
-                    return Fed::Wait(false);
-                }
-                Room::Awaited => {
-                    protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);
-                }
-                Room::Free => {}
-            }
-            match self.feed_some(protocol, link) {
-                Some(Received::NeedInput) if link.is_ended() => {
-                    self.upload.fail(BodyError::Disconnected);
-                    return Fed::Left;
-                }
-                Some(Received::NeedInput) => {
-                    link.await_content();
-                    return Fed::Wait(true);
-                }
-                Some(Received::End) => self.upload.finish(|| respond::trailers(protocol)),
-                Some(Received::Reject(reject)) => {
-                    self.upload.fail(BodyError::Rejected(reject));
-                    self.rejected = Some(reject);
-                }
-                Some(Received::Data { .. }) | None => {}
-            }
-        }
-    }
-
-    /// Moves data. `None`: there was some, and there may be no room for more.
-    fn feed_some<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Option<Received> {
-        // Small chunks go together: each piece costs more memory than a chunk of one byte.
-        let mut piece = Vec::new();
-        let mut any = false;
-        let last = loop {
-            match self.receive(protocol, link) {
-                Received::Data { data, used } => {
-                    any = true;
-                    let reader = &mut link.io.reader;
-                    let is_all = piece.is_empty() && data == (0..reader.unread().len());
-                    if is_all && let Some(kept) = reader.take_kept(D::Stream::keep) {
-                        self.upload.push(kept);
-                        continue;
-                    }
-                    piece.extend_from_slice(&reader.unread()[data]);
-                    reader.consume(used);
-                }
-                last => break last,
-            }
-        };
-        if !piece.is_empty() {
-            self.upload.push(Bytes::from(piece));
-        }
-        (!any || !matches!(last, Received::NeedInput)).then_some(last)
-    }
-
-    /// The next event of a body.
-    fn receive<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Received {
-        let reader = &mut link.io.reader;
-        let (used, event) =
-            protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
-        if let Event::Data(data) = event {
-            return Received::Data { data, used };
-        }
-        reader.consume(used);
-        match event {
-            Event::NeedInput => Received::NeedInput,
-            Event::Reject(reject) => Received::Reject(reject),
-            Event::End | Event::NeedRespond | Event::Closed => Received::End,
-            Event::Head(_) | Event::Data(_) | Event::Upgraded => {
-                unreachable!("only data and an end come between a head and its response")
-            }
-        }
-    }
-
-    /// Writes the response, or begins to.
-    fn respond<D: Driver>(
-        &mut self,
-        outcome: Result<Response, Panicked>,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        link.io.deadlines.clear(Wait::Handler);
-        link.io.deadlines.clear(Wait::Probe);
-        let mut response = outcome.unwrap_or_else(|Panicked(message)| {
-            self.panicked = true;
-            protocol.drain();
-            self.log_panic(&message, link);
-            self.render(Problem::handler_panicked(), link)
-        });
-        if link.is_to_close() {
-            protocol.drain();
-        }
-        if self.upload.is_unwanted() {
-            protocol.discard_body();
-        }
-        if let Some(upgrade) = response.take_upgrade() {
-            if respond::switch_protocols(protocol, &response, &mut link.io.writer.plain) {
-                return Turn::Upgrade(upgrade);
-            }
-            tracing::error!(target: "peregrine",
-                "a handler answered with an upgrade to a request that did not ask for one, or whose \
-                 body was not read; the peer got a 500");
-            response = self.render(Problem::handler_panicked(), link);
-        }
-        let date = link.worker.date();
-        let most = link.worker.limits.pending_output_bytes_max.max(1);
-        let out = &mut link.io.writer.plain;
-        if let Some(bytes) = response.body.as_slice() {
-            let length = bytes.len();
-            if length <= most {
-                respond::whole(protocol, &response, &date, out);
-                return self.after(protocol, link);
-            }
-            respond::head(protocol, &response, ResponseLength::Exact(length as u64), &date, out);
-            self.step = Step::Whole { body: std::mem::take(&mut response.body), from: 0 };
-        } else {
-            let body = std::mem::take(&mut response.body);
-            let length = Exchange::length_of(&body);
-            let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-            let mode = respond::head(protocol, &response, length, &date, out);
-            let left = match mode {
-                BodyMode::None => Some(0),
-                BodyMode::Exact(bytes) => Some(bytes),
-                BodyMode::Chunked | BodyMode::UntilClose => None,
-            };
-            self.exchange.stream(body);
-            self.step = Step::Stream(Streaming { mode, left, trailers: HeaderMap::new() });
-        }
-        self.limit_exchange(link.worker.driver.now(), link);
-        Turn::Again
-    }
-
-    /// Sends a body that is here in pieces, as fast as the peer takes them.
-    fn send_whole<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-        context: &mut Context<'_>,
-    ) -> Turn {
-        let most = link.worker.limits.pending_output_bytes_max.max(1);
-        if link.is_full() {
-            return self.await_room(protocol, link, context);
-        }
-        let Step::Whole { body, from } = &mut self.step else { unreachable!("it is this step") };
-        let rest = &body.as_slice().unwrap_or_default()[*from..];
-        let piece = &rest[..rest.len().min(most)];
-        protocol.send_data(piece, &mut link.io.writer.plain);
-        *from += piece.len();
-        if piece.len() < rest.len() {
-            return Turn::Again;
-        }
-        protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
-        self.after(protocol, link)
-    }
-
-    /// Sends a body as its frames become ready.
-    fn send_stream<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-        context: &mut Context<'_>,
-    ) -> Turn {
-        for _ in 0..FRAMES_PER_TURN {
-            if link.is_full() {
-                return self.await_room(protocol, link, context);
-            }
-            let Step::Stream(streaming) = &mut self.step else { unreachable!("it is this step") };
-            if streaming.left == Some(0) {
-                return self.finish_stream(protocol, link);
-            }
-            let frame = match self.exchange.poll_frame(context, &link.worker.pulse) {
-                Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(None) => return self.finish_stream(protocol, link),
-                Poll::Ready(Some(Err(error))) => return self.break_stream(&error, link),
-                Poll::Pending => {
-                    link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
-                    return self.attend(protocol, link, context);
-                }
-            };
-            match frame.into_data() {
-                Ok(data) => {
-                    let taken = protocol.send_data(&data, &mut link.io.writer.plain);
-                    streaming.left = streaming.left.map(|left| left - taken as u64);
-                }
-                Err(frame) => {
-                    if let Ok(more) = frame.into_trailers() {
-                        streaming.trailers.extend(more);
-                    }
-                }
-            }
-        }
-        Turn::Yield
-    }
-
-    fn finish_stream<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        let Step::Stream(streaming) = &self.step else { unreachable!("it is this step") };
-        respond::finish(protocol, &streaming.trailers, &mut link.io.writer.plain);
-        self.after(protocol, link)
-    }
-
-    /// What was promised cannot be kept, and only the end of the connection says so: the peer sees a
-    /// body that ends too early.
-    fn break_stream<D: Driver>(&mut self, error: &BodyError, link: &mut Link<'_, D>) -> Turn {
-        let (peer, request) = (&link.info.peer, self.exchange.asked());
-        let request = request.map(ToString::to_string).unwrap_or_default();
-        let is_ours = matches!(error, BodyError::Failed(_));
-        if is_ours {
-            tracing::error!(target: "peregrine", %error, request, %peer,
-                "the body of a response failed");
-        } else {
-            tracing::debug!(target: "peregrine", %error, request, %peer,
-                "the body of a response ended with that of its request");
-        }
-        if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
-            // An orderly close would say that the body is whole.
-            link.stream.reset_on_drop();
-        }
-        Turn::close(Ended::ResponseFailed)
-    }
-
-    /// There is enough to be sent. The request's body goes on being received meanwhile.
-    fn await_room<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-        context: &mut Context<'_>,
-    ) -> Turn {
-        match self.feed(protocol, link, context) {
-            Fed::Wait(bytes) => Turn::Wait(For { bytes, room: true }),
-            Fed::Left | Fed::Over => Turn::Wait(For { bytes: false, room: true }),
-        }
-    }
-
     /// After a response: the next request, the rest of this one's body, or the end.
     fn after<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) -> Turn {
         let is_received = !self.upload.is_open();
@@ -648,7 +334,7 @@ impl Http1 {
             Next::FinishBody => {
                 self.finish_exchange(link);
                 self.step = Step::Unread;
-                link.io.receiving = crate::meter::Meter::new(link.io.reader.received());
+                link.io.receiving = Meter::new(link.io.reader.received());
                 Turn::Again
             }
             Next::Close | Next::Respond | Next::Upgraded => {
@@ -673,32 +359,6 @@ impl Http1 {
         if link.io.hold.take().is_some() || link.io.deadlines.first().is_some() {
             link.io.deadlines.clear_all();
         }
-    }
-
-    /// Reads what the handler left of its request's body, so that the next request can be found.
-    fn throw_away<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        while protocol.next() == Next::FinishBody {
-            let reader = &mut link.io.reader;
-            let (used, event) =
-                protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
-            reader.consume(used);
-            match event {
-                Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerLeft),
-                Event::NeedInput => {
-                    link.await_content();
-                    return Turn::Wait(For { bytes: true, room: false });
-                }
-                Event::Reject(reject) => return Turn::linger(Ended::Rejected(reject)),
-                Event::Closed => return Turn::linger(Ended::Agreed),
-                _ => {}
-            }
-        }
-        link.io.deadlines.clear(Wait::Receive);
-        self.after(protocol, link)
     }
 
     /// The peer ended its sending side: it may have left, or only have nothing more to say. TCP shows
@@ -749,26 +409,4 @@ impl Http1 {
         let peer = &link.info.peer;
         tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
     }
-}
-
-/// What receiving gave.
-enum Received {
-    /// Where the data is in the unread bytes, and how many of those are done with.
-    Data {
-        data: std::ops::Range<usize>,
-        used: usize,
-    },
-    End,
-    NeedInput,
-    Reject(Reject),
-}
-
-/// How far moving a body has come.
-enum Fed {
-    /// It goes on when the handler takes some, and with `true` also when more bytes come.
-    Wait(bool),
-    /// Nothing more is to come, or to be wanted.
-    Over,
-    /// The peer ended its sending side in the middle.
-    Left,
 }

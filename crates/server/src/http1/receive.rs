@@ -1,0 +1,208 @@
+//! A request's body: from the bytes that came to the handler, or away.
+
+use super::Http1;
+use crate::deadlines::Wait;
+use crate::ended::Ended;
+use crate::link::{For, Link, Turn};
+use crate::meter::Meter;
+use crate::respond;
+use crate::upload::{Room, Upload};
+use bytes::Bytes;
+use peregrine_driver::{Driver, Stream};
+use peregrine_proto::h1::{self, Event, Framing, Next};
+use peregrine_proto::{BodyLength, Reject};
+use peregrine_web::body::BodyError;
+use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
+use peregrine_web::{Body, pool};
+use std::task::Context;
+
+/// What receiving gave.
+pub(super) enum Received {
+    /// Where the data is in the unread bytes, and how many of those are done with.
+    Data {
+        data: std::ops::Range<usize>,
+        used: usize,
+    },
+    End,
+    NeedInput,
+    Reject(Reject),
+}
+
+/// How far moving a body has come.
+pub(super) enum Fed {
+    /// It goes on when the handler takes some, and with `true` also when more bytes come.
+    Wait(bool),
+    /// Nothing more is to come, or to be wanted.
+    Over,
+    /// The peer ended its sending side in the middle.
+    Left,
+}
+
+impl Http1 {
+    /// Takes as much of the body as is here already. A whole body needs no pipe.
+    pub(super) fn receive_body<D: Driver>(
+        &mut self,
+        framing: Framing,
+        limit: u64,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+    ) -> Result<Body, Reject> {
+        let length = match framing.body {
+            BodyLength::None => return Ok(Body::empty()),
+            BodyLength::Exact(length) => Some(length),
+            BodyLength::Chunked => None,
+        };
+        let mut here = pool::take();
+        loop {
+            match self.receive(protocol, link) {
+                Received::Data { data, used } => {
+                    here.extend_from_slice(&link.io.reader.unread()[data]);
+                    link.io.reader.consume(used);
+                }
+                // Trailers are rare enough to take the longer way, where they have a place.
+                Received::End if protocol.trailers().next().is_none() => {
+                    return Ok(Body::buffer(here).limited(limit));
+                }
+                Received::End => {
+                    let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+                    writer.push(Bytes::from(here));
+                    writer.finish(respond::trailers(protocol));
+                    return Ok(Body::incoming(reader, limit));
+                }
+                Received::NeedInput => break,
+                Received::Reject(reject) => return Err(reject),
+            }
+        }
+        let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+        let is_awaited = framing.expect_continue && here.is_empty();
+        if here.is_empty() {
+            pool::give(here);
+        } else {
+            writer.push(Bytes::from(here));
+        }
+        self.upload = Upload::Flowing { pipe: writer, is_awaited };
+        link.io.receiving = Meter::new(link.io.reader.received());
+        Ok(Body::incoming(reader, limit))
+    }
+
+    /// Moves what is here of the request's body to the handler, as far as there is room.
+    pub(super) fn feed<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Fed {
+        loop {
+            match self.upload.poll_room(context) {
+                Room::None => {
+                    link.pause_content();
+                    return Fed::Over;
+                }
+                Room::Full => {
+                    link.pause_content();
+                    return Fed::Wait(false);
+                }
+                Room::Awaited => {
+                    protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);
+                }
+                Room::Free => {}
+            }
+            match self.feed_some(protocol, link) {
+                Some(Received::NeedInput) if link.is_ended() => {
+                    self.upload.fail(BodyError::Disconnected);
+                    return Fed::Left;
+                }
+                Some(Received::NeedInput) => {
+                    link.await_content();
+                    return Fed::Wait(true);
+                }
+                Some(Received::End) => self.upload.finish(|| respond::trailers(protocol)),
+                Some(Received::Reject(reject)) => {
+                    self.upload.fail(BodyError::Rejected(reject));
+                    self.rejected = Some(reject);
+                }
+                Some(Received::Data { .. }) | None => {}
+            }
+        }
+    }
+
+    /// Moves data. `None`: there was some, and there may be no room for more.
+    pub(super) fn feed_some<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+    ) -> Option<Received> {
+        // Small chunks go together: each piece costs more memory than a chunk of one byte.
+        let mut piece = Vec::new();
+        let mut any = false;
+        let last = loop {
+            match self.receive(protocol, link) {
+                Received::Data { data, used } => {
+                    any = true;
+                    let reader = &mut link.io.reader;
+                    let is_all = piece.is_empty() && data == (0..reader.unread().len());
+                    if is_all && let Some(kept) = reader.take_kept(D::Stream::keep) {
+                        self.upload.push(kept);
+                        continue;
+                    }
+                    piece.extend_from_slice(&reader.unread()[data]);
+                    reader.consume(used);
+                }
+                last => break last,
+            }
+        };
+        if !piece.is_empty() {
+            self.upload.push(Bytes::from(piece));
+        }
+        (!any || !matches!(last, Received::NeedInput)).then_some(last)
+    }
+
+    /// The next event of a body.
+    pub(super) fn receive<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+    ) -> Received {
+        let reader = &mut link.io.reader;
+        let (used, event) =
+            protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
+        if let Event::Data(data) = event {
+            return Received::Data { data, used };
+        }
+        reader.consume(used);
+        match event {
+            Event::NeedInput => Received::NeedInput,
+            Event::Reject(reject) => Received::Reject(reject),
+            Event::End | Event::NeedRespond | Event::Closed => Received::End,
+            Event::Head(_) | Event::Data(_) | Event::Upgraded => {
+                unreachable!("only data and an end come between a head and its response")
+            }
+        }
+    }
+
+    /// Reads what the handler left of its request's body, so that the next request can be found.
+    pub(super) fn throw_away<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+    ) -> Turn {
+        while protocol.next() == Next::FinishBody {
+            let reader = &mut link.io.reader;
+            let (used, event) =
+                protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
+            reader.consume(used);
+            match event {
+                Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerLeft),
+                Event::NeedInput => {
+                    link.await_content();
+                    return Turn::Wait(For { bytes: true, room: false });
+                }
+                Event::Reject(reject) => return Turn::linger(Ended::Rejected(reject)),
+                Event::Closed => return Turn::linger(Ended::Agreed),
+                _ => {}
+            }
+        }
+        link.io.deadlines.clear(Wait::Receive);
+        self.after(protocol, link)
+    }
+}

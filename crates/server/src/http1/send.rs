@@ -1,0 +1,197 @@
+//! A response: its head, and its body as it becomes ready and as the peer takes it.
+
+use super::receive::Fed;
+use super::{Http1, Step};
+use crate::deadlines::Wait;
+use crate::ended::Ended;
+use crate::exchange::{Exchange, Panicked};
+use crate::link::{For, Link, Turn};
+use crate::respond;
+use http::HeaderMap;
+use peregrine_driver::{Driver, Stream};
+use peregrine_proto::h1::{self, BodyMode, ResponseLength};
+use peregrine_web::body::BodyError;
+use peregrine_web::{Problem, Response};
+use std::task::{Context, Poll};
+
+/// Frames of a response's body that are taken in one turn. A stream that is always ready must not
+/// keep the worker for itself.
+const FRAMES_PER_TURN: usize = 32;
+
+/// A response's body on its way.
+pub(super) struct Streaming {
+    mode: BodyMode,
+    /// Bytes still to come, where a length was promised. What is beyond it would be dropped, and a
+    /// stream that has no end would hold the worker: nothing waits for a peer where nothing is sent.
+    left: Option<u64>,
+    trailers: HeaderMap,
+}
+
+impl Http1 {
+    /// Writes the response, or begins to.
+    pub(super) fn respond<D: Driver>(
+        &mut self,
+        outcome: Result<Response, Panicked>,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+    ) -> Turn {
+        link.io.deadlines.clear(Wait::Handler);
+        link.io.deadlines.clear(Wait::Probe);
+        let mut response = outcome.unwrap_or_else(|Panicked(message)| {
+            self.panicked = true;
+            protocol.drain();
+            self.log_panic(&message, link);
+            self.render(Problem::handler_panicked(), link)
+        });
+        if link.is_to_close() {
+            protocol.drain();
+        }
+        if self.upload.is_unwanted() {
+            protocol.discard_body();
+        }
+        if let Some(upgrade) = response.take_upgrade() {
+            if respond::switch_protocols(protocol, &response, &mut link.io.writer.plain) {
+                return Turn::Upgrade(upgrade);
+            }
+            tracing::error!(target: "peregrine",
+                "a handler answered with an upgrade to a request that did not ask for one, or whose \
+                 body was not read; the peer got a 500");
+            response = self.render(Problem::handler_panicked(), link);
+        }
+        let date = link.worker.date();
+        let most = link.worker.limits.pending_output_bytes_max.max(1);
+        let out = &mut link.io.writer.plain;
+        if let Some(bytes) = response.body.as_slice() {
+            let length = bytes.len();
+            if length <= most {
+                respond::whole(protocol, &response, &date, out);
+                return self.after(protocol, link);
+            }
+            respond::head(protocol, &response, ResponseLength::Exact(length as u64), &date, out);
+            self.step = Step::Whole { body: std::mem::take(&mut response.body), from: 0 };
+        } else {
+            let body = std::mem::take(&mut response.body);
+            let length = Exchange::length_of(&body);
+            let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
+            let mode = respond::head(protocol, &response, length, &date, out);
+            let left = match mode {
+                BodyMode::None => Some(0),
+                BodyMode::Exact(bytes) => Some(bytes),
+                BodyMode::Chunked | BodyMode::UntilClose => None,
+            };
+            self.exchange.stream(body);
+            self.step = Step::Stream(Streaming { mode, left, trailers: HeaderMap::new() });
+        }
+        self.limit_exchange(link.worker.driver.now(), link);
+        Turn::Again
+    }
+
+    /// Sends a body that is here in pieces, as fast as the peer takes them.
+    pub(super) fn send_whole<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
+        let most = link.worker.limits.pending_output_bytes_max.max(1);
+        if link.is_full() {
+            return self.await_room(protocol, link, context);
+        }
+        let Step::Whole { body, from } = &mut self.step else { unreachable!("it is this step") };
+        let rest = &body.as_slice().unwrap_or_default()[*from..];
+        let piece = &rest[..rest.len().min(most)];
+        protocol.send_data(piece, &mut link.io.writer.plain);
+        *from += piece.len();
+        if piece.len() < rest.len() {
+            return Turn::Again;
+        }
+        protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
+        self.after(protocol, link)
+    }
+
+    /// Sends a body as its frames become ready.
+    pub(super) fn send_stream<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
+        for _ in 0..FRAMES_PER_TURN {
+            if link.is_full() {
+                return self.await_room(protocol, link, context);
+            }
+            let Step::Stream(streaming) = &mut self.step else { unreachable!("it is this step") };
+            if streaming.left == Some(0) {
+                return self.finish_stream(protocol, link);
+            }
+            let frame = match self.exchange.poll_frame(context, &link.worker.pulse) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(None) => return self.finish_stream(protocol, link),
+                Poll::Ready(Some(Err(error))) => return self.break_stream(&error, link),
+                Poll::Pending => {
+                    link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
+                    return self.attend(protocol, link, context);
+                }
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let taken = protocol.send_data(&data, &mut link.io.writer.plain);
+                    streaming.left = streaming.left.map(|left| left - taken as u64);
+                }
+                Err(frame) => {
+                    if let Ok(more) = frame.into_trailers() {
+                        streaming.trailers.extend(more);
+                    }
+                }
+            }
+        }
+        Turn::Yield
+    }
+
+    pub(super) fn finish_stream<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+    ) -> Turn {
+        let Step::Stream(streaming) = &self.step else { unreachable!("it is this step") };
+        respond::finish(protocol, &streaming.trailers, &mut link.io.writer.plain);
+        self.after(protocol, link)
+    }
+
+    /// What was promised cannot be kept, and only the end of the connection says so: the peer sees a
+    /// body that ends too early.
+    pub(super) fn break_stream<D: Driver>(
+        &mut self,
+        error: &BodyError,
+        link: &mut Link<'_, D>,
+    ) -> Turn {
+        let (peer, request) = (&link.info.peer, self.exchange.asked());
+        let request = request.map(ToString::to_string).unwrap_or_default();
+        let is_ours = matches!(error, BodyError::Failed(_));
+        if is_ours {
+            tracing::error!(target: "peregrine", %error, request, %peer,
+                "the body of a response failed");
+        } else {
+            tracing::debug!(target: "peregrine", %error, request, %peer,
+                "the body of a response ended with that of its request");
+        }
+        if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
+            // An orderly close would say that the body is whole.
+            link.stream.reset_on_drop();
+        }
+        Turn::close(Ended::ResponseFailed)
+    }
+
+    /// There is enough to be sent. The request's body goes on being received meanwhile.
+    pub(super) fn await_room<D: Driver>(
+        &mut self,
+        protocol: &mut h1::Connection,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
+        match self.feed(protocol, link, context) {
+            Fed::Wait(bytes) => Turn::Wait(For { bytes, room: true }),
+            Fed::Left | Fed::Over => Turn::Wait(For { bytes: false, room: true }),
+        }
+    }
+}
