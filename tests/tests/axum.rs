@@ -688,6 +688,7 @@ async fn stuck_sockets<B: Bench>(
     for _ in 0..count {
         let mut peer = Peer::new(server.connect());
         peer.send(HANDSHAKE.replace("/socket", "/push"));
+        assert_eq!(peer.reply().await.status, 101);
         peers.push(peer);
     }
     bench.until("all sockets are open", || shared.started() == count).await;
