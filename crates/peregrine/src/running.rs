@@ -84,6 +84,7 @@ impl Running {
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
+        begin_tokio().map_err(Error::Worker)?;
         let Orders { handle, news } = orders;
         let count = workers.len();
         // Its drop ends the workers that have begun, if anything below fails.
@@ -389,6 +390,20 @@ impl Worker {
         // The driver has waited for blocking functions since.
         Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
     }
+}
+
+/// Makes what all of tokio's runtimes share, for which tokio needs descriptors and panics where there
+/// are none. So it is tried first whether there are.
+fn begin_tokio() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let pair = std::os::unix::net::UnixStream::pair;
+        drop([pair()?, pair()?, pair()?]);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The caller may be inside of a runtime, where waiting for the end of another one is a panic.
+    runtime.shutdown_background();
+    Ok(())
 }
 
 /// What a panic said.
