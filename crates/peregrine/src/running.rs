@@ -495,6 +495,36 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_dies_in_the_middle_ends_the_others_in_order_and_the_wait_with_its_error() {
+        let Orders { handle, news } = Orders::new();
+        let running = Running {
+            handle: handle.clone(),
+            news,
+            awaited: BTreeSet::from([0, 1]),
+            stopped: Stopped { workers: vec![None; 2], ..Stopped::default() },
+            failed: None,
+            places: Vec::new(),
+            shutdown_timeout: Duration::from_secs(3600),
+            quiet: true,
+            _files: Vec::new(),
+        };
+        let other = thread::spawn(move || {
+            let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };
+            handle.tell(News::Ended(Ended { number: 0, result: Err(panicked) }));
+            let begun = Instant::now();
+            while handle.present() == Order::Serve && begun.elapsed() < GRACE {
+                thread::yield_now();
+            }
+            let order = handle.present();
+            handle.tell(News::Ended(Ended { number: 1, result: Ok(Report::default()) }));
+            order
+        });
+        let error = running.wait().expect_err("a worker panicked").to_string();
+        assert!(error.starts_with("worker 0 ended by a panic: on purpose"), "{error}");
+        assert_eq!(other.join().expect("it does not panic"), Order::Drain);
+    }
+
+    #[test]
     fn the_report_says_whether_connections_were_cut_by_the_clock_or_by_an_order() {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         for (drained, cut, expected) in [
