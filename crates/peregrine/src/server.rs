@@ -166,7 +166,10 @@ impl Server {
     /// Serves until SIGTERM or Ctrl-C, then shuts down in order: no new connections, idle ones
     /// closed at once, the rest told to close after their response, tasks and blocking functions that
     /// outlive them waited for, and what is left cut when [`Limits::shutdown_timeout`] is over. A
-    /// second signal cuts at once.
+    /// second signal cuts at once. A signal during the start ends that, and workers that are not ready
+    /// yet are not waited for. When the server has ended, signals do what they did before; a program
+    /// that goes on and begins only then to listen for them uses [`Server::start`] and a
+    /// [`Handle`](crate::Handle) instead.
     ///
     /// `make` is called once on each worker's thread, inside its tokio runtime: what connects when it
     /// is first used (`connect_lazy` of sqlx, say) and tasks of the worker's own may begin there. What
