@@ -89,6 +89,8 @@ on_every_driver! {
     a_web_socket_talks_both_ways,
     a_web_socket_request_that_is_refused_leaves_the_connection_alive,
     a_web_socket_ends_with_its_peer,
+    web_sockets_that_push_end_with_peers_that_never_read,
+    web_sockets_that_push_do_not_hold_up_a_shutdown,
 }
 
 /// What a case and its handlers share.
@@ -190,6 +192,8 @@ fn router(shared: &Shared) -> Router {
         .route("/panic", get(async || -> &'static str { panic!("on purpose") }))
         .route("/panic-in-body", get(panic_in_body))
         .route("/socket", any(socket))
+        .route("/push", any(push))
+        .route("/tasks", get(async || tokio_tasks().to_string()))
         .with_state(shared.clone())
 }
 
@@ -270,6 +274,22 @@ async fn socket(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Resp
             }
         }
     })
+}
+
+/// Sends for as long as it can.
+async fn push(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Response {
+    upgrade.on_upgrade(async move |mut socket: WebSocket| {
+        let watch = shared.watch();
+        let message = Bytes::from(pattern(8_000));
+        while socket.send(Message::Binary(message.clone())).await.is_ok() {
+            watch.0.bytes.fetch_add(message.len(), Ordering::SeqCst);
+        }
+    })
+}
+
+/// Tasks of the worker's runtime.
+fn tokio_tasks() -> usize {
+    ::tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
 fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
@@ -655,6 +675,57 @@ async fn a_web_socket_ends_with_its_peer<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.ended("upgraded") + outcome.ended("broken"), 1, "{outcome:?}");
+}
+
+/// Sockets that push to peers that never read, until nothing more can be sent.
+async fn stuck_sockets<B: Bench>(
+    bench: &B,
+    server: &B::Server,
+    shared: &Shared,
+) -> Vec<Peer<B::Wire>> {
+    let count = if bench.is_virtual() { 4 } else { 200 };
+    let mut peers = Vec::new();
+    for _ in 0..count {
+        let mut peer = Peer::new(server.connect());
+        peer.send(HANDSHAKE.replace("/socket", "/push"));
+        assert_eq!(peer.reply().await.status, 101);
+        peers.push(peer);
+    }
+    bench.until("all sockets are open", || shared.started() == count).await;
+    let mut sent = usize::MAX;
+    while sent != shared.bytes() {
+        sent = shared.bytes();
+        bench.sleep(Duration::from_millis(300)).await;
+    }
+    peers
+}
+
+async fn web_sockets_that_push_end_with_peers_that_never_read<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut bystander = Peer::new(server.connect());
+    bystander.get("/tasks");
+    let before = bystander.reply().await;
+    let peers = stuck_sockets(bench, &server, &shared).await;
+    let count = peers.len();
+    peers.into_iter().for_each(Peer::reset);
+    bench.until("all sockets are gone", || shared.dropped() == count).await;
+    bench.sleep(Duration::from_millis(100)).await;
+    bystander.get("/tasks");
+    assert_eq!(bystander.reply().await.text(), before.text(), "no task is left");
+    server.shut_down();
+    assert_eq!(server.ended().await.snapshot.tasks_cut, 0);
+}
+
+async fn web_sockets_that_push_do_not_hold_up_a_shutdown<B: Bench>(bench: &B) {
+    let shared = Shared::new();
+    let router = router(&shared);
+    let limits = Limits { shutdown_timeout: Duration::from_millis(500), ..Limits::default() };
+    let server = bench.start(limits, None, move || tower(router.clone()));
+    let peers = stuck_sockets(bench, &server, &shared).await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.cut.len(), peers.len());
+    assert_eq!((shared.dropped(), outcome.snapshot.tasks_cut), (peers.len(), 0));
 }
 
 /// What needs a client of the ecosystem, or the machine's sockets.

@@ -1,21 +1,27 @@
 //! Tower layers around services of ours.
 
+use crate::facts::Facts;
 use crate::origin::{Origin, OriginGuard};
 use crate::reach::{Direct, Failure};
 use crate::response::{BoxError, from_http, to_http, to_ours};
 use http::StatusCode;
 use http_body::Body as HttpBody;
+use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::service::Erased;
 use peregrine_web::{Body, IntoResponse, Middleware, Problem, Request, Response, Service};
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::ops::DerefMut;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use tokio::sync::{mpsc, oneshot};
 use tower_layer::Layer;
+
+/// Calls of one request that may wait to be begun.
+const WAITING_MAX: usize = 16;
 
 /// A tower layer as a middleware, for whole applications and for scopes.
 ///
@@ -54,12 +60,54 @@ where
     L: Layer<Inner, Service = S>,
     S: tower_service::Service<http::Request<Body>, Response = http::Response<B>>,
 {
-    Layered(layer)
+    Layered { layer, facts: Facts::default() }
 }
 
-/// A tower layer as a middleware. Made by [`layer`].
-#[derive(Clone, Copy)]
-pub struct Layered<L>(L);
+/// A tower layer as a middleware. Made by [`layer()`].
+#[derive(Clone)]
+pub struct Layered<L> {
+    layer: L,
+    facts: Facts,
+}
+
+impl<L> Layered<L> {
+    /// Puts what `make` makes of the connection's facts into the extensions of each request, unless
+    /// there is one of its type already. Layers read it there, and so do handlers inside.
+    ///
+    /// ```
+    /// use peregrine_mount::layer;
+    /// use peregrine_web::App;
+    /// use peregrine_web::connection::ConnectionInfo;
+    /// use tower_http::trace::TraceLayer;
+    ///
+    /// let trace = TraceLayer::new_for_http().on_request(|request: &http::Request<_>, _: &_| {
+    ///     let info = request.extensions().get::<ConnectionInfo>().expect("it is put there");
+    ///     println!("from {} over {:?}", info.peer, info.tls);
+    /// });
+    /// let app = App::new().with(layer(trace).extension(ConnectionInfo::clone));
+    /// # let _ = app;
+    /// ```
+    #[must_use]
+    pub fn extension<T, F>(self, make: F) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(&ConnectionInfo) -> T + Send + Sync + 'static,
+    {
+        Self { facts: self.facts.and(make), ..self }
+    }
+
+    /// Puts what `make` makes of the peer's address into the extensions of each request that came
+    /// over TCP, unless there is one of its type already. Layers made for axum, such as those that
+    /// limit rates by address, look for its `ConnectInfo<SocketAddr>`: `.connect_info(ConnectInfo)`.
+    #[must_use]
+    pub fn connect_info<T, F>(self, make: F) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        F: Fn(SocketAddr) -> T + Send + Sync + 'static,
+    {
+        Self { facts: self.facts.and_address(make), ..self }
+    }
+}
 
 impl<L, S, B> Middleware for Layered<L>
 where
@@ -71,36 +119,48 @@ where
     /// Whoever calls this instead of `around` has a service that lives for one request only, so the
     /// layer's service does so too.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
-        let passage = Rc::new(RefCell::new(Passage::default()));
-        let service = Direct::new(self.0.layer(Inner(Next::Passage(Rc::clone(&passage)))));
-        let mut outer = pin!(answer(&service, request));
-        let mut inner = pin!(None);
+        let (asking, mut asked) = mpsc::channel(WAITING_MAX);
+        let service = Direct::new(self.layer.layer(Inner(Next::Borrowed(asking))));
+        let mut outer = pin!(answer(&service, &self.facts, request));
+        // A layer may ask more than once, one after the other or side by side.
+        let mut calls = Vec::new();
         poll_fn(|context| {
             loop {
                 if let Poll::Ready(response) = outer.as_mut().poll(context) {
                     return Poll::Ready(response);
                 }
-                if inner.is_none() {
-                    let request = passage.borrow_mut().request.take();
-                    let Some(request) = request else { return Poll::Pending };
-                    inner.set(Some(next.call(request)));
+                while let Poll::Ready(Some(Call { request, reply })) = asked.poll_recv(context) {
+                    calls.push((Box::pin(next.call(request)), Some(reply)));
                 }
-                let running = inner.as_mut().as_pin_mut().expect("it was put there above");
-                let Poll::Ready(response) = running.poll(context) else { return Poll::Pending };
-                inner.set(None);
-                passage.borrow_mut().response = Some(response);
+                let before = calls.len();
+                calls.retain_mut(|(call, reply)| {
+                    let Some(asker) = reply else { return false };
+                    // What the layer gave up goes away, as it would with its peer.
+                    if asker.poll_closed(context).is_ready() {
+                        return false;
+                    }
+                    let Poll::Ready(response) = call.as_mut().poll(context) else { return true };
+                    reply.take().map(|asker| asker.send(response)).is_none()
+                });
+                if calls.len() == before {
+                    return Poll::Pending;
+                }
             }
         })
         .await
     }
 
     fn around<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
-        Around(Direct::new(self.0.layer(Inner(Next::Route(Erased::new(service))))))
+        let service = Direct::new(self.layer.layer(Inner(Next::Route(Erased::new(service)))));
+        Around { service, facts: self.facts.clone() }
     }
 }
 
 /// A route inside a layer.
-struct Around<S>(Direct<S>);
+struct Around<S> {
+    service: Direct<S>,
+    facts: Facts,
+}
 
 impl<S, B> Service for Around<S>
 where
@@ -109,11 +169,11 @@ where
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        answer(&self.0, request)
+        answer(&self.service, &self.facts, request)
     }
 }
 
-async fn answer<S, B>(service: &Direct<S>, request: Request) -> Response
+async fn answer<S, B>(service: &Direct<S>, facts: &Facts, request: Request) -> Response
 where
     S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
     S::Error: Into<BoxError>,
@@ -123,6 +183,7 @@ where
     let (mut parts, body) = request.into_parts();
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
+    facts.tell(parts.connection(), request.extensions_mut());
     let origin = Origin::keep(parts, &mut request);
     let response = if let Poll::Ready(Ok(())) = polled {
         let call = pin!(service.call_shared(request));
@@ -175,15 +236,31 @@ pub struct Inner(Next);
 #[derive(Clone)]
 enum Next {
     Route(Erased),
-    Passage(Rc<RefCell<Passage>>),
+    /// What comes next belongs to somebody else, who calls it.
+    Borrowed(mpsc::Sender<Call>),
 }
 
-/// Where a request waits for a service that belongs to somebody else, and its response for the
-/// layer.
-#[derive(Default)]
-struct Passage {
-    request: Option<Request>,
-    response: Option<Response>,
+/// A request on its way to whoever may call what comes next, and where its response goes.
+struct Call {
+    request: Request,
+    reply: oneshot::Sender<Response>,
+}
+
+impl Next {
+    async fn answer(self, request: Request) -> Response {
+        let asking = match self {
+            Self::Route(service) => return service.call(request).await,
+            Self::Borrowed(asking) => asking,
+        };
+        let (reply, response) = oneshot::channel();
+        if asking.send(Call { request, reply }).await.is_ok()
+            && let Ok(response) = response.await
+        {
+            return response;
+        }
+        let error = "it called what it is around after it had answered its request";
+        failed(&error.into(), StatusCode::INTERNAL_SERVER_ERROR)
+    }
 }
 
 impl<B> tower_service::Service<http::Request<B>> for Inner
@@ -206,18 +283,7 @@ where
                 Ok(restored) => restored,
                 Err(problem) => return to_http(problem.into_response(), |body| body),
             };
-            let mut response = match next {
-                Next::Route(service) => service.call(request).await,
-                Next::Passage(passage) => {
-                    passage.borrow_mut().request = Some(request);
-                    // Whoever polls the layer polls what comes next when this is pending.
-                    poll_fn(|_| match passage.borrow_mut().response.take() {
-                        Some(response) => Poll::Ready(response),
-                        None => Poll::Pending,
-                    })
-                    .await
-                }
-            };
+            let mut response = next.answer(request).await;
             if let Some(upgrade) = response.take_upgrade() {
                 origin.put_upgrade(upgrade);
             }

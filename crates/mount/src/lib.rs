@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod facts;
 mod layer;
 mod local;
 mod origin;

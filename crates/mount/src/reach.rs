@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,7 +178,17 @@ impl Drop for Token {
     fn drop(&mut self) {
         // While its thread ends, the thread's services are dropped already.
         let services = KEPT.try_with(|kept| kept.borrow_mut().remove(&self.0));
-        drop(services);
+        let_go(services.ok().flatten().unwrap_or_default());
+    }
+}
+
+/// Drops services one by one. This is in the middle of what the server does for a connection, or at
+/// its end, and none of that is to fail by a destructor, nor the process by two of them.
+fn let_go(services: Services) {
+    for (_, service) in services {
+        if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
+            tracing::error!(target: "peregrine", "the service of a connection panicked in its drop");
+        }
     }
 }
 
@@ -217,7 +228,7 @@ impl<M> Drop for PerPeer<M> {
                     .collect()
             })
             .ok();
-        drop(own);
+        let_go(own.unwrap_or_default());
     }
 }
 

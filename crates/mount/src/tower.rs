@@ -1,12 +1,13 @@
 //! A tower service as a handler.
 
 use crate::body::{Pump, SendBody, poll_with_pump};
+use crate::facts::Facts;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
 use crate::response::{BoxError, from_http};
 use crate::upgrade::Ticket;
 use bytes::Bytes;
-use http::{Extensions, StatusCode};
+use http::StatusCode;
 use http_body::{Body as HttpBody, Frame};
 use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
@@ -41,11 +42,10 @@ use std::time::Duration;
 pub struct Tower<R> {
     reach: R,
     options: RouteOptions,
-    insert: Option<Insert>,
+    facts: Facts,
     on_error: Option<OnError>,
 }
 
-type Insert = Arc<dyn Fn(&ConnectionInfo, &mut Extensions) + Send + Sync>;
 type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 
 /// A handler of `service`: an axum `Router`, or any other tower service that takes an
@@ -129,7 +129,7 @@ impl<R: Reach> IntoTower<ViaTower> for Tower<R> {
 impl<R> Tower<R> {
     fn new(reach: R) -> Self {
         let options = RouteOptions { lifts_body_limit: true, ..RouteOptions::default() };
-        Self { reach, options, insert: None, on_error: None }
+        Self { reach, options, facts: Facts::default(), on_error: None }
     }
 
     /// Puts what `make` makes of the connection's facts into the extensions of each request, unless
@@ -155,9 +155,7 @@ impl<R> Tower<R> {
         T: Clone + Send + Sync + 'static,
         F: Fn(&ConnectionInfo) -> T + Send + Sync + 'static,
     {
-        self.inserting(move |connection, extensions| {
-            extensions.get_or_insert_with(|| make(connection));
-        })
+        Self { facts: self.facts.and(make), ..self }
     }
 
     /// Puts what `make` makes of the peer's address into the extensions of each request that came
@@ -180,25 +178,7 @@ impl<R> Tower<R> {
         T: Clone + Send + Sync + 'static,
         F: Fn(SocketAddr) -> T + Send + Sync + 'static,
     {
-        self.inserting(move |connection, extensions| {
-            if let Some(peer) = connection.peer.tcp() {
-                extensions.get_or_insert_with(|| make(peer));
-            }
-        })
-    }
-
-    fn inserting<F>(mut self, insert: F) -> Self
-    where
-        F: Fn(&ConnectionInfo, &mut Extensions) + Send + Sync + 'static,
-    {
-        self.insert = Some(match self.insert.take() {
-            None => Arc::new(insert),
-            Some(before) => Arc::new(move |connection, extensions| {
-                before(connection, extensions);
-                insert(connection, extensions);
-            }),
-        });
-        self
+        Self { facts: self.facts.and_address(make), ..self }
     }
 
     /// Answers for errors of the service, and of its readiness, in place of 500 and 503. Services
@@ -260,7 +240,7 @@ impl<R: Clone> Clone for Tower<R> {
         Self {
             reach: self.reach.clone(),
             options: self.options.clone(),
-            insert: self.insert.clone(),
+            facts: self.facts.clone(),
             on_error: self.on_error.clone(),
         }
     }
@@ -320,9 +300,7 @@ impl<R: Reach> Tower<R> {
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let connection = Rc::clone(parts.connection());
         let mut request = into_http(parts, body, is_stripped);
-        if let Some(insert) = &self.insert {
-            insert(&connection, request.extensions_mut());
-        }
+        self.facts.tell(&connection, request.extensions_mut());
         if let Some(upgrade) = upgrade {
             request.extensions_mut().insert(upgrade);
         }

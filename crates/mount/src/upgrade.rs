@@ -36,7 +36,7 @@ const CANNED: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgr
 pub(crate) struct Ticket {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
     agree: oneshot::Sender<()>,
-    wire: Arc<Mutex<Wire>>,
+    carrier: Carrier,
 }
 
 impl Ticket {
@@ -45,7 +45,7 @@ impl Ticket {
     pub(crate) fn issue(
         context: &mut Context<'_>,
     ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
-        let wire = Arc::<Mutex<Wire>>::default();
+        let carrier = Carrier::default();
         let (agree, agreed) = oneshot::channel();
         let agreed = Cell::new(Some(agreed));
         let issued = Rc::new(Cell::new(None));
@@ -63,84 +63,105 @@ impl Ticket {
                 Ok::<_, Infallible>(response)
             }
         });
-        let io = Io(Arc::clone(&wire));
+        let io = Io(Arc::clone(&carrier.0));
         let connection =
             http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
         let mut connection = Box::pin(connection);
         // One poll reads the request and calls the service.
         let _ = connection.as_mut().poll(context);
-        Some((issued.take()?, Box::new(Self { connection, agree, wire })))
+        Some((issued.take()?, Box::new(Self { connection, agree, carrier })))
     }
 
     /// Keeps the promise, once the 101 is sent.
     pub(crate) fn redeem(self: Box<Self>) -> OnUpgrade {
         OnUpgrade::new(async move |upgraded| {
-            let Self { connection, agree, wire } = *self;
+            let Self { connection, agree, carrier } = *self;
             if agree.send(()).is_err() || connection.await.is_err() {
                 tracing::error!(target: "peregrine", "hyper did not hand over an upgrade");
                 return;
             }
-            carry(upgraded, &wire).await;
+            carrier.carry(upgraded).await;
         })
     }
 }
 
-/// Moves bytes between the connection and the protocol that took it over, until that ends.
-async fn carry(mut upgraded: Upgraded, wire: &Mutex<Wire>) {
-    let mut outgoing = Vec::new();
-    poll_fn(|context| {
-        receive(&mut upgraded, wire, context);
-        loop {
-            let room = upgraded.poll_room(context);
-            let mut locked = lock(wire);
-            locked.carrier.clone_from(context.waker());
-            if let Poll::Ready(Err(_)) = room {
-                locked.is_broken = true;
-                let wakers = [locked.reader.take(), locked.writer.take()];
-                drop(locked);
-                wakers.into_iter().flatten().for_each(Waker::wake);
-                return Poll::Ready(());
+/// Our end of the connection, which lives as long as there is traffic. Whatever ends that (the
+/// server drops the future when the connection breaks, or when it is cut) drops this too, and the
+/// drop tells hyper's end: nothing there waits for what can no longer come.
+#[derive(Default)]
+struct Carrier(Arc<Mutex<Wire>>);
+
+impl Carrier {
+    /// Moves bytes between the connection and the protocol that took it over, until that ends.
+    async fn carry(self, mut upgraded: Upgraded) {
+        let mut outgoing = Vec::new();
+        poll_fn(|context| {
+            self.receive(&mut upgraded, context);
+            loop {
+                let room = upgraded.poll_room(context);
+                let mut wire = lock(&self.0);
+                wire.carrier.clone_from(context.waker());
+                if wire.outgoing.is_empty() && wire.is_shut || matches!(room, Poll::Ready(Err(_))) {
+                    return Poll::Ready(());
+                }
+                if wire.outgoing.is_empty() || room.is_pending() {
+                    return Poll::Pending;
+                }
+                std::mem::swap(&mut outgoing, &mut wire.outgoing);
+                let writer = wire.writer.take();
+                drop(wire);
+                if let Some(writer) = writer {
+                    writer.wake();
+                }
+                upgraded.push(&outgoing);
+                outgoing.clear();
             }
-            if locked.outgoing.is_empty() {
-                let is_over = locked.is_shut || locked.is_dropped;
-                return if is_over { Poll::Ready(()) } else { Poll::Pending };
+        })
+        .await;
+    }
+
+    /// Receives the next bytes if those before were read.
+    fn receive(&self, upgraded: &mut Upgraded, context: &mut Context<'_>) {
+        {
+            let mut wire = lock(&self.0);
+            wire.carrier.clone_from(context.waker());
+            if !wire.incoming.is_empty() || wire.is_ended || wire.is_broken {
+                return;
             }
-            if room.is_pending() {
-                return Poll::Pending;
-            }
-            std::mem::swap(&mut outgoing, &mut locked.outgoing);
-            let writer = locked.writer.take();
-            drop(locked);
-            if let Some(writer) = writer {
-                writer.wake();
-            }
-            upgraded.push(&outgoing);
-            outgoing.clear();
         }
-    })
-    .await;
+        let Poll::Ready(received) = upgraded.poll_recv(context) else { return };
+        let mut wire = lock(&self.0);
+        match received {
+            Ok(Some(bytes)) => wire.incoming = bytes,
+            Ok(None) => wire.is_ended = true,
+            Err(_) => {
+                drop(wire);
+                return self.break_off();
+            }
+        }
+        let reader = wire.reader.take();
+        drop(wire);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Fails both directions, and wakes whoever waits for either. What was received before can
+    /// still be read.
+    fn break_off(&self) {
+        let mut wire = lock(&self.0);
+        wire.is_broken = true;
+        let unsent = std::mem::take(&mut wire.outgoing);
+        let wakers = [wire.reader.take(), wire.writer.take()];
+        drop(wire);
+        drop(unsent);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
 }
 
-/// Receives the next bytes if those before were read.
-fn receive(upgraded: &mut Upgraded, wire: &Mutex<Wire>, context: &mut Context<'_>) {
-    {
-        let mut locked = lock(wire);
-        locked.carrier.clone_from(context.waker());
-        if !locked.incoming.is_empty() || locked.is_ended || locked.is_broken {
-            return;
-        }
-    }
-    let Poll::Ready(received) = upgraded.poll_recv(context) else { return };
-    let mut locked = lock(wire);
-    match received {
-        Ok(Some(bytes)) => locked.incoming = bytes,
-        Ok(None) => locked.is_ended = true,
-        Err(_) => locked.is_broken = true,
-    }
-    let reader = locked.reader.take();
-    drop(locked);
-    if let Some(reader) = reader {
-        reader.wake();
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.break_off();
     }
 }
 
@@ -151,13 +172,13 @@ struct Wire {
     outgoing: Vec<u8>,
     /// The peer ended its sending side.
     is_ended: bool,
+    /// Our end is gone: nothing more is received or sent.
     is_broken: bool,
-    /// The protocol ended its sending side.
+    /// The protocol ended its sending side, or is gone.
     is_shut: bool,
-    is_dropped: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// Whoever polls [`carry`].
+    /// Whoever polls [`Carrier::carry`].
     carrier: Waker,
 }
 
@@ -178,7 +199,6 @@ impl Default for Wire {
             is_ended: false,
             is_broken: false,
             is_shut: false,
-            is_dropped: false,
             reader: None,
             writer: None,
             carrier: Waker::noop().clone(),
@@ -271,7 +291,7 @@ impl Write for Io {
 impl Drop for Io {
     fn drop(&mut self) {
         let mut wire = lock(&self.0);
-        wire.is_dropped = true;
+        wire.is_shut = true;
         let carrier = wire.carrier.clone();
         drop(wire);
         carrier.wake();

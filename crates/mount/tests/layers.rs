@@ -2,18 +2,23 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use peregrine_mount::layer;
+use peregrine_mount::{Inner, layer};
+use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
 use peregrine_web::extract::{Extension, Path, State};
-use peregrine_web::middleware::{Next, optional};
+use peregrine_web::middleware::{Next, Wrap, optional};
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{App, Body, HandlerExt, Request, Response};
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
-use tower::ServiceBuilder;
+use tower::layer::layer_fn;
 use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower::load_shed::LoadShedLayer;
 use tower::util::MapRequestLayer;
+use tower::{Service, ServiceBuilder, service_fn};
 use tower_http::compression::CompressionLayer;
 use tower_http::cors::CorsLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -208,12 +213,6 @@ async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 
 #[test]
 fn a_layer_may_be_optional_and_inside_a_middleware_of_its_own() {
-    struct Always<M>(M);
-    impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
-        async fn run<S: peregrine_web::Service>(&self, request: Request, next: &S) -> Response {
-            self.0.run(request, next).await
-        }
-    }
     let stamp = || {
         let value = HeaderValue::from_static("1");
         layer(tower_http::set_header::SetResponseHeaderLayer::appending(NAME, value))
@@ -349,4 +348,187 @@ fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
         let response = client.get(&target).header("host", "b.example").send_now();
         assert_eq!(response.text(), format!("a.example {target} {path}"));
     }
+}
+
+/// Runs another middleware as part of itself, so that what is around the other lasts for one request.
+struct Always<M>(M);
+
+impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
+    async fn run<S: peregrine_web::Service>(&self, request: Request, next: &S) -> Response {
+        self.0.run(request, next).await
+    }
+}
+
+type Asked = http::Request<Body>;
+
+/// The same request once more.
+fn again(request: Asked) -> (Asked, Asked) {
+    let (parts, body) = request.into_parts();
+    (Asked::from_parts(parts.clone(), Body::empty()), Asked::from_parts(parts, body))
+}
+
+/// Answers the first attempt after 10 seconds and each further one a second earlier. Counts the
+/// attempts whose handler was dropped.
+fn numbered(app: App<impl Wrap>) -> (App<impl Wrap>, Rc<Cell<u64>>) {
+    struct Dropped(Rc<Cell<u64>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let (attempts, dropped) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let counts = Rc::clone(&dropped);
+    let handler = move || {
+        let number = attempts.get() + 1;
+        attempts.set(number);
+        let guard = Dropped(Rc::clone(&counts));
+        async move {
+            let _guard = guard;
+            tokio::time::sleep(Duration::from_secs(11 - number)).await;
+            number.to_string()
+        }
+    };
+    (app.get("/", handler), dropped)
+}
+
+async fn text(answered: Result<http::Response<Body>, Infallible>) -> String {
+    let Ok(response) = answered;
+    let bytes = response.into_body().collect(100).await.expect("a whole body");
+    String::from_utf8(bytes.to_vec()).expect("a number")
+}
+
+fn said(text: String) -> Result<http::Response<Body>, Infallible> {
+    Ok(http::Response::new(Body::from(text)))
+}
+
+/// Gives the first attempt up after a second, and says how the second was answered.
+async fn tries_twice(mut inner: Inner, request: Asked) -> Result<http::Response<Body>, Infallible> {
+    let (first, second) = again(request);
+    let late = tokio::time::timeout(Duration::from_secs(1), inner.call(first)).await;
+    assert!(late.is_err(), "the first takes longer");
+    said(text(inner.call(second).await).await)
+}
+
+/// Makes three attempts side by side, each in a task of its own, and says how each was answered.
+async fn tries_at_once(
+    mut inner: Inner,
+    request: Asked,
+) -> Result<http::Response<Body>, Infallible> {
+    let (first, rest) = again(request);
+    let (second, third) = again(rest);
+    let [first, second, third] = [first, second, third].map(|request| {
+        let call = inner.call(request);
+        tokio::task::spawn_local(async move { text(call.await).await })
+    });
+    let all = [first.await, second.await, third.await];
+    said(all.map(|text| text.expect("no panic")).join(","))
+}
+
+#[test]
+fn each_attempt_of_a_layer_that_tries_again_gets_its_own_response() {
+    let tries =
+        || layer(layer_fn(|inner: Inner| service_fn(move |r| tries_twice(inner.clone(), r))));
+    let (around, dropped_around) = numbered(App::new().with(tries()));
+    let (inside, dropped_inside) = numbered(App::new().with(Always(tries())));
+    in_runtime(async {
+        assert_eq!(around.test().get("/").send().await.text(), "2");
+        assert_eq!(dropped_around.get(), 2);
+        assert_eq!(inside.test().get("/").send().await.text(), "2");
+        assert_eq!(dropped_inside.get(), 2);
+    });
+}
+
+#[test]
+fn attempts_of_a_layer_run_side_by_side() {
+    let tries =
+        || layer(layer_fn(|inner: Inner| service_fn(move |r| tries_at_once(inner.clone(), r))));
+    let (around, _) = numbered(App::new().with(tries()));
+    let (inside, _) = numbered(App::new().with(Always(tries())));
+    let local = tokio::task::LocalSet::new();
+    in_runtime(local.run_until(async {
+        let start = tokio::time::Instant::now();
+        assert_eq!(around.test().get("/").send().await.text(), "1,2,3");
+        assert_eq!(inside.test().get("/").send().await.text(), "1,2,3");
+        assert_eq!(start.elapsed().as_secs(), 20, "ten seconds for all three, twice");
+    }));
+}
+
+#[test]
+fn a_call_that_a_layer_keeps_beyond_its_request_is_a_500() {
+    let kept = Rc::new(RefCell::new(None));
+    let keeps = {
+        let kept = Rc::clone(&kept);
+        layer(layer_fn(move |inner: Inner| {
+            let kept = Rc::clone(&kept);
+            service_fn(move |request: Asked| {
+                let mut inner = inner.clone();
+                let call = inner.call(request);
+                let kept = Rc::clone(&kept);
+                async move {
+                    *kept.borrow_mut() = Some(call);
+                    said("kept".to_owned())
+                }
+            })
+        }))
+    };
+    let (app, _) = numbered(App::new().with(Always(keeps)));
+    in_runtime(async {
+        assert_eq!(app.test().get("/").send().await.text(), "kept");
+        let call = kept.take().expect("the layer kept it");
+        let Ok(response) = call.await;
+        assert_eq!(response.status(), 500);
+    });
+}
+
+#[test]
+fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
+    #[derive(Clone)]
+    struct Address(SocketAddr);
+    let sees = || {
+        layer(layer_fn(|_: Inner| {
+            service_fn(|request: Asked| {
+                let extensions = request.extensions();
+                let info = extensions.get::<ConnectionInfo>().cloned().unwrap_or_default();
+                let address = extensions.get::<Address>().map(|address| address.0);
+                let name = info.tls.as_ref().and_then(|tls| tls.server_name.clone());
+                async move { said(format!("{} {address:?} {name:?}", info.peer)) }
+            })
+        }))
+        .connect_info(Address)
+        .extension(ConnectionInfo::clone)
+    };
+    let peer = SocketAddr::from(([192, 0, 2, 7], 4711));
+    let tls = TlsInfo { server_name: Some("a.test".to_owned()), ..TlsInfo::default() };
+    let over_tls = ConnectionInfo {
+        peer: Peer::Tcp(peer),
+        tls: Some(Arc::new(tls)),
+        ..ConnectionInfo::default()
+    };
+    let unix = ConnectionInfo { peer: Peer::Unix(None), ..ConnectionInfo::default() };
+    for (info, expected) in [
+        (over_tls, r#"192.0.2.7:4711 Some(192.0.2.7:4711) Some("a.test")"#),
+        (unix, "unix:(unnamed) None None"),
+    ] {
+        let around = App::new().with(sees()).get("/", || "").test().on(info.clone());
+        assert_eq!(around.get("/").send_now().text(), expected);
+        let inside = App::new().with(Always(sees())).get("/", || "").test().on(info);
+        assert_eq!(inside.get("/").send_now().text(), expected);
+    }
+}
+
+#[test]
+fn what_a_layer_is_told_does_not_replace_what_another_middleware_put_there() {
+    #[derive(Clone)]
+    struct Address(SocketAddr);
+    let trusts_a_proxy = async |mut request: Request, next: Next<'_>| {
+        let address = SocketAddr::from(([203, 0, 113, 1], 1));
+        request.parts.extensions_mut().insert(Address(address));
+        next.run(request).await
+    };
+    let noop = layer(tower::layer::util::Identity::new()).connect_info(Address);
+    let handler = async |Extension(address): Extension<Address>| address.0.to_string();
+    let app = App::new().with(trusts_a_proxy).with(noop).get("/", handler);
+    let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 7], 4711)));
+    let client = app.test().on(ConnectionInfo { peer, ..ConnectionInfo::default() });
+    assert_eq!(client.get("/").send_now().text(), "203.0.113.1:1");
 }

@@ -371,3 +371,48 @@ fn a_service_that_is_no_router_can_be_mounted() {
     assert_eq!(client.post("/").body("abc").send_now().text(), "abc");
     assert_eq!(client.post("/").pieces(["a", "b"]).send_now().text(), "ab");
 }
+
+#[test]
+fn a_connection_whose_services_panic_when_they_are_dropped_ends_in_order() {
+    #[derive(Clone)]
+    struct Fragile {
+        _last: Arc<PanicsInDrop>,
+    }
+    struct PanicsInDrop(Arc<AtomicUsize>);
+    impl Drop for PanicsInDrop {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            panic!("on purpose");
+        }
+    }
+    impl tower::Service<http::Request<SendBody>> for Fragile {
+        type Response = http::Response<axum::body::Body>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, _: http::Request<SendBody>) -> Self::Future {
+            std::future::ready(Ok("served".into_response()))
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let make = || {
+        let counts = Arc::clone(&dropped);
+        tower::service_fn(move |_: SocketAddr| {
+            let _last = Arc::new(PanicsInDrop(Arc::clone(&counts)));
+            std::future::ready(Ok::<_, Infallible>(Fragile { _last }))
+        })
+    };
+    let app = App::new().mount("/one", tower(make())).mount("/two", tower(make()));
+    let client = app.test();
+    for path in ["/one", "/two"] {
+        assert_eq!(client.get(path).send_now().text(), "served");
+    }
+    assert_eq!(dropped.load(Ordering::SeqCst), 0);
+    // The connection ends with its client; the other one keeps the application.
+    let other = client.clone().on(ConnectionInfo::default());
+    drop(client);
+    assert_eq!(dropped.load(Ordering::SeqCst), 2);
+    drop(other);
+}

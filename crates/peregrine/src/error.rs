@@ -41,6 +41,14 @@ pub enum Error {
     Config(String),
     /// A worker's thread ended by an error.
     Worker(io::Error),
+    /// A worker's thread ended by a panic: of the function that makes the application, of the `Drop`
+    /// of what that holds, or of the server itself.
+    Panicked {
+        /// The worker's number.
+        worker: usize,
+        /// What the panic said.
+        cause: String,
+    },
     /// Workers, by number, that did not end when the server shut down, because a handler blocks
     /// their thread.
     Blocked(Vec<usize>),
@@ -66,6 +74,11 @@ impl fmt::Display for Error {
             }
             Self::Config(cause) => f.write_str(cause),
             Self::Worker(cause) => write!(f, "a worker ended: {cause}{}", exhaustion(cause)),
+            Self::Panicked { worker, cause } => write!(
+                f,
+                "worker {worker} ended by a panic: {cause}; see whether the function that makes the \
+                 application, or the `Drop` of what it holds, can panic"
+            ),
             Self::Blocked(workers) => write!(
                 f,
                 "workers {workers:?} did not end: a handler blocks their thread; give work that \
@@ -127,7 +140,9 @@ impl StdError for Error {
             | Self::Signals(cause) => Some(cause),
             Self::Tls(error) => Some(error),
             Self::Build(error) => Some(error),
-            Self::Driver { .. } | Self::Config(_) | Self::Blocked(_) => None,
+            Self::Driver { .. } | Self::Config(_) | Self::Panicked { .. } | Self::Blocked(_) => {
+                None
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ mod choice;
 mod error;
 mod listen;
 mod offload;
+mod orders;
 mod running;
 mod server;
 mod signals;
@@ -35,13 +36,14 @@ pub use error::Error;
 pub use http;
 pub use listen::Place;
 pub use offload::offload;
+pub use orders::Handle;
 pub use peregrine_driver::Options as DriverOptions;
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{Cut, Limits, Shutdown, Snapshot};
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
-pub use running::{Handle, Running, Stopped};
+pub use running::{Running, Stopped};
 pub use server::{IntoApplication, Server, serve};
 
 /// What [`Server::serve`] and its kin give.

@@ -134,13 +134,11 @@ fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
 #[cfg(unix)]
 fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
     use std::os::unix::fs::FileTypeExt;
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixListener;
     if let Ok(found) = std::fs::symlink_metadata(path) {
         // Whatever is no socket is somebody's file: connecting to it is refused too, so that only its
         // type tells it from what a killed server left behind.
-        let is_stale = found.file_type().is_socket()
-            && UnixStream::connect(path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        let is_stale = found.file_type().is_socket() && is_refused(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -154,6 +152,16 @@ fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
     }
     sockets.push(Socket::Unix(first));
     Ok(Bound { place: Place::Unix(path.to_path_buf()), sockets, file })
+}
+
+/// Does nobody listen at `path`? An owner that does not get round to accepting is somebody, and is not
+/// waited for.
+#[cfg(unix)]
+fn is_refused(path: &Path) -> io::Result<bool> {
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    let connected = socket.connect(&SockAddr::unix(path)?);
+    Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
 }
 
 #[cfg(not(unix))]
@@ -214,6 +222,33 @@ mod tests {
         drop(stale.sockets);
         bind(&address, 1).expect("nobody listens any more");
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_unix_socket_whose_owner_accepts_nobody_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let address = SockAddr::unix(&path).expect("a short path");
+        let socket = || {
+            let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+            socket.set_nonblocking(true).expect("any socket can be told so");
+            socket
+        };
+        let owner = socket();
+        owner.bind(&address).expect("a new path");
+        owner.listen(1).expect("it is bound");
+        let waiting: Vec<_> = std::iter::repeat_with(socket)
+            .take_while(|socket| socket.connect(&address).is_ok())
+            .take(1000)
+            .collect();
+        assert!(waiting.len() < 1000, "the backlog is full");
+        let (sender, result) = std::sync::mpsc::channel();
+        let address = format!("unix:{}", path.display());
+        std::thread::spawn(move || sender.send(bind(&address, 1).is_err()));
+        let patience = std::time::Duration::from_secs(20);
+        assert_eq!(result.recv_timeout(patience), Ok(true), "it is told, and at once");
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_file_that_is_no_socket_is_never_removed() {

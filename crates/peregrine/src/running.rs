@@ -3,20 +3,22 @@
 use crate::choice::Choice;
 use crate::error::Error;
 use crate::listen::Place;
+use crate::orders::{Ended, Handle, News, Orders};
 use crate::server::{IntoApplication, SocketFiles, url};
-use crate::signals::Signals;
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Cut, Door, Limits, Observed, Order, Pulse, Report, Snapshot};
 use peregrine_web::BuildError;
 use peregrine_web::application::Application;
-use std::cell::Cell;
+use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch as watched;
 
@@ -27,9 +29,6 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long a shutdown may take before the terminal says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How soon an order is noticed by the thread that waits for the workers.
-const POLL_PAUSE: Duration = Duration::from_millis(100);
-
 /// What one worker's thread is given.
 pub(crate) struct Worker {
     pub(crate) number: usize,
@@ -39,27 +38,25 @@ pub(crate) struct Worker {
     pub(crate) choice: Choice,
 }
 
+/// How the server is to behave as a whole.
+pub(crate) struct Manner {
+    pub(crate) limits: Limits,
+    pub(crate) quiet: bool,
+}
+
 /// A running server. Dropping it cuts every connection.
 pub struct Running {
-    orders: watched::Sender<Order>,
-    reports: mpsc::Receiver<Ended>,
-    workers: usize,
+    handle: Handle,
+    news: mpsc::Receiver<News>,
+    /// Workers whose end is waited for.
+    awaited: BTreeSet<usize>,
+    stopped: Stopped,
+    /// Why the server cannot go on.
+    failed: Option<Error>,
     places: Vec<(Place, bool)>,
     shutdown_timeout: Duration,
     quiet: bool,
-    /// The thread that looks for handlers which block.
-    watch: Option<Thread>,
     _files: SocketFiles,
-}
-
-/// Orders a running server to shut down, from any thread.
-#[derive(Clone, Debug)]
-pub struct Handle(watched::Sender<Order>);
-
-/// What a worker's thread ended with.
-struct Ended {
-    number: usize,
-    result: Result<Report, Error>,
 }
 
 /// What the server did, told when it has ended.
@@ -68,111 +65,82 @@ struct Ended {
 pub struct Stopped {
     /// Each worker's figures, in order; `None` for a worker that did not end.
     pub workers: Vec<Option<Snapshot>>,
-    /// Connections that were cut because they were still busy at the deadline.
+    /// Connections that were cut because they were still busy at the deadline, or at the order to cut.
     pub cut: Vec<Cut>,
-}
-
-impl Handle {
-    /// No new connections; idle ones are closed, the rest after their response. Tasks and blocking
-    /// functions that outlive them are waited for, and what is left at
-    /// [`Limits::shutdown_timeout`] is cut.
-    pub fn shut_down(&self) {
-        self.0.send_if_modified(|order| forward(order, Order::Drain));
-    }
-
-    /// Ends every connection at once.
-    pub fn cut(&self) {
-        self.0.send_if_modified(|order| forward(order, Order::Cut));
-    }
-}
-
-/// Waits until all workers have what they need.
-fn await_ready(ready: &mpsc::Receiver<Result<(), Error>>, count: usize) -> Result<(), Error> {
-    for _ in 0..count {
-        ready.recv().unwrap_or_else(|_| {
-            let cause = "the function that makes the application panicked";
-            Err(Error::Config(cause.to_owned()))
-        })?;
-    }
-    Ok(())
-}
-
-fn forward(order: &mut Order, to: Order) -> bool {
-    let is_new = *order < to;
-    *order = to.max(*order);
-    is_new
+    /// Was that order there before the deadline?
+    is_cut_ordered: bool,
 }
 
 impl Running {
     pub(crate) fn start<A, M>(
         workers: Vec<Worker>,
-        make: M,
+        make: &M,
         places: Vec<(Place, bool)>,
         files: SocketFiles,
-        limits: &Limits,
-        quiet: bool,
+        manner: &Manner,
+        orders: Orders,
     ) -> Result<Self, Error>
     where
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        let (orders, receiver) = watched::channel(Order::Serve);
-        let (ready_sender, ready) = mpsc::channel();
-        let (report_sender, reports) = mpsc::channel();
+        begin_tokio().map_err(Error::Worker)?;
+        let Orders { handle, news } = orders;
         let count = workers.len();
         // Its drop ends the workers that have begun, if anything below fails.
         let mut running = Self {
-            orders,
-            reports,
-            workers: count,
+            handle,
+            news,
+            awaited: BTreeSet::new(),
+            stopped: Stopped { workers: vec![None; count], ..Stopped::default() },
+            failed: None,
             places,
-            shutdown_timeout: limits.shutdown_timeout,
-            quiet,
-            watch: None,
+            shutdown_timeout: manner.limits.shutdown_timeout,
+            quiet: manner.quiet,
             _files: files,
         };
         let mut pulses = Vec::with_capacity(count);
         for worker in workers {
-            let make = make.clone();
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
-            let (ready, report) = (ready_sender.clone(), report_sender.clone());
-            let orders = receiver.clone();
-            let number = worker.number;
-            let body = move || {
-                // Taken when the worker has all that it needs, so that one that could not start is told
-                // as that.
-                let ready = Rc::new(Cell::new(Some(ready)));
-                let started = Rc::clone(&ready);
-                let make = move || {
-                    let application = make().into_application();
-                    // What it holds must not keep tasks alive that end with the application.
-                    drop(make);
-                    application
-                };
-                let result = worker.run(make, orders, pulse, move || {
-                    if let Some(ready) = started.take() {
-                        let _ = ready.send(Ok(()));
-                    }
-                });
-                match (ready.take(), result) {
-                    (Some(ready), Err(error)) => {
-                        let _ = ready.send(Err(error));
-                    }
-                    (_, result) => {
-                        let _ = report.send(Ended { number, result });
-                    }
-                }
-            };
-            let name = format!("peregrine-{number}");
+            let name = format!("peregrine-{}", worker.number);
+            let body = worker.body(make.clone(), &running.handle, pulse);
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
         }
-        drop((ready_sender, report_sender));
-        await_ready(&ready, count)?;
-        if let Some(budget) = limits.poll_budget {
-            running.watch = Some(watch::start(pulses, budget).map_err(Error::Worker)?);
+        running.await_start(count)?;
+        if let Some(budget) = manner.limits.poll_budget {
+            watch::start(pulses, budget).map_err(Error::Worker)?;
         }
         Ok(running)
+    }
+
+    /// Waits until all workers have what they need, or until an order makes that needless: then those
+    /// that are still at it are not waited for any more, since they may take as long as they like.
+    fn await_start(&mut self, count: usize) -> Result<(), Error> {
+        let mut ready = 0;
+        while ready < count {
+            let news = self.news.recv().expect("the server itself has a handle, which can send");
+            match news {
+                News::Ordered => break,
+                News::Ready(number) => {
+                    ready += 1;
+                    self.awaited.insert(number);
+                }
+                News::Ended(Ended { result: Err(error), .. }) => return Err(error),
+                News::Ended(ended) => self.note(ended),
+            }
+        }
+        for (number, worker) in self.stopped.workers.iter_mut().enumerate() {
+            if !self.awaited.contains(&number) && worker.is_none() {
+                *worker = Some(Snapshot::default());
+            }
+        }
+        Ok(())
+    }
+
+    /// Were all workers ready before there was an order?
+    pub(crate) fn is_whole(&self) -> bool {
+        self.handle.present() == Order::Serve
     }
 
     /// Where the server listens, with the ports that were chosen for port 0.
@@ -207,68 +175,77 @@ impl Running {
     /// For orders from elsewhere.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle(self.orders.clone())
+        self.handle.clone()
     }
 
     /// Orders the server to shut down and waits for its end.
     ///
     /// # Errors
-    /// A worker ended by an error.
+    /// A worker ended by an error or a panic.
     pub fn shut_down(self) -> Result<Stopped, Error> {
-        self.handle().shut_down();
+        self.handle.shut_down();
         self.wait()
     }
 
     /// Waits until the server has ended by an order of a [`Handle`], or by an error.
     ///
     /// # Errors
-    /// A worker ended by an error; the others are shut down then.
+    /// A worker ended by an error or a panic; the others are shut down then.
     pub fn wait(self) -> Result<Stopped, Error> {
         self.wait_with("")
     }
 
     /// Waits until the server has ended. `way_out` is what the terminal is told besides, when the
     /// wait is long.
-    fn wait_with(self, way_out: &str) -> Result<Stopped, Error> {
-        let mut stopped = Stopped { workers: vec![None; self.workers], cut: Vec::new() };
-        let mut failed = None;
+    fn wait_with(mut self, way_out: &str) -> Result<Stopped, Error> {
         let mut deadline = Deadline::default();
-        for _ in 0..self.workers {
-            let Some(ended) = self.next_report(&mut deadline, way_out) else { break };
-            match ended.result {
-                Ok(report) => {
-                    stopped.workers[ended.number] = Some(report.snapshot);
-                    stopped.cut.extend(report.cut);
-                }
-                Err(error) => {
-                    self.handle().shut_down();
-                    failed = Some(error);
-                }
-            }
-        }
-        failed.map_or(Ok(stopped), Err)
+        while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
+        self.stopped.is_cut_ordered = deadline.is_cut_ordered;
+        let failed = self.failed.take();
+        failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
     }
 
-    /// The next worker's end; `None` if it does not come in time after the order.
-    fn next_report(&self, deadline: &mut Deadline, way_out: &str) -> Option<Ended> {
-        loop {
-            let now = Instant::now();
-            deadline.follow(*self.orders.borrow(), self.shutdown_timeout, now);
-            if deadline.is_silent_too_long(now) && !self.quiet {
-                eprintln!(
-                    "peregrine: shutting down; waiting up to {:?} for requests and tasks in \
-                     progress{way_out}",
-                    self.shutdown_timeout
-                );
-            }
-            let patience = match deadline.at {
-                None => POLL_PAUSE,
-                Some(at) => at.checked_duration_since(Instant::now())?.min(POLL_PAUSE),
-            };
-            match self.reports.recv_timeout(patience) {
-                Ok(ended) => return Some(ended),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+    /// Waits for something to happen; `None` if it does not in time after the order.
+    fn next_news(&mut self, deadline: &mut Deadline, way_out: &str) -> Option<()> {
+        let now = Instant::now();
+        deadline.follow(self.handle.present(), self.shutdown_timeout, now);
+        if deadline.is_silent_too_long(now) && !self.quiet {
+            eprintln!(
+                "peregrine: shutting down; waiting up to {:?} for requests and tasks in \
+                 progress{way_out}",
+                self.shutdown_timeout
+            );
+        }
+        let news = match deadline.next(now)? {
+            // Nothing is to be done until something happens.
+            None => self.news.recv().ok()?,
+            Some(patience) => match self.news.recv_timeout(patience) {
+                Ok(news) => news,
+                Err(mpsc::RecvTimeoutError::Timeout) => return Some(()),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            },
+        };
+        if let News::Ended(ended) = news {
+            // The order to cut may have come together with the last worker's end.
+            deadline.follow(self.handle.present(), self.shutdown_timeout, now);
+            self.note(ended);
+        }
+        Some(())
+    }
+
+    /// A worker has ended. One that failed takes the others with it, in order.
+    fn note(&mut self, Ended { number, result }: Ended) {
+        self.awaited.remove(&number);
+        match result {
+            Ok(report) => {
+                self.stopped.workers[number] = Some(report.snapshot);
+                self.stopped.cut.extend(report.cut);
+            }
+            Err(error) => {
+                tracing::error!(target: "peregrine", worker = number, %error,
+                    "a worker failed; the server shuts down");
+                self.handle.shut_down();
+                self.failed.get_or_insert(error);
             }
         }
     }
@@ -276,24 +253,14 @@ impl Running {
     /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts.
     ///
     /// # Errors
-    /// A worker ended by an error, or signals cannot be received.
+    /// A worker ended by an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
-        let signals = Signals::listen().map_err(Error::Signals)?;
-        self.wait_for(signals)
+        let _signals = self.handle().obey_signals()?;
+        self.wait_obeying()
     }
 
-    pub(crate) fn wait_for(self, mut signals: Signals) -> Result<Stopped, Error> {
-        let handle = self.handle();
-        let obey = move || {
-            signals.wait();
-            handle.shut_down();
-            signals.wait();
-            handle.cut();
-        };
-        thread::Builder::new()
-            .name("peregrine-signals".to_owned())
-            .spawn(obey)
-            .map_err(Error::Signals)?;
+    /// Waits for the end while signals are obeyed.
+    pub(crate) fn wait_obeying(self) -> Result<Stopped, Error> {
         self.wait_with(" (a second signal ends them at once)")
     }
 }
@@ -303,6 +270,10 @@ impl Running {
 struct Deadline {
     order: Order,
     at: Option<Instant>,
+    /// When connections are cut.
+    cut_at: Option<Instant>,
+    /// Was there an order to cut them before?
+    is_cut_ordered: bool,
     /// When somebody should be told what is waited for; none when there is no need.
     tell_at: Option<Instant>,
 }
@@ -315,10 +286,25 @@ impl Deadline {
         }
         self.order = order;
         self.tell_at = (order == Order::Drain).then_some(now + SILENCE);
+        if order == Order::Drain {
+            self.cut_at = now.checked_add(shutdown_timeout);
+        } else {
+            self.is_cut_ordered = self.cut_at.is_none_or(|at| now < at);
+        }
         let patience =
             if order == Order::Cut { GRACE } else { shutdown_timeout.saturating_add(GRACE) };
         // What is too far away for the clock never comes.
         self.at = self.at.into_iter().chain(now.checked_add(patience)).min();
+    }
+
+    /// How long there is nothing to be done: `Some(None)` without an end. `None` when all patience is
+    /// over.
+    fn next(&self, now: Instant) -> Option<Option<Duration>> {
+        let Some(at) = self.at else {
+            return Some(self.tell_at.map(|at| at.saturating_duration_since(now)));
+        };
+        let left = at.checked_duration_since(now)?;
+        Some(Some(self.tell_at.map_or(left, |at| at.saturating_duration_since(now).min(left))))
     }
 
     /// True once, when a shutdown has taken long enough for somebody to wonder.
@@ -329,13 +315,40 @@ impl Deadline {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Cut);
-        // When the workers have ended, so does this.
-        self.watch.iter().for_each(Thread::unpark);
+        self.handle.cut();
     }
 }
 
 impl Worker {
+    /// What the worker's thread does. It tells of its end whatever ends it.
+    fn body<A, M>(
+        self,
+        make: M,
+        handle: &Handle,
+        pulse: Arc<Pulse>,
+    ) -> impl FnOnce() + Send + use<A, M>
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Send + 'static,
+    {
+        let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
+        move || {
+            let make = move || {
+                let application = make().into_application();
+                // What it holds must not keep tasks alive that end with the application.
+                drop(make);
+                application
+            };
+            let started = || handle.tell(News::Ready(number));
+            // Nothing of the worker is used after it.
+            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, started));
+            let result = catch_unwind(run).unwrap_or_else(|panic| {
+                Err(Error::Panicked { worker: number, cause: message(&*panic) })
+            });
+            handle.tell(News::Ended(Ended { number, result }));
+        }
+    }
+
     /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker
     /// has all that it needs.
     fn run(
@@ -379,6 +392,27 @@ impl Worker {
     }
 }
 
+/// Makes what all of tokio's runtimes share, for which tokio needs descriptors and panics where there
+/// are none. So it is tried first whether there are.
+fn begin_tokio() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let pair = std::os::unix::net::UnixStream::pair;
+        drop([pair()?, pair()?, pair()?]);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The caller may be inside of a runtime, where waiting for the end of another one is a panic.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("(it said nothing)").to_owned()
+}
+
 impl Stopped {
     /// Requests answered by all workers.
     #[must_use]
@@ -409,9 +443,12 @@ impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, connections) = (self.requests(), self.connections());
         write!(f, "peregrine: stopped after {requests} requests on {connections} connections")?;
-        match self.cut.len() {
-            0 => f.write_str("; none was cut")?,
-            cut => write!(f, "; {cut} cut at the deadline:")?,
+        let not_ended = self.workers.iter().filter(|worker| worker.is_none()).count();
+        match (self.cut.len(), self.is_cut_ordered) {
+            (0, _) if not_ended > 0 => {}
+            (0, _) => f.write_str("; none was cut")?,
+            (cut, true) => write!(f, "; {cut} cut, as was ordered:")?,
+            (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
         }
         for cut in &self.cut {
             write!(f, "\n  {cut}")?;
@@ -422,7 +459,11 @@ impl fmt::Display for Stopped {
             write!(f, " (tasks without an end should await peregrine::Shutdown)")?;
         }
         for (number, _) in self.workers.iter().enumerate().filter(|(_, worker)| worker.is_none()) {
-            write!(f, "\n  worker {number} did not end: a handler blocks its thread")?;
+            write!(
+                f,
+                "\n  worker {number} did not end: a handler blocks its thread; what it did, "
+            )?;
+            f.write_str("and what was cut with it, is not counted here")?;
         }
         Ok(())
     }
@@ -443,12 +484,76 @@ mod tests {
         let worker = |tasks_cut, functions_left| {
             Some(Snapshot { tasks_cut, functions_left, ..Snapshot::default() })
         };
-        let mut stopped = Stopped { workers: vec![worker(0, 0)], cut: Vec::new() };
-        assert!(!stopped.to_string().contains("did not end"), "{stopped}");
+        let mut stopped = Stopped { workers: vec![worker(0, 0)], ..Stopped::default() };
+        let text = stopped.to_string();
+        assert!(!text.contains("did not end") && text.contains("none was cut"), "{text}");
         stopped.workers = vec![worker(2, 1), None, worker(1, 0)];
         let text = stopped.to_string();
+        assert!(!text.contains("none was cut"), "nobody knows: {text}");
         assert!(text.contains("3 tasks and 1 blocking functions did not end in time"), "{text}");
         assert!(text.contains("worker 1 did not end"), "{text}");
+    }
+
+    #[test]
+    fn a_worker_that_dies_in_the_middle_ends_the_others_in_order_and_the_wait_with_its_error() {
+        let Orders { handle, news } = Orders::new();
+        let running = Running {
+            handle: handle.clone(),
+            news,
+            awaited: BTreeSet::from([0, 1]),
+            stopped: Stopped { workers: vec![None; 2], ..Stopped::default() },
+            failed: None,
+            places: Vec::new(),
+            shutdown_timeout: Duration::from_secs(3600),
+            quiet: true,
+            _files: Vec::new(),
+        };
+        let other = thread::spawn(move || {
+            let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };
+            handle.tell(News::Ended(Ended { number: 0, result: Err(panicked) }));
+            let begun = Instant::now();
+            while handle.present() == Order::Serve && begun.elapsed() < GRACE {
+                thread::yield_now();
+            }
+            let order = handle.present();
+            handle.tell(News::Ended(Ended { number: 1, result: Ok(Report::default()) }));
+            order
+        });
+        let error = running.wait().expect_err("a worker panicked").to_string();
+        assert!(error.starts_with("worker 0 ended by a panic: on purpose"), "{error}");
+        assert_eq!(other.join().expect("it does not panic"), Order::Drain);
+    }
+
+    #[test]
+    fn the_report_says_whether_connections_were_cut_by_the_clock_or_by_an_order() {
+        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
+        for (drained, cut, expected) in [
+            (Some(now), None, "1 cut at the deadline"),
+            (Some(now), Some(now), "1 cut, as was ordered"),
+            (None, Some(now), "1 cut, as was ordered"),
+            (Some(now), Some(now + hour), "1 cut at the deadline"),
+        ] {
+            let mut deadline = Deadline::default();
+            for (order, at) in [(Order::Drain, drained), (Order::Cut, cut)] {
+                at.into_iter().for_each(|at| deadline.follow(order, hour, at));
+            }
+            let peer = Cut { peer: "a".to_owned(), request: None, age: hour };
+            let is_cut_ordered = deadline.is_cut_ordered;
+            let stopped = Stopped { cut: vec![peer], is_cut_ordered, ..Stopped::default() };
+            assert!(stopped.to_string().contains(expected), "{stopped}");
+        }
+    }
+
+    #[test]
+    fn patience_has_no_end_before_an_order_and_none_is_left_after_the_deadline() {
+        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.next(now), Some(None));
+        deadline.follow(Order::Drain, hour, now);
+        assert_eq!(deadline.next(now), Some(Some(SILENCE)));
+        assert!(deadline.is_silent_too_long(now + SILENCE));
+        assert_eq!(deadline.next(now), Some(Some(hour + GRACE)));
+        assert_eq!(deadline.next(now + hour + GRACE + SILENCE), None);
     }
 
     #[test]

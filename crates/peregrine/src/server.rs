@@ -3,8 +3,8 @@
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
-use crate::running::{Running, Stopped, Worker};
-use crate::signals::Signals;
+use crate::orders::Orders;
+use crate::running::{Manner, Running, Stopped, Worker};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Door, Limits};
 use peregrine_tls::Tls;
@@ -166,7 +166,10 @@ impl Server {
     /// Serves until SIGTERM or Ctrl-C, then shuts down in order: no new connections, idle ones
     /// closed at once, the rest told to close after their response, tasks and blocking functions that
     /// outlive them waited for, and what is left cut when [`Limits::shutdown_timeout`] is over. A
-    /// second signal cuts at once.
+    /// second signal cuts at once. A signal during the start ends that, and workers that are not ready
+    /// yet are not waited for. When the server has ended, signals do what they did before; a program
+    /// that goes on and begins only then to listen for them uses [`Server::start`] and a
+    /// [`Handle`](crate::Handle) instead.
     ///
     /// `make` is called once on each worker's thread, inside its tokio runtime: what connects when it
     /// is first used (`connect_lazy` of sqlx, say) and tasks of the worker's own may begin there. What
@@ -180,9 +183,10 @@ impl Server {
         M: Fn() -> A + Clone + Send + 'static,
     {
         let quiet = self.quiet;
-        // Whoever reads the line at the start may send a signal at once.
-        let signals = Signals::listen().map_err(Error::Signals)?;
-        let stopped = self.start(make)?.wait_for(signals)?;
+        let orders = Orders::new();
+        // A start may take long, and whoever reads the line at its end may send a signal at once.
+        let _signals = orders.handle.obey_signals()?;
+        let stopped = self.start_under(&make, orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
 
@@ -196,6 +200,16 @@ impl Server {
     /// # Errors
     /// See [`Error`].
     pub fn start<A, M>(self, make: M) -> Result<Running, Error>
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        self.start_under(&make, Orders::new())
+    }
+
+    /// The same for a server that has orders already. Where one of them is to end, the start ends
+    /// early.
+    pub(crate) fn start_under<A, M>(self, make: &M, orders: Orders) -> Result<Running, Error>
     where
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
@@ -230,9 +244,13 @@ impl Server {
             },
             choice: chosen.choice,
         });
-        let running =
-            Running::start(starts.collect(), make, places, files, &self.limits, self.quiet)?;
-        let line = first_line(&running, &chosen, workers);
+        let manner = Manner { limits: self.limits.clone(), quiet: self.quiet };
+        let running = Running::start(starts.collect(), make, places, files, &manner, orders)?;
+        let line = if running.is_whole() {
+            first_line(&running, &chosen, workers)
+        } else {
+            "peregrine: ordered to end before all workers had begun".to_owned()
+        };
         tracing::info!(target: "peregrine", "{line}");
         if !self.quiet {
             eprintln!("{line}");

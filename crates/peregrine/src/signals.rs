@@ -1,58 +1,106 @@
 //! The signals that ask a server to end.
 
 use std::io;
-use tokio::runtime::{Builder, Runtime};
-#[cfg(unix)]
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// SIGTERM and Ctrl-C. From the moment at which this exists they no longer end the process, and none
-/// of them is lost.
+/// SIGTERM and Ctrl-C, told to a function on a thread of its own. While one of these exists they do
+/// not end the process; when the last one is dropped they do what they did before.
 pub(crate) struct Signals {
-    runtime: Runtime,
     #[cfg(unix)]
-    terminate: Signal,
-    #[cfg(unix)]
-    interrupt: Signal,
+    listener: signal_hook::iterator::Handle,
 }
 
+/// How many there are.
+static LISTENING: Mutex<Count> = Mutex::new(Count { now: 0, is_prepared: false });
+
+/// Does nobody listen? Then a signal does what it does in a process that knows of none.
+static IS_UNHEARD: AtomicBool = AtomicBool::new(true);
+
+struct Count {
+    now: usize,
+    is_prepared: bool,
+}
+
+#[cfg(unix)]
 impl Signals {
     /// # Errors
-    /// The process is out of descriptors, or the system does not tell signals.
-    pub(crate) fn listen() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        #[cfg(unix)]
-        let (terminate, interrupt) = {
-            let _entered = runtime.enter();
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
-        };
-        Ok(Self {
-            runtime,
-            #[cfg(unix)]
-            terminate,
-            #[cfg(unix)]
-            interrupt,
-        })
-    }
-
-    /// Blocks the thread until the next signal.
-    #[cfg(unix)]
-    pub(crate) fn wait(&mut self) {
-        use std::future::poll_fn;
-        use std::task::Poll;
-        let Self { runtime, terminate, interrupt } = self;
-        runtime.block_on(poll_fn(|context| {
-            let came =
-                terminate.poll_recv(context).is_ready() || interrupt.poll_recv(context).is_ready();
-            if came { Poll::Ready(()) } else { Poll::Pending }
-        }));
-    }
-
-    /// Blocks the thread until the next signal.
-    #[cfg(not(unix))]
-    pub(crate) fn wait(&mut self) {
-        // Where the system does not tell, only a `Handle` can end the server.
-        if self.runtime.block_on(tokio::signal::ctrl_c()).is_err() {
-            self.runtime.block_on(std::future::pending::<()>());
+    /// The process is out of descriptors or threads, or the system does not tell signals.
+    pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
+        let listener = signals.handle();
+        if !count.is_prepared {
+            // Before the first handler is there, so that those of the program are told from ours.
+            prepare(&[SIGINT, SIGTERM])?;
+            count.is_prepared = true;
         }
+        listener.add_signal(SIGINT)?;
+        listener.add_signal(SIGTERM)?;
+        std::thread::Builder::new()
+            .name("peregrine-signals".to_owned())
+            .spawn(move || signals.forever().for_each(|_| obey()))?;
+        count.now += 1;
+        IS_UNHEARD.store(false, Ordering::SeqCst);
+        Ok(Self { listener })
+    }
+}
+
+/// A handler cannot be taken away again without `unsafe`. So there is one more, which does what the
+/// system would do, for as long as nobody listens; unless the program had handlers of its own before.
+#[cfg(unix)]
+fn prepare(signals: &[i32]) -> io::Result<()> {
+    for signal in signals {
+        if is_default(*signal) {
+            signal_hook::flag::register_conditional_default(*signal, &IS_UNHEARD)?;
+        }
+    }
+    Ok(())
+}
+
+/// Is the signal neither handled nor ignored? Where the system does not tell, mostly.
+#[cfg(unix)]
+fn is_default(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let is_in = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    };
+    !is_in("SigCgt:") && !is_in("SigIgn:")
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        count.now -= 1;
+        IS_UNHEARD.store(count.now == 0, Ordering::SeqCst);
+        #[cfg(unix)]
+        self.listener.close();
+    }
+}
+
+#[cfg(not(unix))]
+impl Signals {
+    /// # Errors
+    /// The process is out of threads.
+    pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        count.is_prepared = true;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Where the system does not tell, only a `Handle` can end the server.
+        let listen = move || {
+            while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+                if IS_UNHEARD.load(Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+                obey();
+            }
+        };
+        std::thread::Builder::new().name("peregrine-signals".to_owned()).spawn(listen)?;
+        count.now += 1;
+        IS_UNHEARD.store(false, Ordering::SeqCst);
+        Ok(Self {})
     }
 }

@@ -18,9 +18,9 @@
 //! under hyper or axum. All of it comes from `peregrine_mount`.
 
 use crate::error::Error;
-use crate::running::{Handle, Running};
+use crate::orders::{Handle, Orders};
+use crate::running::Running;
 use crate::server::{IntoApplication, Server, report};
-use crate::signals::Signals;
 pub use peregrine_mount::*;
 use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError};
@@ -199,17 +199,18 @@ impl<R: Reach + Send> Serving<R> {
         let Self { server, tower, until } = self;
         let server = server?;
         let quiet = server.is_quiet();
-        let signals =
-            if until.is_none() { Some(Signals::listen().map_err(Error::Signals)?) } else { None };
-        let running = server.start_tower(tower)?;
-        let handle = running.handle();
+        let orders = Orders::new();
+        let handle = orders.handle.clone();
+        let signals = if until.is_none() { Some(handle.obey_signals()?) } else { None };
+        let running = server.start_under(&move || tower.clone(), orders)?;
         let _cut = CutOnDrop(running.handle());
         let (sender, mut ended) = oneshot::channel();
         let wait = move || {
             let stopped = match signals {
-                Some(signals) => running.wait_for(signals),
+                Some(_) => running.wait_obeying(),
                 None => running.wait(),
             };
+            drop(signals);
             let _ = sender.send(stopped);
         };
         let name = "peregrine-wait".to_owned();

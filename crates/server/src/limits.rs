@@ -87,9 +87,9 @@ pub struct Limits {
     /// comes while the handler still blocks. Inside a mounted service, whose routes are not known, a
     /// second one names the request as soon as its handler gives the thread back. The remedy is
     /// `peregrine::offload`, or `tokio::task::spawn_blocking`: while a handler blocks, all other
-    /// connections of its worker wait. Each poll of a handler pays three stores and a load for this,
-    /// to one line of the cache; a thread of its own looks twice in each budget, and once a second at
-    /// the least.
+    /// connections of its worker wait. Each poll of a handler pays three stores and two loads for
+    /// this, to one line of the cache. A thread of its own looks twice in each budget while handlers
+    /// are polled, and sleeps while none is; the poll that wakes it pays for that.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
     pub poll_budget: Option<Duration>,

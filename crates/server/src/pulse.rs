@@ -1,22 +1,30 @@
 //! Finding handlers that block their thread, at next to no cost to those that do not.
 //!
-//! A worker notes in its [`Pulse`] which route's handler has the thread: three stores for each poll,
-//! plain ones on x86, a load after it, and no look at a clock. Another thread looks at the pulses of
-//! all workers now and then ([`Watch`]); one that shows the same poll for too long is blocked, and the
-//! route is known while the handler still blocks. What a mount has inside is not known then: the
+//! A worker notes in its [`Pulse`] which route's handler has the thread: three stores and a load for
+//! each poll, plain ones on x86, a load after it, and no look at a clock. Another thread looks at the
+//! pulses of all workers now and then ([`Watch`]); one that shows the same poll for too long is
+//! blocked, and the route is known while the handler still blocks. When nothing has happened between
+//! two looks that thread sleeps, and the next poll wakes it. What a mount has inside is not known then: the
 //! worker names the request itself when it sees, after the poll, that its route was told.
 
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{OnceLock, Weak};
+use std::thread::Thread;
 use std::time::Duration;
 
 /// No handler has the thread.
 const IDLE: usize = 0;
 /// Something has it that belongs to no route.
 const NO_ROUTE: usize = 1;
+/// Looks without anything new after which the thread that looks may sleep.
+///
+/// One is too few. It asks to be woken, and a worker may have looked whether it is asked just before,
+/// and its poll may not be seen yet. A worker that goes on is seen by the second look: stores become
+/// visible to other cores in much less than the pause between two looks.
+const QUIET_LOOKS: u32 = 2;
 /// A route that blocks is not told of again for so long.
 const TOLD_FOR: Duration = Duration::from_secs(60);
 
@@ -26,16 +34,21 @@ const TOLD_FOR: Duration = Duration::from_secs(60);
 /// could be taken for one that the last look has seen already. Everything else is in no order, and a
 /// look that comes too early for a store sees it at the next one.
 #[derive(Debug, Default)]
-#[repr(align(128))] // No two workers write to one line of the cache, or to one that is fetched with it.
+// No two workers write to one line of the cache, or to one that is fetched with it; and what every
+// poll uses is in one line.
+#[repr(C, align(128))]
 pub struct Pulse {
     /// Polls so far.
     turn: AtomicUsize,
     /// The address of the route's pattern, by which its name is found.
     route: AtomicUsize,
-    names: OnceLock<HashMap<usize, String>>,
-    blocked: AtomicUsize,
     /// The poll that was told of last, whose request is to be named when it is over.
     told: AtomicUsize,
+    /// The next poll is to wake the thread that looks.
+    is_unwatched: AtomicBool,
+    watcher: OnceLock<Thread>,
+    blocked: AtomicUsize,
+    names: OnceLock<HashMap<usize, String>>,
 }
 
 impl Pulse {
@@ -54,12 +67,30 @@ impl Pulse {
         let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.turn.store(turn, Ordering::Relaxed);
         self.route.store(address(pattern), Ordering::Release);
+        // The order counts, see `QUIET_LOOKS`.
+        compiler_fence(Ordering::SeqCst);
+        if self.is_unwatched.load(Ordering::Relaxed) {
+            self.wake();
+        }
         Beat(self)
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.is_unwatched.store(false, Ordering::Relaxed);
+        self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 
     /// Times that a handler was found to block its thread.
     pub(crate) fn blocked(&self) -> u64 {
         self.blocked.load(Ordering::Relaxed) as u64
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        // With the last worker ends the looking.
+        self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 }
 
@@ -91,6 +122,8 @@ impl Drop for Beat<'_> {
 pub struct Watch {
     budget: Duration,
     workers: Vec<Watched>,
+    /// Looks, one after the other, that found nothing new.
+    quiet: u32,
     /// When each route that blocks was told of last.
     told: HashMap<String, Duration>,
 }
@@ -116,18 +149,25 @@ pub struct Blocked {
 }
 
 impl Watch {
-    /// Watches for polls that take longer than `budget`.
+    /// Watches for polls that take longer than `budget`, on `thread`.
     #[must_use]
-    pub fn new(pulses: Vec<Weak<Pulse>>, budget: Duration) -> Self {
+    pub fn new(pulses: Vec<Weak<Pulse>>, budget: Duration, thread: Thread) -> Self {
+        for pulse in pulses.iter().filter_map(Weak::upgrade) {
+            // A worker is watched by one thread for as long as it lives.
+            let _ = pulse.watcher.set(thread.clone());
+        }
         let watched = |pulse| Watched { pulse, turn: 0, since: Duration::ZERO, is_told: false };
-        Self { budget, workers: pulses.into_iter().map(watched).collect(), told: HashMap::new() }
+        let workers = pulses.into_iter().map(watched).collect();
+        Self { budget, workers, quiet: 0, told: HashMap::new() }
     }
 
-    /// How long to wait between two looks. What blocks for half as long again as the budget is found,
-    /// and what blocks for less than the budget is not, where the thread that looks runs in time.
+    /// How long the thread is to be parked before the next look; `None` while workers have no handler
+    /// to poll, since the first poll, and the end of a worker, unparks it. What blocks for half as long
+    /// again as the budget is found, and what blocks for less than the budget is not, where the thread
+    /// runs in time.
     #[must_use]
-    pub fn pause(&self) -> Duration {
-        self.budget / 2
+    pub fn pause(&self) -> Option<Duration> {
+        (self.quiet < QUIET_LOOKS).then_some(self.budget / 2)
     }
 
     /// Handlers that have kept their thread for longer than the budget and were not told of. A route
@@ -136,12 +176,13 @@ impl Watch {
     /// `now` is the time since the watching began.
     pub fn look(&mut self, now: Duration) -> Option<Vec<Blocked>> {
         let mut blocked = Vec::new();
-        let mut is_over = true;
+        let (mut is_over, mut is_quiet) = (true, true);
         for (worker, watched) in self.workers.iter_mut().enumerate() {
             let Some(pulse) = watched.pulse.upgrade() else { continue };
             is_over = false;
             let route = pulse.route.load(Ordering::Acquire);
             let turn = pulse.turn.load(Ordering::Relaxed);
+            is_quiet &= route == IDLE && turn == watched.turn;
             if route == IDLE || turn != watched.turn {
                 *watched =
                     Watched { turn, since: now, is_told: false, pulse: watched.pulse.clone() };
@@ -162,7 +203,19 @@ impl Watch {
                 blocked.push(Blocked { worker, route, time });
             }
         }
+        self.rest(is_quiet);
         (!is_over).then_some(blocked)
+    }
+
+    /// Asks to be woken when there is nothing to look at, and no more when there is.
+    fn rest(&mut self, is_quiet: bool) {
+        let was_quiet = self.quiet > 0;
+        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
+        if is_quiet != was_quiet {
+            for pulse in self.workers.iter().filter_map(|watched| watched.pulse.upgrade()) {
+                pulse.is_unwatched.store(is_quiet, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -175,7 +228,7 @@ mod tests {
 
     fn watch() -> (Arc<Pulse>, Watch) {
         let pulse = Arc::new(Pulse::default());
-        let watch = Watch::new(vec![Arc::downgrade(&pulse)], BUDGET);
+        let watch = Watch::new(vec![Arc::downgrade(&pulse)], BUDGET, std::thread::current());
         (pulse, watch)
     }
 
@@ -243,6 +296,51 @@ mod tests {
             }
         }
         assert_eq!((told, pulse.blocked()), (2, 60));
+    }
+
+    #[test]
+    fn whoever_looks_may_sleep_while_nothing_is_polled_and_is_woken_by_the_next_poll() {
+        let (pulse, mut watch) = watch();
+        drop(pulse.beat(Some("/once")));
+        for (time, pause) in [(0, Some(BUDGET / 2)), (50, Some(BUDGET / 2)), (100, None)] {
+            assert_eq!((look(&mut watch, time), watch.pause()), (vec![], pause), "{time} ms");
+        }
+        let beat = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| pulse.beat(Some("/again")));
+            // Without the poll this waits for ever.
+            std::thread::park();
+            worker.join().expect("it does not panic")
+        });
+        assert_eq!((look(&mut watch, 99_000), watch.pause()), (vec![], Some(BUDGET / 2)));
+        assert_eq!(look(&mut watch, 99_100), [("(no route)".to_owned(), 100)]);
+        assert!(watch.pause().is_some(), "a handler that has the thread is looked at");
+        drop(beat);
+    }
+
+    #[test]
+    fn a_poll_that_comes_before_whoever_looks_has_fallen_asleep_is_seen() {
+        let (pulse, mut watch) = watch();
+        for time in [0, 50] {
+            assert_eq!(look(&mut watch, time), []);
+        }
+        assert_eq!(watch.pause(), None);
+        let beat = pulse.beat(None);
+        // It was unparked, so that parking ends at once.
+        std::thread::park();
+        assert_eq!((look(&mut watch, 60), watch.pause()), (vec![], Some(BUDGET / 2)));
+        drop(beat);
+        assert_eq!((look(&mut watch, 100), watch.pause()), (vec![], Some(BUDGET / 2)));
+    }
+
+    #[test]
+    fn the_end_of_the_last_worker_wakes_whoever_looks() {
+        let (pulse, mut watch) = watch();
+        while watch.pause().is_some() {
+            look(&mut watch, 0);
+        }
+        drop(pulse);
+        std::thread::park();
+        assert_eq!(watch.look(BUDGET), None);
     }
 
     #[test]

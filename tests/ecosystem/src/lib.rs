@@ -15,25 +15,30 @@ pub use client::client;
 pub use program::{Program, find_program, user_id};
 pub use serve::{base_url, end, in_runtime, pause, start};
 
-/// Makes a test of each case on each driver that uses the kernel.
+/// Makes a test of each case on each driver that uses the kernel. Cases that need a program which not
+/// every machine has begin with `ignored = "needs ..";`: they run when they are asked for, and then
+/// fail where the program is missing.
 #[macro_export]
 macro_rules! on_both_drivers {
+    (ignored = $reason:literal; $($case:ident,)*) => {
+        $crate::on_both_drivers!(@tests [#[ignore = $reason]] $($case,)*);
+    };
     ($($case:ident,)*) => {
+        $crate::on_both_drivers!(@tests [] $($case,)*);
+    };
+    (@tests $attributes:tt $($case:ident,)*) => {
         mod on_tokio {
-            $(
-                #[test]
-                fn $case() {
-                    super::$case(::peregrine::DriverChoice::Tokio);
-                }
-            )*
+            $($crate::on_both_drivers!(@test $attributes $case Tokio);)*
         }
         mod on_uring {
-            $(
-                #[test]
-                fn $case() {
-                    super::$case(::peregrine::DriverChoice::Uring);
-                }
-            )*
+            $($crate::on_both_drivers!(@test $attributes $case Uring);)*
+        }
+    };
+    (@test [$($attribute:tt)*] $case:ident $driver:ident) => {
+        #[test]
+        $($attribute)*
+        fn $case() {
+            super::$case(::peregrine::DriverChoice::$driver);
         }
     };
 }

@@ -27,7 +27,7 @@ pub(crate) struct Served {
 
 enum Ending {
     Reference(#[expect(dead_code, reason = "its drop is the order")] oneshot::Sender<()>),
-    Ours(Running),
+    Ours(Box<Running>),
 }
 
 impl Served {
@@ -149,7 +149,7 @@ impl Case {
                 continue;
             };
             let address = running.http_address().expect("it speaks HTTP");
-            let ending = Mutex::new(Some(Ending::Ours(running)));
+            let ending = Mutex::new(Some(Ending::Ours(Box::new(running))));
             self.servers.push(Served { name, address, ending });
         }
     }

@@ -1,6 +1,7 @@
 //! Libraries of the tokio ecosystem inside handlers, ours and those of mounted axum routers.
 //!
-//! A database that is not installed is passed over, and the output says so.
+//! What needs Redis or PostgreSQL is ignored unless it is asked for, with `-- --include-ignored`, and
+//! fails where they are not installed.
 #![cfg(unix)]
 #![expect(clippy::duplicate_mod, reason = "one application is compiled for two databases")]
 

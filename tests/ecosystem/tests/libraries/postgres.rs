@@ -31,6 +31,7 @@ const TABLE: &str = "CREATE TABLE users (id BIGSERIAL PRIMARY KEY, name TEXT NOT
 const START_MAX: Duration = Duration::from_secs(30);
 
 on_both_drivers! {
+    ignored = "needs PostgreSQL";
     an_application_keeps_its_users_in_a_database,
     a_transaction_is_whole_or_not_at_all,
     a_request_dropped_in_mid_transaction_is_rolled_back_and_gives_its_connection_back,
@@ -46,26 +47,23 @@ struct Postgres {
 }
 
 impl Postgres {
-    /// The one that runs, or a new one; none where it is not installed.
-    fn shared() -> Option<Arc<Self>> {
+    /// The one that runs, or a new one.
+    fn shared() -> Arc<Self> {
         static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = running.upgrade() {
-            return Some(shared);
+            return shared;
         }
         let folders = installed_folders();
         let find = |name| {
             let found = find_program(name, &folders);
-            if found.is_none() {
-                eprintln!("skipped: PostgreSQL's {name} is not installed");
-            }
-            found
+            found.unwrap_or_else(|| panic!("PostgreSQL's {name} is installed"))
         };
-        let (initdb, postgres) = (find("initdb")?, find("postgres")?);
+        let (initdb, postgres) = (find("initdb"), find("postgres"));
         let begun = Self::begin(&initdb, &postgres);
         let begun = Arc::new(begun.unwrap_or_else(|reason| panic!("{reason}")));
         *running = Arc::downgrade(&begun);
-        Some(begun)
+        begun
     }
 
     fn begin(initdb: &Path, postgres: &Path) -> Result<Self, String> {
@@ -145,7 +143,7 @@ fn installed_folders() -> Vec<PathBuf> {
 /// Runs a case over a pool of so many connections, shared by all workers.
 macro_rules! over {
     ($connections:expr, $choice:expr, $case:path) => {{
-        let Some(postgres) = Postgres::shared() else { return };
+        let postgres = Postgres::shared();
         $case($choice, async || Users::new(postgres.pool($connections).await, TABLE).await);
     }};
 }
@@ -177,7 +175,7 @@ fn a_query_that_nobody_waits_for_any_more_does_not_harm_the_next(choice: DriverC
         let slept = sleep.execute(&pool).await;
         slept.map_or_else(|error| error.to_string(), |_| "slept".to_owned())
     }
-    let Some(postgres) = Postgres::shared() else { return };
+    let postgres = Postgres::shared();
     in_runtime(async {
         let pool = postgres.pool(1).await;
         let shared = pool.clone();
@@ -234,7 +232,7 @@ fn notifications_are_events_of_a_stream(choice: DriverChoice) {
         let notify = sqlx::query("SELECT pg_notify($1, $2)").bind(channel(&pool)).bind(text);
         notify.execute(&pool).await.map(drop).map_err(|error| error.to_string())
     }
-    let Some(postgres) = Postgres::shared() else { return };
+    let postgres = Postgres::shared();
     in_runtime(async {
         let pool = postgres.pool(3).await;
         let shared = pool.clone();

@@ -1,0 +1,98 @@
+//! Orders to a running server, and the news that its threads have for whoever waits for its end.
+
+use crate::error::Error;
+use crate::signals::Signals;
+use peregrine_server::{Order, Report};
+use std::fmt;
+use std::sync::mpsc;
+use tokio::sync::watch as watched;
+
+/// Orders a running server to shut down, from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    orders: watched::Sender<Order>,
+    news: mpsc::Sender<News>,
+}
+
+/// What whoever waits for a server's end is woken by.
+pub(crate) enum News {
+    /// There is a new order.
+    Ordered,
+    /// A worker has all that it needs.
+    Ready(usize),
+    /// A worker's thread is about to end. It says so whatever ends it.
+    Ended(Ended),
+}
+
+/// What a worker's thread ended with.
+pub(crate) struct Ended {
+    pub(crate) number: usize,
+    pub(crate) result: Result<Report, Error>,
+}
+
+/// What a server is made with, so that there may be orders before there is a server.
+pub(crate) struct Orders {
+    pub(crate) handle: Handle,
+    pub(crate) news: mpsc::Receiver<News>,
+}
+
+impl Orders {
+    pub(crate) fn new() -> Self {
+        let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
+        Self { handle: Handle { orders, news: sender }, news }
+    }
+}
+
+impl Handle {
+    /// No new connections; idle ones are closed, the rest after their response. Tasks and blocking
+    /// functions that outlive them are waited for, and what is left at
+    /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
+    pub fn shut_down(&self) {
+        self.give(|_| Order::Drain);
+    }
+
+    /// Ends every connection at once.
+    pub fn cut(&self) {
+        self.give(|_| Order::Cut);
+    }
+
+    /// Shuts down; the second time cuts.
+    fn go_further(&self) {
+        self.give(|present| if present < Order::Drain { Order::Drain } else { Order::Cut });
+    }
+
+    fn give(&self, order: impl FnOnce(Order) -> Order) {
+        let is_new = self.orders.send_if_modified(|present| {
+            let next = order(*present).max(*present);
+            std::mem::replace(present, next) < next
+        });
+        if is_new {
+            self.tell(News::Ordered);
+        }
+    }
+
+    /// Lets SIGTERM and Ctrl-C go further, until what this gives is dropped.
+    pub(crate) fn obey_signals(&self) -> Result<Signals, Error> {
+        let handle = self.clone();
+        Signals::listen(move || handle.go_further()).map_err(Error::Signals)
+    }
+
+    pub(crate) fn present(&self) -> Order {
+        *self.orders.borrow()
+    }
+
+    pub(crate) fn subscribe(&self) -> watched::Receiver<Order> {
+        self.orders.subscribe()
+    }
+
+    /// Tells whoever waits for the server's end, if somebody still does.
+    pub(crate) fn tell(&self, news: News) {
+        let _ = self.news.send(news);
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("order", &self.present()).finish_non_exhaustive()
+    }
+}
