@@ -7,7 +7,7 @@ mod common;
 use std::net::TcpStream;
 use std::sync::{Mutex, PoisonError};
 
-use common::{join, pause, read, tcp, until, worker};
+use common::{join, pause, read, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 
 static TURN: Mutex<()> = Mutex::new(());

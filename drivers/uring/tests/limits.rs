@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{echo_all, join, pattern, pause, read, tcp, until, worker};
+use common::{echo_all, join, pattern, pause, read, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 
 #[test]
