@@ -4,7 +4,7 @@
 //! [`Buffers::give_back`]. Buffers that wait for a reader are linked through a side table, so that
 //! a connection's queue of unread chunks needs no memory of its own.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
@@ -20,20 +20,27 @@ pub(crate) const GROUP: u16 = 0;
 
 const PAGE: usize = 4096;
 const NONE: u16 = u16::MAX;
+/// Buffers that the kernel has from the start.
+const FIRST: u32 = 16;
 /// The ends of what `Options` documents.
 const COUNT: std::ops::RangeInclusive<u32> = 16..=32_768;
 const BYTES: std::ops::RangeInclusive<usize> = 512..=65_536;
 
 /// All receive buffers of one worker.
 ///
-/// Each buffer is in one of three places: the kernel's ring, a connection's [`Unread`] or a chunk
-/// in a user's hand. `lent` counts the last two.
+/// Each buffer is in one of four places: not in use yet, the kernel's ring, a connection's
+/// [`Unread`] or a chunk in a user's hand. `lent` counts the last two.
+///
+/// The kernel goes round all buffers that it has, so that each costs its memory soon. It gets more
+/// of them only when those that it has become few.
 pub(crate) struct Buffers {
     entries: Block,
     memory: Block,
     bytes: usize,
     mask: u16,
     tail: Cell<u16>,
+    /// Buffers in use, which are the first ones.
+    used: Cell<u32>,
     lent: Cell<u32>,
     links: Box<[Cell<Link>]>,
 }
@@ -46,7 +53,7 @@ struct Link {
 }
 
 impl Buffers {
-    /// Allocates the buffers and gives all of them to the kernel.
+    /// Allocates the buffers and gives the first of them to the kernel.
     ///
     /// # Errors
     /// The kernel refused the registration.
@@ -66,13 +73,28 @@ impl Buffers {
             bytes,
             mask: (count - 1) as u16,
             tail: Cell::new(0),
-            lent: Cell::new(count),
+            used: Cell::new(0),
+            lent: Cell::new(0),
             links: vec![Cell::new(Link { length: 0, next: NONE }); count as usize].into(),
         };
-        for id in 0..count {
-            buffers.give_back(id as u16);
-        }
+        buffers.grow(FIRST);
         Ok(buffers)
+    }
+
+    /// Lets the kernel have up to `count` buffers more.
+    fn grow(&self, count: u32) {
+        let used = self.used.get();
+        let more = used..(used + count).min(u32::from(self.mask) + 1);
+        self.used.set(more.end);
+        self.lent.set(self.lent.get() + more.len() as u32);
+        more.for_each(|id| self.give_back(id as u16));
+    }
+
+    /// Notes that the kernel had no buffer left.
+    pub(crate) fn ran_out(&self) {
+        if self.free() == 0 {
+            self.grow(self.used.get());
+        }
     }
 
     /// Bytes of one buffer.
@@ -82,13 +104,16 @@ impl Buffers {
 
     /// Buffers the kernel can use now.
     pub(crate) fn free(&self) -> u32 {
-        u32::from(self.mask) + 1 - self.lent.get()
+        self.used.get() - self.lent.get()
     }
 
     /// Notes that a completion brought buffer `id`.
     pub(crate) fn take(&self, id: u16) {
         assert!(id <= self.mask, "the kernel picks from the buffers it was given");
         self.lent.set(self.lent.get() + 1);
+        if self.free() < self.used.get() / 4 {
+            self.grow(1);
+        }
     }
 
     /// The first `length` bytes of a buffer that is ours.
@@ -173,23 +198,19 @@ impl Unread {
     }
 }
 
-/// Zeroed, page-aligned memory.
+/// Zeroed, page-aligned memory. A page costs nothing before it is written to.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
 }
 
 impl Block {
-    /// The pages are written to, so that they are there from the start: the kernel uses the buffers
-    /// in turn, and would make the first requests wait for each of them.
     fn allocate(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, PAGE).expect("a page is a power of two");
         assert!(bytes > 0, "no block is empty");
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc(layout) };
+        let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        // SAFETY: the block has `bytes` bytes, and nobody else knows it yet.
-        unsafe { start.write_bytes(0, bytes) };
         Self { start, layout }
     }
 }

@@ -409,6 +409,79 @@ fn handles_that_outlive_their_worker_fail_softly() {
     join(client);
 }
 
+/// How often the calling thread went to sleep.
+fn sleeps_of_this_thread() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_does_nothing() {
+    let (socket, address) = tcp();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let client = thread::spawn(move || std::net::TcpStream::connect(address).unwrap());
+        let stream = listener.accept().await.unwrap();
+        tokio::select! {
+            biased;
+            _ = stream.recv() => panic!("nothing was sent"),
+            _ = listener.accept() => panic!("nobody else connected"),
+            () = pause(&driver, 400) => {}
+        }
+        let before = (sleeps_of_this_thread(), driver.counters().enters);
+        pause(&driver, 2_000).await;
+        let after = (sleeps_of_this_thread(), driver.counters().enters);
+        let (sleeps, enters) = (after.0 - before.0, after.1 - before.1);
+        assert!(sleeps <= 6, "{sleeps} sleeps in two seconds of quiet");
+        assert!(enters <= 6, "{enters} enters in two seconds of quiet");
+        join(client);
+    }));
+}
+
+#[test]
+fn a_worker_that_has_long_been_idle_hears_everybody() {
+    let (socket, address) = tcp();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let handle = tokio::runtime::Handle::current();
+        for round in 0..3 {
+            pause(&driver, 300).await;
+            // Another thread's wake, a task of tokio from elsewhere, one of its timers, a connection.
+            wakes_from_elsewhere(1).await;
+            let (handle, (told, hears)) = (handle.clone(), oneshot::channel());
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(300));
+                handle.spawn(async move { told.send(()).unwrap() });
+            });
+            hears.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let client = thread::spawn(move || {
+                use std::io::{Read, Write};
+                thread::sleep(Duration::from_millis(300));
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                client.write_all(&[round]).unwrap();
+                client.read_exact(&mut [0]).unwrap();
+            });
+            echo(listener.accept().await.unwrap()).await;
+            join(client);
+        }
+    }));
+}
+
+#[test]
+fn a_sleep_that_never_ends_may_be_begun() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        for hold in [false, true] {
+            let _hold = hold.then(|| driver.hold());
+            tokio::select! {
+                () = driver.sleep_until(Duration::MAX) => panic!("time goes on"),
+                () = wakes_from_elsewhere(2) => {}
+            }
+        }
+    }));
+}
+
 #[test]
 fn spinning_changes_nothing_but_latency() {
     let (socket, address) = tcp();
