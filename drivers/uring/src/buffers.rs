@@ -4,7 +4,6 @@
 //! [`Buffers::give_back`]. Buffers that wait for a reader are linked through a side table, so that
 //! a connection's queue of unread chunks needs no memory of its own.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
@@ -18,7 +17,6 @@ use crate::ring::Ring;
 /// The one buffer group of a ring.
 pub(crate) const GROUP: u16 = 0;
 
-const PAGE: usize = 4096;
 const NONE: u16 = u16::MAX;
 /// Buffers that the kernel has from the start.
 const FIRST: u32 = 16;
@@ -60,8 +58,8 @@ impl Buffers {
     pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
         let count = options.receive_buffers.clamp(*COUNT.start(), *COUNT.end()).next_power_of_two();
         let bytes = options.receive_buffer_bytes.clamp(*BYTES.start(), *BYTES.end());
-        let entries = Block::allocate(count as usize * size_of::<BufRingEntry>());
-        let memory = Block::allocate(count as usize * bytes);
+        let entries = Block::allocate(count as usize * size_of::<BufRingEntry>())?;
+        let memory = Block::allocate(count as usize * bytes)?;
         let submitter = ring.queues()?.submitter();
         let address = entries.start.as_ptr() as u64;
         // SAFETY: the block is page-aligned, holds `count` entries, and `Shared` frees it only
@@ -198,27 +196,55 @@ impl Unread {
     }
 }
 
-/// Zeroed, page-aligned memory. A page costs nothing before it is written to.
+/// Zeroed, page-aligned memory, straight from the kernel: a page costs nothing before it is written
+/// to. An allocator would write zeros to all of it.
 struct Block {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
 }
 
 impl Block {
-    fn allocate(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, PAGE).expect("a page is a power of two");
-        assert!(bytes > 0, "no block is empty");
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, layout }
+    fn allocate(bytes: usize) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, where the kernel likes, touches no memory of others.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+        match NonNull::new(start.cast()) {
+            Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => Ok(Self { start, bytes }),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the block came from `alloc` with this layout, and `Shared` drops it only
-        // after the ring was closed, so the kernel has no use for it.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        // SAFETY: the mapping has this place and length, and `Shared` drops it only after the ring
+        // was closed, so the kernel has no use for it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gets_more_buffers_when_few_are_left_and_not_before() {
+        let mut ring = Ring::create().unwrap();
+        let buffers = Buffers::register(&ring, &Options::default()).unwrap();
+        for _ in 0..100 {
+            (0..12).for_each(|id| buffers.take(id));
+            (0..12).for_each(|id| buffers.give_back(id));
+        }
+        assert_eq!((buffers.used.get(), buffers.free()), (FIRST, FIRST));
+        for taken in 0..256 {
+            assert!(buffers.free() > 0, "after {taken}");
+            buffers.take(taken);
+            buffers.ran_out();
+        }
+        assert_eq!((buffers.used.get(), buffers.free()), (256, 0));
+        buffers.ran_out();
+        assert_eq!(buffers.free(), 0);
+        ring.close();
     }
 }

@@ -253,7 +253,7 @@ impl Shared {
     fn arm_accept(&self, index: u32, listening: &mut Listening) -> io::Result<()> {
         let descriptor = types::Fd(listening.socket().as_raw_fd());
         let (kind, entry) = if listening.socket().nonblocking()? {
-            let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
+            let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             (Kind::Connection, opcode::PollAdd::new(descriptor, events).build())
         } else {
             // The ring waits exclusively by itself. With O_NONBLOCK it would not wait at all.

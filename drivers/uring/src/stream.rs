@@ -61,6 +61,7 @@ pub(crate) struct Outgoing {
     pub(crate) is_overrun: bool,
     pub(crate) waiter: Waiter,
     /// What waits for the send in the kernel, where anything does.
+    #[expect(clippy::box_collection, reason = "few connections ever need it")]
     pub(crate) later: Option<Box<VecDeque<Vec<u8>>>>,
 }
 

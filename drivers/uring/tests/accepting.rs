@@ -1,5 +1,6 @@
 //! Listening sockets: who takes a connection, how many, and what stays as it was.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod common;
 
@@ -239,7 +240,7 @@ fn a_listener_that_refuses_new_connections_yields_those_that_began() {
         let listener = driver.listen(socket).unwrap();
         let mut begun: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
         listener.refuse_new();
-        let late = try_to_connect(address).err().expect("nobody begins a connection any more");
+        let late = try_to_connect(address).expect_err("nobody begins a connection any more");
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         for client in &mut begun {
             client.write_all(b"here").unwrap();

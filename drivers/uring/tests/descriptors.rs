@@ -39,7 +39,7 @@ fn every_descriptor_is_closed() {
                 tokio::select! {
                     biased;
                     _ = stream.recv(), if number % 3 == 0 => panic!("nothing was sent"),
-                    _ = send(&stream, vec![0; 8 << 20]), if number % 3 == 1 => panic!("nobody reads"),
+                    _ = send(stream, vec![0; 8 << 20]), if number % 3 == 1 => panic!("nobody reads"),
                     () = std::future::ready(()) => {}
                 }
             }

@@ -411,9 +411,10 @@ fn handles_that_outlive_their_worker_fail_softly() {
 
 /// How often the calling thread went to sleep.
 fn sleeps_of_this_thread() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").expect("a thread has a status");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.unwrap().trim().parse().unwrap()
+    line.and_then(|count| count.trim().parse().ok()).expect("sleeps are counted")
 }
 
 #[test]
