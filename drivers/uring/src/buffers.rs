@@ -4,7 +4,6 @@
 //! [`Buffers::give_back`]. Buffers that wait for a reader are linked through a side table, so that
 //! a connection's queue of unread chunks needs no memory of its own.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
@@ -18,22 +17,28 @@ use crate::ring::Ring;
 /// The one buffer group of a ring.
 pub(crate) const GROUP: u16 = 0;
 
-const PAGE: usize = 4096;
 const NONE: u16 = u16::MAX;
+/// Buffers that the kernel has from the start.
+const FIRST: u32 = 16;
 /// The ends of what `Options` documents.
 const COUNT: std::ops::RangeInclusive<u32> = 16..=32_768;
 const BYTES: std::ops::RangeInclusive<usize> = 512..=65_536;
 
 /// All receive buffers of one worker.
 ///
-/// Each buffer is in one of three places: the kernel's ring, a connection's [`Unread`] or a chunk
-/// in a user's hand. `lent` counts the last two.
+/// Each buffer is in one of four places: not in use yet, the kernel's ring, a connection's
+/// [`Unread`] or a chunk in a user's hand. `lent` counts the last two.
+///
+/// The kernel goes round all buffers that it has, so that each costs its memory soon. It gets more
+/// of them only when those that it has become few.
 pub(crate) struct Buffers {
     entries: Block,
     memory: Block,
     bytes: usize,
     mask: u16,
     tail: Cell<u16>,
+    /// Buffers in use, which are the first ones.
+    used: Cell<u32>,
     lent: Cell<u32>,
     links: Box<[Cell<Link>]>,
 }
@@ -46,15 +51,15 @@ struct Link {
 }
 
 impl Buffers {
-    /// Allocates the buffers and gives all of them to the kernel.
+    /// Allocates the buffers and gives the first of them to the kernel.
     ///
     /// # Errors
     /// The kernel refused the registration.
     pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
         let count = options.receive_buffers.clamp(*COUNT.start(), *COUNT.end()).next_power_of_two();
         let bytes = options.receive_buffer_bytes.clamp(*BYTES.start(), *BYTES.end());
-        let entries = Block::allocate(count as usize * size_of::<BufRingEntry>());
-        let memory = Block::allocate(count as usize * bytes);
+        let entries = Block::allocate(count as usize * size_of::<BufRingEntry>())?;
+        let memory = Block::allocate(count as usize * bytes)?;
         let submitter = ring.queues()?.submitter();
         let address = entries.start.as_ptr() as u64;
         // SAFETY: the block is page-aligned, holds `count` entries, and `Shared` frees it only
@@ -66,13 +71,28 @@ impl Buffers {
             bytes,
             mask: (count - 1) as u16,
             tail: Cell::new(0),
-            lent: Cell::new(count),
+            used: Cell::new(0),
+            lent: Cell::new(0),
             links: vec![Cell::new(Link { length: 0, next: NONE }); count as usize].into(),
         };
-        for id in 0..count {
-            buffers.give_back(id as u16);
-        }
+        buffers.grow(FIRST);
         Ok(buffers)
+    }
+
+    /// Lets the kernel have up to `count` buffers more.
+    fn grow(&self, count: u32) {
+        let used = self.used.get();
+        let more = used..(used + count).min(u32::from(self.mask) + 1);
+        self.used.set(more.end);
+        self.lent.set(self.lent.get() + more.len() as u32);
+        more.for_each(|id| self.give_back(id as u16));
+    }
+
+    /// Notes that the kernel had no buffer left.
+    pub(crate) fn ran_out(&self) {
+        if self.free() == 0 {
+            self.grow(self.used.get());
+        }
     }
 
     /// Bytes of one buffer.
@@ -82,13 +102,16 @@ impl Buffers {
 
     /// Buffers the kernel can use now.
     pub(crate) fn free(&self) -> u32 {
-        u32::from(self.mask) + 1 - self.lent.get()
+        self.used.get() - self.lent.get()
     }
 
     /// Notes that a completion brought buffer `id`.
     pub(crate) fn take(&self, id: u16) {
         assert!(id <= self.mask, "the kernel picks from the buffers it was given");
         self.lent.set(self.lent.get() + 1);
+        if self.free() < self.used.get() / 4 {
+            self.grow(1);
+        }
     }
 
     /// The first `length` bytes of a buffer that is ours.
@@ -173,31 +196,55 @@ impl Unread {
     }
 }
 
-/// Zeroed, page-aligned memory.
+/// Zeroed, page-aligned memory, straight from the kernel: a page costs nothing before it is written
+/// to. An allocator would write zeros to all of it.
 struct Block {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
 }
 
 impl Block {
-    /// The pages are written to, so that they are there from the start: the kernel uses the buffers
-    /// in turn, and would make the first requests wait for each of them.
-    fn allocate(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, PAGE).expect("a page is a power of two");
-        assert!(bytes > 0, "no block is empty");
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        // SAFETY: the block has `bytes` bytes, and nobody else knows it yet.
-        unsafe { start.write_bytes(0, bytes) };
-        Self { start, layout }
+    fn allocate(bytes: usize) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, where the kernel likes, touches no memory of others.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+        match NonNull::new(start.cast()) {
+            Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => Ok(Self { start, bytes }),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the block came from `alloc` with this layout, and `Shared` drops it only
-        // after the ring was closed, so the kernel has no use for it.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        // SAFETY: the mapping has this place and length, and `Shared` drops it only after the ring
+        // was closed, so the kernel has no use for it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gets_more_buffers_when_few_are_left_and_not_before() {
+        let mut ring = Ring::create().unwrap();
+        let buffers = Buffers::register(&ring, &Options::default()).unwrap();
+        for _ in 0..100 {
+            (0..12).for_each(|id| buffers.take(id));
+            (0..12).for_each(|id| buffers.give_back(id));
+        }
+        assert_eq!((buffers.used.get(), buffers.free()), (FIRST, FIRST));
+        for taken in 0..256 {
+            assert!(buffers.free() > 0, "after {taken}");
+            buffers.take(taken);
+            buffers.ran_out();
+        }
+        assert_eq!((buffers.used.get(), buffers.free()), (256, 0));
+        buffers.ran_out();
+        assert_eq!(buffers.free(), 0);
+        ring.close();
     }
 }

@@ -9,6 +9,7 @@ use peregrine_driver::{Counters, Driver, Functions, Options, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::task::unconstrained;
 
+use crate::cpu;
 use crate::listener::UringListener;
 use crate::park;
 use crate::stream::UringStream;
@@ -23,13 +24,20 @@ use crate::worker::Shared;
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};
-/// use peregrine_driver_uring::Uring;
+/// use peregrine_driver_uring::{Uring, probe};
 ///
+/// # fn main() -> std::io::Result<()> {
+/// if let Err(refusal) = probe() {
+///     eprintln!("{refusal}");
+///     return Ok(());
+/// }
 /// let answer = Uring::run(&Options::default(), |driver| async move {
 ///     driver.sleep_until(driver.now()).await;
 ///     42
-/// });
-/// assert!(answer.is_err() || answer.is_ok_and(|answer| answer == 42));
+/// })?;
+/// assert_eq!(answer, 42);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Uring {
@@ -53,7 +61,7 @@ impl Driver for Uring {
         F: Future,
     {
         if let Some(cpu) = options.cpu {
-            pin_to(cpu)?;
+            cpu::pin_to(cpu)?;
         }
         let functions = Functions::default();
         let (started, stopped) = (functions.threads(), functions.threads());
@@ -152,17 +160,4 @@ impl Drop for Running {
         self.shared.shut_down();
         self.shared.tasks.leave();
     }
-}
-
-fn pin_to(cpu: usize) -> io::Result<()> {
-    // SAFETY: a set of CPUs is an array of bits; all zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: the number was checked against the size of the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the pointer and size describe the set, which outlives the call.
-    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

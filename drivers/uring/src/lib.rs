@@ -15,6 +15,8 @@ mod buffers;
 #[cfg(target_os = "linux")]
 mod chunk;
 #[cfg(target_os = "linux")]
+mod cpu;
+#[cfg(target_os = "linux")]
 mod driver;
 #[cfg(target_os = "linux")]
 mod listener;

@@ -1,29 +1,50 @@
-//! Accepting: one multishot operation per listener, and the connections that wait to be taken.
+//! Accepting: one connection for each that is asked for, and none ahead.
+//!
+//! Workers may share a listening socket, and each must get its part of the connections. So nobody
+//! takes more than it asked for, and whoever waits does so *exclusively*, at the end of the kernel's
+//! queue: a new connection wakes the worker that has waited longest, which then waits behind the
+//! others again. One that blocks leaves the queue with the first connection that wakes it, and the
+//! next worker to wake takes that one too.
+//!
+//! The mode of the listening descriptor (`O_NONBLOCK`) belongs to everybody who shares the socket, so
+//! that it is left as it is. There is a way to accept for each mode.
 
-use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::{opcode, types};
 use peregrine_driver::{Listener, Socket};
-use socket2::SockRef;
+use socket2::{SockFilter, SockRef};
 
 use crate::operation::{Kind, Token};
 use crate::stream::UringStream;
 use crate::task::Waiter;
 use crate::worker::Shared;
 
-/// Connections accepted and not yet taken. When there are as many, accepting ends until all are
-/// taken. The kernel accepts all of its backlog at once, so that the backlog's length comes on top;
-/// the rest waits there.
-const ACCEPT_AHEAD_MAX: usize = 256;
-
-/// Connections that may be older than `TCP_NODELAY` on their listening socket, and so did not
-/// inherit it: as many as the longest backlog that systems are set to.
+/// Connections that may be older than the options of their listening socket, and so did not inherit
+/// them: as many as the longest backlog that systems are set to.
 const ELDERS_MAX: u32 = 65_536;
+
+/// Tasks polled in a turn for each connection that is taken in the next one: see [`Shared::share`].
+const POLLS_PER_CONNECTION: usize = 8;
+
+/// Bytes that the kernel takes of a connection beyond those it can send. Progress of a send is seen
+/// by what the kernel takes, and a peer that does not read costs no more than this.
+const UNSENT_BYTES_MAX: u32 = 64 * 1024;
+
+/// Lets TCP segments pass unless they begin a connection: SYN without ACK. A listening socket's
+/// filter sees each segment from its TCP header on; the flags are in byte 13.
+const REFUSE_SYN: [SockFilter; 5] = [
+    SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
+    SockFilter::new((libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16, 0, 0, 0x12),
+    SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, 0x02),
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+];
 
 /// Accepts connections through the ring.
 pub struct UringListener {
@@ -40,8 +61,11 @@ pub(crate) struct Listening {
     closing: bool,
     /// Operations that did not complete.
     in_flight: u8,
-    ready: VecDeque<OwnedFd>,
-    /// Accepted connections that still get `TCP_NODELAY` one by one.
+    /// Connections that may be taken from the kernel before waiting for one again.
+    due: usize,
+    /// A connection that came when nobody waited for it any more.
+    ready: Option<OwnedFd>,
+    /// Accepted connections that still get the listening socket's options one by one.
     elders: u32,
     failed: Option<i32>,
     waiter: Waiter,
@@ -49,39 +73,65 @@ pub(crate) struct Listening {
 
 /// | from | to | when |
 /// |---|---|---|
-/// | Idle | Armed | `accept` finds nothing ready |
-/// | Armed | Ending | too many wait, or the listener is dropped |
-/// | Armed, Ending | Idle | the final completion came |
+/// | Idle | Armed | somebody waits in `accept` |
+/// | Armed | Ending | nobody does any more |
+/// | Armed, Ending | Idle | the completion came |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accepting {
     Idle,
-    Armed,
+    /// With what is armed: [`Kind::Accept`] or [`Kind::Connection`].
+    Armed(Kind),
     Ending,
 }
 
 impl Listening {
-    fn descriptor(&self) -> types::Fd {
-        types::Fd(match &self.socket {
-            Socket::Tcp(listener) => listener.as_raw_fd(),
-            Socket::Unix(listener) => listener.as_raw_fd(),
-        })
+    fn socket(&self) -> SockRef<'_> {
+        match &self.socket {
+            Socket::Tcp(listener) => SockRef::from(listener),
+            Socket::Unix(listener) => SockRef::from(listener),
+        }
     }
+
+    /// Takes a connection that waits in the kernel. Never blocks.
+    fn take(&mut self) -> io::Result<OwnedFd> {
+        // Whoever shares the socket may change its mode at any time.
+        if !self.socket().nonblocking()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        match self.socket().accept() {
+            Ok((socket, _name)) => Ok(socket.into()),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::WouldBlock {
+                    self.elders = 0;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn prepare(&mut self, descriptor: &OwnedFd) {
+        if self.elders > 0 {
+            self.elders -= 1;
+            // It fails only if the peer is gone, which shows at the first receive.
+            let _ = set_options(&SockRef::from(descriptor));
+        }
+    }
+}
+
+/// Sets what accepted sockets inherit from a listening one.
+fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)
 }
 
 impl UringListener {
     pub(crate) fn open(shared: &Rc<Shared>, socket: Socket) -> io::Result<Self> {
         let elders = match &socket {
             Socket::Tcp(listener) => {
-                // The kernel completes at once with EAGAIN on descriptors that do not block.
-                listener.set_nonblocking(false)?;
-                // Accepted sockets inherit this, so that it costs no call for each of them.
-                SockRef::from(listener).set_tcp_nodelay(true)?;
+                set_options(&SockRef::from(listener))?;
                 ELDERS_MAX
             }
-            Socket::Unix(listener) => {
-                listener.set_nonblocking(false)?;
-                0
-            }
+            Socket::Unix(_) => 0,
         };
         let generation = shared.next_generation();
         let index = shared.listeners.borrow_mut().insert(Listening {
@@ -90,7 +140,9 @@ impl UringListener {
             accepting: Accepting::Idle,
             closing: false,
             in_flight: 0,
-            ready: VecDeque::new(),
+            // Mostly there is nobody yet, and so no elder either.
+            due: 1,
+            ready: None,
             elders,
             failed: None,
             waiter: Waiter::NONE,
@@ -101,12 +153,13 @@ impl UringListener {
     fn poll_accept(&self, context: &Context<'_>) -> Poll<io::Result<UringStream>> {
         let mut listeners = self.shared.listeners.borrow_mut();
         let listening = &mut listeners[self.index as usize];
-        if let Some(descriptor) = listening.ready.pop_front() {
-            drop(listeners);
-            return Poll::Ready(Ok(UringStream::open(&self.shared, descriptor)));
-        }
-        if let Some(code) = listening.failed.take() {
-            return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
+        match self.shared.next_connection(listening) {
+            Ok(Some(descriptor)) => {
+                drop(listeners);
+                return Poll::Ready(Ok(UringStream::open(&self.shared, descriptor)));
+            }
+            Ok(None) => {}
+            Err(error) => return Poll::Ready(Err(error)),
         }
         if listening.accepting == Accepting::Idle {
             self.shared.arm_accept(self.index, listening)?;
@@ -122,7 +175,18 @@ impl Listener for UringListener {
     type Stream = UringStream;
 
     fn accept(&self) -> impl Future<Output = io::Result<UringStream>> {
-        poll_fn(|context| self.poll_accept(context))
+        Accept { listener: self, waits: false }
+    }
+
+    /// For TCP: the peer's kernel tries again for a while, in vain. A Unix socket cannot be told: its
+    /// peers are refused when the listener is dropped.
+    fn refuse_new(&self) {
+        let listeners = self.shared.listeners.borrow();
+        let listening = &listeners[self.index as usize];
+        if matches!(listening.socket, Socket::Tcp(_)) {
+            // Where the kernel has no filters, new connections are accepted as before.
+            let _ = listening.socket().attach_filter(&REFUSE_SYN);
+        }
     }
 }
 
@@ -132,62 +196,135 @@ impl Drop for UringListener {
     }
 }
 
+/// The future of [`UringListener::accept`].
+struct Accept<'listener> {
+    listener: &'listener UringListener,
+    waits: bool,
+}
+
+impl Future for Accept<'_> {
+    type Output = io::Result<UringStream>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let accepted = self.listener.poll_accept(context);
+        self.waits = accepted.is_pending();
+        accepted
+    }
+}
+
+impl Drop for Accept<'_> {
+    /// A connection is for those who ask for one: another worker may have room for it.
+    fn drop(&mut self) {
+        if self.waits {
+            let shared = &self.listener.shared;
+            let mut listeners = shared.listeners.borrow_mut();
+            shared.end_accept(self.listener.index, &mut listeners[self.listener.index as usize]);
+        }
+    }
+}
+
 impl Shared {
+    /// What is there to be taken now.
+    fn next_connection(&self, listening: &mut Listening) -> io::Result<Option<OwnedFd>> {
+        if let Some(descriptor) = listening.ready.take() {
+            return Ok(Some(descriptor));
+        }
+        if let Some(code) = listening.failed.take() {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        if listening.due == 0 || self.ending.get() {
+            return Ok(None);
+        }
+        listening.due -= 1;
+        match listening.take() {
+            Ok(descriptor) => {
+                self.accepted.set(self.accepted.get() + 1);
+                listening.prepare(&descriptor);
+                Ok(Some(descriptor))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                listening.due = 0;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn arm_accept(&self, index: u32, listening: &mut Listening) -> io::Result<()> {
-        let entry =
-            opcode::AcceptMulti::new(listening.descriptor()).flags(libc::SOCK_CLOEXEC).build();
-        // SAFETY: a multishot accept names no memory.
-        unsafe { self.submit(entry, Token::new(Kind::Accept, listening.generation, index)) }?;
-        listening.accepting = Accepting::Armed;
+        let descriptor = types::Fd(listening.socket().as_raw_fd());
+        let (kind, entry) = if listening.socket().nonblocking()? {
+            let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
+            (Kind::Connection, opcode::PollAdd::new(descriptor, events).build())
+        } else {
+            // The ring waits exclusively by itself. With O_NONBLOCK it would not wait at all.
+            let accept =
+                opcode::Accept::new(descriptor, std::ptr::null_mut(), std::ptr::null_mut());
+            (Kind::Accept, accept.flags(libc::SOCK_CLOEXEC).build())
+        };
+        // SAFETY: neither names any memory; the accept is told to write no address.
+        unsafe { self.submit(entry, Token::new(kind, listening.generation, index)) }?;
+        listening.accepting = Accepting::Armed(kind);
         listening.in_flight += 1;
         Ok(())
     }
 
-    /// Asks the kernel to end the accept. When it cannot even be asked, the next completion asks
-    /// again.
+    /// Asks the kernel to end what is armed.
     fn end_accept(&self, index: u32, listening: &mut Listening) {
-        let target = Token::new(Kind::Accept, listening.generation, index);
+        let Accepting::Armed(kind) = listening.accepting else { return };
+        let target = Token::new(kind, listening.generation, index);
         if self.cancel(target, Kind::CancelAccept).is_ok() {
             listening.accepting = Accepting::Ending;
             listening.in_flight += 1;
         }
     }
 
-    pub(crate) fn on_accept(&self, token: Token, result: i32, ended: bool) {
+    /// A connection waits to be taken.
+    pub(crate) fn on_connection(&self, token: Token, result: i32) {
+        self.accept_ended(token, |listening| match result {
+            0.. => listening.due = self.share(),
+            _ if result == -libc::ECANCELED => {}
+            _ => listening.failed = Some(-result),
+        });
+    }
+
+    /// The ring has taken a connection.
+    pub(crate) fn on_accept(&self, token: Token, result: i32) {
         let descriptor = (result >= 0).then(|| {
             // SAFETY: the kernel made this descriptor for this completion; nobody else knows it.
             unsafe { OwnedFd::from_raw_fd(result) }
         });
+        self.accept_ended(token, |listening| match descriptor {
+            Some(_abandoned) if listening.closing => {}
+            Some(descriptor) => {
+                self.accepted.set(self.accepted.get() + 1);
+                listening.prepare(&descriptor);
+                listening.ready = Some(descriptor);
+            }
+            // The second tells that somebody has changed the mode of the descriptor.
+            None if matches!(-result, libc::ECANCELED | libc::EAGAIN) => {}
+            None => listening.failed = Some(-result),
+        });
+    }
+
+    fn accept_ended(&self, token: Token, note: impl FnOnce(&mut Listening)) {
         let waiter;
         {
             let mut listeners = self.listeners.borrow_mut();
             let Some(listening) = current(&mut listeners, token) else { return };
-            if ended {
-                listening.accepting = Accepting::Idle;
-                listening.in_flight -= 1;
-            }
-            match descriptor {
-                Some(_abandoned) if listening.closing => {}
-                Some(descriptor) => {
-                    self.accepted.set(self.accepted.get() + 1);
-                    if listening.elders > 0 {
-                        listening.elders -= 1;
-                        // It fails only if the peer is gone, which shows at the first receive.
-                        let _ = SockRef::from(&descriptor).set_tcp_nodelay(true);
-                    }
-                    listening.ready.push_back(descriptor);
-                }
-                None if result == -libc::ECANCELED => {}
-                None => listening.failed = Some(-result),
-            }
-            let full = listening.ready.len() >= ACCEPT_AHEAD_MAX;
-            if listening.accepting == Accepting::Armed && (full || listening.closing) {
-                self.end_accept(token.index, listening);
-            }
+            listening.accepting = Accepting::Idle;
+            listening.in_flight -= 1;
+            note(listening);
             waiter = std::mem::take(&mut listening.waiter);
             free_when_done(&mut listeners, token.index);
         }
         waiter.wake(&self.tasks);
+    }
+
+    /// How many connections to take before waiting behind the other workers again: one, and more
+    /// where turns are long, since it would take many of them to empty the backlog. Whoever is idle
+    /// has taken what it wants by then.
+    fn share(&self) -> usize {
+        1 + self.tasks.polls() / POLLS_PER_CONNECTION
     }
 
     pub(crate) fn on_accept_cancelled(&self, token: Token) {
@@ -198,19 +335,16 @@ impl Shared {
     }
 
     fn close_listener(&self, index: u32) {
-        let waiter;
+        let foreign;
         {
             let mut listeners = self.listeners.borrow_mut();
             let listening = &mut listeners[index as usize];
             listening.closing = true;
-            listening.ready.clear();
-            waiter = std::mem::take(&mut listening.waiter);
-            if listening.accepting == Accepting::Armed {
-                self.end_accept(index, listening);
-            }
+            foreign = (listening.ready.take(), std::mem::take(&mut listening.waiter));
+            self.end_accept(index, listening);
             free_when_done(&mut listeners, index);
         }
-        drop(waiter);
+        drop(foreign);
     }
 }
 
@@ -238,8 +372,15 @@ mod tests {
     use crate::Uring;
 
     #[test]
-    fn small_writes_are_not_delayed_on_any_accepted_connection() {
+    fn every_accepted_connection_has_the_options_of_its_listener() {
+        for is_blocking in [true, false] {
+            options_are_set_with(is_blocking);
+        }
+    }
+
+    fn options_are_set_with(is_blocking: bool) {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(!is_blocking).unwrap();
         let address = socket.local_addr().unwrap();
         let _older = TcpStream::connect(address).unwrap();
         Uring::run(&Options::default(), |driver| async move {
@@ -249,6 +390,7 @@ mod tests {
                 let streams = stream.shared.streams.borrow();
                 let socket = SockRef::from(&streams[stream.index as usize].descriptor);
                 assert!(socket.tcp_nodelay().unwrap(), "connection {accepted}");
+                assert_eq!(socket.tcp_notsent_lowat().unwrap(), super::UNSENT_BYTES_MAX);
                 drop(streams);
                 // The later ones inherit it.
                 stream.shared.listeners.borrow_mut()[0].elders = 0;

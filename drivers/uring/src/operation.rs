@@ -24,9 +24,9 @@ pub(crate) struct Token {
 pub(crate) enum Kind {
     /// Watches the descriptor through which other threads wake the worker.
     Wake = 0,
-    /// Accepts connections for a listener.
+    /// Accepts a connection for a listener.
     Accept = 1,
-    /// Ends a listener's accept.
+    /// Ends what a listener waits with.
     CancelAccept = 2,
     /// Receives for a connection.
     Receive = 3,
@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     CancelAll = 6,
     /// Ends a sleep in the ring.
     Timeout = 7,
+    /// Tells a listener that there is a connection to accept.
+    Connection = 8,
 }
 
 /// Generations are kept in 24 bits.
@@ -66,6 +68,7 @@ impl Token {
             5 => Kind::CancelStream,
             6 => Kind::CancelAll,
             7 => Kind::Timeout,
+            8 => Kind::Connection,
             _ => return None,
         };
         let generation = (data >> 32) as u32 & GENERATION_MASK;
@@ -126,6 +129,7 @@ mod tests {
             Kind::CancelStream,
             Kind::CancelAll,
             Kind::Timeout,
+            Kind::Connection,
         ] {
             let token = Token::new(kind, 0x0012_3456, u32::MAX - 1);
             assert_eq!(Token::from_user_data(token.to_user_data()), Some(token));

@@ -5,6 +5,9 @@
 //! awake, the thread sleeps in tokio, which learns of completions through an event descriptor
 //! registered with the ring. While the ring is busy, tokio gets its turn every few turns.
 //!
+//! A sleep in the ring is short, since tokio is deaf meanwhile. A worker that has had nothing to do
+//! for the length of one sleeps in tokio, where it hears everything, and for as long as it likes.
+//!
 //! A task wakes another of the same runtime without a system call. What the thread blocks on is
 //! woken by one, so that only the future that `run` was called with lives there.
 
@@ -31,6 +34,8 @@ const TURNS_PER_YIELD: u32 = 8;
 /// The longest sleep in the ring. Tokio gets a turn after it, so that what the driver was not told
 /// of (a timer without a hold, a task spawned on the runtime by another thread) is late, not lost.
 const RING_SLEEP_MAX: Duration = Duration::from_millis(100);
+/// The longest that tokio's timer is set to. There are times that are too far for it.
+const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs `main`, and the worker's tasks beside it; what the thread blocks on. To be called within the
 /// runtime.
@@ -79,6 +84,42 @@ struct Loop {
     turns: u32,
     /// Tokio's tasks when this was polled.
     tokio_tasks: usize,
+    pace: Pace,
+}
+
+/// How much the worker has to do, and with it where it sleeps if it has the choice.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Busy | Fading | a sleep in the ring has lasted to its end since the worker began to be busy |
+/// | Fading | Busy | tasks had something to do |
+/// | Fading | Quiet | one more sleep has lasted to its end |
+/// | Quiet | Busy | tasks had something to do, and then again soon |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    Busy,
+    Fading,
+    /// With the time at which tasks had something to do last.
+    Quiet(Duration),
+}
+
+impl Pace {
+    /// After tasks had something to do.
+    fn active(self, now: Duration) -> Self {
+        match self {
+            Self::Quiet(last) if now.saturating_sub(last) >= RING_SLEEP_MAX => Self::Quiet(now),
+            Self::Quiet(_) | Self::Busy | Self::Fading => Self::Busy,
+        }
+    }
+
+    /// After a sleep has lasted to its end.
+    fn slept(self, now: Duration) -> Self {
+        match self {
+            Self::Busy => Self::Fading,
+            Self::Fading => Self::Quiet(now),
+            Self::Quiet(last) => Self::Quiet(last),
+        }
+    }
 }
 
 /// What sleeping in tokio needs. Made at the start: a worker that is out of descriptors must be able
@@ -104,7 +145,7 @@ impl Loop {
     fn new(shared: Rc<Shared>, spin: Duration) -> io::Result<Self> {
         let metrics = Handle::current().metrics();
         let parking = Parking::new(&shared)?;
-        Ok(Self { shared, metrics, spin, parking, turns: 0, tokio_tasks: 0 })
+        Ok(Self { shared, metrics, spin, parking, turns: 0, tokio_tasks: 0, pace: Pace::Busy })
     }
 
     /// Ready when the ring failed.
@@ -124,6 +165,9 @@ impl Loop {
             self.shared.dispatch();
             self.shared.between_batches()?;
             self.shared.tasks.run_ready();
+            if self.shared.tasks.polls() > 0 {
+                self.pace = self.pace.active(self.shared.clock.now());
+            }
             self.turns += 1;
             match self.enter()? {
                 Next::Turn => {}
@@ -170,7 +214,12 @@ impl Loop {
             return Ok(next);
         }
         shared.relieve_starved();
-        if tokio_alive || shared.tasks.is_main_due() {
+        let has_slept = shared.take_sleep_ended();
+        if has_slept {
+            self.pace = self.pace.slept(shared.clock.now());
+        }
+        let is_quiet = matches!(self.pace, Pace::Quiet(_));
+        if tokio_alive || shared.tasks.is_main_due() || is_quiet {
             let mut ring = shared.ring.borrow_mut();
             ring.enter(Wait::No)?;
             let is_idle = matches!(next, Next::Turn) && !ring.has_work();
@@ -180,19 +229,19 @@ impl Loop {
             return Ok(Next::Turn);
         }
         self.turns = 0;
+        if has_slept {
+            return Ok(Next::Yield);
+        }
         if shared.tasks.remote().fall_asleep(Sleeping::InRing) {
             let limit = shared.limit_sleep(RING_SLEEP_MAX)?;
             shared.ring.borrow_mut().enter(Wait::Completion(limit))?;
             shared.tasks.remote().awake();
         }
-        if shared.take_sleep_ended() {
-            return Ok(Next::Yield);
-        }
         Ok(Next::Turn)
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
-        let deadline = self.shared.wheel.borrow().next_deadline()?;
+        let deadline = self.shared.timers.borrow().next_deadline()?;
         // The tasks of this turn may have taken long.
         self.shared.clock.turn(true);
         Some(deadline.saturating_sub(self.shared.clock.now()))
@@ -263,14 +312,15 @@ impl Parking {
                 return Ok(false);
             }
         }
-        let Some(deadline) = shared.wheel.borrow().next_deadline() else { return Ok(true) };
+        let Some(deadline) = shared.timers.borrow().next_deadline() else { return Ok(true) };
         // A timer that fires too early wakes once for nothing, which is cheaper than to move it
         // at each turn.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
             shared.clock.turn(true);
-            let rest = deadline.saturating_sub(shared.clock.now());
+            let now = shared.clock.now();
+            let rest = deadline.saturating_sub(now).min(TIMER_MAX);
             self.timer.as_mut().reset(Instant::now() + rest);
-            self.timer_at = Some(deadline);
+            self.timer_at = Some(now + rest);
         }
         Ok(self.poll_timer(context).is_pending())
     }

@@ -17,9 +17,9 @@ impl Features {
     #[must_use]
     pub fn used(&self) -> &'static [&'static str] {
         &[
-            "multishot accept",
             "multishot receive",
             "a ring of provided buffers",
+            "accept",
             "send",
             "cancel",
             "multishot poll",
@@ -227,19 +227,20 @@ mod linux {
         }
 
         fn accept_and_receive(&mut self) -> Result<(), Refusal> {
-            const ACCEPT_STEP: &str = "multishot accept";
+            const ACCEPT_STEP: &str = "accept";
+            const CONNECTION_STEP: &str = "exclusive poll";
             const RECEIVE_STEP: &str = "multishot receive";
             const SEND_STEP: &str = "send";
             let (listener, client) = connection().map_err(|error| failed("connecting", error))?;
             let target = types::Fd(listener.as_raw_fd());
-            self.submit(opcode::AcceptMulti::new(target).build(), ACCEPT)?;
-            let (descriptor, flags) = self.expect(ACCEPT, ACCEPT_STEP)?;
+            let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
+            self.submit(opcode::PollAdd::new(target, events).build(), POLL)?;
+            self.expect(POLL, CONNECTION_STEP)?;
+            let nowhere = (std::ptr::null_mut(), std::ptr::null_mut());
+            self.submit(opcode::Accept::new(target, nowhere.0, nowhere.1).build(), ACCEPT)?;
+            let (descriptor, _) = self.expect(ACCEPT, ACCEPT_STEP)?;
             // SAFETY: the kernel made this descriptor for this completion.
             let server = unsafe { OwnedFd::from_raw_fd(descriptor) };
-            if !cqueue::more(flags) {
-                return Err(Refusal::TooOld(ACCEPT_STEP));
-            }
-            self.cancel(ACCEPT)?;
 
             let target = types::Fd(client.as_raw_fd());
             self.submit(opcode::RecvMulti::new(target, GROUP).build(), RECEIVE)?;
@@ -281,8 +282,7 @@ mod linux {
             };
             match self.wait(name, STEP)?.result() {
                 code if code == -libc::ECANCELED => Ok(()),
-                // It ended by itself, and says why: a multishot accept does so when there is no
-                // descriptor for the next connection.
+                // It ended by itself, and says why.
                 code @ ..0 if is_gone => Err(failed(STEP, io::Error::from_raw_os_error(-code))),
                 _ => Err(Refusal::TooOld(STEP)),
             }
@@ -369,7 +369,7 @@ mod tests {
         let ran = crate::Uring::run(&peregrine_driver::Options::default(), |_| async {});
         match (&probed, ran) {
             (Ok(features), Ok(())) => {
-                assert!(features.to_string().starts_with("multishot accept, "));
+                assert!(features.to_string().starts_with("multishot receive, "));
             }
             (Err(refusal), Err(_)) => assert!(refusal.to_string().contains(". ")),
             (probed, ran) => panic!("{probed:?} does not agree with {ran:?}"),

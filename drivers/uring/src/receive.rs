@@ -251,6 +251,7 @@ impl Shared {
             code if code < 0 => Receiving::Idle,
             libc::ENOBUFS => {
                 self.buffers_exhausted.set(self.buffers_exhausted.get() + 1);
+                self.buffers.ran_out();
                 if unread == 0 {
                     self.starved.borrow_mut().push_back((token.index, token.generation));
                     Receiving::Starved

@@ -1,7 +1,9 @@
-//! Sending: one operation at a time for a connection, continued until everything is out.
+//! Sending: at once as far as the kernel takes it, the rest by one operation of the ring at a time.
 //!
-//! What is to be sent while a send is in the kernel queues behind it. A send that went well wakes
-//! nobody but who waits for the end of all of them; its memory goes to the worker's next send.
+//! Most sends fit into the socket's buffer. A plain call has then done everything when it returns:
+//! there is no completion to wait for, nobody to wake, and the memory is free again. Only what the
+//! kernel does not take goes to the ring, which sends it when the peer has read. What is to be sent
+//! meanwhile queues behind it.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -10,7 +12,7 @@ use io_uring::opcode;
 use socket2::SockRef;
 
 use crate::operation::{Kind, Sending, Token};
-use crate::stream::{Connection, Outgoing, UringStream, current, operation_ended};
+use crate::stream::{Connection, End, Outgoing, UringStream, current, operation_ended};
 use crate::task::Waiter;
 use crate::worker::Shared;
 
@@ -23,26 +25,24 @@ impl UringStream {
         let mut streams = self.shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
         let outgoing = &mut connection.outgoing;
-        if outgoing.failed == 0 && outgoing.finishes() {
-            outgoing.failed = libc::EPIPE;
-        }
-        if outgoing.failed != 0 {
+        if outgoing.failed != 0 || outgoing.end != End::Open {
+            outgoing.is_overrun |= outgoing.end != End::Open;
             out.clear();
-            return;
-        }
-        let bytes = std::mem::replace(out, self.shared.spare.take());
-        if outgoing.busy {
-            outgoing.later.get_or_insert_default().queue.push_back(bytes);
+        } else if outgoing.busy {
+            let bytes = std::mem::replace(out, self.shared.spare.take());
+            outgoing.later.get_or_insert_default().push_back(bytes);
         } else {
-            outgoing.current = Sending::new(bytes);
-            self.shared.start_send(self.index, connection);
+            self.shared.send_now(self.index, connection, out);
+            let waiters = connection.take_waiters_of_failure();
+            drop(streams);
+            waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
         }
     }
 
     pub(crate) fn poll_all_sent(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut streams = self.shared.streams.borrow_mut();
         let outgoing = &mut streams[self.index as usize].outgoing;
-        if !outgoing.busy {
+        if !outgoing.busy || outgoing.is_overrun {
             return Poll::Ready(outgoing.result());
         }
         let old = outgoing.waiter.register(context, &self.shared.tasks);
@@ -55,32 +55,79 @@ impl UringStream {
     pub(crate) fn begin_finish(&self) {
         let mut streams = self.shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
-        if connection.outgoing.busy {
-            connection.outgoing.later.get_or_insert_default().finish = true;
-        } else {
-            shut_down_sending(connection);
+        if connection.outgoing.end == End::Open {
+            connection.outgoing.end = End::Asked;
+            if !connection.outgoing.busy {
+                connection.shut_down_sending();
+            }
         }
     }
 }
 
 impl Outgoing {
-    /// Will our side end, or has it?
-    fn finishes(&self) -> bool {
-        self.is_finished || self.later.as_ref().is_some_and(|later| later.finish)
-    }
-
-    fn take_current(&mut self) -> Sending {
-        std::mem::take(&mut self.current)
-    }
-
     fn result(&self) -> io::Result<()> {
-        if self.failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(self.failed)) }
+        match self.failed {
+            0 if self.is_overrun => Err(io::ErrorKind::BrokenPipe.into()),
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+}
+
+impl Connection {
+    /// Sends the end of our side. A direct call: the ring would hand it to another thread.
+    fn shut_down_sending(&mut self) {
+        if self.outgoing.failed != 0 {
+            return;
+        }
+        self.outgoing.end = End::Sent;
+        let socket = SockRef::from(&self.descriptor);
+        if let Err(error) = socket.shutdown(std::net::Shutdown::Write) {
+            self.outgoing.failed = error.raw_os_error().unwrap_or(libc::EPIPE);
+        }
+    }
+
+    /// Both directions learn that the connection broke.
+    fn take_waiters_of_failure(&mut self) -> [Waiter; 2] {
+        if self.outgoing.failed == 0 {
+            return [Waiter::NONE, Waiter::NONE];
+        }
+        [std::mem::take(&mut self.outgoing.waiter), std::mem::take(&mut self.receive_waiter)]
     }
 }
 
 impl Shared {
-    /// Gives the rest of the current bytes to the kernel, or ends the send if nothing is left or
-    /// it cannot go on.
+    /// Sends what the kernel takes at once, and gives the rest to the ring.
+    fn send_now(&self, index: u32, connection: &mut Connection, out: &mut Vec<u8>) {
+        let outgoing = &mut connection.outgoing;
+        if self.ending.get() {
+            outgoing.failed = libc::ENOTCONN;
+            out.clear();
+            return;
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let taken = match SockRef::from(&connection.descriptor).send_with_flags(out, flags) {
+            Ok(taken) => taken,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM) => 0,
+                code => {
+                    outgoing.failed = code.unwrap_or(libc::EPIPE);
+                    out.clear();
+                    return;
+                }
+            },
+        };
+        outgoing.taken += taken as u64;
+        if taken == out.len() {
+            out.clear();
+            return;
+        }
+        outgoing.current = Sending::new(std::mem::replace(out, self.spare.take()));
+        outgoing.current.advance(taken);
+        self.start_send(index, connection);
+    }
+
+    /// Gives the rest of the current bytes to the ring, or ends sending if it takes nothing.
     fn start_send(&self, index: u32, connection: &mut Connection) {
         let rest = connection.outgoing.current.rest();
         let entry = opcode::Send::new(connection.target(), rest.as_ptr(), rest.len() as u32)
@@ -100,7 +147,7 @@ impl Shared {
     }
 
     pub(crate) fn on_send(&self, token: Token, result: i32) {
-        let mut waiters = [Waiter::NONE, Waiter::NONE];
+        let mut waiters;
         {
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = current(&mut streams, token) else { return };
@@ -111,27 +158,25 @@ impl Shared {
             }
             connection.in_flight -= 1;
             let outgoing = &mut connection.outgoing;
-            outgoing.taken += u64::try_from(result).unwrap_or(0);
             let is_whole = match result {
-                1.. => outgoing.current.advance(result as usize),
+                1.. => {
+                    outgoing.taken += u64::from(result.unsigned_abs());
+                    outgoing.current.advance(result as usize)
+                }
                 _ if result == -libc::EINTR || result == -libc::EAGAIN => false,
                 // A stream socket that takes nothing of something is as good as broken.
                 0 => outgoing.fail(libc::EPIPE),
                 _ => outgoing.fail(-result),
             };
-            if !is_whole {
-                self.start_send(token.index, connection);
+            if is_whole {
+                self.spare.keep(std::mem::take(&mut outgoing.current).into_empty());
+                self.go_on(token.index, connection);
             } else {
-                self.spare.keep(outgoing.take_current().into_empty());
-                if outgoing.later.is_some() {
-                    self.go_on(token.index, connection);
-                }
+                self.start_send(token.index, connection);
             }
-            if !connection.outgoing.busy {
+            waiters = connection.take_waiters_of_failure();
+            if !connection.outgoing.busy && connection.outgoing.failed == 0 {
                 waiters[0] = std::mem::take(&mut connection.outgoing.waiter);
-                if connection.outgoing.failed != 0 {
-                    waiters[1] = std::mem::take(&mut connection.receive_waiter);
-                }
             }
         }
         waiters.into_iter().for_each(|waiter| waiter.wake(&self.tasks));
@@ -139,18 +184,17 @@ impl Shared {
 
     /// Begins what waited for a send to end.
     fn go_on(&self, index: u32, connection: &mut Connection) {
-        let Some(later) = connection.outgoing.later.as_mut() else { return };
-        if connection.outgoing.failed == 0
-            && let Some(next) = later.queue.pop_front()
+        let outgoing = &mut connection.outgoing;
+        if outgoing.failed == 0
+            && let Some(next) = outgoing.later.as_mut().and_then(|later| later.pop_front())
         {
-            connection.outgoing.current = Sending::new(next);
+            outgoing.current = Sending::new(next);
             self.start_send(index, connection);
             return;
         }
-        let finish = later.finish;
-        connection.outgoing.later = None;
-        if finish {
-            shut_down_sending(connection);
+        outgoing.later = None;
+        if outgoing.end == End::Asked {
+            connection.shut_down_sending();
         }
     }
 }
@@ -159,17 +203,5 @@ impl Outgoing {
     fn fail(&mut self, code: i32) -> bool {
         self.failed = code;
         true
-    }
-}
-
-/// Sends the end of our side. A direct call: the ring would hand it to another thread.
-fn shut_down_sending(connection: &mut Connection) {
-    if connection.outgoing.failed != 0 {
-        return;
-    }
-    connection.outgoing.is_finished = true;
-    let socket = SockRef::from(&connection.descriptor);
-    if let Err(error) = socket.shutdown(std::net::Shutdown::Write) {
-        connection.outgoing.failed = error.raw_os_error().unwrap_or(libc::EPIPE);
     }
 }

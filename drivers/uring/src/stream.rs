@@ -52,22 +52,26 @@ pub(crate) struct Outgoing {
     pub(crate) current: Sending,
     /// Bytes that the kernel took.
     pub(crate) taken: u64,
-    /// The error number that ended sending, or 0. Nothing is sent after an error.
+    /// The error number that broke the connection, or 0. Nothing is sent after an error.
     pub(crate) failed: i32,
     /// `current` is in the kernel.
     pub(crate) busy: bool,
-    /// Our side has ended.
-    pub(crate) is_finished: bool,
+    pub(crate) end: End,
+    /// Bytes were given after the end, and dropped.
+    pub(crate) is_overrun: bool,
     pub(crate) waiter: Waiter,
     /// What waits for the send in the kernel, where anything does.
-    pub(crate) later: Option<Box<Later>>,
+    #[expect(clippy::box_collection, reason = "few connections ever need it")]
+    pub(crate) later: Option<Box<VecDeque<Vec<u8>>>>,
 }
 
-/// Work that waits for the send in the kernel.
-#[derive(Default)]
-pub(crate) struct Later {
-    pub(crate) queue: VecDeque<Vec<u8>>,
-    pub(crate) finish: bool,
+/// How far our side has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Open,
+    /// It ends when everything before is sent.
+    Asked,
+    Sent,
 }
 
 /// Memory of sends that are over, for the next ones.
@@ -110,7 +114,8 @@ impl UringStream {
                 taken: 0,
                 failed: 0,
                 busy: false,
-                is_finished: false,
+                end: End::Open,
+                is_overrun: false,
                 waiter: Waiter::NONE,
                 later: None,
             },

@@ -62,6 +62,7 @@ pub(crate) struct Tasks {
     remote: Arc<Remote>,
     slots: RefCell<Slab<Slot>>,
     ready: RefCell<VecDeque<u32>>,
+    polls: Cell<usize>,
     main_waker: Waker,
     /// The future that `run` was called with is to be polled.
     main_due: Cell<bool>,
@@ -130,6 +131,7 @@ impl Tasks {
             remote,
             slots: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
             ready: RefCell::default(),
+            polls: Cell::new(0),
             main_waker,
             main_due: Cell::new(true),
             thread: RefCell::default(),
@@ -243,10 +245,17 @@ impl Tasks {
 
     /// Polls what is ready, and what becomes ready by that, within limits.
     pub(crate) fn run_ready(&self) {
-        for _ in 0..POLLS_PER_TURN {
+        self.polls.set(0);
+        for polls in 1..=POLLS_PER_TURN {
             let Some(index) = self.ready.borrow_mut().pop_front() else { return };
             self.poll_task(index);
+            self.polls.set(polls);
         }
+    }
+
+    /// Tasks polled in the last turn.
+    pub(crate) fn polls(&self) -> usize {
+        self.polls.get()
     }
 
     fn poll_task(&self, index: u32) {

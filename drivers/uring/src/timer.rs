@@ -1,16 +1,15 @@
-//! Time: the worker's cached clock, and a wheel of timers with constant cost to set and to clear.
+//! Time: the worker's cached clock, and who sleeps until when.
 //!
-//! Servers set a timer for each request and clear nearly all of them, so clearing must take the
-//! entry away at once; a heap that forgets lazily would keep millions of dead ones.
+//! A sorted map is enough: whoever has a deadline for each connection, as servers have, keeps those
+//! in a structure of its own and sleeps until the next one.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-use slab::Slab;
 
 use crate::task::Waiter;
 use crate::worker::Shared;
@@ -63,177 +62,44 @@ impl Clock {
     }
 }
 
-const LEVELS: usize = 6;
-const SLOTS: usize = 64;
-/// The list of entries that are due and not yet told so.
-const DUE: u16 = (LEVELS * SLOTS) as u16;
-/// Not in any list: the sleeper was told.
-const TOLD: u16 = DUE + 1;
-const NONE: u32 = u32::MAX;
-/// Longer sleeps (two years) are cut; sleepers look at the clock and sleep again.
-const TICKS_MAX: u64 = (1 << (6 * LEVELS)) - 1;
-
-/// A hierarchical wheel: level `n` has 64 slots of `64^n` ticks of one millisecond each.
-pub(crate) struct Wheel {
-    /// Ticks that are dealt with.
-    elapsed: u64,
-    heads: Box<[u32; LEVELS * SLOTS + 1]>,
-    occupied: [u64; LEVELS],
-    entries: Slab<Entry>,
+/// Those who sleep, the first to wake first.
+#[derive(Default)]
+pub(crate) struct Timers {
+    sleepers: BTreeMap<Key, Waiter>,
+    /// Tells apart those who sleep until the same time.
+    next_number: u64,
 }
 
-struct Entry {
-    tick: u64,
-    waiter: Waiter,
-    next: u32,
-    previous: u32,
-    list: u16,
-}
+/// When a sleeper is to be woken, and its number.
+type Key = (Duration, u64);
 
-/// The tick at which a sleeper until `at` may be told: never early.
-fn tick_at(at: Duration) -> u64 {
-    u64::try_from(at.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// The ticks that are over at `now`.
-fn tick_of(now: Duration) -> u64 {
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl Wheel {
-    pub(crate) fn new() -> Self {
-        Self {
-            elapsed: 0,
-            heads: Box::new([NONE; LEVELS * SLOTS + 1]),
-            occupied: [0; LEVELS],
-            entries: Slab::new(),
-        }
-    }
-
-    fn insert(&mut self, at: Duration, waiter: Waiter) -> u32 {
-        let tick = tick_at(at).min(self.elapsed.saturating_add(TICKS_MAX));
-        let entry = Entry { tick, waiter, next: NONE, previous: NONE, list: TOLD };
-        let key = self.entries.insert(entry) as u32;
-        self.link(key);
-        key
-    }
-
-    fn remove(&mut self, key: u32) -> Waiter {
-        self.unlink(key);
-        self.entries.remove(key as usize).waiter
+impl Timers {
+    fn new_key(&mut self, at: Duration) -> Key {
+        self.next_number += 1;
+        (at, self.next_number)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.sleepers.is_empty()
     }
 
-    /// When to look again, as a time of the clock; earlier than needed for far timers.
+    /// When to look again, as a time of the clock.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        if self.heads[usize::from(DUE)] != NONE {
-            return Some(Duration::ZERO);
-        }
-        self.next_slot().map(|(_, deadline)| Duration::from_millis(deadline))
+        self.sleepers.first_key_value().map(|(key, _)| key.0)
     }
 
     /// The waiter of one sleeper that is due at `now`. Call until there is none.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
-        loop {
-            let due = self.heads[usize::from(DUE)];
-            if due != NONE {
-                self.unlink(due);
-                return Some(std::mem::take(&mut self.entries[due as usize].waiter));
-            }
-            match self.next_slot() {
-                Some((list, deadline)) if deadline <= tick_of(now) => {
-                    self.elapsed = deadline;
-                    self.cascade(list);
-                }
-                _ => {
-                    self.elapsed = self.elapsed.max(tick_of(now));
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// The first slot with entries, and the tick at which its span begins.
-    fn next_slot(&self) -> Option<(u16, u64)> {
-        for level in 0..LEVELS {
-            if self.occupied[level] == 0 {
-                continue;
-            }
-            let shift = 6 * level;
-            let current = (self.elapsed >> shift) & 63;
-            let ahead = self.occupied[level].rotate_right(current as u32).trailing_zeros();
-            let slot = (current + u64::from(ahead)) & 63;
-            let span = 1u64 << (shift + 6);
-            let mut deadline = (self.elapsed & !(span - 1)) + (slot << shift);
-            if deadline <= self.elapsed {
-                // Only the top level wraps: what lies behind belongs to its next revolution.
-                deadline += span;
-            }
-            return Some(((level * SLOTS) as u16 + slot as u16, deadline));
-        }
-        None
-    }
-
-    /// Moves the entries of a slot that was reached to lower levels, or to those that are due.
-    fn cascade(&mut self, list: u16) {
-        let mut key = self.heads[usize::from(list)];
-        self.heads[usize::from(list)] = NONE;
-        self.occupied[usize::from(list) / SLOTS] &= !(1 << (usize::from(list) % SLOTS));
-        while key != NONE {
-            let next = self.entries[key as usize].next;
-            self.link(key);
-            key = next;
-        }
-    }
-
-    /// Puts an entry that is in no list where its tick belongs.
-    fn link(&mut self, key: u32) {
-        let tick = self.entries[key as usize].tick;
-        let list = if tick <= self.elapsed {
-            DUE
-        } else {
-            let distance = (self.elapsed ^ tick) | 63;
-            let level = ((63 - distance.leading_zeros() as usize) / 6).min(LEVELS - 1);
-            let slot = ((tick >> (6 * level)) & 63) as usize;
-            self.occupied[level] |= 1 << slot;
-            (level * SLOTS + slot) as u16
-        };
-        let head = std::mem::replace(&mut self.heads[usize::from(list)], key);
-        if head != NONE {
-            self.entries[head as usize].previous = key;
-        }
-        let entry = &mut self.entries[key as usize];
-        (entry.list, entry.next, entry.previous) = (list, head, NONE);
-    }
-
-    fn unlink(&mut self, key: u32) {
-        let Entry { next, previous, list, .. } = self.entries[key as usize];
-        if list == TOLD {
-            return;
-        }
-        self.entries[key as usize].list = TOLD;
-        if next != NONE {
-            self.entries[next as usize].previous = previous;
-        }
-        if previous != NONE {
-            self.entries[previous as usize].next = next;
-            return;
-        }
-        self.heads[usize::from(list)] = next;
-        if next == NONE && list != DUE {
-            self.occupied[usize::from(list) / SLOTS] &= !(1 << (usize::from(list) % SLOTS));
-        }
+        let first = self.sleepers.first_entry().filter(|first| first.key().0 <= now);
+        first.map(|due| due.remove())
     }
 }
 
-/// The future of `sleep_until`. It takes an entry of the wheel at its first poll.
+/// The future of `sleep_until`. It takes an entry at its first poll.
 pub(crate) struct Sleep {
     shared: Rc<Shared>,
     at: Duration,
-    key: Option<u32>,
+    key: Option<Key>,
 }
 
 impl Sleep {
@@ -249,31 +115,17 @@ impl Future for Sleep {
         if self.shared.clock.now() >= self.at {
             return Poll::Ready(());
         }
-        let old;
+        let (key, old);
         {
-            let mut wheel = self.shared.wheel.borrow_mut();
-            if wheel.is_empty() {
-                // Nobody has turned it while it was empty.
-                wheel.elapsed = wheel.elapsed.max(tick_of(self.shared.clock.now()));
-            }
-            if let Some(key) = self.key {
-                if wheel.entries[key as usize].list != TOLD {
-                    let waiter = &mut wheel.entries[key as usize].waiter;
-                    old = waiter.register(context, &self.shared.tasks);
-                    drop(wheel);
-                    drop(old);
-                    return Poll::Pending;
-                }
-                // Told, and yet it is not time: the sleep was longer than the wheel.
-                wheel.remove(key);
-            }
-            let mut waiter = Waiter::NONE;
-            waiter.register(context, &self.shared.tasks);
-            let key = wheel.insert(self.at, waiter);
-            drop(wheel);
-            self.key = Some(key);
+            let mut timers = self.shared.timers.borrow_mut();
+            key = self.key.unwrap_or_else(|| timers.new_key(self.at));
+            let waiter = timers.sleepers.entry(key).or_default();
+            old = waiter.register(context, &self.shared.tasks);
         }
-        self.shared.tasks.disturb();
+        drop(old);
+        if self.key.replace(key).is_none() {
+            self.shared.tasks.disturb();
+        }
         Poll::Pending
     }
 }
@@ -281,7 +133,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let waiter = self.shared.wheel.borrow_mut().remove(key);
+            let waiter = self.shared.timers.borrow_mut().sleepers.remove(&key);
             drop(waiter);
         }
     }
@@ -291,70 +143,23 @@ impl Drop for Sleep {
 mod tests {
     use super::*;
 
-    fn told(wheel: &mut Wheel, at_ms: u64) -> usize {
-        let mut count = 0;
-        while wheel.expire(Duration::from_millis(at_ms)).is_some() {
-            count += 1;
-        }
-        count
-    }
-
     #[test]
-    fn the_wheel_agrees_with_a_sorted_list() {
-        let mut wheel = Wheel::new();
-        let mut expected: Vec<u64> = Vec::new();
-        let mut state = 0x2545_f491_4f6c_dd1du64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        let mut keys = Vec::new();
-        let mut now = 0u64;
-        for _ in 0..20_000 {
-            match random() % 4 {
-                0 | 1 => {
-                    let range = [3, 70, 5_000, 400_000, 30_000_000][(random() % 5) as usize];
-                    let at = now + random() % range;
-                    let key = wheel.insert(Duration::from_millis(at), Waiter::NONE);
-                    keys.push((key, at));
-                    expected.push(at);
-                }
-                2 if !keys.is_empty() => {
-                    let (key, at) = keys.swap_remove(random() as usize % keys.len());
-                    wheel.remove(key);
-                    expected.swap_remove(expected.iter().position(|&x| x == at).unwrap());
-                }
-                _ => {
-                    let next = wheel.next_deadline();
-                    let first = expected.iter().min().copied();
-                    assert_eq!(next.is_some(), first.is_some());
-                    if let (Some(next), Some(first)) = (next, first) {
-                        assert!(next <= Duration::from_millis(first), "never look too late");
-                    }
-                    now += random() % [2, 100, 100_000][(random() % 3) as usize];
-                    let due = expected.iter().filter(|&&at| at <= now).count();
-                    assert_eq!(told(&mut wheel, now), due);
-                    expected.retain(|&at| at > now);
-                    keys.retain(|&(key, at)| {
-                        if at <= now {
-                            assert_eq!(wheel.entries[key as usize].list, TOLD);
-                            wheel.remove(key);
-                        }
-                        at > now
-                    });
-                }
+    fn sleepers_are_told_in_order_and_never_early() {
+        let mut timers = Timers::default();
+        for micros in [30, 10, 20, 10] {
+            let key = timers.new_key(Duration::from_micros(micros));
+            timers.sleepers.insert(key, Waiter::NONE);
+        }
+        let mut told = |now| {
+            let mut count = 0;
+            while timers.expire(Duration::from_micros(now)).is_some() {
+                count += 1;
             }
-        }
-        assert_eq!(wheel.entries.len(), expected.len());
-    }
-
-    #[test]
-    fn a_fraction_of_a_millisecond_is_never_early() {
-        let mut wheel = Wheel::new();
-        wheel.insert(Duration::from_micros(1_001), Waiter::NONE);
-        assert_eq!(told(&mut wheel, 1), 0);
-        assert_eq!(told(&mut wheel, 2), 1);
+            (count, timers.next_deadline().map(|next| next.as_micros()))
+        };
+        assert_eq!(told(9), (0, Some(10)));
+        assert_eq!(told(10), (2, Some(20)));
+        assert_eq!(told(29), (1, Some(30)));
+        assert_eq!(told(1_000), (1, None));
     }
 }

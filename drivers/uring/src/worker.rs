@@ -18,7 +18,7 @@ use crate::operation::{GENERATION_MASK, Kind, Token};
 use crate::ring::{Ring, Wait};
 use crate::stream::{Connection, Spare};
 use crate::task::Tasks;
-use crate::timer::{Clock, Wheel};
+use crate::timer::{Clock, Timers};
 
 /// Connections that the tables keep room for. Memory that was never written to costs nothing, while
 /// tables that move as they grow leave as much unused as they use.
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) streams: RefCell<Slab<Connection>>,
     pub(crate) spare: Spare,
     pub(crate) listeners: RefCell<Slab<Listening>>,
-    pub(crate) wheel: RefCell<Wheel>,
+    pub(crate) timers: RefCell<Timers>,
     pub(crate) clock: Clock,
     pub(crate) tasks: Rc<Tasks>,
     pub(crate) holds: Cell<usize>,
@@ -73,7 +73,7 @@ impl Shared {
             streams: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
             spare: Spare::default(),
             listeners: RefCell::default(),
-            wheel: RefCell::new(Wheel::new()),
+            timers: RefCell::default(),
             clock: Clock::start(),
             tasks,
             holds: Cell::new(0),
@@ -159,7 +159,8 @@ impl Shared {
         }
         match token.kind {
             Kind::Wake => self.wake_armed.set(!ended),
-            Kind::Accept => self.on_accept(token, result, ended),
+            Kind::Accept => self.on_accept(token, result),
+            Kind::Connection => self.on_connection(token, result),
             Kind::CancelAccept => self.on_accept_cancelled(token),
             Kind::Receive => self.on_receive(token, result, flags),
             Kind::Send => self.on_send(token, result),
@@ -182,12 +183,12 @@ impl Shared {
     }
 
     fn expire_timers(&self) {
-        if self.wheel.borrow().is_empty() {
+        if self.timers.borrow().is_empty() {
             return;
         }
         let now = self.clock.now();
         loop {
-            let due = self.wheel.borrow_mut().expire(now);
+            let due = self.timers.borrow_mut().expire(now);
             match due {
                 Some(waiter) => waiter.wake(&self.tasks),
                 None => return,
@@ -201,7 +202,7 @@ impl Shared {
     /// One timeout stays in the ring for many sleeps; a time limit of each wait would make the
     /// kernel set and clear a timer each time.
     pub(crate) fn limit_sleep(&self, longest: Duration) -> io::Result<Option<Duration>> {
-        let timer = self.wheel.borrow().next_deadline();
+        let timer = self.timers.borrow().next_deadline();
         if let (Some(end), None) = (self.sleep_until.get(), timer) {
             debug_assert!(end <= self.clock.now() + longest, "timeouts are set with `longest`");
             return Ok(None);

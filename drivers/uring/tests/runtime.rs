@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use common::{PATIENCE, echo, join, pause, tcp, until, worker};
+use common::{PATIENCE, echo, join, pause, send, tcp, until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::Uring;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -277,7 +277,7 @@ fn handlers_do_not_share_one_budget_of_tokio() {
 async fn receive_without_a_pause() {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..10_000 {
-        send(&sender, number).expect("the receiver is there");
+        sender.send(number).expect("the receiver is there");
     }
     // With the budget of one task this would be Pending after 128 messages.
     for expected in 0..10_000 {
@@ -404,9 +404,83 @@ fn handles_that_outlive_their_worker_fail_softly() {
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(matches!(Box::pin(stream.recv()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
     let sent = Box::pin(send(&stream, vec![1])).as_mut().poll(&mut context);
-    assert!(matches!(sent, Poll::Ready((Err(_), _))));
+    assert!(matches!(sent, Poll::Ready(Err(_))));
     assert!(matches!(Box::pin(listener.accept()).as_mut().poll(&mut context), Poll::Ready(Err(_))));
     join(client);
+}
+
+/// How often the calling thread went to sleep.
+fn sleeps_of_this_thread() -> u64 {
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").expect("a thread has a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("sleeps are counted")
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_does_nothing() {
+    let (socket, address) = tcp();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let client = thread::spawn(move || std::net::TcpStream::connect(address).unwrap());
+        let stream = listener.accept().await.unwrap();
+        tokio::select! {
+            biased;
+            _ = stream.recv() => panic!("nothing was sent"),
+            _ = listener.accept() => panic!("nobody else connected"),
+            () = pause(&driver, 400) => {}
+        }
+        let before = (sleeps_of_this_thread(), driver.counters().enters);
+        pause(&driver, 2_000).await;
+        let after = (sleeps_of_this_thread(), driver.counters().enters);
+        let (sleeps, enters) = (after.0 - before.0, after.1 - before.1);
+        assert!(sleeps <= 6, "{sleeps} sleeps in two seconds of quiet");
+        assert!(enters <= 6, "{enters} enters in two seconds of quiet");
+        join(client);
+    }));
+}
+
+#[test]
+fn a_worker_that_has_long_been_idle_hears_everybody() {
+    let (socket, address) = tcp();
+    join(worker(Options::default(), move |driver: Uring| async move {
+        let listener = driver.listen(socket).unwrap();
+        let handle = tokio::runtime::Handle::current();
+        for round in 0..3 {
+            pause(&driver, 300).await;
+            // Another thread's wake, a task of tokio from elsewhere, one of its timers, a connection.
+            wakes_from_elsewhere(1).await;
+            let (handle, (told, hears)) = (handle.clone(), oneshot::channel());
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(300));
+                handle.spawn(async move { told.send(()).unwrap() });
+            });
+            hears.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let client = thread::spawn(move || {
+                use std::io::{Read, Write};
+                thread::sleep(Duration::from_millis(300));
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                client.write_all(&[round]).unwrap();
+                client.read_exact(&mut [0]).unwrap();
+            });
+            echo(listener.accept().await.unwrap()).await;
+            join(client);
+        }
+    }));
+}
+
+#[test]
+fn a_sleep_that_never_ends_may_be_begun() {
+    join(worker(Options::default(), |driver: Uring| async move {
+        for hold in [false, true] {
+            let _hold = hold.then(|| driver.hold());
+            tokio::select! {
+                () = driver.sleep_until(Duration::MAX) => panic!("time goes on"),
+                () = wakes_from_elsewhere(2) => {}
+            }
+        }
+    }));
 }
 
 #[test]

@@ -314,6 +314,24 @@ pub fn a_shared_listener_stays_as_it_was<D: Driver<Socket = Socket>>(kernel: &Ke
     });
 }
 
+/// Whoever has no room does not ask, and then holds no descriptors of connections.
+pub fn connections_wait_in_the_backlog_until_they_are_asked_for<D: Driver<Socket = Socket>>(
+    kernel: &Kernel<D>,
+) {
+    kernel.check(async |driver: D| {
+        let (listener, place) = kernel.listen(&driver);
+        let mut peers: Vec<_> = (0..3).map(|_| kernel.connect(&driver, &place)).collect();
+        let mut streams = vec![accept(&listener).await, accept(&listener).await];
+        peers.extend((0..60).map(|_| kernel.connect(&driver, &place)));
+        pause(&driver, A_WHILE).await;
+        assert_eq!(driver.counters().accepted, 2);
+        for _ in 2..63 {
+            streams.push(accept(&listener).await);
+        }
+        assert_eq!(driver.counters().accepted, 63);
+    });
+}
+
 /// A worker that ends waits for functions on blocking threads as long as it was told to.
 pub fn blocking_functions_are_outlasted<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
     let asked = Arc::new(Mutex::new(Vec::new()));

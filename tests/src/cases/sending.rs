@@ -211,6 +211,28 @@ pub fn a_dropped_stream_closes_the_connection(harness: &impl Harness) {
     });
 }
 
+/// What is given after the end is lost alone: what was given before, and the end, still get through.
+pub fn bytes_after_the_end_disturb_nothing_before_it(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let mut message = pattern(7, harness.large());
+        stream.send(&mut message.clone());
+        let mut more = pattern(8, harness.large().min(30_000));
+        message.extend_from_slice(&more);
+        stream.send(&mut more);
+        stream.finish();
+        stream.send(&mut b"too late".to_vec());
+        assert!(stream.sent().await.is_err());
+        let all = peer.recv_all().await.expect("an orderly end");
+        assert!(all == message, "{} of {} bytes, or others", all.len(), message.len());
+        let reply = async {
+            peer.send(b"reply".to_vec()).await.expect("this direction is open");
+            peer.half_close().await.expect("this direction is open");
+        };
+        assert_eq!(both(reply, receive_all(&stream)).await.1, b"reply");
+    });
+}
+
 /// Sending ends with `finish`; receiving does not.
 pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
     harness.check(async |driver| {

@@ -49,22 +49,33 @@ pub(crate) fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
 }
 
 /// Sends back what comes, until the end of input.
-pub(crate) async fn echo(stream: impl Stream) {
+pub(crate) async fn echo(stream: UringStream) {
     let mut out = Vec::new();
     loop {
         let Ok(chunk) = stream.recv().await else { return };
         if chunk.is_empty() {
-            let _ = stream.finish().await;
+            let _ = finish(&stream).await;
             return;
         }
         out.extend_from_slice(&chunk);
         drop(chunk);
-        let (result, empty) = stream.send(out).await;
-        if result.is_err() {
+        stream.send(&mut out);
+        if stream.sent().await.is_err() {
             return;
         }
-        out = empty;
     }
+}
+
+/// Sends `bytes`, and waits until the kernel has them.
+pub(crate) async fn send(stream: &UringStream, mut bytes: Vec<u8>) -> std::io::Result<()> {
+    stream.send(&mut bytes);
+    stream.sent().await
+}
+
+/// Ends our side, and waits until that is done.
+pub(crate) async fn finish(stream: &UringStream) -> std::io::Result<()> {
+    stream.finish();
+    stream.sent().await
 }
 
 /// Accepts and echoes `count` connections. The result counts those that are over.
