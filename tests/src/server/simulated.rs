@@ -3,7 +3,7 @@
 use crate::server::bench::{Bench, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
-use peregrine_driver_sim::{Client, Faults, Network, Sim};
+use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
 use peregrine_server::{Door, Observed, Order, Report};
 use peregrine_tls::Tls;
 use std::cell::Cell;
@@ -37,6 +37,7 @@ impl SimulatedBenches {
         for seed in self.seeds.clone() {
             // The first seed is the calm one: what fails there has nothing to do with faults.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
+            let faults = Faults { sockets: sockets(seed), ..faults };
             let network = Network::new(seed, faults);
             let in_flight = network
                 .run(&Options::default(), async |driver| {
@@ -52,6 +53,13 @@ impl SimulatedBenches {
             assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
         }
     }
+}
+
+/// Half of the seeds have buffers as sockets do, from tiny to large.
+fn sockets(seed: u64) -> Option<Sockets> {
+    let sizes = [1, 20, 500, 4_096, 65_536];
+    let size = sizes[usize::try_from(seed / 2).expect("seeds are small") % sizes.len()];
+    (seed % 2 == 1).then(|| Sockets::of(size))
 }
 
 /// One simulated network with its run.
