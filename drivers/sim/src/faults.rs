@@ -71,9 +71,11 @@ impl Sockets {
     /// [`progress`](peregrine_driver::Stream::progress) moves again.
     #[must_use]
     pub fn lump_bytes_max(&self) -> usize {
-        let all = self.send_bytes_max.div_ceil(3);
-        let unsent = self.unsent_bytes_max.min(self.send_bytes_max).div_ceil(2);
-        self.window_lump_bytes.min(self.receive_bytes_max) + all.max(unsent)
+        let unsent_max = self.unsent_bytes_max.min(self.send_bytes_max);
+        // What flies is in the send buffer as well; where both are less, it is never full.
+        let is_ever_full = unsent_max + self.receive_bytes_max >= self.send_bytes_max;
+        let all = if is_ever_full { self.send_bytes_max.div_ceil(3) } else { 0 };
+        self.window_lump_bytes.min(self.receive_bytes_max) + all.max(unsent_max.div_ceil(2))
     }
 }
 

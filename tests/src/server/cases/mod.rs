@@ -1,9 +1,15 @@
 //! What a server promises, a function for each promise. A function's name is its claim.
 
 pub mod bodies;
+pub mod buffers;
+pub mod drain;
+pub mod endings;
 pub mod handlers;
 pub mod kernel;
 pub mod limits;
+pub mod promised;
+pub mod quiet;
+pub mod rates;
 pub mod requests;
 pub mod responses;
 pub mod secure;
