@@ -91,7 +91,7 @@ macro_rules! server {
             limits::a_long_target_is_a_414,
             limits::a_large_head_is_a_431,
             limits::accepting_goes_on_after_errors,
-            shutdown::idle_connections_are_closed_at_once,
+            shutdown::idle_connections_are_closed,
             shutdown::requests_in_progress_are_finished,
             shutdown::streams_in_progress_are_finished,
             shutdown::uploads_in_progress_are_finished,

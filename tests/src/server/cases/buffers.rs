@@ -1,6 +1,6 @@
 //! Nobody who waits keeps anything from the others: receive buffers, turns, the order to end.
 
-use super::{begin, begin_with, limits};
+use super::{begin, begin_with, limits, promises};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
@@ -39,7 +39,7 @@ pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
 /// Peers that do not take their answer keep no receive buffer with the requests behind it.
 pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { rate_window: TOO_LATE, limits: limits(), ..Promises::default() };
+    let promises = Promises { rate_window: TOO_LATE, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let mut deaf = Vec::new();
     let length = if bench.is_virtual() { 200_000 } else { 8_000_000 };

@@ -1,6 +1,6 @@
 //! Drains that no client notices.
 
-use super::{begin, begin_with, limits};
+use super::{begin, begin_with, promises};
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
@@ -36,7 +36,7 @@ pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
 /// For as long as it was told, a server that drains goes on accepting, and says that it ends.
 pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
-    let promises = Promises { lame_duck: time, limits: limits(), ..Promises::default() };
+    let promises = Promises { lame_duck: time, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let start = bench.now();
     server.shut_down();
@@ -101,8 +101,7 @@ async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, ta
 /// In rounds of 32 clients that keep their connection and 32 that do not, no drain fails a request.
 pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
     for _ in 0..3 {
-        let promises =
-            Promises { lame_duck: Duration::from_secs(1), limits: limits(), ..Promises::default() };
+        let promises = Promises { lame_duck: Duration::from_secs(1), ..promises() };
         let (server, _) = begin_with(bench, promises.limits());
         let tally = Rc::new(Tally::default());
         for number in 0..64 {

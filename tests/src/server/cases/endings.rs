@@ -1,6 +1,6 @@
 //! Connections that end after an answer: they say so before, and the answer arrives.
 
-use super::{begin, begin_with, limits};
+use super::{begin, begin_with, limits, promises};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
@@ -141,7 +141,7 @@ pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
 /// A peer that sends the rest of its body slowly gets the answer when it has sent it.
 pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { linger: Duration::from_secs(1), ..Promises::default() };
+    let promises = Promises { linger: Duration::from_secs(1), ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
@@ -159,7 +159,7 @@ pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
 /// A peer that does not go on is waited for no longer than promised.
 pub async fn a_peer_that_does_not_go_on_is_left<B: Bench>(bench: &B) {
     bench.calm();
-    let promises = Promises { linger: Duration::from_secs(1), ..Promises::default() };
+    let promises = Promises { linger: Duration::from_secs(1), ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin");

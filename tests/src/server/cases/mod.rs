@@ -19,17 +19,19 @@ pub mod upgrades;
 
 use crate::server::app::Shared;
 use crate::server::bench::Bench;
+use crate::server::promises::Promises;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Limits that let nothing happen by itself within a case.
+/// Promises that let nothing happen by itself within a case.
+fn promises() -> Promises {
+    let shutdown_timeout = Duration::from_secs(20);
+    Promises { limits: Limits { shutdown_timeout, ..Limits::default() }, ..Promises::default() }
+}
+
+/// The settings of a server that keeps them.
 fn limits() -> Limits {
-    Limits {
-        linger_timeout: Duration::from_secs(5),
-        shutdown_timeout: Duration::from_secs(20),
-        body_grace: Duration::from_secs(30),
-        ..Limits::default()
-    }
+    promises().limits()
 }
 
 /// A server with the application of all cases.

@@ -1,6 +1,6 @@
 //! What handlers were promised, whatever becomes of their connection, and what their panics may do.
 
-use super::{begin, begin_with, limits};
+use super::{begin, begin_with, limits, promises};
 use crate::server::app::{Shared, pattern};
 use crate::server::bench::{Bench, PATIENCE, Served};
 use crate::server::peer::Peer;
@@ -72,7 +72,7 @@ pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B)
 pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBench) {
     bench.calm_with(Sockets::of(5_000));
     let window = Duration::from_secs(5);
-    let promises = Promises { rate_window: window, limits: limits(), ..Promises::default() };
+    let promises = Promises { rate_window: window, ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.get("/large/30000");
@@ -168,7 +168,7 @@ fn upgrade_to(path: &str) -> String {
 pub async fn an_upgraded_connection_that_is_silent_ends<B: Bench>(bench: &B) {
     bench.calm();
     let idle = Duration::from_secs(1);
-    let promises = Promises { upgrade_idle: Some(idle), limits: limits(), ..Promises::default() };
+    let promises = Promises { upgrade_idle: Some(idle), ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade"));

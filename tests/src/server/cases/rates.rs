@@ -77,7 +77,6 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
         peer.get(&format!("/large/{length}"));
         let piece = usize::try_from(rate / 4).expect("it is small");
         let reply = peer.reply_slowly(bench, piece, Duration::from_millis(250)).await;
-        eprintln!("at {rate}: {:?}", bench.now());
         assert!(reply.body == pattern(length), "at {rate}/s: {} bytes", reply.body.len());
     }
     server.shut_down();
