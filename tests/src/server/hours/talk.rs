@@ -7,6 +7,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// More than all buffers hold together.
+const READ_BYTES_MAX: usize = 10 << 20;
+
 /// What a peer heard.
 pub(super) enum Heard {
     /// A whole response.
@@ -206,14 +209,16 @@ impl Talk {
         }
     }
 
-    /// Nothing is left but a reset.
+    /// Nothing is left but a reset, behind what the buffers held.
     pub(super) async fn expect_reset(&mut self) {
-        loop {
-            match self.client.recv_at_most(usize::MAX).await {
-                Ok(bytes) if bytes.is_empty() => break self.fault("an end that looks orderly"),
-                Ok(_) => {}
-                Err(_) => break,
+        let mut left = READ_BYTES_MAX;
+        while left > 0 {
+            match self.client.recv_at_most(left).await {
+                Ok(bytes) if bytes.is_empty() => return self.fault("an end that looks orderly"),
+                Ok(bytes) => left -= bytes.len(),
+                Err(_) => return,
             }
         }
+        self.fault("it is still served");
     }
 }
