@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use peregrine_driver::Options;
-use peregrine_driver_sim::{Client, Faults, Network, Port, Sim};
+use peregrine_driver_sim::{Client, Faults, Network, Port, Sim, Sockets};
 
 use crate::harness::{Harness, Peer};
 
@@ -38,7 +38,9 @@ impl Harness for Simulated {
         for seed in self.seeds.clone() {
             // The first seed is the calm one: what fails there has nothing to do with faults.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
-            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, ..faults };
+            // Half of the seeds have buffers as sockets do, which hold as much together.
+            let sockets = (seed % 2 == 1).then(|| Sockets::of(PIPE_BYTES_MAX / 2));
+            let faults = Faults { pipe_bytes_max: PIPE_BYTES_MAX, sockets, ..faults };
             let network = Network::new(seed, faults);
             network.set_time_max(CASE_MAX);
             network

@@ -8,7 +8,7 @@ use crate::server::{IntoApplication, SocketFiles, url};
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Cut, Door, Limits, Observed, Order, Pulse, Report, Snapshot};
+use peregrine_server::{Cut, Limits, Listen, Observed, Order, Pulse, Report, Snapshot};
 use peregrine_web::BuildError;
 use peregrine_web::application::Application;
 use std::any::Any;
@@ -32,7 +32,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// What one worker's thread is given.
 pub(crate) struct Worker {
     pub(crate) number: usize,
-    pub(crate) doors: Vec<Door<Socket>>,
+    pub(crate) doors: Vec<Listen<Socket>>,
     pub(crate) limits: Limits,
     pub(crate) options: Options,
     pub(crate) choice: Choice,

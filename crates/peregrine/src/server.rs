@@ -6,7 +6,7 @@ use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
 use crate::running::{Manner, Running, Stopped, Worker};
 use peregrine_driver::{Options, Socket};
-use peregrine_server::{Door, Limits};
+use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
 use peregrine_web::middleware::Wrap;
@@ -220,16 +220,17 @@ impl Server {
         }
         let chosen = self.choice.choose()?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
-        let mut plans: Vec<Vec<Door<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
         for (entrance, tls) in self.doors {
+            let is_shared = matches!(entrance, Entrance::Listener(_));
             let bound = match entrance {
                 Entrance::Address(address) => listen::bind(&address, workers)?,
                 Entrance::Listener(listener) => listen::adopt(listener, workers)?,
             };
             let Bound { place, sockets, file } = bound;
             for (plan, socket) in plans.iter_mut().zip(sockets) {
-                plan.push(Door { socket, tls: tls.clone() });
+                plan.push(Listen { socket, tls: tls.clone(), is_shared });
             }
             places.push((place, tls.is_some()));
             files.extend(file);

@@ -27,6 +27,7 @@ pub(crate) async fn run<D: Driver>(
     sessions: Rc<Sessions<D>>,
     listener: impl Listener<Stream = D::Stream>,
     tls: Option<Tls>,
+    is_shared: bool,
 ) {
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
@@ -66,6 +67,9 @@ pub(crate) async fn run<D: Driver>(
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
+    }
+    if is_shared {
+        return;
     }
     listener.refuse_new();
     let cut = worker.wheel.alarm();

@@ -38,6 +38,6 @@ pub use ended::Ended;
 pub use limits::Limits;
 pub use observe::{Observed, Snapshot};
 pub use pulse::{Blocked, Pulse, Watch};
-pub use run::{Door, run};
+pub use run::{Listen, run};
 pub use shutdown::Shutdown;
 pub use worker::{Cut, Order, Report};

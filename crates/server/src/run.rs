@@ -19,11 +19,14 @@ const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
 /// What a worker listens on.
 #[derive(Debug)]
-pub struct Door<S> {
+pub struct Listen<S> {
     /// The bound socket.
     pub socket: S,
     /// Speak TLS on it.
     pub tls: Option<Tls>,
+    /// Others may have the socket, too, and go on with it after this server, as a service manager
+    /// does. It is not closed to new connections when the server drains.
+    pub is_shared: bool,
 }
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
@@ -34,7 +37,7 @@ pub struct Door<S> {
 /// The driver cannot listen on one of the sockets.
 pub async fn run<D: Driver>(
     driver: D,
-    doors: Vec<Door<D::Socket>>,
+    listens: Vec<Listen<D::Socket>>,
     application: Application,
     limits: Limits,
     observed: Rc<Observed>,
@@ -43,9 +46,10 @@ pub async fn run<D: Driver>(
     shutdown::announce(&orders);
     let worker = Rc::new(Worker::new(driver, application, limits, observed));
     let sessions = Rc::new(Sessions::default());
-    for door in doors {
-        let listener = worker.driver.listen(door.socket)?;
-        let accepting = accept::run(Rc::clone(&worker), Rc::clone(&sessions), listener, door.tls);
+    for Listen { socket, tls, is_shared } in listens {
+        let listener = worker.driver.listen(socket)?;
+        let (worker, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
+        let accepting = accept::run(Rc::clone(&worker), sessions, listener, tls, is_shared);
         worker.driver.spawn(accepting);
     }
     worker.driver.spawn(turn_wheel(Rc::clone(&worker)));

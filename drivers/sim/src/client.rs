@@ -41,6 +41,14 @@ impl Client {
         poll_fn(|context| self.link.poll_recv(context, RECEIVE_BYTES_MAX)).await
     }
 
+    /// The same, but at most `bytes_max`: the rest stays in the client's kernel.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn recv_at_most(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        poll_fn(|context| self.link.poll_recv(context, bytes_max.max(1))).await
+    }
+
     /// Everything until the server's end.
     ///
     /// # Errors

@@ -32,6 +32,51 @@ pub struct Faults {
     pub pipe_bytes_max: usize,
     /// Each direction draws its own capacity, often a very small one. Default false.
     pub pipe_varies: bool,
+    /// Connections have buffers as sockets have them, instead of pipes. Default none.
+    pub sockets: Option<Sockets>,
+}
+
+/// The buffers of sockets, which take and give bytes in lumps.
+///
+/// A send buffer that was full takes nothing until a third of it is free. A receive buffer that was
+/// full stays closed to its sender until `window_lump_bytes` of it are free. Bytes leave the send
+/// buffer when they arrive, read or not. A stream that is closed goes on delivering what the kernel
+/// has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sockets {
+    /// Bytes of each send buffer.
+    pub send_bytes_max: usize,
+    /// Bytes that the server's kernel takes beyond what it can send: drivers keep it from taking more
+    /// ([`progress`](peregrine_driver::Stream::progress)). Half of it must be free again then.
+    pub unsent_bytes_max: usize,
+    /// Bytes of each receive buffer.
+    pub receive_bytes_max: usize,
+    /// Bytes of a full receive buffer that must be free before it takes more.
+    pub window_lump_bytes: usize,
+}
+
+impl Sockets {
+    /// Sockets of so many bytes, in each buffer, with the lumps that go with them.
+    #[must_use]
+    pub fn of(bytes: usize) -> Self {
+        Self {
+            send_bytes_max: bytes,
+            unsent_bytes_max: bytes.min(128 * 1024),
+            receive_bytes_max: bytes,
+            window_lump_bytes: bytes.div_ceil(2),
+        }
+    }
+
+    /// How many bytes a reader may have to take before the server's
+    /// [`progress`](peregrine_driver::Stream::progress) moves again.
+    #[must_use]
+    pub fn lump_bytes_max(&self) -> usize {
+        let unsent_max = self.unsent_bytes_max.min(self.send_bytes_max);
+        // What flies is in the send buffer as well; where both are less, it is never full.
+        let is_ever_full = unsent_max + self.receive_bytes_max >= self.send_bytes_max;
+        let all = if is_ever_full { self.send_bytes_max.div_ceil(3) } else { 0 };
+        self.window_lump_bytes.min(self.receive_bytes_max) + all.max(unsent_max.div_ceil(2))
+    }
 }
 
 impl Faults {
@@ -52,6 +97,7 @@ impl Faults {
             timer_late_ms_max: 0,
             pipe_bytes_max: 65_536,
             pipe_varies: false,
+            sockets: None,
         }
     }
 

@@ -15,6 +15,11 @@
 //! way to choose their order. Not covered: threads, real sockets, and `tokio::select!` without
 //! `biased`, whose choice is tokio's own.
 //!
+//! A direction is a pipe that moves byte by byte, or has the buffers of [`Sockets`], which take and
+//! give bytes in lumps. Closing, resetting and refusing are those of TCP: what a kernel has taken is
+//! delivered after the stream is gone, unless it was reset, and a reset takes away what the client
+//! has not read.
+//!
 //! Start with [`Network`], then read `run.rs` (the loop) and `pipe.rs` (one direction).
 #![forbid(unsafe_code)]
 
@@ -33,7 +38,7 @@ mod trace;
 
 pub use client::Client;
 pub use drop_at::DropAt;
-pub use faults::Faults;
+pub use faults::{Faults, Sockets};
 pub use network::{Network, Port};
 pub use run::{Hold, Sim};
 pub use stream::{Chunk, Listener, Stream};

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::network::Network;
-use crate::pipe::{Source, Target};
+use crate::pipe::{Source, Target, take_front};
 use crate::state::{Connection, End, State};
 
 /// One end of a connection, closed when dropped.
@@ -33,11 +33,13 @@ impl Link {
         self.with(|state, id, end| {
             let cut = state.faults.cut_per_mille;
             let random = &mut state.random;
-            let pipe = connection(&mut state.connections, id).pipe(end.other());
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.fault();
+            let pipe = connection.pipe(end.other());
             if !pipe.arrived.is_empty() {
                 let most = pipe.arrived.len().min(bytes_max);
                 let size = if random.chance(cut) { 1 + random.index(most) } else { most };
-                let bytes: Vec<u8> = pipe.arrived.drain(..size).collect();
+                let bytes = take_front(&mut pipe.arrived, size);
                 state.record("receive", [id, u64::try_from(size).unwrap_or(u64::MAX), 0]);
                 state.pump(id, end.other());
                 return Poll::Ready(Ok(bytes));
@@ -48,9 +50,7 @@ impl Link {
                     Poll::Pending
                 }
                 Target::Ended => Poll::Ready(Ok(Vec::new())),
-                Target::Broken | Target::Closed => {
-                    Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
-                }
+                Target::Broken | Target::Closed => Poll::Ready(Err(fault.into())),
             }
         })
     }
@@ -66,10 +66,12 @@ impl Link {
     /// Hands over bytes. They are on their way when the result is reached, see `poll_sent`.
     pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
         self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end);
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.fault();
+            let pipe = connection.pipe(end);
             match pipe.source {
                 Source::Open => {}
-                Source::Broken => return Err(io::ErrorKind::ConnectionReset),
+                Source::Broken => return Err(fault),
                 Source::Ending | Source::Ended => return Err(io::ErrorKind::BrokenPipe),
             }
             pipe.outgoing.extend(bytes);
@@ -83,12 +85,14 @@ impl Link {
     /// Ends when the pipe has taken everything up to `target`.
     pub(crate) fn poll_sent(&self, context: &mut Context<'_>, target: u64) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end);
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.fault();
+            let pipe = connection.pipe(end);
             if pipe.taken >= target {
                 return Poll::Ready(Ok(()));
             }
             if pipe.source == Source::Broken {
-                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                return Poll::Ready(Err(fault.into()));
             }
             pipe.wait_to_send(context.waker());
             Poll::Pending
@@ -98,9 +102,11 @@ impl Link {
     /// Ends when the pipe has taken everything, and the end if one was asked for.
     pub(crate) fn poll_all_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end);
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.fault();
+            let pipe = connection.pipe(end);
             if pipe.source == Source::Broken {
-                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                return Poll::Ready(Err(fault.into()));
             }
             if pipe.taken < pipe.queued || pipe.source == Source::Ending {
                 // The contract remembers the last caller only.
@@ -141,14 +147,16 @@ impl Link {
     pub(crate) fn poll_finish(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
         self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end);
+            let connection = connection(&mut state.connections, id);
+            let fault = connection.fault();
+            let pipe = connection.pipe(end);
             match pipe.source {
                 Source::Open | Source::Ending => {
                     pipe.wait_to_send(context.waker());
                     Poll::Pending
                 }
                 Source::Ended => Poll::Ready(Ok(())),
-                Source::Broken => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                Source::Broken => Poll::Ready(Err(fault.into())),
             }
         })
     }
@@ -161,7 +169,7 @@ impl Link {
     /// Lets nothing that is sent from here on arrive before `duration` has passed.
     pub(crate) fn stall(&self, duration: Duration) {
         self.with(|state, id, end| {
-            let until = state.now + duration;
+            let until = state.now.saturating_add(duration);
             connection(&mut state.connections, id).pipe(end).stall(until);
         });
     }

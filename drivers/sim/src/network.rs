@@ -7,7 +7,7 @@ use std::mem::take;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use peregrine_driver::{Driver, Options};
@@ -22,6 +22,9 @@ use crate::tasks::{Ready, Spawned};
 
 /// Polls after which a doomed task is gone at the latest.
 const DOOMED_POLLS_MAX: u64 = 12;
+
+/// Whatever is to happen later than this never happens: 136 years.
+pub(crate) const FAR: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// A network in memory: a cheap handle, for one thread.
 ///
@@ -41,7 +44,8 @@ const DOOMED_POLLS_MAX: u64 = 12;
 ///                 break stream;
 ///             }
 ///         };
-///         stream.send(b"hello".to_vec()).await.0.unwrap();
+///         stream.send(&mut b"hello".to_vec());
+///         stream.sent().await.unwrap();
 ///     });
 ///     client.recv_all().await.unwrap()
 /// });
@@ -131,7 +135,8 @@ impl Network {
         Port { id }
     }
 
-    /// Connects to `port`. If its listener is gone, the connection is reset.
+    /// Connects to `port`. If its listener is gone, or takes nobody new, everything on the connection
+    /// fails with `ConnectionRefused`, at once or later.
     #[must_use]
     pub fn connect(&self, port: &Port) -> Client {
         self.connect_to(port.id)
@@ -177,8 +182,23 @@ impl Network {
 
     /// Waits until `duration` of virtual time has passed.
     pub async fn sleep(&self, duration: Duration) {
-        let at = self.now() + duration;
+        let at = self.now().saturating_add(duration);
         self.sleep_until(at, Duration::ZERO).await;
+    }
+
+    /// Lets `duration` of virtual time pass while nobody runs, as a function does that blocks its
+    /// thread: what was under way arrives and timers are due, but neither is noticed before.
+    ///
+    /// # Panics
+    /// Nothing runs on the network.
+    pub fn block(&self, duration: Duration) {
+        self.with(|state| {
+            state.record("block", [0, 0, 0]);
+            state.now = state.now.saturating_add(duration);
+        });
+        // The clock has moved when this future begins to wait for others to have seen it.
+        let mut advance = std::pin::pin!(tokio::time::advance(duration));
+        let _ = advance.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
     /// A number below `limit` from the seed, or 0 if `limit` is 0.
@@ -210,6 +230,19 @@ impl Network {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.with(|state| state.connections.len())
+    }
+
+    /// Attempts to connect that were refused so far.
+    #[must_use]
+    pub fn connections_refused(&self) -> u64 {
+        self.with(|state| state.figures.connections_refused)
+    }
+
+    /// Bytes that the server's kernel keeps for connections which the server has closed, because the
+    /// peer's did not acknowledge them.
+    #[must_use]
+    pub fn bytes_of_the_closed(&self) -> usize {
+        self.with(|state| state.bytes_of_the_closed())
     }
 
     /// Chunks that were received and not dropped yet.
@@ -274,7 +307,7 @@ impl Future for Sleep {
         let due = this.at.saturating_add(this.late);
         let (done, _old) = this.network.with(|state| {
             let old = this.entry.take().and_then(|entry| state.cancel(entry));
-            if state.now < due {
+            if state.now < due && due < FAR {
                 this.entry = Some(state.wake_at(due, context.waker().clone()));
             }
             (state.now >= due, old)

@@ -1,6 +1,7 @@
 //! Everything the network knows: ports, connections, and what happens when.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -33,10 +34,23 @@ pub(crate) struct State {
 /// A bound port.
 #[derive(Default)]
 pub(crate) struct PortState {
-    pub(crate) closed: bool,
+    pub(crate) door: PortDoor,
     /// Connections that nobody accepted yet.
     pub(crate) backlog: VecDeque<u64>,
+    /// Attempts to connect that the kernel ignores: they are made again and again.
+    pub(crate) knocking: Vec<u64>,
     pub(crate) acceptor: Option<Waker>,
+}
+
+/// Who may connect to a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PortDoor {
+    #[default]
+    Open,
+    /// Nobody new; those in the backlog are still to be accepted.
+    Refusing,
+    /// Nobody: the listener is gone.
+    Closed,
 }
 
 /// Two ends and two directions.
@@ -45,6 +59,8 @@ pub(crate) struct Connection {
     pipes: [Pipe; 2],
     /// By end: whether someone still holds it.
     held: [bool; 2],
+    /// It never came about.
+    is_refused: bool,
 }
 
 /// One end of a connection.
@@ -79,6 +95,20 @@ impl Connection {
     pub(crate) fn pipe_of(&self, end: End) -> &Pipe {
         &self.pipes[end.index()]
     }
+
+    /// What calls on a broken connection fail with.
+    pub(crate) fn fault(&self) -> io::ErrorKind {
+        if self.is_refused {
+            io::ErrorKind::ConnectionRefused
+        } else {
+            io::ErrorKind::ConnectionReset
+        }
+    }
+
+    /// Bytes that the server's kernel keeps for a connection which the server has closed.
+    fn bytes_of_the_closed(&self) -> usize {
+        if self.held[End::Server.index()] { 0 } else { self.pipe_of(End::Server).unacknowledged() }
+    }
 }
 
 /// Receive buffers that the server may hold at a time.
@@ -98,6 +128,7 @@ pub(crate) struct Figures {
     pub(crate) exhausted: u64,
     pub(crate) panics: u64,
     pub(crate) tasks: u64,
+    pub(crate) connections_refused: u64,
 }
 
 /// When a task is dropped: after this many polls.
@@ -111,6 +142,10 @@ enum Event {
     /// This end's pipe may take more.
     Pump(u64, End),
 }
+
+/// How often an attempt to connect where nobody may connect any more gets no answer, instead of a
+/// refusal.
+const REFUSAL_WAITS_PER_MILLE: u32 = 500;
 
 impl State {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
@@ -183,17 +218,54 @@ impl State {
     pub(crate) fn connect(&mut self, port: u64) -> u64 {
         let id = self.next_id();
         let faults = self.faults.clone();
-        let pipes = [Pipe::new(&faults, &mut self.random), Pipe::new(&faults, &mut self.random)];
-        self.connections.insert(id, Connection { pipes, held: [true, true] });
+        let mut pipe = |end| Pipe::new(&faults, &mut self.random, end);
+        let pipes = [pipe(End::Client), pipe(End::Server)];
+        let connection = Connection { pipes, held: [true, true], is_refused: false };
+        self.connections.insert(id, connection);
         self.record("connect", [port, id, 0]);
+        let waits = self.random.chance(REFUSAL_WAITS_PER_MILLE);
         match self.ports.get_mut(&port) {
-            Some(port) if !port.closed => {
+            Some(port) if port.door == PortDoor::Open => {
                 port.backlog.push_back(id);
                 self.wakes.extend(port.acceptor.take());
             }
-            _ => self.abort(id, End::Server),
+            Some(port) if port.door == PortDoor::Refusing && waits => port.knocking.push(id),
+            _ => self.refuse(id),
         }
         id
+    }
+
+    /// Lets nobody connect to `port` any more, but accepts who waits.
+    pub(crate) fn refuse_new(&mut self, port: u64) {
+        let port = self.ports.get_mut(&port).expect("ports stay for ever");
+        if port.door == PortDoor::Open {
+            port.door = PortDoor::Refusing;
+        }
+    }
+
+    /// The listener of `port` is gone: who waits is turned away.
+    pub(crate) fn close_port(&mut self, port: u64) {
+        let port = self.ports.get_mut(&port).expect("ports stay for ever");
+        port.door = PortDoor::Closed;
+        let knocking = std::mem::take(&mut port.knocking);
+        for id in std::mem::take(&mut port.backlog) {
+            self.abort(id, End::Server);
+        }
+        knocking.into_iter().for_each(|id| self.refuse(id));
+    }
+
+    /// A connection never comes about.
+    fn refuse(&mut self, id: u64) {
+        self.figures.connections_refused += 1;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_refused = true;
+        }
+        self.abort(id, End::Server);
+    }
+
+    /// Bytes that the server's kernel keeps for connections which the server has closed.
+    pub(crate) fn bytes_of_the_closed(&self) -> usize {
+        self.connections.values().map(Connection::bytes_of_the_closed).sum()
     }
 
     /// How long the next piece travels.
@@ -211,13 +283,18 @@ impl State {
             let faults = &self.faults;
             let Some(connection) = self.connections.get_mut(&id) else { return };
             let pipe = connection.pipe(end);
-            if pipe.outgoing.is_empty() {
+            if pipe.take_in() {
+                self.wakes.append(&mut pipe.senders);
+            }
+            if !pipe.is_unsent() {
                 break;
             }
             let cut = self.random.chance(faults.cut_per_mille);
-            let Some(piece) = pipe.take_piece(cut, &mut self.random) else { break };
+            let Some((piece, took)) = pipe.take_piece(cut, &mut self.random) else { break };
+            if took {
+                self.wakes.append(&mut pipe.senders);
+            }
             let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
-            self.wakes.append(&mut pipe.senders);
             if self.random.chance(faults.reset_per_mille) {
                 self.record("lose", [id, bytes, 0]);
                 self.tear(id);
@@ -235,7 +312,7 @@ impl State {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let pipe = connection.pipe(end);
-        if pipe.source == Source::Ending && pipe.outgoing.is_empty() {
+        if pipe.source == Source::Ending && !pipe.is_unsent() {
             let at = pipe.fly_end(now);
             self.wakes.append(&mut pipe.senders);
             self.schedule(at, Event::Land(id, end));
@@ -263,7 +340,10 @@ impl State {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let pipe = connection.pipe(end);
-        let landed = pipe.land(now);
+        // RFC 9112 §9.6: a reset may erase what the client has not read yet. Drivers receive ahead,
+        // and give what they have.
+        let landed = pipe.land(now, end == End::Server);
+        let is_buffered = pipe.is_buffered();
         pipe.check();
         self.wakes.extend(pipe.receiver.take());
         let back = connection.pipe(end.other());
@@ -274,6 +354,10 @@ impl State {
         self.record("land", [id, landed.bytes, u64::from(landed.reset)]);
         if landed.refused {
             self.fly_reset(id, end.other());
+        }
+        if is_buffered {
+            // What arrived makes room in the sender's buffer.
+            self.pump(id, end);
         }
     }
 
@@ -314,10 +398,9 @@ impl State {
     }
 
     /// `end` closes the connection. As with a kernel, data that nobody read turns the orderly end
-    /// into a reset.
+    /// into a reset, and without that what the kernel has taken is delivered, and then the end.
     pub(crate) fn close(&mut self, id: u64, end: End) {
         self.record("close", [id, 0, 0]);
-        let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let unread = connection.pipe(end.other()).close_target();
         let output = connection.pipe(end);
@@ -325,8 +408,8 @@ impl State {
         if unread {
             self.fly_reset(id, end);
         } else if matches!(output.source, Source::Open | Source::Ending) {
-            let at = output.fly_end(now);
-            self.schedule(at, Event::Land(id, end));
+            output.source = Source::Ending;
+            self.pump(id, end);
         }
         self.let_go(id, end);
     }

@@ -61,17 +61,17 @@ impl peregrine_driver::Listener for Listener {
         let link = Link::new(self.network.clone(), id, End::Server);
         Ok(Stream { link, port: self.port, passed_end: Cell::default(), resets: Cell::default() })
     }
+
+    /// Who tries to connect from now on is refused, or waits until the listener is dropped and is
+    /// refused then.
+    fn refuse_new(&self) {
+        self.network.with(|state| state.refuse_new(self.port));
+    }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.network.with(|state| {
-            let port = state.ports.get_mut(&self.port).expect("ports stay for ever");
-            port.closed = true;
-            for id in std::mem::take(&mut port.backlog) {
-                state.abort(id, End::Server);
-            }
-        });
+        self.network.with(|state| state.close_port(self.port));
     }
 }
 
@@ -124,8 +124,9 @@ impl peregrine_driver::Stream for Stream {
     }
 
     fn send(&self, out: &mut Vec<u8>) {
-        let queued = self.link.queue(out);
-        self.passed_end.set(self.passed_end.get() | (queued.is_err() && !out.is_empty()));
+        if !out.is_empty() && self.link.queue(out) == Err(io::ErrorKind::BrokenPipe) {
+            self.passed_end.set(true);
+        }
         out.clear();
     }
 

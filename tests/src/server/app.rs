@@ -49,7 +49,7 @@ impl Counter {
         self.0.load(Ordering::SeqCst)
     }
 
-    fn add(&self, count: usize) {
+    pub(super) fn add(&self, count: usize) {
         self.0.fetch_add(count, Ordering::SeqCst);
     }
 }
@@ -74,14 +74,14 @@ impl Shared {
     }
 
     /// Waits until the case lets it go on, and counts how that ends.
-    async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         let watch = self.begin();
         self.gate.acquire().await.expect("nobody closes the gate").forget();
         watch.finish();
     }
 
     /// Counts a beginning now, and an end later.
-    fn begin(&self) -> Watch {
+    pub(super) fn begin(&self) -> Watch {
         self.started.add(1);
         Watch { shared: self.clone(), finished: false }
     }
@@ -106,13 +106,13 @@ impl Shared {
 }
 
 /// Counts whether it is dropped before its end.
-struct Watch {
+pub(super) struct Watch {
     shared: Shared,
     finished: bool,
 }
 
 impl Watch {
-    fn finish(mut self) {
+    pub(super) fn finish(mut self) {
         self.finished = true;
     }
 }
@@ -143,7 +143,7 @@ fn app(shared: &Shared) -> App {
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
-    uploads(downloads(leavers(tokio_users(app))))
+    super::trouble::troubles(uploads(downloads(leavers(tokio_users(app)))))
 }
 
 async fn wait(State(shared): State<Shared>) -> &'static str {
@@ -388,7 +388,7 @@ where
     }
 }
 
-fn stream<F>(next: F) -> Body
+pub(super) fn stream<F>(next: F) -> Body
 where
     F: FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Unpin + 'static,
 {

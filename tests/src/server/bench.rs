@@ -32,6 +32,11 @@ pub trait Bench {
     /// From now on nothing goes wrong on the way, where that is in our hands.
     fn calm(&self);
 
+    /// The same, and connections from now on have buffers as those of a real machine.
+    fn calm_with_large_buffers(&self) {
+        self.calm();
+    }
+
     /// Does what is written at once arrive at once?
     fn is_calm(&self) -> bool;
 
@@ -40,6 +45,17 @@ pub trait Bench {
 
     /// Accepting fails now and then until [`Bench::calm`], where that is in our hands.
     fn run_out_of_descriptors(&self) {}
+
+    /// Received chunks that the server has not given back, where that can be told.
+    fn chunks_on_loan(&self) -> Option<u32> {
+        None
+    }
+
+    /// Bytes that the kernel keeps for connections that `server` has closed, where that can be told.
+    fn bytes_of_the_closed(&self, server: &Self::Server) -> Option<usize> {
+        let _ = server;
+        None
+    }
 
     /// A size for something large: all of `bytes`, or little where a byte at a time may arrive.
     fn large(&self, bytes: usize) -> usize {
@@ -136,6 +152,12 @@ pub trait Wire {
 
     /// Waits for bytes, for `patience` at the most.
     fn recv(&mut self, patience: Duration) -> impl Future<Output = Got>;
+
+    /// The same, for at most `bytes_max` bytes, where that can be told. The rest stays in the kernel.
+    fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> impl Future<Output = Got> {
+        let _ = bytes_max;
+        self.recv(patience)
+    }
 
     /// Breaks the connection off.
     fn reset(self);

@@ -126,11 +126,31 @@ impl Bench for KernelBench {
         self.folder.is_none()
     }
 
+    /// Linux tells of all TCP connections, with their states.
+    fn bytes_of_the_closed(&self, server: &KernelServer) -> Option<usize> {
+        let Place::Tcp(address) = server.running.places().next()? else { return None };
+        let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+        Some(table.lines().skip(1).filter_map(|line| unsent_when_closed(line, address)).sum())
+    }
+
     fn choose(&self, limit: usize) -> usize {
         let next = self.chance.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.chance.set(next);
         usize::try_from(next >> 8).expect("it has 24 bits").checked_rem(limit).unwrap_or(0)
     }
+}
+
+/// The bytes that were not acknowledged, if this line tells of a connection from `address` whose
+/// program has closed it (`FIN_WAIT1`, `LAST_ACK` and `CLOSING`).
+fn unsent_when_closed(line: &str, address: &SocketAddr) -> Option<usize> {
+    let mut columns = line.split_whitespace().skip(1);
+    let local = columns.next()?;
+    let state = columns.nth(1)?;
+    let queues = columns.next()?;
+    let is_ours = local.ends_with(&format!(":{:04X}", address.port()));
+    let is_closed = matches!(state, "04" | "09" | "0B");
+    let unsent = usize::from_str_radix(queues.split(':').next()?, 16).ok()?;
+    (is_ours && is_closed).then_some(unsent)
 }
 
 /// A server in threads of its own.
@@ -299,9 +319,13 @@ impl Wire for SocketWire {
     }
 
     async fn recv(&mut self, patience: Duration) -> Got {
+        self.recv_at_most(RECEIVE_BYTES_MAX, patience).await
+    }
+
+    async fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> Got {
         let patience = patience.clamp(Duration::from_millis(1), PATIENCE);
         self.socket.set_read_timeout(patience).expect("the time is not zero");
-        let mut bytes = vec![0; RECEIVE_BYTES_MAX];
+        let mut bytes = vec![0; bytes_max];
         // The kernel interrupts calls when a ring of the same process has work for the thread.
         let read = loop {
             match self.socket.read(&mut bytes) {

@@ -10,13 +10,16 @@
 pub mod app;
 pub mod bench;
 pub mod cases;
+pub mod hours;
 mod kernel;
 mod mounted;
 pub mod peer;
+pub mod promises;
 pub mod random;
 pub mod reply;
 pub mod secure;
 mod simulated;
+mod trouble;
 
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
 pub use mounted::{MountedBench, MountedBenches};
@@ -90,7 +93,7 @@ macro_rules! server {
             limits::a_long_target_is_a_414,
             limits::a_large_head_is_a_431,
             limits::accepting_goes_on_after_errors,
-            shutdown::idle_connections_are_closed_at_once,
+            shutdown::idle_connections_are_closed,
             shutdown::requests_in_progress_are_finished,
             shutdown::streams_in_progress_are_finished,
             shutdown::uploads_in_progress_are_finished,
@@ -117,6 +120,39 @@ macro_rules! server {
             secure::plain_http_on_the_tls_port_is_told_so,
             secure::garbage_instead_of_tls_harms_nobody,
             secure::a_handshake_may_be_left,
+            promised::a_handler_that_runs_to_its_end_hears_that_its_body_broke_off,
+            promised::a_route_s_timeout_holds_for_handlers_whose_peer_left,
+            promised::a_fault_of_tls_leaves_a_promised_handler_alone,
+            promised::a_panic_before_there_is_a_future_is_a_500,
+            promised::a_panic_in_a_late_handler_s_destructor_is_still_a_503,
+            promised::a_panic_in_a_stream_s_destructor_loses_no_response,
+            promised::a_panic_in_a_stream_cuts_its_response_only,
+            promised::a_panic_in_a_size_hint_is_a_500,
+            promised::an_upgraded_connection_that_is_silent_ends,
+            promised::an_upgraded_protocol_may_await_the_order,
+            promised::an_upgrade_inside_tls_ends_with_its_peer,
+            endings::an_answer_whose_body_is_not_read_says_that_it_closes,
+            endings::no_connection_ends_without_saying_so,
+            endings::the_last_answer_arrives_although_more_requests_come,
+            endings::an_answer_waits_for_a_peer_that_sends_slowly,
+            endings::a_peer_that_does_not_go_on_is_left,
+            buffers::a_stream_of_empty_pieces_starves_nobody,
+            drain::requests_that_cross_the_order_are_answered,
+            drain::a_lame_duck_accepts_and_answers,
+        );
+    };
+    // What takes much, for few seeds, and on kernels.
+    (@heavy $name:ident, $benches:expr) => {
+        $crate::server!(
+            @tests $name, $benches;
+            rates::a_slow_reader_behind_large_buffers_gets_all_of_a_response,
+            rates::peers_that_do_not_read_leave_nothing_in_the_kernel,
+            endings::the_last_answer_arrives_while_its_body_still_comes,
+            endings::a_413_arrives_after_megabytes,
+            buffers::half_heads_hold_no_buffer_while_they_wait,
+            buffers::peers_that_do_not_read_hold_no_buffer_while_they_wait,
+            buffers::upgrades_that_do_not_read_hold_no_buffer,
+            buffers::a_cut_is_heard_in_an_upload,
         );
     };
     (@tests $name:ident, $benches:expr; $($file:ident :: $case:ident,)*) => {
@@ -134,6 +170,33 @@ macro_rules! server {
     };
 }
 
+/// Tests the server on the simulated network, with what needs virtual time or its own buffers:
+/// `server_simulated!(name, seeds, heavy_seeds)` makes the module `name`.
+#[macro_export]
+macro_rules! server_simulated {
+    ($name:ident, $seeds:expr, $heavy_seeds:expr) => {
+        mod $name {
+            use super::*;
+
+            $crate::server!(all, $crate::server::SimulatedBenches::seeds($seeds));
+            $crate::server!(@heavy heavy, $crate::server::SimulatedBenches::seeds($heavy_seeds));
+            $crate::server!(
+                @tests hours, $crate::server::SimulatedBenches::seeds($heavy_seeds);
+                quiet::timeouts_are_kept_after_any_quiet,
+                quiet::an_idle_connection_is_closed_after_a_long_quiet,
+                quiet::timeouts_are_kept_after_a_worker_stood_still,
+                rates::a_steady_upload_may_take_hours,
+                rates::an_upload_below_the_least_rate_is_a_408,
+                rates::a_slow_but_steady_reader_gets_all_of_a_response,
+                promised::a_stalled_write_leaves_a_promised_handler_alone,
+                buffers::one_handshake_too_many_ends_the_oldest,
+                buffers::a_handshake_that_is_not_taken_is_cut_off_in_time,
+                drain::a_drain_fails_no_request,
+            );
+        }
+    };
+}
+
 /// Tests the server on a driver that uses the kernel: `server_on_kernel!(name, choice)` makes the
 /// module `name`, with everything over TCP and over Unix sockets, and what needs a real kernel.
 #[macro_export]
@@ -145,6 +208,7 @@ macro_rules! server_on_kernel {
             $crate::server!(tcp, $crate::server::KernelBenches::tcp($choice));
             #[cfg(unix)]
             $crate::server!(unix, $crate::server::KernelBenches::unix($choice));
+            $crate::server!(@heavy heavy, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(
                 @tests kernel, $crate::server::KernelBenches::tcp($choice);
                 kernel::handlers_may_use_tokio_sockets,

@@ -1,6 +1,6 @@
 //! A client that speaks HTTP as raw bytes.
 
-use crate::server::bench::{Got, PATIENCE, Wire};
+use crate::server::bench::{Bench, Got, PATIENCE, Wire};
 use crate::server::reply::{self, Reply};
 use std::time::Duration;
 
@@ -84,16 +84,52 @@ impl<W: Wire> Peer<W> {
         self.next_reply(true).await
     }
 
+    /// The next whole response, of which `piece` bytes are received after each `pause`.
+    ///
+    /// # Panics
+    /// None comes, or it is malformed.
+    pub async fn reply_slowly<B: Bench>(
+        &mut self,
+        bench: &B,
+        piece: usize,
+        pause: Duration,
+    ) -> Reply {
+        loop {
+            if let Some(reply) = self.parse(false) {
+                return reply;
+            }
+            match self.wire.recv_at_most(piece, PATIENCE).await {
+                Got::Bytes(bytes) => self.received.extend(bytes),
+                other => panic!("no whole reply after {} bytes: {other:?}", self.received.len()),
+            }
+            bench.sleep(pause).await;
+        }
+    }
+
+    /// Has anything come?
+    pub async fn is_answered(&mut self) -> bool {
+        self.fill(Duration::ZERO).await;
+        !self.received.is_empty()
+    }
+
+    /// Takes a whole response off what was received.
+    fn parse(&mut self, is_head: bool) -> Option<Reply> {
+        let is_ended = self.last == Some(Got::End);
+        match reply::parse(&self.received, is_head, is_ended) {
+            Ok(Some((reply, used))) => {
+                self.received.drain(..used);
+                Some(reply)
+            }
+            Ok(None) => None,
+            Err(fault) => panic!("{fault} in {}", self.shown()),
+        }
+    }
+
     async fn next_reply(&mut self, is_head: bool) -> Reply {
         loop {
             let is_ended = self.last == Some(Got::End);
-            match reply::parse(&self.received, is_head, is_ended) {
-                Ok(Some((reply, used))) => {
-                    self.received.drain(..used);
-                    return reply;
-                }
-                Ok(None) => {}
-                Err(fault) => panic!("{fault} in {}", self.shown()),
+            if let Some(reply) = self.parse(is_head) {
+                return reply;
             }
             let is_new = self.fill(PATIENCE).await;
             let may_end = !is_ended && self.last == Some(Got::End);
@@ -151,6 +187,11 @@ impl<W: Wire> Peer<W> {
         while self.fill(PATIENCE).await {}
         assert!(self.last.is_some(), "the connection does not end");
         std::mem::take(&mut self.received)
+    }
+
+    /// The wire below.
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
     }
 
     /// How the connection ended, if it has.

@@ -9,7 +9,7 @@ use crate::server::reply::{self, Reply};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim};
-use peregrine_server::{Door, Observed, Order, Report};
+use peregrine_server::{Listen, Observed, Order, Report};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -276,7 +276,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let application = Shared::default().app()().into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let doors = vec![Door { socket: port, tls: None }];
+    let doors = vec![Listen { socket: port, tls: None, is_shared: false }];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random(6) {
         network.spawn(client(network.clone(), place, done.clone()));

@@ -134,6 +134,19 @@ impl<W: Wire> Secure<W> {
         bytes
     }
 
+    /// Turns the word that nothing more comes into a record without sending it.
+    ///
+    /// # Panics
+    /// Never: a vector takes everything.
+    pub fn seal_end(&mut self) -> Vec<u8> {
+        self.tls.send_close_notify();
+        let mut bytes = Vec::new();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut bytes).expect("a vector takes everything");
+        }
+        bytes
+    }
+
     /// Sends bytes below TLS.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.wire.send(bytes);

@@ -3,8 +3,8 @@
 use crate::server::bench::{Bench, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
-use peregrine_driver_sim::{Client, Faults, Network, Sim};
-use peregrine_server::{Door, Observed, Order, Report};
+use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
+use peregrine_server::{Listen, Observed, Order, Report};
 use peregrine_tls::Tls;
 use std::cell::Cell;
 use std::future::Future;
@@ -37,6 +37,7 @@ impl SimulatedBenches {
         for seed in self.seeds.clone() {
             // The first seed is the calm one: what fails there has nothing to do with faults.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
+            let faults = Faults { sockets: sockets(seed), ..faults };
             let network = Network::new(seed, faults);
             let in_flight = network
                 .run(&Options::default(), async |driver| {
@@ -54,6 +55,21 @@ impl SimulatedBenches {
     }
 }
 
+/// Buffers as those of a real machine, of which drivers let little be used ahead.
+pub(super) const LARGE: Sockets = Sockets {
+    send_bytes_max: 4 << 20,
+    unsent_bytes_max: 16 << 10,
+    receive_bytes_max: 64 << 10,
+    window_lump_bytes: 16 << 10,
+};
+
+/// Half of the seeds have buffers as sockets do, from tiny to large.
+fn sockets(seed: u64) -> Option<Sockets> {
+    let sizes = [20, 100, 500, 4_096, 65_536];
+    let size = sizes[usize::try_from(seed / 2).expect("seeds are small") % sizes.len()];
+    (seed % 2 == 1).then(|| Sockets::of(size))
+}
+
 /// One simulated network with its run.
 pub struct SimulatedBench {
     driver: Sim,
@@ -61,8 +77,15 @@ pub struct SimulatedBench {
 }
 
 impl SimulatedBench {
-    fn network(&self) -> &Network {
+    /// The network below.
+    pub(super) fn network(&self) -> &Network {
         self.driver.network()
+    }
+
+    /// Nothing goes wrong from now on, and buffers are those of `sockets`.
+    pub fn calm_with(&self, sockets: Sockets) {
+        self.network().set_faults(Faults { sockets: Some(sockets), ..Faults::none() });
+        self.is_calm.set(true);
     }
 }
 
@@ -78,12 +101,12 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
-        let mut doors = vec![Door { socket: plain, tls: None }];
+        let mut doors = vec![Listen { socket: plain, tls: None, is_shared: false }];
         let mut secure_place = None;
         if let Some(tls) = tls {
             let secure = network.bind();
             secure_place = Some(secure.id());
-            doors.push(Door { socket: secure, tls: Some(tls) });
+            doors.push(Listen { socket: secure, tls: Some(tls), is_shared: false });
         }
         let application = make().into_application().expect("the application is sound");
         let (orders, receiver) = watch::channel(Order::Serve);
@@ -112,6 +135,10 @@ impl Bench for SimulatedBench {
         self.is_calm.set(true);
     }
 
+    fn calm_with_large_buffers(&self) {
+        self.calm_with(LARGE);
+    }
+
     fn is_calm(&self) -> bool {
         self.is_calm.get()
     }
@@ -123,6 +150,14 @@ impl Bench for SimulatedBench {
     fn run_out_of_descriptors(&self) {
         let faults = Faults { accept_error_per_mille: 700, ..Faults::harmless() };
         self.network().set_faults(faults);
+    }
+
+    fn chunks_on_loan(&self) -> Option<u32> {
+        Some(self.network().chunks_on_loan())
+    }
+
+    fn bytes_of_the_closed(&self, _: &SimulatedServer) -> Option<usize> {
+        Some(self.network().bytes_of_the_closed())
     }
 
     fn choose(&self, limit: usize) -> usize {
@@ -138,6 +173,13 @@ pub struct SimulatedServer {
     secure_place: Option<u64>,
     orders: watch::Sender<Order>,
     report: oneshot::Receiver<Report>,
+}
+
+impl SimulatedServer {
+    /// Where clients that are tasks of their own connect to.
+    pub(super) fn place(&self) -> u64 {
+        self.plain_place
+    }
 }
 
 impl Served for SimulatedServer {
@@ -189,8 +231,12 @@ impl Wire for SimulatedWire {
     }
 
     async fn recv(&mut self, patience: Duration) -> Got {
-        let received = crate::first_of(self.client.recv(), self.network.sleep(patience)).await;
-        match received {
+        self.recv_at_most(usize::MAX, patience).await
+    }
+
+    async fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> Got {
+        let receiving = self.client.recv_at_most(bytes_max);
+        match crate::first_of(receiving, self.network.sleep(patience)).await {
             None => Got::Nothing,
             Some(Ok(bytes)) if bytes.is_empty() => Got::End,
             Some(Ok(bytes)) => Got::Bytes(bytes),

@@ -1,9 +1,15 @@
 //! What a server promises, a function for each promise. A function's name is its claim.
 
 pub mod bodies;
+pub mod buffers;
+pub mod drain;
+pub mod endings;
 pub mod handlers;
 pub mod kernel;
 pub mod limits;
+pub mod promised;
+pub mod quiet;
+pub mod rates;
 pub mod requests;
 pub mod responses;
 pub mod secure;
@@ -13,17 +19,19 @@ pub mod upgrades;
 
 use crate::server::app::Shared;
 use crate::server::bench::Bench;
+use crate::server::promises::Promises;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Limits that let nothing happen by itself within a case.
+/// Promises that let nothing happen by itself within a case.
+fn promises() -> Promises {
+    let shutdown_timeout = Duration::from_secs(20);
+    Promises { limits: Limits { shutdown_timeout, ..Limits::default() }, ..Promises::default() }
+}
+
+/// The settings of a server that keeps them.
 fn limits() -> Limits {
-    Limits {
-        linger_timeout: Duration::from_secs(5),
-        shutdown_timeout: Duration::from_secs(20),
-        rate_slack: Duration::from_secs(30),
-        ..Limits::default()
-    }
+    promises().limits()
 }
 
 /// A server with the application of all cases.

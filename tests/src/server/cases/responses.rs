@@ -1,9 +1,10 @@
 //! Responses that are streams, and readers that are slow.
 
-use super::{begin, begin_with, limits};
+use super::{begin, begin_with, promises};
 use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
+use crate::server::promises::Promises;
 use crate::server::reply::{self, Framing};
 use std::time::Duration;
 
@@ -79,9 +80,8 @@ pub async fn a_stream_that_fails_cuts_the_connection<B: Bench>(bench: &B) {
 /// While nobody reads, an endless stream is not produced, and in the end the connection is cut.
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     bench.calm();
-    let mut short = limits();
-    short.rate_slack = Duration::from_secs(2);
-    let (server, shared) = begin_with(bench, short);
+    let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };
+    let (server, shared) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
     peer.expect("HTTP/1.1 200 OK").await;
@@ -97,9 +97,8 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
 /// A slow reader is not a stalled one: as long as it reads, it is served.
 pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
     bench.calm();
-    let mut short = limits();
-    short.rate_slack = Duration::from_secs(2);
-    let (server, _) = begin_with(bench, short);
+    let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     let length = bench.large(if bench.is_virtual() { 150_000 } else { 3_000_000 });
     peer.get(&format!("/large/{length}"));

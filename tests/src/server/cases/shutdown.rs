@@ -4,11 +4,12 @@ use super::{begin, begin_with, limits};
 use crate::server::app::Shared;
 use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
+use crate::server::promises::Promises;
 use peregrine::Limits;
 use std::time::Duration;
 
-/// Idle connections are closed at once, whether they were used or not.
-pub async fn idle_connections_are_closed_at_once<B: Bench>(bench: &B) {
+/// Idle connections are closed, whether they were used or not.
+pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut used = Peer::new(server.connect());
     used.expect_alive().await;
@@ -253,15 +254,22 @@ pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
     let limits = Limits {
         first_byte_timeout: ever,
         head_timeout: ever,
-        rate_slack: ever,
         idle_timeout: ever,
         lifetime_max: Some(ever),
-        linger_timeout: ever,
         shutdown_timeout: ever,
         background_timeout: ever,
         ..Limits::default()
     };
-    let (server, shared) = begin_with(bench, limits);
+    let promises = Promises {
+        limits,
+        rate_window: ever,
+        linger: ever,
+        linger_max: ever,
+        upgrade_idle: Some(ever),
+        exchange: Some(ever),
+        ..Promises::default()
+    };
+    let (server, shared) = begin_with(bench, promises.limits());
     leave(bench, &server, &shared, &["/leave-task"]).await;
     let mut uploading = Peer::new(server.connect());
     uploading.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");

@@ -1,0 +1,178 @@
+//! Nobody who waits keeps anything from the others: receive buffers, turns, the order to end.
+
+use super::{begin, begin_with, limits, promises};
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use crate::server::promises::Promises;
+use crate::server::simulated::SimulatedBench;
+use peregrine::Limits;
+use peregrine_driver_sim::Sockets;
+use std::time::Duration;
+
+/// More than the longest wait of a case: what this lets happen happens too late.
+const TOO_LATE: Duration = Duration::from_secs(120);
+
+/// Half heads, more of them than a worker has receive buffers, keep none of them.
+pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { head_timeout: TOO_LATE, ..limits() });
+    let mut half = Vec::new();
+    for _ in 0..400 {
+        let mut peer = Peer::new(server.connect());
+        peer.send("GET /hello HTTP/1.1\r\nHost: a");
+        half.push(peer);
+    }
+    bench.sleep(Duration::from_millis(100)).await;
+    assert!(bench.chunks_on_loan().is_none_or(|chunks| chunks == 0), "all of them wait");
+    let mut peer = Peer::new(server.connect());
+    peer.expect_alive().await;
+    for peer in half.iter_mut().take(20) {
+        peer.send("\r\n\r\n");
+        assert_eq!(peer.reply().await.text(), "hello");
+    }
+    drop(half);
+    server.cut();
+    server.ended().await;
+}
+
+/// Peers that do not take their answer keep no receive buffer with the requests behind it.
+pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
+    bench.calm();
+    let promises = Promises { rate_window: TOO_LATE, ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut deaf = Vec::new();
+    let length = if bench.is_virtual() { 200_000 } else { 8_000_000 };
+    for _ in 0..300 {
+        let mut peer = Peer::new(server.connect());
+        let large = format!("GET /large/{length} HTTP/1.1\r\nHost: a\r\n\r\n");
+        peer.send(format!("{large}{large}GET /hello HT"));
+        deaf.push(peer);
+    }
+    bench.sleep(Duration::from_millis(500)).await;
+    assert!(bench.chunks_on_loan().is_none_or(|chunks| chunks == 0), "all of them wait");
+    let mut peer = Peer::new(server.connect());
+    peer.expect_alive().await;
+    server.cut();
+    server.ended().await;
+}
+
+/// Protocols that do not read what their peers send keep no receive buffer, so that others are
+/// answered.
+pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, shared) = begin(bench);
+    let request =
+        "GET /upgrade-deaf HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: any\r\n";
+    // More than is kept for a protocol that does not read.
+    let bytes = pattern(if bench.is_virtual() { 70_000 } else { 300_000 });
+    let mut deaf = Vec::new();
+    for _ in 0..300 {
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("{request}\r\n"));
+        peer.send(&bytes);
+        deaf.push(peer);
+    }
+    bench.until("all have begun", || shared.started.get() == 300).await;
+    bench.sleep(Duration::from_millis(500)).await;
+    assert!(bench.chunks_on_loan().is_none_or(|chunks| chunks == 0), "all of them wait");
+    let mut peer = Peer::new(server.connect());
+    for _ in 0..3 {
+        peer.expect_alive().await;
+    }
+    server.cut();
+    server.ended().await;
+}
+
+/// A stream of empty pieces has its turn as others have theirs.
+pub async fn a_stream_of_empty_pieces_starves_nobody<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let mut empty = Peer::new(server.connect());
+    empty.get("/empties");
+    empty.expect("HTTP/1.1 200 OK").await;
+    let mut peer = Peer::new(server.connect());
+    peer.get("/stop-empties");
+    assert_eq!(peer.reply().await.text(), "told");
+    let rest = empty.expect("0\r\n\r\n").await;
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.contains("stopped"), "nobody else had a turn: {rest}");
+    drop((peer, empty));
+    server.shut_down();
+    server.ended().await;
+}
+
+/// The end of the time to shut down is heard where an upload waits for a handler that does not read,
+/// and where the peer waits to be asked for its body.
+pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
+    bench.calm();
+    let time = Duration::from_millis(700);
+    let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    let mut full = Peer::new(server.connect());
+    full.post("/hold-body", &pattern(500_000));
+    let mut with_get = Peer::new(server.connect());
+    with_get.send("GET /hold-body HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n");
+    with_get.send(pattern(500_000));
+    let mut asking = Peer::new(server.connect());
+    let head = "POST /hold-body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n";
+    asking.send(format!("{head}Expect: 100-continue\r\n\r\n"));
+    bench.until("the handlers wait", || shared.started.get() == 3).await;
+    bench.sleep(Duration::from_millis(100)).await;
+    let start = bench.now();
+    server.shut_down();
+    let outcome = server.ended().await;
+    let passed = bench.now() - start;
+    assert!(!bench.is_virtual() || passed <= time + Duration::from_millis(150), "{passed:?}");
+    let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
+    cut.sort_unstable();
+    let post = Some("POST /hold-body");
+    assert_eq!(cut, [Some("GET /hold-body"), post, post]);
+    assert_eq!((outcome.ended("cut"), shared.dropped.get()), (3, 3));
+}
+
+/// Of two handshakes where one may be, the older ends, also while its bytes keep coming.
+pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
+    bench.calm();
+    let one = Limits { handshakes_max: 1, handshake_timeout: TOO_LATE, ..limits() };
+    let tls = Some(crate::server::secure::server_tls());
+    let server = bench.start(one, tls, crate::server::app::Shared::default().app());
+    let begin = || {
+        let mut peer = Peer::new(server.connect_secure());
+        peer.send([0x16, 0x03, 0x01, 0x20, 0x00, 0x01, 0x00, 0x1f, 0xfc, 0x03, 0x03]);
+        peer
+    };
+    let mut older = begin();
+    for round in 0..12 {
+        bench.sleep(Duration::from_millis(5)).await;
+        let newer = begin();
+        let start = bench.now();
+        // A byte comes whenever the server looks, also when it is told of the other one.
+        while older.last().is_none() && bench.now() < start + Duration::from_secs(10) {
+            older.send([0]);
+            older.swallow(Duration::from_millis(1)).await;
+        }
+        assert!(older.last().is_some(), "two handshakes are in progress, in round {round}");
+        older = newer;
+    }
+    server.cut();
+    server.ended().await;
+}
+
+/// The server's flight is a part of the handshake: a peer that does not take it has no more time.
+pub async fn a_handshake_that_is_not_taken_is_cut_off_in_time(bench: &SimulatedBench) {
+    use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
+    bench.calm_with(Sockets::of(100));
+    let time = Duration::from_secs(2);
+    let short = Limits { handshake_timeout: time, ..limits() };
+    let shared = crate::server::app::Shared::default();
+    let server = bench.start(short, Some(server_tls()), shared.app());
+    let start = bench.now();
+    let wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    bench.sleep(Duration::from_secs(1)).await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    let passed = bench.now() - start;
+    assert!(passed >= time && passed <= time + Duration::from_millis(150), "{passed:?}");
+    assert_eq!(outcome.endings(), [("handshake-late", 1)]);
+    drop(wire);
+}

@@ -1,0 +1,121 @@
+//! Drains that no client notices.
+
+use super::{begin, begin_with, promises};
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use crate::server::promises::Promises;
+use crate::server::simulated::SimulatedBench;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Requests that are under way to idle connections when the order comes are answered, and those on
+/// connections in the backlog.
+pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut idle = Vec::new();
+    for _ in 0..32 {
+        let mut peer = Peer::new(server.connect());
+        peer.expect_alive().await;
+        idle.push(peer);
+    }
+    let mut fresh: Vec<_> = (0..32).map(|_| Peer::new(server.connect())).collect();
+    server.shut_down();
+    for peer in fresh.iter_mut().chain(&mut idle) {
+        peer.get("/hello");
+    }
+    for peer in fresh.iter_mut().chain(&mut idle) {
+        let reply = peer.reply().await;
+        assert_eq!((reply.text(), reply.closes()), ("hello", true));
+        peer.expect_end().await;
+    }
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (96, 0));
+}
+
+/// For as long as it was told, a server that drains goes on accepting, and says that it ends.
+pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B) {
+    let time = Duration::from_secs(2);
+    let promises = Promises { lame_duck: time, ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let start = bench.now();
+    server.shut_down();
+    for _ in 0..5 {
+        let mut peer = Peer::new(server.connect());
+        peer.get("/hello");
+        let reply = peer.reply().await;
+        assert_eq!((reply.text(), reply.closes()), ("hello", true));
+        bench.sleep(Duration::from_millis(100)).await;
+    }
+    let outcome = server.ended().await;
+    assert!(bench.now() - start >= time);
+    assert_eq!((outcome.snapshot.accepted, outcome.cut.len()), (5, 0));
+}
+
+/// What a client of the rounds met.
+#[derive(Default)]
+struct Tally {
+    answered: Cell<usize>,
+    failures: RefCell<Vec<String>>,
+}
+
+/// Asks again and again, on one connection for as long as the server lets it, or on a new one each
+/// time, until connections are refused.
+async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, tally: Rc<Tally>) {
+    let mut kept = None;
+    loop {
+        network.sleep(Duration::from_millis(network.random(400))).await;
+        let client = match kept.take() {
+            Some(client) => client,
+            None => network.connect_to(place),
+        };
+        let request: &[u8] = b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
+        let mut received = Vec::new();
+        let sent = client.send(request).await;
+        let reply = loop {
+            if let Ok(Some((reply, _))) = crate::server::reply::parse(&received, false, false) {
+                break Ok(reply);
+            }
+            match client.recv().await {
+                Ok(bytes) if bytes.is_empty() => break Err("an end".to_owned()),
+                Ok(bytes) => received.extend(bytes),
+                Err(error) => break Err(error.kind().to_string()),
+            }
+        };
+        match reply {
+            Ok(reply) => {
+                tally.answered.set(tally.answered.get() + 1);
+                kept = (keeps && !reply.closes()).then_some(client);
+            }
+            // Another server would be asked.
+            Err(fault) if fault == std::io::ErrorKind::ConnectionRefused.to_string() => return,
+            Err(fault) => {
+                let fault = format!("{fault} (keeps: {keeps}, sent: {sent:?})");
+                tally.failures.borrow_mut().push(fault);
+                return;
+            }
+        }
+    }
+}
+
+/// In rounds of 32 clients that keep their connection and 32 that do not, no drain fails a request.
+pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
+    for _ in 0..3 {
+        let promises = Promises { lame_duck: Duration::from_secs(1), ..promises() };
+        let (server, _) = begin_with(bench, promises.limits());
+        let tally = Rc::new(Tally::default());
+        for number in 0..64 {
+            let client =
+                ask(bench.network().clone(), server.place(), number < 32, Rc::clone(&tally));
+            bench.network().spawn(client);
+        }
+        bench.sleep(Duration::from_millis(1_000 + bench.choose(2_000) as u64)).await;
+        server.shut_down();
+        let outcome = server.ended().await;
+        // Whoever still waits is refused, or has failed.
+        bench.sleep(Duration::from_secs(60)).await;
+        assert_eq!(tally.failures.take(), Vec::<String>::new(), "{outcome:?}");
+        assert!(tally.answered.get() > 200, "{} answered", tally.answered.get());
+        assert_eq!(outcome.cut, []);
+    }
+}

@@ -1,0 +1,175 @@
+//! Connections that end after an answer: they say so before, and the answer arrives.
+
+use super::{begin, begin_with, limits, promises};
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Got, Served};
+use crate::server::peer::Peer;
+use crate::server::promises::Promises;
+use std::time::Duration;
+
+/// Where the rest of a body is too much to be passed over, the answer says `Connection: close`.
+pub async fn an_answer_whose_body_is_not_read_says_that_it_closes<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let length = 2 * usize::try_from(limits().drain_bytes_max).expect("it is small");
+    for (path, status) in [("/ignore", 200), ("/nowhere", 404), ("/echo-limited", 413)] {
+        for part in [0, 1_000, length] {
+            let mut peer = Peer::new(server.connect());
+            let head =
+                format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+            peer.send(head);
+            peer.send(pattern(part));
+            let reply = peer.reply().await;
+            assert_eq!((reply.status, reply.closes()), (status, true), "{path}, {part} sent");
+        }
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// RFC 9112 §9.6: no connection ends between two requests whose first answer did not say so, also
+/// where only the way shows that a body is too much.
+pub async fn no_connection_ends_without_saying_so<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let length = 2 * usize::try_from(limits().drain_bytes_max).expect("it is small");
+    for path in ["/ignore", "/nowhere", "/echo-limited"] {
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"));
+        let reply = async {
+            if path == "/echo-limited" {
+                peer.send(chunk(length));
+                peer.send("0\r\n\r\n");
+                return peer.reply().await;
+            }
+            let reply = peer.reply().await;
+            peer.send(chunk(length));
+            peer.send("0\r\n\r\n");
+            reply
+        };
+        if reply.await.closes() {
+            peer.expect_end().await;
+        } else {
+            peer.expect_alive().await;
+        }
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+fn chunk(length: usize) -> Vec<u8> {
+    let mut chunk = format!("{length:x}\r\n").into_bytes();
+    chunk.extend(pattern(length));
+    chunk.extend_from_slice(b"\r\n");
+    chunk
+}
+
+/// Clients that want the connection closed, or speak HTTP/1.0, get their answer while their body is
+/// still coming: nothing resets the connection before they have read it.
+pub async fn the_last_answer_arrives_while_its_body_still_comes<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    for request in [
+        "POST /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n",
+        "POST /ignore HTTP/1.1\r\nHost: a\r\nConnection: close\r\n",
+        "POST /ignore HTTP/1.0\r\n",
+        "POST /echo-limited HTTP/1.0\r\n",
+        "POST /nowhere HTTP/1.1\r\nHost: a\r\n",
+    ] {
+        let (parts, part) = (20, 50_000);
+        let mut peer = Peer::new(server.connect());
+        peer.send(format!("{request}Content-Length: {}\r\n\r\n", parts * part));
+        for _ in 0..parts {
+            peer.send(pattern(part));
+            bench.sleep(Duration::from_millis(10)).await;
+        }
+        let reply = peer.reply().await;
+        assert!(reply.closes(), "{request}: {reply:?}");
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// What comes behind a request that is the last one does not take its answer away.
+pub async fn the_last_answer_arrives_although_more_requests_come<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    for request in [
+        "GET /close HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "GET /hello HTTP/1.0\r\n\r\n",
+        "GET /panic HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /\r\n\r\n",
+    ] {
+        let mut peer = Peer::new(server.connect());
+        peer.send(request);
+        for _ in 0..5 {
+            bench.sleep(Duration::from_millis(20)).await;
+            peer.get("/numbers/7");
+        }
+        let reply = peer.reply().await;
+        assert!(reply.closes(), "{request}: {reply:?}");
+        peer.expect_end().await;
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A 413 arrives however much too large the body is: 6 MB are thrown away, and then comes the end.
+pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let body = pattern(6_000_000);
+    for version in ["1.1", "1.0"] {
+        let mut peer = Peer::new(server.connect());
+        let length = body.len();
+        peer.send(format!(
+            "POST /echo-limited HTTP/{version}\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+        ));
+        peer.send(&body);
+        bench.sleep(Duration::from_millis(300)).await;
+        let reply = peer.reply().await;
+        assert_eq!((reply.status, reply.closes()), (413, true));
+        peer.expect_end().await;
+        assert_eq!(peer.last(), Some(&Got::End));
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+}
+
+/// A peer that sends the rest of its body slowly gets the answer when it has sent it.
+pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
+    bench.calm();
+    let promises = Promises { linger: Duration::from_secs(1), ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    for _ in 0..15 {
+        peer.send(vec![7; 10_000]);
+        bench.sleep(Duration::from_millis(200)).await;
+    }
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.closes()), (404, true));
+    peer.expect_end().await;
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A peer that does not go on is waited for no longer than promised.
+pub async fn a_peer_that_does_not_go_on_is_left<B: Bench>(bench: &B) {
+    bench.calm();
+    let promises = Promises { linger: Duration::from_secs(1), ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin");
+    assert_eq!(peer.reply().await.status, 404);
+    peer.expect_end().await;
+    let start = bench.now();
+    server.shut_down();
+    server.ended().await;
+    let passed = bench.now() - start;
+    let most = promises.linger + Duration::from_millis(200);
+    assert!(!bench.is_virtual() || passed <= most, "{passed:?}");
+    drop(peer);
+}

@@ -1,0 +1,222 @@
+//! What handlers were promised, whatever becomes of their connection, and what their panics may do.
+
+use super::{begin, begin_with, limits, promises};
+use crate::server::app::{Shared, pattern};
+use crate::server::bench::{Bench, PATIENCE, Served};
+use crate::server::peer::Peer;
+use crate::server::promises::Promises;
+use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
+use crate::server::simulated::SimulatedBench;
+use peregrine_driver_sim::Sockets;
+use std::time::Duration;
+
+/// A handler that runs to its end and reads its body hears that the peer is gone, and comes to its
+/// end.
+pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let head = "POST /read-to-end HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";
+    let mut peer = Peer::new(server.connect());
+    peer.send(format!("{head}begin"));
+    bench.until("the handler reads", || shared.consumed.get() == 5).await;
+    peer.reset();
+    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+
+    let mut peer = Peer::new(server.connect());
+    peer.send(format!("{head}begin"));
+    bench.until("the handler reads", || shared.consumed.get() == 10).await;
+    peer.half_close();
+    bench.until("the handler came to its end", || shared.finished.get() == 2).await;
+    drop(peer);
+    assert_eq!(shared.dropped.get(), 0);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!((outcome.snapshot.connections, outcome.cut.len()), (0, 0), "{outcome:?}");
+}
+
+/// A handler that may run to its end may do so for as long as its route allows.
+pub async fn a_route_s_timeout_holds_for_handlers_whose_peer_left<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/wait-to-end-a-moment");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    peer.reset();
+    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
+    server.shut_down();
+    assert_eq!(server.ended().await.cut, []);
+}
+
+/// A fault of TLS ends the connection and not a handler that was promised to run to its end.
+pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B) {
+    let shared = Shared::default();
+    let server = bench.start(limits(), Some(server_tls()), shared.app());
+    let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    wire.shake_hands(PATIENCE).await;
+    let mut peer = Peer::new(wire);
+    peer.get("/wait-to-end");
+    // Tickets come first: who does not take them is not answered.
+    peer.swallow(Duration::from_millis(500)).await;
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    peer.wire().send_raw(b"\x17\x03\x03\x00\x20no record that anybody made, ever");
+    peer.rest().await;
+    drop(peer);
+    bench.sleep(Duration::from_millis(500)).await;
+    assert_eq!(shared.dropped.get(), 0, "the handler was dropped");
+    shared.open(1);
+    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A peer that does not take what was written before loses its connection, and the handler behind
+/// that goes on.
+pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBench) {
+    bench.calm_with(Sockets::of(5_000));
+    let window = Duration::from_secs(5);
+    let promises = Promises { rate_window: window, ..promises() };
+    let (server, shared) = begin_with(bench, promises.limits());
+    let mut peer = Peer::new(server.connect());
+    peer.get("/large/30000");
+    peer.get("/wait-to-end");
+    bench.sleep(3 * window).await;
+    assert_eq!((shared.started.get(), shared.dropped.get()), (1, 0), "it was dropped");
+    shared.open(1);
+    bench.until("the handler came to its end", || shared.finished.get() == 1).await;
+    peer.rest().await;
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A panic before there is a future is one of the handler: a 500, and no harm to others.
+pub async fn a_panic_before_there_is_a_future_is_a_500<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut bystander = Peer::new(server.connect());
+    bystander.expect_alive().await;
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    peer.get("/panic-eager");
+    assert_eq!(peer.reply().await.text(), "hello");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.closes()), (500, true));
+    peer.expect_end().await;
+    bystander.expect_alive().await;
+    drop(bystander);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("handler-panicked", 1)]);
+}
+
+/// A handler whose destructor panics when its time is over is answered for as any other.
+pub async fn a_panic_in_a_late_handler_s_destructor_is_still_a_503<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/panic-in-drop");
+    assert_eq!(peer.reply().await.status, 503);
+    let mut other = Peer::new(server.connect());
+    other.expect_alive().await;
+    drop((peer, other));
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
+}
+
+/// A stream whose destructor panics takes nothing away from the response that it finished, nor from
+/// the one before.
+pub async fn a_panic_in_a_stream_s_destructor_loses_no_response<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    peer.get("/stream-panics-in-drop");
+    assert_eq!(peer.reply().await.text(), "hello");
+    assert_eq!(peer.reply().await.text(), "a piece\nanother\n");
+    drop(peer);
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
+}
+
+/// A stream that panics cuts its response off where it is, and loses none that came before.
+pub async fn a_panic_in_a_stream_cuts_its_response_only<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    peer.get("/stream-panics");
+    assert_eq!(peer.reply().await.text(), "hello");
+    let rest = peer.rest().await;
+    assert!(rest.starts_with(b"HTTP/1.1 200") && !rest.ends_with(b"0\r\n\r\n"), "it is cut off");
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
+}
+
+/// A body that panics when it is asked for its length is a 500.
+pub async fn a_panic_in_a_size_hint_is_a_500<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/hello");
+    peer.get("/size-hint-panics");
+    assert_eq!(peer.reply().await.text(), "hello");
+    assert_eq!(peer.reply().await.status, 500);
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("handler-panicked", 1)]);
+}
+
+fn upgrade_to(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: any\r\n\r\n")
+}
+
+/// An upgraded connection on which nothing moves ends after the time for that.
+pub async fn an_upgraded_connection_that_is_silent_ends<B: Bench>(bench: &B) {
+    bench.calm();
+    let idle = Duration::from_secs(1);
+    let promises = Promises { upgrade_idle: Some(idle), ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut peer = Peer::new(server.connect());
+    peer.send(upgrade_to("/upgrade"));
+    assert_eq!(peer.reply().await.status, 101);
+    for _ in 0..4 {
+        bench.sleep(idle / 2).await;
+        peer.send("hello");
+        peer.expect("hello").await;
+    }
+    let start = bench.now();
+    peer.rest().await;
+    let passed = bench.now() - start;
+    let most = idle + Duration::from_millis(150);
+    assert!(!bench.is_virtual() || (passed >= idle && passed <= most), "{passed:?}");
+    server.shut_down();
+    server.ended().await;
+}
+
+/// An upgraded protocol may await the order to shut down, and what it says then arrives.
+pub async fn an_upgraded_protocol_may_await_the_order<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send(upgrade_to("/upgrade-obedient"));
+    assert_eq!(peer.reply().await.status, 101);
+    bench.until("it has begun", || shared.started.get() == 1).await;
+    server.shut_down();
+    assert_eq!(peer.rest().await, b"goodbye");
+    let outcome = server.ended().await;
+    assert_eq!((shared.finished.get(), outcome.cut.len()), (1, 0));
+}
+
+/// Inside TLS the last bytes and the word that they are the last may come together.
+pub async fn an_upgrade_inside_tls_ends_with_its_peer<B: Bench>(bench: &B) {
+    let shared = Shared::default();
+    let server = bench.start(limits(), Some(server_tls()), shared.app());
+    let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
+    wire.shake_hands(PATIENCE).await;
+    let request = wire.seal(upgrade_to("/upgrade").as_bytes());
+    wire.send_raw(&request);
+    let mut peer = Peer::new(wire);
+    assert_eq!(peer.reply().await.status, 101);
+    peer.send("hello");
+    peer.expect("hello").await;
+    let mut last = peer.wire().seal(&pattern(500));
+    last.extend(peer.wire().seal_end());
+    peer.wire().send_raw(&last);
+    assert_eq!(peer.expect(pattern(500)).await, pattern(500));
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("upgraded", 1)]);
+}

@@ -1,0 +1,123 @@
+//! The promised least rate: who keeps to it is served for as long as it takes, in both directions.
+
+use super::begin_with;
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use crate::server::promises::Promises;
+use crate::server::simulated::{LARGE, SimulatedBench};
+use peregrine::Limits;
+use std::time::Duration;
+
+fn promises() -> Promises {
+    let limits = Limits { body_bytes_max: 1 << 30, ..Limits::default() };
+    Promises { limits, ..Promises::default() }
+}
+
+/// An upload may take an hour, at any speed above the promised one.
+pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = promises();
+    let (server, _) = begin_with(bench, promises.limits());
+    for (rate, seconds) in [(promises.rate_min + 20, 3_600), (1_000, 600), (50_000, 120)] {
+        let mut peer = Peer::new(server.connect());
+        let piece = usize::try_from(rate).expect("it is small") * 5;
+        let pieces = seconds / 5;
+        peer.send(format!(
+            "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+            piece * pieces
+        ));
+        for _ in 0..pieces {
+            peer.send(vec![7; piece]);
+            bench.sleep(Duration::from_secs(5)).await;
+        }
+        let reply = peer.reply().await;
+        assert_eq!((reply.status, reply.text()), (200, &*(piece * pieces).to_string()), "{rate}/s");
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// An upload that is slower than promised ends within a window after the bytes that came, however
+/// many came before.
+pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = promises();
+    let (server, _) = begin_with(bench, promises.limits());
+    for head_start in [0, 100_000, 1_000_000] {
+        let mut peer = Peer::new(server.connect());
+        peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n");
+        peer.send(vec![7; head_start]);
+        let start = bench.now();
+        for _ in 0..80 {
+            peer.send(vec![7; 100]);
+            bench.sleep(Duration::from_secs(1)).await;
+            if peer.is_answered().await {
+                break;
+            }
+        }
+        let passed = bench.now() - start;
+        assert_eq!(peer.reply().await.status, 408, "after {head_start} bytes and {passed:?}");
+        let window = promises.rate_window;
+        assert!(passed >= window && passed <= 2 * window, "after {head_start}: {passed:?}");
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A reader that takes a response slowly, but faster than promised, gets all of it.
+pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = promises();
+    let (server, _) = begin_with(bench, promises.limits());
+    let length = 400_000;
+    let rate = promises.rate_min + LARGE.lump_bytes_max() as u64 / promises.rate_window.as_secs();
+    for rate in [rate + 200, 20_000] {
+        let mut peer = Peer::new(server.connect());
+        peer.get(&format!("/large/{length}"));
+        let piece = usize::try_from(rate / 4).expect("it is small");
+        let reply = peer.reply_slowly(bench, piece, Duration::from_millis(250)).await;
+        assert!(reply.body == pattern(length), "at {rate}/s: {} bytes", reply.body.len());
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// The same with a kernel whose buffers hold megabytes: it is writable again only when much of them
+/// has drained, and that is not the reader's fault.
+pub async fn a_slow_reader_behind_large_buffers_gets_all_of_a_response<B: Bench>(bench: &B) {
+    bench.calm_with_large_buffers();
+    let window = Duration::from_secs(2);
+    let promises = Promises { rate_min: 1, rate_window: window, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let length = 6_000_000;
+    let mut peer = Peer::new(server.connect());
+    peer.get(&format!("/large/{length}"));
+    let reply = peer.reply_slowly(bench, 50_000, Duration::from_millis(100)).await;
+    assert!(reply.body == pattern(length), "{} bytes", reply.body.len());
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A peer that reads nothing is cut off, and the kernel is not left with what it did not read.
+pub async fn peers_that_do_not_read_leave_nothing_in_the_kernel<B: Bench>(bench: &B) {
+    bench.calm_with_large_buffers();
+    let window = Duration::from_secs(1);
+    let promises = Promises { rate_window: window, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let peers: Vec<_> = (0..20)
+        .map(|number| {
+            let mut peer = Peer::new(server.connect());
+            peer.get(if number % 2 == 0 { "/endless" } else { "/large/8000000" });
+            peer
+        })
+        .collect();
+    bench.sleep(3 * window).await;
+    let left = bench.bytes_of_the_closed(&server);
+    server.shut_down();
+    let outcome = server.ended().await;
+    drop(peers);
+    assert_eq!(outcome.ended("write-stalled"), 20, "{outcome:?}");
+    assert!(left.is_none_or(|bytes| bytes == 0), "the kernel keeps {left:?} bytes");
+}

@@ -1,0 +1,174 @@
+//! Handlers that make trouble: panics at odd moments, streams without bytes, functions that block,
+//! protocols that do not listen.
+
+use super::app::{Shared, stream};
+use bytes::Bytes;
+use http::header::UPGRADE;
+use http::{HeaderValue, StatusCode};
+use http_body::{Frame, SizeHint};
+use peregrine::Shutdown;
+use peregrine::web::extract::{Path, State};
+use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::{App, Body, BodyError, HandlerExt, Request, Response, Service};
+use peregrine_driver_sim::Network;
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Pieces without bytes after which a stream gives up: others had no turn.
+const EMPTY_PIECES_MAX: usize = 1_000_000;
+
+/// Adds the handlers that make trouble.
+pub(super) fn troubles(app: App) -> App {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    panics(app)
+        .get("/empties", move || {
+            let stop = Arc::clone(&stop);
+            let mut left = EMPTY_PIECES_MAX;
+            let mut is_told = false;
+            stream(move |_| {
+                left = left.saturating_sub(1);
+                let text = match (stop.load(Ordering::SeqCst), left) {
+                    _ if is_told => return Poll::Ready(None),
+                    (true, _) => "stopped",
+                    (false, 0) => "gave up",
+                    (false, _) => return Poll::Ready(Some(Ok(Bytes::new()))),
+                };
+                is_told = true;
+                Poll::Ready(Some(Ok(Bytes::from_static(text.as_bytes()))))
+            })
+        })
+        .get("/stop-empties", move || {
+            stopped.store(true, Ordering::SeqCst);
+            "told"
+        })
+        .get("/stall/{seconds}", async |Path(seconds): Path<u64>| stall(seconds))
+        .any("/hold-body", async |State(shared): State<Shared>, body: Body| {
+            shared.wait().await;
+            drop(body);
+            "held"
+        })
+        .post("/read-to-end", read_to_end.run_to_end().body_limit(u64::MAX))
+        .get("/wait-to-end-a-moment", {
+            async fn wait(State(shared): State<Shared>) -> &'static str {
+                shared.wait().await;
+                "waited"
+            }
+            wait.run_to_end().timeout(Duration::from_millis(500))
+        })
+        .get("/upgrade-deaf", deaf)
+        .get("/upgrade-obedient", obedient)
+}
+
+/// Adds the handlers that panic.
+pub(super) fn panics(app: App) -> App {
+    app.get("/panic-eager", PanicsEagerly)
+        .get("/panic-in-drop", panic_in_drop.timeout(Duration::from_millis(500)))
+        .get("/stream-panics", || {
+            let mut pieces = ["a piece\n", "another\n"].into_iter();
+            stream(move |_| {
+                let piece = pieces.next().expect("on purpose");
+                Poll::Ready(Some(Ok(Bytes::from_static(piece.as_bytes()))))
+            })
+        })
+        .get("/stream-panics-in-drop", || {
+            let bomb = Bomb;
+            let mut pieces = ["a piece\n", "another\n"].into_iter();
+            stream(move |_| {
+                let _armed = &bomb;
+                Poll::Ready(pieces.next().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
+            })
+        })
+        .get("/size-hint-panics", || Body::new(NoSize))
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("on purpose, in a destructor");
+        }
+    }
+}
+
+/// Panics before there is a future.
+struct PanicsEagerly;
+
+impl Service for PanicsEagerly {
+    fn call(&self, request: Request) -> impl Future<Output = Response> {
+        assert!(request.path().is_empty(), "on purpose, before there is a future");
+        pending()
+    }
+}
+
+async fn panic_in_drop() -> &'static str {
+    let _bomb = Bomb;
+    pending().await
+}
+
+/// A body that panics when its length is asked for.
+struct NoSize;
+
+impl http_body::Body for NoSize {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(None)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        panic!("on purpose, asked for a size")
+    }
+}
+
+/// Blocks the thread, for so long on the clock of the simulated network.
+pub(super) fn stall(seconds: u64) -> &'static str {
+    let network = Network::current().expect("this handler is for simulations");
+    network.block(Duration::from_secs(seconds));
+    "stalled"
+}
+
+/// Reads its body to the end, whatever end it is, and comes to its own.
+async fn read_to_end(State(shared): State<Shared>, mut body: Body) -> &'static str {
+    let watch = shared.begin();
+    while let Some(Ok(piece)) = body.next().await {
+        shared.consumed.add(piece.len());
+    }
+    watch.finish();
+    "read"
+}
+
+fn switching(protocol: OnUpgrade) -> Response {
+    let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol);
+    response.with_field(UPGRADE, HeaderValue::from_static("any"))
+}
+
+/// A protocol that reads nothing.
+async fn deaf(State(shared): State<Shared>) -> Response {
+    switching(OnUpgrade::new(move |io| async move {
+        shared.wait().await;
+        drop(io);
+    }))
+}
+
+/// A protocol that ends with a word when the server is to end.
+async fn obedient(State(shared): State<Shared>) -> Response {
+    let shutdown = Shutdown::current();
+    switching(OnUpgrade::new(move |mut io| async move {
+        let watch = shared.begin();
+        shutdown.ordered().await;
+        if io.send(Bytes::from_static(b"goodbye")).await.is_ok() {
+            watch.finish();
+        }
+    }))
+}
