@@ -276,9 +276,11 @@ impl<D: Driver> Connection<D> {
                     session.phase = Phase::Upgraded(Box::new(Upgrade::new(upgrade)));
                     continue;
                 }
-                Some(Turn::Close(Close { ended: Ended::PeerLeft, .. })) => {
-                    return Poll::Ready(Some(self.abandon(session, Ended::PeerLeft)));
-                }
+                // Nobody is there to hear a goodbye, or nobody who is owed one.
+                Some(Turn::Close(Close {
+                    ended: ended @ (Ended::PeerLeft | Ended::HandshakeLate),
+                    ..
+                })) => return Poll::Ready(Some(self.abandon(session, ended))),
                 Some(Turn::Close(close)) => {
                     self.end(session, close);
                     continue;
@@ -457,10 +459,7 @@ impl<D: Driver> Connection<D> {
                 Phase::Http1 if session.http1.is_busy() => self.abandon(session, Ended::PeerLeft),
                 _ => self.abandon(session, Ended::Broken(kind)),
             }),
-            Event::Late(Wait::Send) => {
-                self.stream.reset_on_drop();
-                Some(self.abandon(session, Ended::WriteStalled))
-            }
+            Event::Late(Wait::Send) => Some(self.abandon(session, Ended::WriteStalled)),
             Event::Late(wait) => self.late(session, wait),
         }
     }
@@ -468,7 +467,7 @@ impl<D: Driver> Connection<D> {
     fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
         let born = self.born();
         let close = match &mut session.phase {
-            Phase::Handshake(_) => Close { ended: Ended::HandshakeLate, lingers: false },
+            Phase::Handshake(_) => return Some(self.abandon(session, Ended::HandshakeLate)),
             Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
             Phase::Closing(_) => return Some(self.over(session)),
             Phase::Http1 => {
@@ -508,6 +507,9 @@ impl<D: Driver> Connection<D> {
 
     /// The connection is over without a goodbye.
     fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
+        if !self.stream.is_sent() {
+            self.stream.reset_on_drop();
+        }
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             // Why it was to be closed says more, as long as the answer may have arrived.
             Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),

@@ -89,7 +89,7 @@ pub(crate) struct For {
 #[derive(Debug)]
 pub(crate) struct Close {
     pub(crate) ended: Ended,
-    /// The peer may still be sending, so that what it sends is received and thrown away for a while.
+    /// The peer may be sending, so that what it sends is received and thrown away for a while.
     /// Closing a socket that has unread input makes the kernel send a reset, and a reset takes the
     /// answer away from a peer that has not read it yet (RFC 9112 §9.6).
     pub(crate) lingers: bool,

@@ -54,11 +54,6 @@ impl Upload {
         }
     }
 
-    /// Is the end of the body still to come?
-    pub(crate) fn is_open(&self) -> bool {
-        !matches!(self, Self::Done)
-    }
-
     /// Is there more to come that nobody wants?
     pub(crate) fn is_unwanted(&self) -> bool {
         match self {

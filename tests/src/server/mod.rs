@@ -127,7 +127,7 @@ macro_rules! server {
             promised::a_panic_in_a_late_handler_s_destructor_is_still_a_503,
             promised::a_panic_in_a_stream_s_destructor_loses_no_response,
             promised::a_panic_in_a_stream_cuts_its_response_only,
-            promised::a_panic_in_a_size_hint_is_a_500,
+            promised::a_panic_in_a_size_hint_harms_nobody,
             promised::an_upgraded_connection_that_is_silent_ends,
             promised::an_upgraded_protocol_may_await_the_order,
             promised::an_upgrade_inside_tls_ends_with_its_peer,

@@ -203,7 +203,7 @@ impl Http1 {
                 self.await_head(protocol, link)
             }
             Event::Reject(reject) => self.reject(reject, protocol, link),
-            Event::Closed => Turn::close(Ended::Agreed),
+            Event::Closed => Turn::linger(Ended::Agreed),
             Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
                 unreachable!("an exchange leaves the protocol before the next head")
             }
@@ -320,7 +320,6 @@ impl Http1 {
 
     /// After a response: the next request, the rest of this one's body, or the end.
     fn after<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) -> Turn {
-        let is_received = !self.upload.is_open();
         self.answered = true;
         if let Some(reject) = self.rejected.take() {
             protocol.drain();
@@ -337,16 +336,12 @@ impl Http1 {
                 link.io.receiving = Meter::new(link.io.reader.received());
                 Turn::Again
             }
-            Next::Close | Next::Respond | Next::Upgraded => {
-                let is_whole = self.is_last && is_received && link.io.reader.is_empty();
-                let ended = match () {
-                    () if self.panicked => Ended::HandlerPanicked,
-                    () if is_whole => return Turn::close(Ended::Agreed),
-                    () if link.worker.order() >= Order::LameDuck => Ended::Drained,
-                    () => Ended::Agreed,
-                };
-                Turn::linger(ended)
-            }
+            Next::Close | Next::Respond | Next::Upgraded => Turn::linger(match () {
+                () if self.panicked => Ended::HandlerPanicked,
+                () if self.is_last => Ended::Agreed,
+                () if link.worker.order() >= Order::LameDuck => Ended::Drained,
+                () => Ended::Agreed,
+            }),
         }
     }
 

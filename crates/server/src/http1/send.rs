@@ -179,7 +179,7 @@ impl Http1 {
             // An orderly close would say that the body is whole.
             link.stream.reset_on_drop();
         }
-        Turn::close(Ended::ResponseFailed)
+        Turn::linger(Ended::ResponseFailed)
     }
 
     /// There is enough to be sent. The request's body goes on being received meanwhile.

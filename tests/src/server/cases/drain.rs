@@ -26,7 +26,8 @@ pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
     }
     for peer in fresh.iter_mut().chain(&mut idle) {
         let reply = peer.reply().await;
-        assert_eq!((reply.text(), reply.closes()), ("hello", true));
+        // Some may be answered before the worker has heard of the order.
+        assert_eq!(reply.text(), "hello");
         peer.expect_end().await;
     }
     let outcome = server.ended().await;
