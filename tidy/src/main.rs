@@ -4,6 +4,7 @@
 //! is wrong and how to mend it. `cargo tidy` runs them all, `cargo tidy layers` only that one.
 #![forbid(unsafe_code)]
 
+mod circles;
 mod conformance;
 mod layers;
 mod source;
@@ -17,6 +18,7 @@ type Check = (&'static str, fn(&Path) -> Vec<String>);
 const CHECKS: &[Check] = &[
     ("layers", layers::check),
     ("reasons", layers::check_reasons),
+    ("circles", circles::check),
     ("unsafe", source::check_unsafe),
     ("sizes", source::check_sizes),
     ("names", source::check_names),

@@ -123,7 +123,10 @@ fn identity(socket: &Socket) -> io::Result<Option<Identity>> {
         Socket::Tcp(listener) => listener.as_fd(),
         Socket::Unix(listener) => listener.as_fd(),
     };
-    let metadata = std::fs::File::from(descriptor.try_clone_to_owned()?).metadata()?;
+    // Who is out of descriptors is not told either: the worker is alone then, which costs fairness
+    // and nothing else.
+    let Ok(duplicate) = descriptor.try_clone_to_owned() else { return Ok(None) };
+    let metadata = std::fs::File::from(duplicate).metadata()?;
     Ok(Some((metadata.dev(), metadata.ino())))
 }
 

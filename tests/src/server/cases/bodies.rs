@@ -314,17 +314,24 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     peer.expect_alive().await;
     peer.send("POST /echo-limited HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     peer.send(chunked(bench, &pattern(bench.large(5_000))));
-    assert_eq!(peer.reply().await.status, 413);
-    peer.expect_end().await;
+    let reply = peer.reply().await;
+    assert_eq!(reply.status, 413);
+    // Where the end of the body was not seen, the connection ends, and says so.
+    if reply.closes() {
+        peer.expect_end().await;
+        peer = Peer::new(server.connect());
+    } else {
+        peer.expect_alive().await;
+    }
+    let ends = usize::from(reply.closes()) + 1;
     // A client that asks first need not send it.
-    let mut peer = Peer::new(server.connect());
     let head = "POST /echo-limited HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n";
     peer.send(format!("{head}Expect: 100-continue\r\n\r\n"));
     let reply = peer.reply().await;
     assert_eq!((reply.status, reply.interim.len(), reply.closes()), (413, 0, true));
     peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("agreed", 2)]);
+    assert_eq!(server.ended().await.endings(), [("agreed", ends as u64)]);
 }
 
 /// The innermost limit counts, be it larger or smaller, and however the body arrives.
