@@ -35,6 +35,8 @@ pub(crate) struct Pipe {
     /// The latest arrival so far. Nothing overtakes.
     last_arrival: Duration,
     pub(crate) arrived: VecDeque<u8>,
+    /// Bytes came for nobody. None go after them: they would not be acknowledged.
+    is_refused: bool,
     pub(crate) source: Source,
     pub(crate) target: Target,
     /// A send and the end may both wait.
@@ -151,6 +153,7 @@ impl Pipe {
             flying_bytes: 0,
             last_arrival: Duration::ZERO,
             arrived: VecDeque::new(),
+            is_refused: false,
             source: Source::Open,
             target: Target::Open,
             senders: Vec::new(),
@@ -196,7 +199,7 @@ impl Pipe {
     /// kernel take anything from the sender by this?
     pub(crate) fn take_piece(&mut self, cut: bool, random: &mut Random) -> Option<(Vec<u8>, bool)> {
         let from = if self.buffer.is_some() { &mut self.held } else { &mut self.outgoing };
-        if from.is_empty() {
+        if from.is_empty() || self.is_refused {
             return None;
         }
         let room = self.window.room(self.flying_bytes + self.arrived.len());
@@ -256,7 +259,10 @@ impl Pipe {
                             landed.bytes += u64::try_from(piece.len()).expect("it fits 64 bits");
                             self.arrived.extend(piece);
                         }
-                        Target::Closed => landed.refused = true,
+                        Target::Closed => {
+                            landed.refused = true;
+                            self.is_refused = true;
+                        }
                         Target::Ended | Target::Broken => {}
                     }
                 }

@@ -10,6 +10,7 @@
 pub mod app;
 pub mod bench;
 pub mod cases;
+pub mod hours;
 mod kernel;
 mod mounted;
 pub mod peer;

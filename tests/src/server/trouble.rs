@@ -25,24 +25,7 @@ const EMPTY_PIECES_MAX: usize = 1_000_000;
 pub(super) fn troubles(app: App) -> App {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
-    app.get("/panic-eager", PanicsEagerly)
-        .get("/panic-in-drop", panic_in_drop.timeout(Duration::from_millis(500)))
-        .get("/stream-panics", || {
-            let mut pieces = ["a piece\n", "another\n"].into_iter();
-            stream(move |_| {
-                let piece = pieces.next().expect("on purpose");
-                Poll::Ready(Some(Ok(Bytes::from_static(piece.as_bytes()))))
-            })
-        })
-        .get("/stream-panics-in-drop", || {
-            let bomb = Bomb;
-            let mut pieces = ["a piece\n", "another\n"].into_iter();
-            stream(move |_| {
-                let _armed = &bomb;
-                Poll::Ready(pieces.next().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
-            })
-        })
-        .get("/size-hint-panics", || Body::new(NoSize))
+    panics(app)
         .get("/empties", move || {
             let stop = Arc::clone(&stop);
             let mut left = EMPTY_PIECES_MAX;
@@ -81,6 +64,28 @@ pub(super) fn troubles(app: App) -> App {
         .get("/upgrade-obedient", obedient)
 }
 
+/// Adds the handlers that panic.
+pub(super) fn panics(app: App) -> App {
+    app.get("/panic-eager", PanicsEagerly)
+        .get("/panic-in-drop", panic_in_drop.timeout(Duration::from_millis(500)))
+        .get("/stream-panics", || {
+            let mut pieces = ["a piece\n", "another\n"].into_iter();
+            stream(move |_| {
+                let piece = pieces.next().expect("on purpose");
+                Poll::Ready(Some(Ok(Bytes::from_static(piece.as_bytes()))))
+            })
+        })
+        .get("/stream-panics-in-drop", || {
+            let bomb = Bomb;
+            let mut pieces = ["a piece\n", "another\n"].into_iter();
+            stream(move |_| {
+                let _armed = &bomb;
+                Poll::Ready(pieces.next().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
+            })
+        })
+        .get("/size-hint-panics", || Body::new(NoSize))
+}
+
 /// Panics when it is dropped.
 struct Bomb;
 
@@ -102,10 +107,9 @@ impl Service for PanicsEagerly {
     }
 }
 
-async fn panic_in_drop(State(shared): State<Shared>) -> &'static str {
+async fn panic_in_drop() -> &'static str {
     let _bomb = Bomb;
-    shared.wait().await;
-    "waited"
+    pending().await
 }
 
 /// A body that panics when its length is asked for.
@@ -128,7 +132,7 @@ impl http_body::Body for NoSize {
 }
 
 /// Blocks the thread, for so long on the clock of the simulated network.
-fn stall(seconds: u64) -> &'static str {
+pub(super) fn stall(seconds: u64) -> &'static str {
     let network = Network::current().expect("this handler is for simulations");
     network.block(Duration::from_secs(seconds));
     "stalled"

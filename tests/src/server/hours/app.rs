@@ -1,0 +1,141 @@
+//! The application of lives: handlers that work for hours, and write down how they ended.
+
+use crate::server::app::{pattern, stream};
+use crate::server::trouble::{panics, stall};
+use bytes::Bytes;
+use http::header::UPGRADE;
+use http::{HeaderValue, StatusCode};
+use peregrine::web::extract::{Path, State};
+use peregrine::web::upgrade::OnUpgrade;
+use peregrine::web::{App, Body, HandlerExt, Problem, Response};
+use peregrine_driver_sim::Network;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Handlers that were promised their end, by the number in their path.
+#[derive(Clone, Default)]
+pub(super) struct Ledger(Rc<RefCell<BTreeMap<u64, Work>>>);
+
+/// One handler that was promised its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// When its last wait began.
+    pub(super) began: Duration,
+    /// How long that is.
+    pub(super) takes: Duration,
+    /// When it came to its end.
+    pub(super) ended: Option<Duration>,
+    /// When its peer left.
+    pub(super) left: Option<Duration>,
+}
+
+impl Ledger {
+    /// The peer of this one leaves.
+    pub(super) fn left(&self, id: u64) {
+        if let Some(work) = self.0.borrow_mut().get_mut(&id) {
+            work.left.get_or_insert_with(now);
+        }
+    }
+
+    /// Everything that began.
+    pub(super) fn works(&self) -> Vec<(u64, Work)> {
+        self.0.borrow().iter().map(|(id, work)| (*id, *work)).collect()
+    }
+}
+
+fn now() -> Duration {
+    Network::current().expect("lives are simulated").now()
+}
+
+/// The application, with panics of every kind from the cases' own.
+pub(super) fn app(ledger: Ledger) -> App {
+    let app = App::new()
+        .state(ledger)
+        .get("/hello", || "hello")
+        .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
+        .get("/endless", || {
+            let piece = Bytes::from(pattern(1_000));
+            stream(move |_| Poll::Ready(Some(Ok(piece.clone()))))
+        })
+        .get("/drip/{pieces}/{seconds}", async |Path((pieces, seconds)): Path<(usize, u64)>| {
+            drip(pieces, Duration::from_secs(seconds))
+        })
+        .get("/sleep/{seconds}", async |Path(seconds): Path<u64>| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            "slept"
+        })
+        .get("/work/{id}/{seconds}", work.run_to_end())
+        .post("/work/{id}/{seconds}", work.run_to_end().body_limit(u64::MAX))
+        .post("/count", count.body_limit(u64::MAX))
+        .post("/nap/{seconds}", nap.body_limit(u64::MAX))
+        .get("/stall/{seconds}", async |Path(seconds): Path<u64>| stall(seconds))
+        .get("/upgrade", upgrade)
+        .get("/panic", || -> &'static str { panic!("on purpose") })
+        .get("/panic-late", async || -> &'static str {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            panic!("on purpose")
+        });
+    panics(app)
+}
+
+/// A piece after each pause.
+fn drip(pieces: usize, pause: Duration) -> Body {
+    let mut left = 0..pieces;
+    let mut sleep = Box::pin(tokio::time::sleep(pause));
+    stream(move |context| {
+        if sleep.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        sleep = Box::pin(tokio::time::sleep(pause));
+        Poll::Ready(left.next().map(|_| Ok(Bytes::from_static(b"drip"))))
+    })
+}
+
+/// Reads its body, whatever becomes of that, and works then.
+async fn work(
+    Path((id, seconds)): Path<(u64, u64)>,
+    State(ledger): State<Ledger>,
+    mut body: Body,
+) -> &'static str {
+    let takes = Duration::from_secs(seconds);
+    let started = Work { began: now(), takes: Duration::MAX, ended: None, left: None };
+    ledger.0.borrow_mut().insert(id, started);
+    while let Some(Ok(_)) = body.next().await {}
+    let write = |change: &dyn Fn(&mut Work)| {
+        change(ledger.0.borrow_mut().get_mut(&id).expect("it is written down"));
+    };
+    write(&|work| (work.began, work.takes) = (now(), takes));
+    tokio::time::sleep(takes).await;
+    write(&|work| work.ended = Some(now()));
+    "worked"
+}
+
+async fn count(mut body: Body) -> Result<String, Problem> {
+    let mut count = 0;
+    while let Some(piece) = body.next().await {
+        count += piece?.len();
+    }
+    Ok(count.to_string())
+}
+
+/// Does not want its body for a while.
+async fn nap(Path(seconds): Path<u64>, body: Body) -> Result<String, Problem> {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    count(body).await
+}
+
+fn upgrade() -> Response {
+    let echo = OnUpgrade::new(|mut io| async move {
+        while let Ok(Some(bytes)) = io.recv().await {
+            if io.send(bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
+    response.with_field(UPGRADE, HeaderValue::from_static("echo"))
+}

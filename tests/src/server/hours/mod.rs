@@ -1,0 +1,210 @@
+//! Lives of hours: peers that keep to the rules or break exactly one, days of quiet between them, and
+//! an end at any moment. Each peer knows what must come, and when.
+//!
+//! What holds in every life, beside what each peer of `peers.rs` and `flows.rs` says of itself:
+//!
+//! - every alarm rings within its tick, and none before its time;
+//! - every answer that was written reaches a peer that reads, however slowly;
+//! - every handler that was promised its end got it, unless the time to shut down was over;
+//! - the server ends in time, and names exactly whom it cut;
+//! - no task, no buffer, no connection and no byte in the kernel is left.
+//!
+//! Start with [`life`].
+
+mod app;
+mod flows;
+mod peers;
+mod talk;
+mod world;
+
+use peregrine::IntoApplication;
+use peregrine_driver::{Driver, Options};
+use peregrine_driver_sim::{Network, Sim};
+use peregrine_server::{Door, Observed, Order, Report, Snapshot};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use world::World;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// What a life left behind.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// A digest of every event on the network.
+    pub events: u64,
+    /// The server's counts.
+    pub snapshot: Snapshot,
+    /// How many peers of each kind there were.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// What was not as it must be.
+    pub faults: Vec<String>,
+}
+
+type Peer = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Any peer. Where a worker may stand still, only of a kind that does not need it all the time.
+fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
+    let kinds = if may_stall { 3 } else { 13 };
+    let world = Rc::clone(world);
+    match world.network.random(kinds) {
+        0 => Box::pin(peers::silent(world)),
+        1 => Box::pin(peers::half_head(world)),
+        2 if may_stall => Box::pin(peers::staller(world)),
+        2 => Box::pin(peers::patient(world)),
+        3 => Box::pin(peers::panicker(world)),
+        4 => Box::pin(peers::employer(world)),
+        5 => Box::pin(peers::unheard(world)),
+        6 | 7 => Box::pin(flows::uploader(world)),
+        8 => Box::pin(flows::unwanted(world)),
+        9 => Box::pin(flows::downloader(world)),
+        10 => Box::pin(flows::listener(world)),
+        11 => Box::pin(flows::deaf(world)),
+        _ => Box::pin(flows::upgraded(world)),
+    }
+}
+
+/// Lets peers come, one after the other or together. The receiver hears when the last one is gone.
+fn invite(world: &Rc<World>) -> mpsc::UnboundedReceiver<()> {
+    let (done, all_done) = mpsc::unbounded_channel();
+    let network = &world.network;
+    let may_stall = network.random(6) == 0;
+    let quiet = world.choose(&[Duration::ZERO, SECOND, 1_200 * SECOND, DAY, 30 * DAY]);
+    let mut begins = Duration::ZERO;
+    for _ in 0..1 + network.random(6) {
+        begins += world.time(quiet);
+        let (at, done, world) = (begins, done.clone(), Rc::clone(world));
+        // One of them may be dropped at any of its awaits, which closes its connection.
+        let per_mille = if network.random(5) == 0 { 40 } else { 0 };
+        network.clone().spawn(async move {
+            world.network.sleep(at).await;
+            let peer = any_peer(&world, may_stall);
+            world.network.drop_at(per_mille, peer).await;
+            drop(done);
+        });
+    }
+    all_done
+}
+
+/// One life.
+async fn live(driver: Sim) -> (Report, Rc<World>) {
+    let network = driver.network().clone();
+    let port = network.bind();
+    let world = Rc::new(World::new(&network, port.id()));
+    let limits = world.promises.limits();
+    let application = app::app(world.ledger.clone()).into_application().expect("it is sound");
+    let (orders, receiver) = watch::channel(Order::Serve);
+    let observed = Rc::new(Observed::default());
+    let doors = vec![Door { socket: port, tls: None }];
+    let report = Rc::new(RefCell::new(None));
+    let (told, driven) = (Rc::clone(&report), driver.clone());
+    network.spawn(async move {
+        let serving =
+            peregrine_server::run(driven.clone(), doors, application, limits, observed, receiver);
+        let report = serving.await.expect("the simulated network lets anybody listen");
+        *told.borrow_mut() = Some((report, driven.now()));
+    });
+    let mut peers = invite(&world);
+    // The order comes when all peers are gone, or at any moment.
+    let patience = match network.random(3) {
+        0 => world.time(world.choose(&[10 * SECOND, 1_200 * SECOND, DAY])),
+        _ => 400 * DAY,
+    };
+    crate::first_of(peers.recv(), network.sleep(patience)).await;
+    let cuts_at = shut_down(&world, &orders).await;
+    let due = world.on_time(cuts_at, Duration::ZERO) + SECOND / 10;
+    while report.borrow().is_none() && network.now() <= due {
+        network.sleep(SECOND / 20).await;
+    }
+    let told = report.take();
+    let Some((report, ended)) = told else {
+        let faults = world.faults();
+        panic!("seed {}: the server did not end until {due:?}; {faults:?}", network.seed());
+    };
+    judge(&world, &report, ended, cuts_at);
+    if driver.tokio_tasks() > 0 && ended < cuts_at {
+        world.fault(format!("{} tasks are left", driver.tokio_tasks()));
+    }
+    while peers.recv().await.is_some() {}
+    (report, world)
+}
+
+/// Orders the end. When what is left then is cut.
+async fn shut_down(world: &World, orders: &watch::Sender<Order>) -> Duration {
+    let promises = &world.promises;
+    let mut cuts_at = world.network.now() + promises.limits.shutdown_timeout;
+    world.order(cuts_at);
+    orders.send_replace(Order::Drain);
+    if world.network.random(4) == 0 {
+        let sooner = world.time(3 * SECOND);
+        cuts_at = cuts_at.min(world.network.now() + sooner);
+        world.order(cuts_at);
+        world.network.sleep(sooner).await;
+        orders.send_replace(Order::Cut);
+    }
+    cuts_at
+}
+
+/// Judges what the server tells of itself, and what became of work that was promised its end.
+fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
+    let snapshot = &report.snapshot;
+    let endings: u64 = snapshot.ended.values().sum();
+    if endings != snapshot.accepted || snapshot.connections != 0 {
+        world.fault(format!("of {} connections {endings} ended", snapshot.accepted));
+    }
+    let cut = snapshot.ended.get("cut").copied().unwrap_or(0);
+    if cut != report.cut.len() as u64 {
+        world.fault(format!("{cut} were cut, and {:?} are named", report.cut));
+    }
+    if ended + World::EARLY < cuts_at && cut > 0 {
+        world.fault(format!("{cut} were cut before the time was over"));
+    }
+    for (id, work) in world.ledger.works() {
+        let due = work.began.saturating_add(work.takes);
+        // One that still reads hears that its peer left, works then, and is written down anew.
+        let is_reading = work.takes == Duration::MAX;
+        let hears = work.left.filter(|_| is_reading).unwrap_or(Duration::MAX);
+        let is_late = match work.ended {
+            Some(at) => at < due || at > world.on_time(due, work.takes),
+            None => due.min(hears) + World::TICK < cuts_at,
+        };
+        if is_late {
+            world.fault(format!("work {id} did not come to its end: {work:?}"));
+        }
+    }
+}
+
+/// Lives the life that `seed` stands for.
+///
+/// # Panics
+/// It does not come to its end. The message names the seed.
+#[must_use]
+pub fn life(seed: u64) -> Trace {
+    let network = Network::new(seed, world::faults());
+    network.set_time_max(3_000 * DAY);
+    let run = network.run(&Options::default(), async |driver| {
+        let (report, world) = live(driver.clone()).await;
+        if driver.counters().in_flight > 0 {
+            world.fault("an operation is left over".to_owned());
+        }
+        (report, world)
+    });
+    let (report, world) = run.expect("a runtime without I/O starts");
+    for (what, count) in [
+        ("tasks panicked", network.panics()),
+        ("buffers are lost", u64::from(network.chunks_on_loan())),
+        ("connections are lost", network.connections() as u64),
+        ("bytes are left in the kernel", network.bytes_of_the_closed() as u64),
+    ] {
+        if count > 0 {
+            world.fault(format!("{count} {what}"));
+        }
+    }
+    let (events, kinds, faults) = (network.trace(), world.kinds(), world.faults());
+    Trace { events, snapshot: report.snapshot, kinds, faults }
+}

@@ -1,0 +1,257 @@
+//! One peer's connection, heard and judged against the clock.
+
+use super::world::World;
+use crate::server::reply::{self, Reply};
+use peregrine_driver_sim::{Client, Sockets};
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// More than all buffers hold together.
+const READ_BYTES_MAX: usize = 10 << 20;
+
+/// What a peer heard.
+pub(super) enum Heard {
+    /// A whole response.
+    Reply(Reply),
+    /// The server ended in order, with nothing unanswered.
+    End,
+    /// The connection broke, or ended in the middle.
+    Broken,
+    /// Nothing, until the time was over.
+    Late,
+}
+
+/// A connection of a peer that knows what should come.
+pub(super) struct Talk {
+    pub(super) world: Rc<World>,
+    pub(super) client: Client,
+    kind: &'static str,
+    began: Duration,
+    /// When it said something last.
+    asked: Cell<Duration>,
+    received: Vec<u8>,
+}
+
+impl Talk {
+    /// Connects, with such buffers.
+    pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<Sockets>) -> Self {
+        let client = world.connect(sockets);
+        world.met(kind);
+        let (world, now) = (Rc::clone(world), world.network.now());
+        Self { world, client, kind, began: now, asked: Cell::new(now), received: Vec::new() }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.world.network.now()
+    }
+
+    pub(super) async fn sleep(&self, time: Duration) {
+        self.world.network.sleep(time).await;
+    }
+
+    /// Sends `bytes`, and waits until the peer's kernel has taken them. False: nobody wants them.
+    pub(super) async fn say(&self, bytes: impl AsRef<[u8]>) -> bool {
+        self.asked.set(self.now());
+        self.world.check_loans();
+        self.client.send(bytes.as_ref()).await.is_ok()
+    }
+
+    /// Sends a GET request, of which the report of a shutdown knows if it is cut.
+    pub(super) async fn get(&self, path: &str) -> bool {
+        self.say(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await
+    }
+
+    /// Ends the peer's sending side.
+    pub(super) async fn half_close(&self) {
+        // It fails if the server was faster.
+        let _ = self.client.half_close().await;
+    }
+
+    /// These bytes come back.
+    pub(super) async fn echoes(&mut self, bytes: &[u8]) -> bool {
+        let until = self.now() + Duration::from_secs(10);
+        while self.received.len() < bytes.len() {
+            let left = until.saturating_sub(self.now());
+            let receiving = self.client.recv();
+            match crate::first_of(receiving, self.world.network.sleep(left)).await {
+                Some(Ok(more)) if !more.is_empty() => self.received.extend(more),
+                _ => return false,
+            }
+        }
+        std::mem::take(&mut self.received) == bytes
+    }
+
+    /// Sends bytes, and reads only after a pause what comes back: all of them.
+    pub(super) async fn floods(&self, bytes: &[u8], pause: Duration) -> bool {
+        self.asked.set(self.now());
+        let reading = async {
+            self.sleep(pause).await;
+            self.world.check_loans();
+            let mut all = Vec::new();
+            while all.len() < bytes.len() {
+                match self.client.recv().await {
+                    Ok(more) if !more.is_empty() => all.extend(more),
+                    _ => return false,
+                }
+            }
+            all == bytes
+        };
+        let (sent, is_same) = crate::both(self.client.send(bytes), reading).await;
+        sent.is_ok() && is_same
+    }
+
+    /// Something went wrong, unless the server was told to end: then nearly everything may happen.
+    pub(super) fn fault(&self, text: impl AsRef<str>) {
+        if !self.world.is_ordered() {
+            self.world.fault(self.told(text.as_ref()));
+        }
+    }
+
+    fn told(&self, text: &str) -> String {
+        format!("{} since {:?}, at {:?}: {text}", self.kind, self.began, self.now())
+    }
+
+    /// Asserts that the present is not before the time that was due first, nor more than a tick after
+    /// the one that was due last, `time` after what began it.
+    pub(super) fn assert_now(&self, what: &str, due: Range<Duration>, time: Duration) {
+        let now = self.now();
+        if now + World::EARLY < due.start {
+            self.fault(format!("{what} too early: not before {:?}", due.start));
+        }
+        if now > self.world.on_time(due.end, time) {
+            self.fault(format!("{what} too late: at {:?}", due.end));
+        }
+    }
+
+    /// The next response, or the end, within the time until `until`.
+    pub(super) async fn hear(&mut self, until: Duration) -> Heard {
+        self.hear_slowly(until, usize::MAX, Duration::ZERO).await
+    }
+
+    /// The same, `piece` bytes at a time, with a pause after each.
+    pub(super) async fn hear_slowly(
+        &mut self,
+        until: Duration,
+        piece: usize,
+        pause: Duration,
+    ) -> Heard {
+        loop {
+            match reply::parse(&self.received, false, false) {
+                Ok(Some((reply, used))) => {
+                    self.received.drain(..used);
+                    return Heard::Reply(reply);
+                }
+                Ok(None) => {}
+                Err(fault) => {
+                    self.world.fault(format!("{}: no HTTP: {fault}", self.kind));
+                    return Heard::Broken;
+                }
+            }
+            let left = until.saturating_sub(self.now());
+            let receiving = self.client.recv_at_most(piece);
+            match crate::first_of(receiving, self.world.network.sleep(left)).await {
+                // A worker that stood still has not had its turn yet.
+                None if self.world.may_be_stalled() => self.sleep(World::TICK).await,
+                None => return Heard::Late,
+                Some(Ok(bytes)) if bytes.is_empty() && self.received.is_empty() => {
+                    return Heard::End;
+                }
+                Some(Ok(bytes)) if bytes.is_empty() => return Heard::Broken,
+                Some(Ok(bytes)) => self.received.extend(bytes),
+                Some(Err(_)) => return Heard::Broken,
+            }
+            if !pause.is_zero() {
+                self.sleep(pause).await;
+            }
+        }
+    }
+
+    /// The response comes, with this status and content, before `until`. False: it is a fault.
+    pub(super) async fn expect(
+        &mut self,
+        status: u16,
+        body: Option<&[u8]>,
+        until: Duration,
+    ) -> bool {
+        let heard = self.hear(until).await;
+        self.is_right(heard, status, body)
+    }
+
+    /// Is what was heard the response with this status and content?
+    pub(super) fn is_right(&self, heard: Heard, status: u16, body: Option<&[u8]>) -> bool {
+        match heard {
+            Heard::Reply(reply) => {
+                let is_right = reply.status == status && body.is_none_or(|body| reply.body == body);
+                if !is_right {
+                    let (got, length) = (reply.status, reply.body.len());
+                    let text = format!("a {got} of {length} bytes instead of a {status}");
+                    self.world.fault(self.told(&text));
+                }
+                is_right
+            }
+            Heard::End => self.no(status, "an end"),
+            Heard::Broken => self.no(status, "a reset, or the end in the middle,"),
+            Heard::Late => self.no(status, "nothing"),
+        }
+    }
+
+    fn no(&self, status: u16, what: &str) -> bool {
+        if self.world.must_answer(self.asked.get()) {
+            let came = self.received.len();
+            let text = format!("{what} instead of a {status}; {came} bytes came");
+            self.world.fault(self.told(&text));
+        }
+        false
+    }
+
+    /// What comes when `time` has passed after something that made it due at `due`, and a tick later
+    /// at the most.
+    pub(super) async fn hear_when_due(&mut self, due: Duration, time: Duration) -> Heard {
+        loop {
+            let until = self.world.on_time(due, time);
+            let heard = self.hear(until + Duration::from_millis(5)).await;
+            // The worker may have stood still meanwhile.
+            if !matches!(heard, Heard::Late) || self.world.on_time(due, time) <= until {
+                return heard;
+            }
+        }
+    }
+
+    /// The server ends the connection in order, when `time` has passed from now on, within a tick.
+    pub(super) async fn expect_end(&mut self, time: Duration) {
+        let due = self.now() + time;
+        let heard = self.hear_when_due(due, time).await;
+        match heard {
+            Heard::End => self.assert_now("the end", due..due, time),
+            Heard::Late => self.fault(format!("still open, after it was due at {due:?}")),
+            Heard::Broken => self.fault("a reset instead of an orderly end"),
+            Heard::Reply(reply) => self.fault(format!("a {} that nobody asked for", reply.status)),
+        }
+    }
+
+    /// The server ends the connection in order, after an answer that said so.
+    pub(super) async fn expect_end_soon(&mut self) {
+        let until = self.now() + self.world.promises.linger_max + World::TICK;
+        match self.hear(until).await {
+            Heard::End => {}
+            Heard::Late => self.fault("still open, though its end was told"),
+            Heard::Broken => self.fault("a reset instead of an orderly end"),
+            Heard::Reply(reply) => self.fault(format!("a {} that nobody asked for", reply.status)),
+        }
+    }
+
+    /// Nothing is left but a reset, behind what the buffers held.
+    pub(super) async fn expect_reset(&mut self) {
+        let mut left = READ_BYTES_MAX;
+        while left > 0 {
+            match self.client.recv_at_most(left).await {
+                Ok(bytes) if bytes.is_empty() => return self.fault("an end that looks orderly"),
+                Ok(bytes) => left -= bytes.len(),
+                Err(_) => return,
+            }
+        }
+        self.fault("it is still served");
+    }
+}
