@@ -194,6 +194,6 @@ pub(super) async fn upgraded(world: Rc<World>) {
                 _ => talk.fault("its end is not answered by an end"),
             }
         }
-        _ => talk.client.reset(),
+        _ => talk.reset(),
     }
 }

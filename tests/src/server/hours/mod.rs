@@ -131,6 +131,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
         world.fault(format!("{} tasks are left", driver.tokio_tasks()));
     }
     while peers.recv().await.is_some() {}
+    world.judge_cuts(&report.cut);
     (report, world)
 }
 
@@ -171,7 +172,7 @@ fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
         let hears = work.left.filter(|_| is_reading).unwrap_or(Duration::MAX);
         let is_late = match work.ended {
             Some(at) => at < due || at > world.on_time(due, work.takes),
-            None => due.min(hears) + World::TICK < cuts_at,
+            None => due.min(hears).saturating_add(World::TICK) < cuts_at,
         };
         if is_late {
             world.fault(format!("work {id} did not come to its end: {work:?}"));

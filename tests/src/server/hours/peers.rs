@@ -63,7 +63,7 @@ pub(super) async fn patient(world: Rc<World>) {
         talk.sleep(world.time(quiet)).await;
     }
     match world.network.random(5) {
-        0 => talk.client.reset(),
+        0 => talk.reset(),
         1 => {
             talk.half_close().await;
             talk.expect_end(Duration::ZERO).await;
@@ -143,7 +143,7 @@ pub(super) async fn employer(world: Rc<World>) {
     // The request has arrived by then.
     talk.sleep(SECOND / 2 + world.time(takes / 2)).await;
     match world.network.random(3) {
-        0 => talk.client.reset(),
+        0 => talk.reset(),
         1 => talk.half_close().await,
         _ => return world.ledger.left(id),
     }

@@ -38,7 +38,7 @@ impl Talk {
     /// Connects, with such buffers.
     pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<Sockets>) -> Self {
         let client = world.connect(sockets);
-        world.met(kind);
+        world.meet(kind, client.address());
         let (world, now) = (Rc::clone(world), world.network.now());
         Self { world, client, kind, began: now, asked: Cell::new(now), received: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl Talk {
 
     /// Sends `bytes`, and waits until the peer's kernel has taken them. False: nobody wants them.
     pub(super) async fn say(&self, bytes: impl AsRef<[u8]>) -> bool {
-        self.asked.set(self.now());
+        self.asks();
         self.world.check_loans();
         self.client.send(bytes.as_ref()).await.is_ok()
     }
@@ -61,6 +61,21 @@ impl Talk {
     /// Sends a GET request, of which the report of a shutdown knows if it is cut.
     pub(super) async fn get(&self, path: &str) -> bool {
         self.say(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await
+    }
+
+    fn asks(&self) {
+        self.asked.set(self.now());
+        self.world.note(&self.client, |met, now| _ = met.waits_since.get_or_insert(now));
+    }
+
+    /// Breaks the connection off.
+    pub(super) fn reset(&self) {
+        self.client.reset();
+        self.is_over();
+    }
+
+    fn is_over(&self) {
+        self.world.note(&self.client, |met, now| _ = met.over.get_or_insert(now));
     }
 
     /// Ends the peer's sending side.
@@ -85,7 +100,7 @@ impl Talk {
 
     /// Sends bytes, and reads only after a pause what comes back: all of them.
     pub(super) async fn floods(&self, bytes: &[u8], pause: Duration) -> bool {
-        self.asked.set(self.now());
+        self.asks();
         let reading = async {
             self.sleep(pause).await;
             self.world.check_loans();
@@ -125,9 +140,13 @@ impl Talk {
         }
     }
 
-    /// The next response, or the end, within the time until `until`.
+    /// The next response, or the end, within the time until `until`. The end is noted.
     pub(super) async fn hear(&mut self, until: Duration) -> Heard {
-        self.hear_slowly(until, usize::MAX, Duration::ZERO).await
+        let heard = self.hear_slowly(until, usize::MAX, Duration::ZERO).await;
+        if matches!(heard, Heard::End | Heard::Broken) {
+            self.is_over();
+        }
+        heard
     }
 
     /// The same, `piece` bytes at a time, with a pause after each.
@@ -141,6 +160,7 @@ impl Talk {
             match reply::parse(&self.received, false, false) {
                 Ok(Some((reply, used))) => {
                     self.received.drain(..used);
+                    self.world.note(&self.client, |met, _| met.waits_since = None);
                     return Heard::Reply(reply);
                 }
                 Ok(None) => {}
@@ -253,5 +273,11 @@ impl Talk {
             }
         }
         self.fault("it is still served");
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.is_over();
     }
 }
