@@ -61,7 +61,9 @@ fn lives_of_hours(seeds: std::ops::Range<u64>) -> BTreeMap<&'static str, u64> {
                 for (kind, count) in trace.kinds {
                     *kinds.entry(kind).or_default() += count;
                 }
-                if let Some(fault) = trace.faults.first() {
+                if count == 1 {
+                    wrong.extend(trace.faults);
+                } else if let Some(fault) = trace.faults.first() {
                     wrong.push(format!("seed {seed}: {fault} ({} faults)", trace.faults.len()));
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::link::Link;
@@ -70,6 +71,12 @@ impl Client {
     /// The connection broke.
     pub async fn half_close(&self) -> io::Result<()> {
         poll_fn(|context| self.link.poll_finish(context)).await
+    }
+
+    /// What the server sees as its peer's address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.link.client_address()
     }
 
     /// Breaks the connection off: the server sees a reset, and later calls here fail.

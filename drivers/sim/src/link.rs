@@ -1,6 +1,7 @@
 //! One end of a connection, as both the server's stream and the client use it.
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +23,13 @@ impl Link {
 
     fn with<T>(&self, work: impl FnOnce(&mut State, u64, End) -> T) -> T {
         self.network.with(|state| work(state, self.id, self.end))
+    }
+
+    /// An address for documentation (RFC 5737) that follows from the connection.
+    pub(crate) fn client_address(&self) -> SocketAddr {
+        let host = u8::try_from(1 + self.id % 254).expect("it is at most 254");
+        let port = u16::try_from(1024 + self.id % 60_000).expect("it is at most 61,023");
+        SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port))
     }
 
     /// The next bytes, at most `bytes_max`; empty at the end.

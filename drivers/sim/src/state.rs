@@ -340,8 +340,8 @@ impl State {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let pipe = connection.pipe(end);
-        // RFC 9112 §9.6: a reset may erase what the client has not read yet. Drivers receive ahead,
-        // and give what they have.
+        // A reset may erase what the client has not read yet. Drivers receive ahead, and give what
+        // they have.
         let landed = pipe.land(now, end == End::Server);
         let is_buffered = pipe.is_buffered();
         pipe.check();

@@ -155,9 +155,7 @@ impl peregrine_driver::Stream for Stream {
 
     /// An address for documentation (RFC 5737) that follows from the connection.
     fn peer(&self) -> Address {
-        let host = u8::try_from(1 + self.link.id % 254).expect("it is at most 254");
-        let port = u16::try_from(1024 + self.link.id % 60_000).expect("it is at most 61,023");
-        Address::Tcp(SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port)))
+        Address::Tcp(self.link.client_address())
     }
 
     /// An address for documentation (RFC 5737) with the port's number.

@@ -36,7 +36,7 @@ impl Default for Promises {
             lame_duck: Duration::ZERO,
             drain_idle: Duration::from_secs(1),
             linger: Duration::from_secs(5),
-            linger_max: Duration::from_secs(30),
+            linger_max: Duration::from_secs(60),
             exchange: None,
         }
     }

@@ -27,8 +27,8 @@ pub async fn an_answer_whose_body_is_not_read_says_that_it_closes<B: Bench>(benc
     server.ended().await;
 }
 
-/// RFC 9112 §9.6: no connection ends between two requests whose first answer did not say so, also
-/// where only the way shows that a body is too much.
+/// No connection ends between two requests if the first answer did not say so (RFC 9112, section
+/// 9.6), also where only the way shows that a body is too much.
 pub async fn no_connection_ends_without_saying_so<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);

@@ -61,7 +61,7 @@ fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
         4 => Box::pin(peers::employer(world)),
         5 => Box::pin(peers::unheard(world)),
         6 | 7 => Box::pin(flows::uploader(world)),
-        8 => Box::pin(flows::waker(world)),
+        8 => Box::pin(flows::unwanted(world)),
         9 => Box::pin(flows::downloader(world)),
         10 => Box::pin(flows::listener(world)),
         11 => Box::pin(flows::deaf(world)),
@@ -117,7 +117,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     };
     crate::first_of(peers.recv(), network.sleep(patience)).await;
     let cuts_at = shut_down(&world, &orders).await;
-    let due = world.on_time(cuts_at) + SECOND / 10;
+    let due = world.on_time(cuts_at, Duration::ZERO) + SECOND / 10;
     while report.borrow().is_none() && network.now() <= due {
         network.sleep(SECOND / 20).await;
     }
@@ -131,6 +131,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
         world.fault(format!("{} tasks are left", driver.tokio_tasks()));
     }
     while peers.recv().await.is_some() {}
+    world.judge_cuts(&report.cut);
     (report, world)
 }
 
@@ -170,8 +171,8 @@ fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
         let is_reading = work.takes == Duration::MAX;
         let hears = work.left.filter(|_| is_reading).unwrap_or(Duration::MAX);
         let is_late = match work.ended {
-            Some(at) => at < due || at > world.on_time(due),
-            None => due.min(hears) + World::TICK < cuts_at,
+            Some(at) => at < due || at > world.on_time(due, work.takes),
+            None => due.min(hears).saturating_add(World::TICK) < cuts_at,
         };
         if is_late {
             world.fault(format!("work {id} did not come to its end: {work:?}"));

@@ -17,23 +17,24 @@ fn roomy() -> Option<Sockets> {
 /// Says nothing, and is closed when the time for a first byte is over.
 pub(super) async fn silent(world: Rc<World>) {
     let mut talk = Talk::new(&world, "silent", roomy());
-    let due = talk.now() + world.promises.limits.first_byte_timeout;
-    talk.expect_end(due).await;
+    let time = world.promises.limits.first_byte_timeout;
+    talk.expect_end(time).await;
 }
 
 /// Says half of a head, and perhaps a byte of it now and then: a 408 and the end.
 pub(super) async fn half_head(world: Rc<World>) {
     let mut talk = Talk::new(&world, "half head", roomy());
-    let due = talk.now() + world.promises.limits.head_timeout;
+    let time = world.promises.limits.head_timeout;
+    let due = talk.now() + time;
     let head = b"GET /hello HTTP/1.1\r\nHost: a\r\nX-Filler: and so on and so on and so on";
     talk.say(&head[..5]).await;
     for byte in &head[5..5 + usize::try_from(world.network.random(8)).expect("it is small")] {
-        let pause = (due - talk.now()) / 4;
+        let pause = due.saturating_sub(talk.now()) / 4;
         talk.sleep(pause).await;
         talk.say([*byte]).await;
     }
-    let heard = talk.hear(world.on_time(due) + SECOND).await;
-    talk.assert_now("the 408", due, due);
+    let heard = talk.hear_when_due(due, time).await;
+    talk.assert_now("the 408", due..due, time);
     if talk.is_right(heard, 408, None) {
         talk.half_close().await;
         talk.expect_end_soon().await;
@@ -62,10 +63,10 @@ pub(super) async fn patient(world: Rc<World>) {
         talk.sleep(world.time(quiet)).await;
     }
     match world.network.random(5) {
-        0 => talk.client.reset(),
+        0 => talk.reset(),
         1 => {
             talk.half_close().await;
-            talk.expect_end(talk.now()).await;
+            talk.expect_end(Duration::ZERO).await;
         }
         _ => {
             // From the last answer on, nothing is said.
@@ -73,7 +74,7 @@ pub(super) async fn patient(world: Rc<World>) {
                 && talk.expect(200, Some(b"hello"), talk.now() + 60 * SECOND).await
                 && !world.is_ordered()
             {
-                talk.expect_end(talk.now() + idle).await;
+                talk.expect_end(idle).await;
             }
         }
     }
@@ -142,7 +143,7 @@ pub(super) async fn employer(world: Rc<World>) {
     // The request has arrived by then.
     talk.sleep(SECOND / 2 + world.time(takes / 2)).await;
     match world.network.random(3) {
-        0 => talk.client.reset(),
+        0 => talk.reset(),
         1 => talk.half_close().await,
         _ => return world.ledger.left(id),
     }
@@ -163,7 +164,8 @@ pub(super) async fn unheard(world: Rc<World>) {
     talk.say(format!("{request}Content-Length: 3000000\r\n\r\n")).await;
     let pause = world.promises.linger / world.choose(&[2, 20]);
     for _ in 0..world.network.random(20) {
-        let (piece, now) = (world.choose(&[1, 1_000, 90_000]), talk.now());
+        let least = world.promises.rate_min as f64 * 1.5 * pause.as_secs_f64();
+        let (piece, now) = (world.choose(&[1_000, 90_000]).max(least as usize), talk.now());
         if !talk.say(vec![7; piece]).await {
             talk.fault("nobody takes what it sends");
             return;

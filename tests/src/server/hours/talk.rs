@@ -4,6 +4,7 @@ use super::world::World;
 use crate::server::reply::{self, Reply};
 use peregrine_driver_sim::{Client, Sockets};
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl Talk {
     /// Connects, with such buffers.
     pub(super) fn new(world: &Rc<World>, kind: &'static str, sockets: Option<Sockets>) -> Self {
         let client = world.connect(sockets);
-        world.met(kind);
+        world.meet(kind, client.address());
         let (world, now) = (Rc::clone(world), world.network.now());
         Self { world, client, kind, began: now, asked: Cell::new(now), received: Vec::new() }
     }
@@ -52,13 +53,29 @@ impl Talk {
 
     /// Sends `bytes`, and waits until the peer's kernel has taken them. False: nobody wants them.
     pub(super) async fn say(&self, bytes: impl AsRef<[u8]>) -> bool {
-        self.asked.set(self.now());
+        self.asks();
+        self.world.check_loans();
         self.client.send(bytes.as_ref()).await.is_ok()
     }
 
     /// Sends a GET request, of which the report of a shutdown knows if it is cut.
     pub(super) async fn get(&self, path: &str) -> bool {
         self.say(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await
+    }
+
+    fn asks(&self) {
+        self.asked.set(self.now());
+        self.world.note(&self.client, |met, now| _ = met.waits_since.get_or_insert(now));
+    }
+
+    /// Breaks the connection off.
+    pub(super) fn reset(&self) {
+        self.client.reset();
+        self.is_over();
+    }
+
+    fn is_over(&self) {
+        self.world.note(&self.client, |met, now| _ = met.over.get_or_insert(now));
     }
 
     /// Ends the peer's sending side.
@@ -81,6 +98,25 @@ impl Talk {
         std::mem::take(&mut self.received) == bytes
     }
 
+    /// Sends bytes, and reads only after a pause what comes back: all of them.
+    pub(super) async fn floods(&self, bytes: &[u8], pause: Duration) -> bool {
+        self.asks();
+        let reading = async {
+            self.sleep(pause).await;
+            self.world.check_loans();
+            let mut all = Vec::new();
+            while all.len() < bytes.len() {
+                match self.client.recv().await {
+                    Ok(more) if !more.is_empty() => all.extend(more),
+                    _ => return false,
+                }
+            }
+            all == bytes
+        };
+        let (sent, is_same) = crate::both(self.client.send(bytes), reading).await;
+        sent.is_ok() && is_same
+    }
+
     /// Something went wrong, unless the server was told to end: then nearly everything may happen.
     pub(super) fn fault(&self, text: impl AsRef<str>) {
         if !self.world.is_ordered() {
@@ -92,20 +128,25 @@ impl Talk {
         format!("{} since {:?}, at {:?}: {text}", self.kind, self.began, self.now())
     }
 
-    /// Asserts that the present is not before `from` nor more than a tick after `to`.
-    pub(super) fn assert_now(&self, what: &str, from: Duration, to: Duration) {
+    /// Asserts that the present is not before the time that was due first, nor more than a tick after
+    /// the one that was due last, `time` after what began it.
+    pub(super) fn assert_now(&self, what: &str, due: Range<Duration>, time: Duration) {
         let now = self.now();
-        if now + World::EARLY < from {
-            self.fault(format!("{what} too early: not before {from:?}"));
+        if now + World::EARLY < due.start {
+            self.fault(format!("{what} too early: not before {:?}", due.start));
         }
-        if now > self.world.on_time(to) {
-            self.fault(format!("{what} too late: at {to:?}"));
+        if now > self.world.on_time(due.end, time) {
+            self.fault(format!("{what} too late: at {:?}", due.end));
         }
     }
 
-    /// The next response, or the end, within the time until `until`.
+    /// The next response, or the end, within the time until `until`. The end is noted.
     pub(super) async fn hear(&mut self, until: Duration) -> Heard {
-        self.hear_slowly(until, usize::MAX, Duration::ZERO).await
+        let heard = self.hear_slowly(until, usize::MAX, Duration::ZERO).await;
+        if matches!(heard, Heard::End | Heard::Broken) {
+            self.is_over();
+        }
+        heard
     }
 
     /// The same, `piece` bytes at a time, with a pause after each.
@@ -119,6 +160,7 @@ impl Talk {
             match reply::parse(&self.received, false, false) {
                 Ok(Some((reply, used))) => {
                     self.received.drain(..used);
+                    self.world.note(&self.client, |met, _| met.waits_since = None);
                     return Heard::Reply(reply);
                 }
                 Ok(None) => {}
@@ -131,12 +173,8 @@ impl Talk {
             let receiving = self.client.recv_at_most(piece);
             match crate::first_of(receiving, self.world.network.sleep(left)).await {
                 // A worker that stood still has not had its turn yet.
-                None if self.now() >= self.world.on_time(until) => return Heard::Late,
-                None if self.now() >= until && !self.world.may_be_stalled() => return Heard::Late,
-                None => {
-                    self.sleep(Duration::from_millis(1)).await;
-                    continue;
-                }
+                None if self.world.may_be_stalled() => self.sleep(World::TICK).await,
+                None => return Heard::Late,
                 Some(Ok(bytes)) if bytes.is_empty() && self.received.is_empty() => {
                     return Heard::End;
                 }
@@ -188,10 +226,25 @@ impl Talk {
         false
     }
 
-    /// The server ends the connection in order, at `due` and within a tick.
-    pub(super) async fn expect_end(&mut self, due: Duration) {
-        match self.hear(self.world.on_time(due) + Duration::from_millis(5)).await {
-            Heard::End => self.assert_now("the end", due, due),
+    /// What comes when `time` has passed after something that made it due at `due`, and a tick later
+    /// at the most.
+    pub(super) async fn hear_when_due(&mut self, due: Duration, time: Duration) -> Heard {
+        loop {
+            let until = self.world.on_time(due, time);
+            let heard = self.hear(until + Duration::from_millis(5)).await;
+            // The worker may have stood still meanwhile.
+            if !matches!(heard, Heard::Late) || self.world.on_time(due, time) <= until {
+                return heard;
+            }
+        }
+    }
+
+    /// The server ends the connection in order, when `time` has passed from now on, within a tick.
+    pub(super) async fn expect_end(&mut self, time: Duration) {
+        let due = self.now() + time;
+        let heard = self.hear_when_due(due, time).await;
+        match heard {
+            Heard::End => self.assert_now("the end", due..due, time),
             Heard::Late => self.fault(format!("still open, after it was due at {due:?}")),
             Heard::Broken => self.fault("a reset instead of an orderly end"),
             Heard::Reply(reply) => self.fault(format!("a {} that nobody asked for", reply.status)),
@@ -220,5 +273,11 @@ impl Talk {
             }
         }
         self.fault("it is still served");
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.is_over();
     }
 }

@@ -4,8 +4,10 @@ use super::app::Ledger;
 use crate::server::promises::Promises;
 use peregrine::Limits;
 use peregrine_driver_sim::{Client, Faults, Network, Sockets};
+use peregrine_server::Cut;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,8 +23,26 @@ pub(super) struct World {
     /// Until when the worker stood still last.
     stalled_until: Cell<Duration>,
     faults: RefCell<Vec<String>>,
-    kinds: RefCell<BTreeMap<&'static str, u64>>,
+    /// By address.
+    met: RefCell<BTreeMap<String, Met>>,
     last_id: Cell<u64>,
+}
+
+/// A peer as the report of a shutdown may know it.
+pub(super) struct Met {
+    kind: &'static str,
+    /// From when it waits for an answer that has not come.
+    pub(super) waits_since: Option<Duration>,
+    /// When it left, or heard the end.
+    pub(super) over: Option<Duration>,
+}
+
+impl Met {
+    /// Does the server have something to do for it for as long as it waits?
+    fn is_certain(&self) -> bool {
+        ["patient", "half head", "uploader", "unwanted", "listener", "upgraded"]
+            .contains(&self.kind)
+    }
 }
 
 impl World {
@@ -40,7 +60,7 @@ impl World {
             ordered: Cell::default(),
             stalled_until: Cell::default(),
             faults: RefCell::default(),
-            kinds: RefCell::default(),
+            met: RefCell::default(),
             last_id: Cell::default(),
         }
     }
@@ -57,9 +77,21 @@ impl World {
         self.last_id.get()
     }
 
-    /// Until when something that is due at `due` must have happened.
-    pub(super) fn on_time(&self, due: Duration) -> Duration {
-        due.max(self.stalled_until.get()) + Self::TICK
+    /// Until when something must have happened that is due at `due`, `time` after what began it. A
+    /// worker that stood still may have heard of the beginning only then.
+    pub(super) fn on_time(&self, due: Duration, time: Duration) -> Duration {
+        let stalled_until = self.stalled_until.get();
+        let began = due.saturating_sub(time);
+        let late = if stalled_until > began { stalled_until.saturating_add(time) } else { due };
+        due.max(late).saturating_add(Self::TICK)
+    }
+
+    /// Asserts that nobody keeps a receive buffer while it waits.
+    pub(super) fn check_loans(&self) {
+        let chunks = self.network.chunks_on_loan();
+        if chunks > 0 {
+            self.fault(format!("{chunks} receive buffers are kept across a wait"));
+        }
     }
 
     /// A handler will block the worker for so long.
@@ -99,13 +131,46 @@ impl World {
     }
 
     /// A peer of this kind came.
-    pub(super) fn met(&self, kind: &'static str) {
-        *self.kinds.borrow_mut().entry(kind).or_default() += 1;
+    pub(super) fn meet(&self, kind: &'static str, address: SocketAddr) {
+        let met = Met { kind, waits_since: None, over: None };
+        self.met.borrow_mut().insert(address.to_string(), met);
+    }
+
+    /// Something changes for a peer, now.
+    pub(super) fn note(&self, client: &Client, change: impl FnOnce(&mut Met, Duration)) {
+        if let Some(met) = self.met.borrow_mut().get_mut(&client.address().to_string()) {
+            change(met, self.network.now());
+        }
     }
 
     /// How many peers of each kind there were.
     pub(super) fn kinds(&self) -> BTreeMap<&'static str, u64> {
-        self.kinds.take()
+        let mut kinds = BTreeMap::new();
+        for met in self.met.borrow().values() {
+            *kinds.entry(met.kind).or_default() += 1;
+        }
+        kinds
+    }
+
+    /// Judges who is named as cut, when all peers are gone: who waited for an answer at that time and
+    /// never got it, and nobody who was over before.
+    pub(super) fn judge_cuts(&self, cut: &[Cut]) {
+        let Some((ordered, cuts_at)) = self.ordered.get() else { return };
+        let is_named = |address: &str| cut.iter().any(|cut| cut.peer == address);
+        for (address, met) in self.met.borrow().iter() {
+            let was_over = met.over.is_some_and(|over| over + Self::TICK < cuts_at);
+            let was_there = met.over.is_none_or(|over| over >= cuts_at);
+            let waited = met.waits_since.is_some_and(|since| since + Self::TICK < ordered);
+            let kind = met.kind;
+            if met.is_certain() && waited && was_there && !is_named(address) {
+                self.fault(format!("{kind}, {address}, waits for ever and is not named as cut"));
+            }
+            // Where a stream has nothing to send, nobody can tell that its peer has closed.
+            let may_be_unknown = ["employer", "listener"].contains(&kind);
+            if was_over && !may_be_unknown && is_named(address) {
+                self.fault(format!("{kind}, {address}, is named as cut and was gone before"));
+            }
+        }
     }
 
     pub(super) fn choose<T: Clone>(&self, items: &[T]) -> T {
