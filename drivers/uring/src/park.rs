@@ -27,6 +27,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::ring::Wait;
 use crate::task::Sleeping;
+use crate::timer::Clock;
 use crate::worker::{Shared, new_event};
 
 /// Turns of the ring before tokio gets one, when tokio has something alive.
@@ -105,11 +106,10 @@ enum Pace {
 
 impl Pace {
     /// After tasks had something to do.
-    fn active(self, now: Duration) -> Self {
-        match self {
-            Self::Quiet(last) if now.saturating_sub(last) >= RING_SLEEP_MAX => Self::Quiet(now),
-            Self::Quiet(_) | Self::Busy | Self::Fading => Self::Busy,
-        }
+    fn active(self, clock: &Clock) -> Self {
+        let Self::Quiet(last) = self else { return Self::Busy };
+        let is_soon = clock.now().saturating_sub(last) < RING_SLEEP_MAX;
+        if is_soon { Self::Busy } else { Self::Quiet(clock.now()) }
     }
 
     /// After a sleep has lasted to its end.
@@ -166,7 +166,7 @@ impl Loop {
             self.shared.between_batches()?;
             self.shared.tasks.run_ready();
             if self.shared.tasks.polls() > 0 {
-                self.pace = self.pace.active(self.shared.clock.now());
+                self.pace = self.pace.active(&self.shared.clock);
             }
             self.turns += 1;
             match self.enter()? {

@@ -195,7 +195,11 @@ impl Shared {
                         connection.pace = connection.pace.after(more_waits);
                     }
                     let unread = connection.unread_chunks();
-                    connection.receiving = self.after_receive(token, unread, result);
+                    connection.receiving = match self.after_receive(token, unread, result) {
+                        // The kernel tells of a break only once, and has told the sending side.
+                        Receiving::Ended(0) => Receiving::Ended(connection.outgoing.failed),
+                        receiving => receiving,
+                    };
                 }
                 self.steer_receive(token.index, connection);
                 // A cancelled or starved receive has nothing to tell.
