@@ -104,7 +104,8 @@ impl Functions {
     /// They begin in their order, so that all others have when a last one has, which `spawn_last`
     /// spawns. The driver still runs.
     pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
-        if self.threads.is_empty() {
+        // A function that was just spawned may have no thread yet.
+        if self.threads.is_empty() && self.patience.borrow().is_none() {
             return;
         }
         let _hold = driver.hold();

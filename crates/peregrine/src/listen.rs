@@ -127,6 +127,8 @@ fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
     }
     socket.bind(&SockAddr::from(address))?;
     socket.listen(BACKLOG)?;
+    // A worker may then take several connections at a time.
+    socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
@@ -145,6 +147,7 @@ fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
         std::fs::remove_file(path)?;
     }
     let first = UnixListener::bind(path)?;
+    first.set_nonblocking(true)?;
     let file = Some(SocketFile::of(path)?);
     let mut sockets = Vec::with_capacity(workers);
     for _ in 1..workers {

@@ -161,7 +161,9 @@ impl Stream for UringStream {
     }
 
     fn is_sent(&self) -> bool {
-        !self.shared.streams.borrow()[self.index as usize].outgoing.busy
+        let streams = self.shared.streams.borrow();
+        let outgoing = &streams[self.index as usize].outgoing;
+        !outgoing.busy || outgoing.is_overrun
     }
 
     fn progress(&self) -> u64 {

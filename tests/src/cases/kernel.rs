@@ -205,6 +205,7 @@ pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) 
         {
             let (stream, peer) = kernel.pair(&driver).await;
             let Address::Tcp(here) = stream.peer() else { panic!("this case is about TCP") };
+            let Address::Tcp(there) = stream.local() else { panic!("this case is about TCP") };
             stream.send(&mut vec![1; count]);
             if has_ended {
                 stream.finish();
@@ -212,7 +213,7 @@ pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) 
             pause(&driver, A_WHILE / 20).await;
             stream.reset_on_drop();
             drop(stream);
-            while connections_to(here) > 0 {
+            while connections_between(there, here) > 0 {
                 pause(&driver, A_WHILE / 20).await;
             }
             let ended = has_ended && count < kernel.large();
@@ -225,19 +226,16 @@ pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) 
     });
 }
 
-/// Connections to the port `peer` that the kernel keeps, in whatever state, where it tells.
-fn connections_to(peer: SocketAddr) -> usize {
+/// Connections from the port of `local` to that of `peer` that the kernel keeps, in whatever state,
+/// where it tells.
+fn connections_between(local: SocketAddr, peer: SocketAddr) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let port = format!(":{:04X}", peer.port());
-    table
-        .lines()
-        .filter(|line| {
-            line.split(' ')
-                .filter(|word| !word.is_empty())
-                .nth(2)
-                .is_some_and(|word| word.ends_with(&port))
-        })
-        .count()
+    let ends = [local, peer].map(|address| format!(":{:04X}", address.port()));
+    let is_one = |line: &&str| {
+        let mut words = line.split(' ').filter(|word| !word.is_empty()).skip(1);
+        ends.iter().all(|end| words.next().is_some_and(|word| word.ends_with(end)))
+    };
+    table.lines().filter(is_one).count()
 }
 
 /// A peer that reads little by little makes the count of what was sent grow little by little, and not
