@@ -384,8 +384,9 @@ impl<D: Driver> Connection<D> {
             return Poll::Ready(Event::Cut);
         }
         let rate = worker.limits.rate();
-        let is_sent = self.stream.is_sent();
-        if !is_sent {
+        if self.stream.is_sent() {
+            io.everything_is_sent(self.stream.progress());
+        } else {
             let until = io.sending.wait(worker.driver.now(), self.stream.progress(), rate);
             io.deadlines.set(Wait::Send, until);
         }
@@ -402,7 +403,7 @@ impl<D: Driver> Connection<D> {
                 Some(Wait::Send) => {
                     let progress = self.stream.progress();
                     if self.stream.is_sent() {
-                        io.sending.pause(now, progress, rate);
+                        io.everything_is_sent(progress);
                     } else if io.sending.is_late(now, progress, rate) {
                         return Poll::Ready(Event::Late(Wait::Send));
                     } else {
@@ -428,9 +429,7 @@ impl<D: Driver> Connection<D> {
         if io.writer.is_empty() || !self.stream.is_sent() {
             return Ok(false);
         }
-        let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
-        io.sending.pause(now, self.stream.progress(), rate);
-        io.deadlines.clear(Wait::Send);
+        io.everything_is_sent(self.stream.progress());
         self.worker.observed.send();
         io.writer
             .flush(&self.stream, &mut self.stage)

@@ -20,7 +20,7 @@ pub(crate) fn spawn<D: Driver>(
     let detached = worker.observed.detach();
     let shared = Rc::clone(worker);
     worker.driver.spawn(async move {
-        let (worker, _detached) = (shared, detached);
+        let worker = shared;
         let _hold = worker.driver.hold();
         let alarm = worker.wheel.alarm();
         if let Some(until) = until {
@@ -44,8 +44,11 @@ pub(crate) fn spawn<D: Driver>(
             let age = worker.driver.now().saturating_sub(born);
             let request = Some(asked(&exchange));
             worker.cut.borrow_mut().push(Cut { peer, request, age });
+            detached.cut();
         }
         exchange.clear();
+        // Nobody waits for this worker's handlers before here.
+        drop(detached);
     });
 }
 

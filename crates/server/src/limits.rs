@@ -102,7 +102,7 @@ pub struct Limits {
     /// After `lame_duck`: how long connections without a request stay open, since one may be on its
     /// way. Default 1 s.
     pub drain_idle_timeout: Duration,
-    /// From the end of `lame_duck` to the moment when what is still in progress is cut: connections
+    /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is cut: connections
     /// that are busy, and tasks and blocking functions that outlive their requests. Default 30 s.
     pub shutdown_timeout: Duration,
     /// When the last connection is over, how long to wait for tasks of the worker's runtime and for

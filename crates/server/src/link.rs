@@ -39,6 +39,12 @@ impl<D: Driver> Io<D> {
         }
     }
 
+    /// The peer took everything that it was given, when, nobody knows: it owes no time.
+    pub(crate) fn everything_is_sent(&mut self, progress: u64) {
+        self.sending = Meter::new(progress);
+        self.deadlines.clear(Wait::Send);
+    }
+
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
         self.reader.reset(keep_bytes_max);
         self.writer.reset(keep_bytes_max);

@@ -22,6 +22,7 @@ pub struct Observed {
     requests: Cell<u64>,
     sends: Cell<u64>,
     tasks_cut: Cell<usize>,
+    handlers_cut: Cell<usize>,
     functions_left: Cell<usize>,
     pulse: Arc<Pulse>,
     ended: RefCell<BTreeMap<&'static str, u64>>,
@@ -50,6 +51,9 @@ pub struct Snapshot {
     pub blocked: u64,
     /// Tasks of tokio's that were dropped at the end, because they did not end in time.
     pub tasks_cut: usize,
+    /// Handlers that were promised to run to their end, had outlived their connection, and were cut at
+    /// the end. The report names them beside the connections that were cut.
+    pub handlers_cut: usize,
     /// Functions on tokio's blocking threads that were not waited for any longer at the end. Nothing
     /// can stop them but the end of the process.
     pub functions_left: usize,
@@ -79,6 +83,7 @@ impl Observed {
             sends: self.sends.get(),
             blocked: self.pulse.blocked(),
             tasks_cut: self.tasks_cut.get(),
+            handlers_cut: self.handlers_cut.get(),
             functions_left: self.functions_left.get(),
             ended: self.ended.borrow().clone(),
         }
@@ -212,6 +217,13 @@ impl Drop for Open {
 
 /// A handler that runs to its end without its connection.
 pub(crate) struct Detached(Rc<Observed>);
+
+impl Detached {
+    /// It is cut before its end.
+    pub(crate) fn cut(&self) {
+        self.0.handlers_cut.set(self.0.handlers_cut.get() + 1);
+    }
+}
 
 impl Drop for Detached {
     fn drop(&mut self) {

@@ -78,13 +78,13 @@ pub(crate) async fn run<D: Driver>(
     mut orders: watch::Receiver<Order>,
 ) -> Report {
     let mut first = next_order(&mut orders, Order::Serve).await;
+    let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
     if first < Order::Cut && !worker.limits.lame_duck.is_zero() {
         worker.give(Order::LameDuck);
-        let over = worker.driver.now().saturating_add(worker.limits.lame_duck);
+        let over = worker.driver.now().saturating_add(worker.limits.lame_duck).min(deadline);
         first_of(worker.driver.sleep_until(over), cut(&mut orders)).await;
         first = (*orders.borrow()).max(Order::Drain);
     }
-    let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
     worker.give(first);
     if first < Order::Cut {
         let over = worker.driver.sleep_until(deadline);

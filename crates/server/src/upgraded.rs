@@ -64,7 +64,7 @@ impl Upgrade {
         } else if self.protocol.is_none() && link.io.writer.plain.is_empty() {
             return Turn::linger(Ended::Upgraded);
         }
-        if has_moved {
+        if has_moved || link.io.deadlines.of(Wait::Traffic).is_none() {
             self.begin_idling(link);
         }
         Turn::Wait(For { bytes, room: !link.io.writer.plain.is_empty() })

@@ -176,7 +176,8 @@ pub(super) async fn upgraded(world: Rc<World>) {
     for _ in 0..world.network.random(8) {
         talk.sleep(world.time(world.choose(&[SECOND, longest]))).await;
         if world.network.random(4) == 0
-            && !talk.floods(&pattern(flood), world.time(world.choose(&[SECOND, longest]))).await
+            // Who does not read for longer than the slack is cut off.
+            && !talk.floods(&pattern(flood), world.time(world.promises.rate_window / 2)).await
         {
             return talk.fault("what it said does not come back");
         }

@@ -103,6 +103,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let doors = vec![Listen { socket: port, tls: None, is_shared: false }];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
+    let counts = Rc::clone(&observed);
     network.spawn(async move {
         let serving =
             peregrine_server::run(driven.clone(), doors, application, limits, observed, receiver);
@@ -124,7 +125,8 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let told = report.take();
     let Some((report, ended)) = told else {
         let faults = world.faults();
-        panic!("seed {}: the server did not end until {due:?}; {faults:?}", network.seed());
+        let (seed, counts) = (network.seed(), counts.snapshot());
+        panic!("seed {seed}: the server did not end until {due:?}: {counts:?}; {faults:?}");
     };
     judge(&world, &report, ended, cuts_at);
     if driver.tokio_tasks() > 0 && ended < cuts_at {
@@ -159,8 +161,9 @@ fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
         world.fault(format!("of {} connections {endings} ended", snapshot.accepted));
     }
     let cut = snapshot.ended.get("cut").copied().unwrap_or(0);
-    if cut != report.cut.len() as u64 {
-        world.fault(format!("{cut} were cut, and {:?} are named", report.cut));
+    let all_cut = cut + snapshot.handlers_cut as u64;
+    if all_cut != report.cut.len() as u64 {
+        world.fault(format!("{all_cut} were cut, and {:?} are named", report.cut));
     }
     if ended + World::EARLY < cuts_at && cut > 0 {
         world.fault(format!("{cut} were cut before the time was over"));

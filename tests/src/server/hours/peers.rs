@@ -99,7 +99,7 @@ pub(super) async fn panicker(world: Rc<World>) {
         ("/panic", 500),
         ("/panic-late", 500),
         ("/panic-eager", 500),
-        ("/size-hint-panics", 500),
+        ("/size-hint-panics", 200),
         ("/panic-in-drop", 503),
         ("/stream-panics-in-drop", 200),
         ("/stream-panics", 0),

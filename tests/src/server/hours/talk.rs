@@ -149,13 +149,14 @@ impl Talk {
         heard
     }
 
-    /// The same, `piece` bytes at a time, with a pause after each.
+    /// The same, with a pause after each `piece` bytes, however many of them come at a time.
     pub(super) async fn hear_slowly(
         &mut self,
         until: Duration,
         piece: usize,
         pause: Duration,
     ) -> Heard {
+        let mut missing = piece;
         loop {
             match reply::parse(&self.received, false, false) {
                 Ok(Some((reply, used))) => {
@@ -170,7 +171,7 @@ impl Talk {
                 }
             }
             let left = until.saturating_sub(self.now());
-            let receiving = self.client.recv_at_most(piece);
+            let receiving = self.client.recv_at_most(missing);
             match crate::first_of(receiving, self.world.network.sleep(left)).await {
                 // A worker that stood still has not had its turn yet.
                 None if self.world.may_be_stalled() => self.sleep(World::TICK).await,
@@ -179,10 +180,14 @@ impl Talk {
                     return Heard::End;
                 }
                 Some(Ok(bytes)) if bytes.is_empty() => return Heard::Broken,
-                Some(Ok(bytes)) => self.received.extend(bytes),
+                Some(Ok(bytes)) => {
+                    missing = missing.saturating_sub(bytes.len());
+                    self.received.extend(bytes);
+                }
                 Some(Err(_)) => return Heard::Broken,
             }
-            if !pause.is_zero() {
+            if missing == 0 {
+                missing = piece;
                 self.sleep(pause).await;
             }
         }
