@@ -218,8 +218,6 @@ impl<D: Driver> Connection<D> {
             () if drained <= now => Ended::Drained,
             () if end_of_life <= now => Ended::Lifetime,
             () if self.stage.is_handshaking() => Ended::HandshakeLate,
-            // What the peer has not taken by now would stay with the kernel.
-            () if !self.stream.is_sent() => Ended::WriteStalled,
             () if self.protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
             () => Ended::Idle,
         }))
@@ -262,8 +260,11 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Rest) => {
                     let flushed = self.flush(session);
                     match flushed {
-                        Ok(_) if session.io.writer.is_empty() => return Poll::Ready(None),
-                        Ok(_) => For { bytes: false, room: true },
+                        // Who takes a response slowly is no idle peer.
+                        Ok(_) if session.io.writer.is_empty() && self.stream.is_sent() => {
+                            return Poll::Ready(None);
+                        }
+                        Ok(_) => For { bytes: true, room: true },
                         Err(event) => match self.on_event(session, event) {
                             Some(ended) => return Poll::Ready(Some(ended)),
                             None => continue,
