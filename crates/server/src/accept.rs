@@ -29,6 +29,8 @@ pub(crate) async fn run<D: Driver>(
     tls: Option<Tls>,
     is_shared: bool,
 ) {
+    // The worker does not end before those who wait already are accepted.
+    let _pending = worker.observed.pending();
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
     let open = |room: Room, stream| {
@@ -81,7 +83,11 @@ pub(crate) async fn run<D: Driver>(
         match before(listener.accept(), over).await {
             Some(Ok(stream)) => open(room, stream),
             Some(Err(error)) if is_of_the_peer(&error) => {}
-            Some(Err(_)) | None => return,
+            Some(Err(error)) => {
+                tracing::warn!(target: "peregrine", %error, "cannot accept who waits at the end");
+                return;
+            }
+            None => return,
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn spawn<D: Driver>(
     peer: String,
     born: Duration,
 ) {
-    let detached = worker.observed.detach();
+    let pending = worker.observed.pending();
     let shared = Rc::clone(worker);
     worker.driver.spawn(async move {
         let worker = shared;
@@ -44,11 +44,11 @@ pub(crate) fn spawn<D: Driver>(
             let age = worker.driver.now().saturating_sub(born);
             let request = Some(asked(&exchange));
             worker.cut.borrow_mut().push(Cut { peer, request, age });
-            detached.cut();
+            worker.observed.handler_cut();
         }
         exchange.clear();
         // Nobody waits for this worker's handlers before here.
-        drop(detached);
+        drop(pending);
     });
 }
 

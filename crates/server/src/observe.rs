@@ -27,8 +27,8 @@ pub struct Observed {
     pulse: Arc<Pulse>,
     ended: RefCell<BTreeMap<&'static str, u64>>,
     waiting_for_empty: RefCell<Option<Waker>>,
-    /// Handlers that run to their end without their connection.
-    detached: Cell<usize>,
+    /// Handlers that run to their end without their connection, and listeners that still accept.
+    pending: Cell<usize>,
     /// Refusals that were not told of yet, by their reason.
     untold: RefCell<BTreeMap<&'static str, u64>>,
 }
@@ -141,10 +141,16 @@ impl Observed {
         *self.untold.borrow_mut().entry(ended.name()).or_default() += 1;
     }
 
-    /// A handler runs to its end without its connection, until the result is dropped.
-    pub(crate) fn detach(self: &Rc<Self>) -> Detached {
-        self.detached.set(self.detached.get() + 1);
-        Detached(Rc::clone(self))
+    /// Something beside the connections is not over until the result is dropped: a handler that runs
+    /// to its end without its connection, or a listener that accepts.
+    pub(crate) fn pending(self: &Rc<Self>) -> Pending {
+        self.pending.set(self.pending.get() + 1);
+        Pending(Rc::clone(self))
+    }
+
+    /// A handler that had outlived its connection is cut before its end.
+    pub(crate) fn handler_cut(&self) {
+        self.handlers_cut.set(self.handlers_cut.get() + 1);
     }
 
     fn wake_if_empty(&self) {
@@ -156,10 +162,10 @@ impl Observed {
     }
 
     fn is_empty(&self) -> bool {
-        self.connections.get() == 0 && self.detached.get() == 0
+        self.connections.get() == 0 && self.pending.get() == 0
     }
 
-    /// Ends when no connection is open, and no handler runs that one left behind.
+    /// Ends when no connection is open and nothing else is pending.
     pub(crate) async fn empty(&self) {
         poll_fn(|context| {
             if self.is_empty() {
@@ -215,19 +221,12 @@ impl Drop for Open {
     }
 }
 
-/// A handler that runs to its end without its connection.
-pub(crate) struct Detached(Rc<Observed>);
+/// Something that is not over until this is dropped.
+pub(crate) struct Pending(Rc<Observed>);
 
-impl Detached {
-    /// It is cut before its end.
-    pub(crate) fn cut(&self) {
-        self.0.handlers_cut.set(self.0.handlers_cut.get() + 1);
-    }
-}
-
-impl Drop for Detached {
+impl Drop for Pending {
     fn drop(&mut self) {
-        self.0.detached.set(self.0.detached.get() - 1);
+        self.0.pending.set(self.0.pending.get() - 1);
         self.0.wake_if_empty();
     }
 }

@@ -119,7 +119,7 @@ impl World {
     /// Must a request that was made at `asked` be answered, in spite of an order to end?
     pub(super) fn must_answer(&self, asked: Duration) -> bool {
         let now = self.network.now();
-        self.ordered.get().is_none_or(|(at, cuts_at)| asked <= at && now + Self::TICK < cuts_at)
+        self.ordered.get().is_none_or(|(at, cuts_at)| asked < at && now + Self::TICK < cuts_at)
     }
 
     pub(super) fn fault(&self, text: String) {
@@ -165,8 +165,9 @@ impl World {
             if met.is_certain() && waited && was_there && !is_named(address) {
                 self.fault(format!("{kind}, {address}, waits for ever and is not named as cut"));
             }
-            // Where a stream has nothing to send, nobody can tell that its peer has closed.
-            let may_be_unknown = ["employer", "listener"].contains(&kind);
+            // Where a stream has nothing to send, or nobody reads a body, nobody can tell that its peer
+            // has closed.
+            let may_be_unknown = ["employer", "listener", "unwanted"].contains(&kind);
             if was_over && !may_be_unknown && is_named(address) {
                 self.fault(format!("{kind}, {address}, is named as cut and was gone before"));
             }
