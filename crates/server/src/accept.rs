@@ -29,8 +29,6 @@ pub(crate) async fn run<D: Driver>(
     tls: Option<Tls>,
     is_shared: bool,
 ) {
-    // The worker does not end before those who wait already are accepted.
-    let _pending = worker.observed.pending();
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
     let open = |room: Room, stream| {

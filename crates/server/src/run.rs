@@ -49,8 +49,13 @@ pub async fn run<D: Driver>(
     for Listen { socket, tls, is_shared } in listens {
         let listener = worker.driver.listen(socket)?;
         let (worker, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
-        let accepting = accept::run(Rc::clone(&worker), sessions, listener, tls, is_shared);
-        worker.driver.spawn(accepting);
+        // The worker does not end before those who wait already are accepted.
+        let pending = worker.observed.pending();
+        let driver = worker.driver.clone();
+        driver.spawn(async move {
+            accept::run(worker, sessions, listener, tls, is_shared).await;
+            drop(pending);
+        });
     }
     worker.driver.spawn(turn_wheel(Rc::clone(&worker)));
     Ok(shutdown::run(worker, orders).await)

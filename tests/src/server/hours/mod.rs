@@ -118,7 +118,8 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     };
     crate::first_of(peers.recv(), network.sleep(patience)).await;
     let cuts_at = shut_down(&world, &orders).await;
-    let due = world.on_time(cuts_at, Duration::ZERO) + SECOND / 10;
+    // A worker that stood still hears of the order when it goes on.
+    let due = world.on_time(cuts_at, world.promises.limits.shutdown_timeout) + SECOND / 10;
     while report.borrow().is_none() && (network.now() <= due || world.may_be_stalled()) {
         network.sleep(SECOND / 20).await;
     }
