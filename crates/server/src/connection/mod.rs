@@ -5,23 +5,26 @@
 //! ([`Connection::turn`]), then [`Connection::wait`] hands what was written to the driver and asks for
 //! whatever may happen next: bytes, room, a deadline, an order. That is the only place that waits.
 
-use crate::closing::Closing;
+mod ending;
+mod idle;
+mod session;
+
+pub(crate) use self::session::Sessions;
+
+use self::session::{Phase, Session};
 use crate::deadlines::Wait;
-use crate::detached;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
-use crate::http1::Http1;
-use crate::link::{Close, For, Io, Link, Turn};
+use crate::link::{Close, For, Link, Turn};
 use crate::observe::Open;
 use crate::stage::Stage;
 use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
-use crate::worker::{Cut, Order, Worker};
+use crate::worker::{Order, Worker};
 use peregrine_driver::{Address, Driver, Stream};
-use peregrine_proto::h1::{self, Waiting};
+use peregrine_proto::h1;
 use peregrine_tls::Reject as TlsReject;
 use peregrine_web::connection::{ConnectionInfo, Peer};
-use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -30,36 +33,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Sessions kept for the next connections that have something to do; more are freed.
-const SESSIONS_MAX: usize = 128;
-
-/// Buffers that grew beyond this on a lease are freed when it is given back.
-const BUFFER_BYTES_MAX: usize = 64 * 1024;
-
 /// Things that may happen to a connection before others have their turn.
 const EVENTS_PER_POLL: usize = 64;
-
-/// What connections of a worker lease while they have something to do.
-pub(crate) struct Sessions<D: Driver>(RefCell<Vec<Box<Session<D>>>>);
-
-/// What a connection has while it works, and not while it waits for a request.
-struct Session<D: Driver> {
-    io: Io<D>,
-    http1: Http1,
-    phase: Phase,
-}
-
-/// What has the connection at present.
-enum Phase {
-    /// TLS shakes hands.
-    Handshake(Handshake),
-    /// Requests and responses.
-    Http1,
-    /// Another protocol.
-    Upgraded(Box<Upgrade>),
-    /// The end.
-    Closing(Closing),
-}
 
 /// What came of waiting.
 enum Event {
@@ -93,31 +68,6 @@ pub(crate) struct Connection<D: Driver> {
 }
 
 impl<D: Driver> Unpin for Connection<D> {}
-
-impl<D: Driver> Default for Sessions<D> {
-    fn default() -> Self {
-        Self(RefCell::default())
-    }
-}
-
-impl<D: Driver> Sessions<D> {
-    fn lease(&self) -> Box<Session<D>> {
-        let kept = self.0.borrow_mut().pop();
-        kept.unwrap_or_else(|| {
-            Box::new(Session { io: Io::new(), http1: Http1::default(), phase: Phase::Http1 })
-        })
-    }
-
-    fn give_back(&self, mut session: Box<Session<D>>) {
-        session.io.reset(BUFFER_BYTES_MAX);
-        session.http1.reset();
-        session.phase = Phase::Http1;
-        let mut kept = self.0.borrow_mut();
-        if kept.len() < SESSIONS_MAX {
-            kept.push(session);
-        }
-    }
-}
 
 impl<D: Driver> Connection<D> {
     pub(crate) fn new(
@@ -183,46 +133,6 @@ impl<D: Driver> Future for Connection<D> {
 type Begun<D> = Result<<<D as Driver>::Stream as Stream>::Chunk, Ended>;
 
 impl<D: Driver> Connection<D> {
-    /// Waits for the first bytes of a request, or of a handshake.
-    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Begun<D>> {
-        match self.stream.poll_recv(context) {
-            Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
-                return Poll::Ready(Err(Ended::PeerClosed));
-            }
-            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
-            Poll::Pending => {}
-        }
-        let (worker, limits) = (&*self.worker, &self.worker.limits);
-        let patience = match (self.stage.is_handshaking(), self.protocol.waiting()) {
-            (true, _) => limits.handshake_timeout,
-            (false, Waiting::FirstByte) => limits.first_byte_timeout,
-            (false, _) => limits.idle_timeout,
-        };
-        let since = Duration::from_millis(self.since);
-        let end_of_life = self.born().saturating_add(limits.lifetime_max.unwrap_or(Duration::MAX));
-        let drained = match worker.order() {
-            Order::Serve | Order::LameDuck => Duration::MAX,
-            // A request may be under way to a connection that is idle.
-            Order::Drain => worker.ordered_at().saturating_add(limits.drain_idle_timeout),
-            Order::Cut => Duration::ZERO,
-        };
-        let until = since.saturating_add(patience).min(end_of_life).min(drained);
-        let is_drained = drained != Duration::MAX && drained <= worker.driver.now();
-        self.alarm.set(until);
-        if !is_drained && self.alarm.poll(context).is_pending() {
-            return Poll::Pending;
-        }
-        let now = worker.driver.now();
-        Poll::Ready(Err(match () {
-            () if drained <= now => Ended::Drained,
-            () if end_of_life <= now => Ended::Lifetime,
-            () if self.stage.is_handshaking() => Ended::HandshakeLate,
-            () if self.protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
-            () => Ended::Idle,
-        }))
-    }
-
     /// Leases what it takes to work.
     fn begin(&mut self, begun: Begun<D>) -> Box<Session<D>> {
         let mut session = self.sessions.lease();
@@ -444,127 +354,6 @@ impl<D: Driver> Connection<D> {
     ) -> Result<(), TlsReject> {
         let io = &mut session.io;
         io.reader.take(chunk, &mut self.stage, &mut io.writer.records)
-    }
-
-    /// Something happened that a turn does not see by itself. The reason, if that is the end.
-    fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
-        match event {
-            Event::Woken => None,
-            Event::NoTls(reject) => {
-                self.refuse_tls(session, &reject);
-                None
-            }
-            Event::Cut => Some(self.cut(session)),
-            Event::Broken(kind) => Some(match &session.phase {
-                Phase::Http1 if session.http1.is_busy() => self.abandon(session, Ended::PeerLeft),
-                _ => self.abandon(session, Ended::Broken(kind)),
-            }),
-            Event::Late(Wait::Send) => Some(self.abandon(session, Ended::WriteStalled)),
-            Event::Late(wait) => self.late(session, wait),
-        }
-    }
-
-    fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
-        let born = self.born();
-        let close = match &mut session.phase {
-            Phase::Handshake(_) => return Some(self.abandon(session, Ended::HandshakeLate)),
-            Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
-            Phase::Closing(_) => return Some(self.over(session)),
-            Phase::Http1 => {
-                let mut link = Link {
-                    worker: &self.worker,
-                    stream: &self.stream,
-                    stage: &mut self.stage,
-                    info: &mut self.info,
-                    io: &mut session.io,
-                    born,
-                };
-                match session.http1.late(wait, &mut self.protocol, &mut link) {
-                    Turn::Close(close) => close,
-                    _ => return None,
-                }
-            }
-        };
-        self.end(session, close);
-        None
-    }
-
-    /// Begins to close the connection.
-    fn end(&mut self, session: &mut Session<D>, close: Close) {
-        if let Ended::Rejected(_) | Ended::TlsFailed(_) | Ended::PlainOnTls = &close.ended {
-            self.worker.observed.refusal(&close.ended);
-        }
-        if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
-            self.stream.reset_on_drop();
-        }
-        if matches!(session.phase, Phase::Http1) {
-            self.keep_promise(session);
-        }
-        session.io.hold = None;
-        session.io.deadlines.clear_all();
-        session.phase = Phase::Closing(Closing::new(close));
-    }
-
-    /// The connection is over without a goodbye.
-    fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
-        if !self.stream.is_sent() {
-            self.stream.reset_on_drop();
-        }
-        match std::mem::replace(&mut session.phase, Phase::Http1) {
-            // Why it was to be closed says more, as long as the answer may have arrived.
-            Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
-            Phase::Upgraded(mut upgrade) => upgrade.fail(),
-            Phase::Http1 => self.keep_promise(session),
-            Phase::Handshake(_) | Phase::Closing(_) => {}
-        }
-        ended
-    }
-
-    /// The connection was closed as it should.
-    fn over(&mut self, session: &mut Session<D>) -> Ended {
-        match std::mem::replace(&mut session.phase, Phase::Http1) {
-            Phase::Closing(closing) => closing.into_ended(),
-            _ => unreachable!("only a closing connection is over by itself"),
-        }
-    }
-
-    /// The connection ends in the middle of its work, and the report of the shutdown names it.
-    fn cut(&mut self, session: &mut Session<D>) -> Ended {
-        if let Phase::Closing(closing) = &session.phase
-            && !closing.is_sending()
-        {
-            return self.over(session);
-        }
-        if !self.stream.is_sent() {
-            self.stream.reset_on_drop();
-        }
-        self.worker.cut.borrow_mut().push(Cut {
-            peer: self.info.peer.to_string(),
-            request: session.http1.asked().map(ToString::to_string),
-            age: self.worker.driver.now().saturating_sub(self.born()),
-        });
-        Ended::Cut
-    }
-
-    /// A handler that was promised to run to its end does so as a task of the worker's.
-    fn keep_promise(&mut self, session: &mut Session<D>) {
-        session.http1.fail();
-        if let Some(exchange) = session.http1.take_promised() {
-            let left = session.io.deadlines.of(Wait::Handler);
-            let peer = self.info.peer.to_string();
-            detached::spawn(&self.worker, exchange, left, peer, self.born());
-        }
-    }
-
-    fn refuse_tls(&mut self, session: &mut Session<D>, reject: &TlsReject) {
-        let ended = match reject {
-            TlsReject::PlainHttp => Ended::PlainOnTls,
-            reject => Ended::TlsFailed(reject.to_string()),
-        };
-        if let Phase::Upgraded(upgrade) = &mut session.phase {
-            upgrade.fail();
-        }
-        self.end(session, Close { ended, lingers: true });
     }
 
     fn born(&self) -> Duration {

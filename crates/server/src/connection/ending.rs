@@ -1,0 +1,135 @@
+//! How a connection comes to its end, in order or not.
+
+use super::session::{Phase, Session};
+use super::{Connection, Event};
+use crate::closing::Closing;
+use crate::deadlines::Wait;
+use crate::detached;
+use crate::ended::Ended;
+use crate::link::{Close, Link, Turn};
+use crate::worker::Cut;
+use peregrine_driver::{Driver, Stream};
+use peregrine_tls::Reject as TlsReject;
+
+impl<D: Driver> Connection<D> {
+    /// Something happened that a turn does not see by itself. The reason, if that is the end.
+    pub(super) fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
+        match event {
+            Event::Woken => None,
+            Event::NoTls(reject) => {
+                self.refuse_tls(session, &reject);
+                None
+            }
+            Event::Cut => Some(self.cut(session)),
+            Event::Broken(kind) => Some(match &session.phase {
+                Phase::Http1 if session.http1.is_busy() => self.abandon(session, Ended::PeerLeft),
+                _ => self.abandon(session, Ended::Broken(kind)),
+            }),
+            Event::Late(Wait::Send) => Some(self.abandon(session, Ended::WriteStalled)),
+            Event::Late(wait) => self.late(session, wait),
+        }
+    }
+
+    pub(super) fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
+        let born = self.born();
+        let close = match &mut session.phase {
+            Phase::Handshake(_) => return Some(self.abandon(session, Ended::HandshakeLate)),
+            Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
+            Phase::Closing(_) => return Some(self.over(session)),
+            Phase::Http1 => {
+                let mut link = Link {
+                    worker: &self.worker,
+                    stream: &self.stream,
+                    stage: &mut self.stage,
+                    info: &mut self.info,
+                    io: &mut session.io,
+                    born,
+                };
+                match session.http1.late(wait, &mut self.protocol, &mut link) {
+                    Turn::Close(close) => close,
+                    _ => return None,
+                }
+            }
+        };
+        self.end(session, close);
+        None
+    }
+
+    /// Begins to close the connection.
+    pub(super) fn end(&mut self, session: &mut Session<D>, close: Close) {
+        if let Ended::Rejected(_) | Ended::TlsFailed(_) | Ended::PlainOnTls = &close.ended {
+            self.worker.observed.refusal(&close.ended);
+        }
+        if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
+            self.stream.reset_on_drop();
+        }
+        if matches!(session.phase, Phase::Http1) {
+            self.keep_promise(session);
+        }
+        session.io.hold = None;
+        session.io.deadlines.clear_all();
+        session.phase = Phase::Closing(Closing::new(close));
+    }
+
+    /// The connection is over without a goodbye.
+    pub(super) fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
+        if !self.stream.is_sent() {
+            self.stream.reset_on_drop();
+        }
+        match std::mem::replace(&mut session.phase, Phase::Http1) {
+            // Why it was to be closed says more, as long as the answer may have arrived.
+            Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
+            Phase::Upgraded(mut upgrade) => upgrade.fail(),
+            Phase::Http1 => self.keep_promise(session),
+            Phase::Handshake(_) | Phase::Closing(_) => {}
+        }
+        ended
+    }
+
+    /// The connection was closed as it should.
+    pub(super) fn over(&mut self, session: &mut Session<D>) -> Ended {
+        match std::mem::replace(&mut session.phase, Phase::Http1) {
+            Phase::Closing(closing) => closing.into_ended(),
+            _ => unreachable!("only a closing connection is over by itself"),
+        }
+    }
+
+    /// The connection ends in the middle of its work, and the report of the shutdown names it.
+    pub(super) fn cut(&mut self, session: &mut Session<D>) -> Ended {
+        if let Phase::Closing(closing) = &session.phase
+            && !closing.is_sending()
+        {
+            return self.over(session);
+        }
+        if !self.stream.is_sent() {
+            self.stream.reset_on_drop();
+        }
+        self.worker.cut.borrow_mut().push(Cut {
+            peer: self.info.peer.to_string(),
+            request: session.http1.asked().map(ToString::to_string),
+            age: self.worker.driver.now().saturating_sub(self.born()),
+        });
+        Ended::Cut
+    }
+
+    /// A handler that was promised to run to its end does so as a task of the worker's.
+    pub(super) fn keep_promise(&mut self, session: &mut Session<D>) {
+        session.http1.fail();
+        if let Some(exchange) = session.http1.take_promised() {
+            let left = session.io.deadlines.of(Wait::Handler);
+            let peer = self.info.peer.to_string();
+            detached::spawn(&self.worker, exchange, left, peer, self.born());
+        }
+    }
+
+    pub(super) fn refuse_tls(&mut self, session: &mut Session<D>, reject: &TlsReject) {
+        let ended = match reject {
+            TlsReject::PlainHttp => Ended::PlainOnTls,
+            reject => Ended::TlsFailed(reject.to_string()),
+        };
+        if let Phase::Upgraded(upgrade) = &mut session.phase {
+            upgrade.fail();
+        }
+        self.end(session, Close { ended, lingers: true });
+    }
+}

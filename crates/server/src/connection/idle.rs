@@ -1,0 +1,51 @@
+//! A connection that waits for a request, and holds no buffers.
+
+use super::{Begun, Connection};
+use crate::ended::Ended;
+use crate::worker::Order;
+use peregrine_driver::{Driver, Stream};
+use peregrine_proto::h1::Waiting;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+impl<D: Driver> Connection<D> {
+    /// Waits for the first bytes of a request, or of a handshake.
+    pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Begun<D>> {
+        match self.stream.poll_recv(context) {
+            Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
+                return Poll::Ready(Err(Ended::PeerClosed));
+            }
+            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
+            Poll::Pending => {}
+        }
+        let (worker, limits) = (&*self.worker, &self.worker.limits);
+        let patience = match (self.stage.is_handshaking(), self.protocol.waiting()) {
+            (true, _) => limits.handshake_timeout,
+            (false, Waiting::FirstByte) => limits.first_byte_timeout,
+            (false, _) => limits.idle_timeout,
+        };
+        let since = Duration::from_millis(self.since);
+        let end_of_life = self.born().saturating_add(limits.lifetime_max.unwrap_or(Duration::MAX));
+        let drained = match worker.order() {
+            Order::Serve | Order::LameDuck => Duration::MAX,
+            // A request may be under way to a connection that is idle.
+            Order::Drain => worker.ordered_at().saturating_add(limits.drain_idle_timeout),
+            Order::Cut => Duration::ZERO,
+        };
+        let until = since.saturating_add(patience).min(end_of_life).min(drained);
+        let is_drained = drained != Duration::MAX && drained <= worker.driver.now();
+        self.alarm.set(until);
+        if !is_drained && self.alarm.poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        let now = worker.driver.now();
+        Poll::Ready(Err(match () {
+            () if drained <= now => Ended::Drained,
+            () if end_of_life <= now => Ended::Lifetime,
+            () if self.stage.is_handshaking() => Ended::HandshakeLate,
+            () if self.protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
+            () => Ended::Idle,
+        }))
+    }
+}
