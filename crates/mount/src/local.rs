@@ -7,6 +7,7 @@ use http_body::Body as HttpBody;
 use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
+use peregrine_web::head::Head;
 use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
@@ -97,7 +98,7 @@ impl LocalService {
         let is_head = parts.method == Method::HEAD;
         let mut head = match to_head(&parts) {
             Ok(head) => head,
-            Err(reject) => return Problem::from(reject).into_response(),
+            Err(reject) => return self.application.render(reject.into(), &Head::take()),
         };
         let target = self.application.find(&mut head);
         let limit = target.body_limit(self.body_bytes_max);
@@ -106,13 +107,17 @@ impl LocalService {
         let connection = extensions.remove::<ConnectionInfo>().unwrap_or_default();
         let on_upgrade = extensions.remove::<hyper::upgrade::OnUpgrade>();
         let body = to_ours(body).limited(limit);
+        let seen = head.share();
         let mut request =
             Request::new(head, body, Rc::clone(self.application.states()), Rc::new(connection));
         *request.parts.extensions_mut() = extensions;
         let answer = self.application.call(request);
         let mut response = match timeout {
             None => answer.await,
-            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| late()),
+            Some(limit) => match tokio::time::timeout(limit, answer).await {
+                Ok(response) => response,
+                Err(_late) => self.application.render(Problem::handler_late(), &seen),
+            },
         };
         if let Some(upgrade) = response.take_upgrade() {
             match on_upgrade {
@@ -133,11 +138,6 @@ fn without_body(response: &mut Response) {
     if let Some(length) = body.length() {
         response.fields.set_default(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-}
-
-fn late() -> Response {
-    let detail = "The server did not get the answer ready in time. Try again later.";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "handler-late", detail).into_response()
 }
 
 fn upgrade_missing() -> Response {

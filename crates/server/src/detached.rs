@@ -29,7 +29,7 @@ pub(crate) fn spawn<D: Driver>(
         let is_cut = poll_fn(|context| {
             if let Poll::Ready(outcome) = exchange.poll_response(context, &worker.pulse) {
                 if let Err(panicked) = outcome {
-                    let (message, request) = (panicked.0, asked(&exchange));
+                    let (message, request) = (panicked.0, request_name(&exchange));
                     tracing::error!(target: "peregrine", message, request, peer,
                         "a handler panicked, whose peer had left");
                 }
@@ -42,7 +42,7 @@ pub(crate) fn spawn<D: Driver>(
         });
         if is_cut.await {
             let age = worker.driver.now().saturating_sub(born);
-            let request = Some(asked(&exchange));
+            let request = Some(request_name(&exchange));
             worker.cut.borrow_mut().push(Cut { peer, request, age });
             worker.observed.handler_cut();
         }
@@ -52,6 +52,6 @@ pub(crate) fn spawn<D: Driver>(
     });
 }
 
-fn asked(exchange: &Exchange) -> String {
-    exchange.asked().map(ToString::to_string).unwrap_or_default()
+fn request_name(exchange: &Exchange) -> String {
+    exchange.request_name().map(ToString::to_string).unwrap_or_default()
 }

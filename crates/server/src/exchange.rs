@@ -35,7 +35,7 @@ pub(crate) struct Exchange {
     slot: FutureSlot,
     /// The body of the response, while it is being sent.
     body: Body,
-    asked: Option<Asked>,
+    name: Option<RequestName>,
     on_disconnect: OnDisconnect,
     /// How long the handler may take.
     pub(crate) timeout: Option<Duration>,
@@ -44,13 +44,13 @@ pub(crate) struct Exchange {
 }
 
 /// What names a request in logs and in the report of a shutdown.
-pub(crate) struct Asked {
+pub(crate) struct RequestName {
     method: Method,
     /// The route's pattern: a path may hold what no report should.
     pattern: Option<Rc<str>>,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = self.method.name().unwrap_or("(extension)");
         write!(f, "{method} {}", readable(self.pattern.as_deref().unwrap_or("(no route)")))
@@ -73,13 +73,13 @@ impl Exchange {
         let pattern = target.pattern();
         self.head = Some(request.parts.head.share());
         let method = request.parts.head.index().method;
-        self.asked = Some(Asked { method, pattern: pattern.map(Rc::clone) });
+        self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
         self.handler = Some(target.hold(std::mem::take(&mut self.slot), request));
     }
 
     /// What was asked, from the beginning to [`Exchange::clear`].
-    pub(crate) fn asked(&self) -> Option<&Asked> {
-        self.asked.as_ref()
+    pub(crate) fn request_name(&self) -> Option<&RequestName> {
+        self.name.as_ref()
     }
 
     /// The request's head, from the beginning to [`Exchange::clear`].
@@ -88,8 +88,8 @@ impl Exchange {
     }
 
     /// What was asked, for who wants to know after the exchange is over.
-    pub(crate) fn take_asked(&mut self) -> Option<Asked> {
-        self.asked.take()
+    pub(crate) fn take_request_name(&mut self) -> Option<RequestName> {
+        self.name.take()
     }
 
     /// Is there a handler that was promised to run to its end, whoever is there to hear it?
@@ -104,7 +104,7 @@ impl Exchange {
         pulse: &Pulse,
     ) -> Poll<Result<Response, Panicked>> {
         let handler = self.handler.as_mut().expect("a handler is there until its response came");
-        let pattern = self.asked.as_ref().and_then(|asked| asked.pattern.as_deref());
+        let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let beat = pulse.beat(pattern);
         // A future is not polled again after a panic, so whatever state it left is never seen.
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(handler).poll(context)));
@@ -148,7 +148,7 @@ impl Exchange {
 
     /// The next frame of the response's body. If that panics, the body has failed.
     pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<Framed> {
-        let pattern = self.asked.as_ref().and_then(|asked| asked.pattern.as_deref());
+        let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
         let body = Pin::new(&mut self.body);
         let polled = catch_unwind(AssertUnwindSafe(|| body.poll_frame(context)));
@@ -165,7 +165,7 @@ impl Exchange {
         if body.as_slice().is_none() {
             guarded("the destructor of a response's body", || drop(body));
         }
-        (self.asked, self.head) = (None, None);
+        (self.name, self.head) = (None, None);
     }
 }
 

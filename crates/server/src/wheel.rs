@@ -318,6 +318,40 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_is_woken_once_by_the_alarm_and_by_a_call_to_all() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        #[derive(Default)]
+        struct Count(AtomicUsize);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let wheel = Wheel::new(4);
+        let alarm = wheel.alarm();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let waits = || alarm.poll(&mut Context::from_waker(&waker)).is_pending();
+        let woken = || count.0.load(Ordering::Relaxed);
+        alarm.set(SECOND);
+        assert!(waits());
+        wheel.turn(SECOND - TICK);
+        assert_eq!(woken(), 0);
+        wheel.turn(SECOND);
+        wheel.turn(SECOND * 2);
+        assert_eq!(woken(), 1);
+        alarm.set(SECOND * 5);
+        assert!(waits());
+        wheel.wake_all();
+        wheel.wake_all();
+        assert_eq!(woken(), 2);
+        assert!(waits(), "it is not due");
+        wheel.wake(alarm.number());
+        assert_eq!(woken(), 3);
+    }
+
+    #[test]
     fn an_alarm_set_after_a_long_quiet_rings_at_its_time() {
         for quiet in [1, 500, SLOTS as u32 - 1, SLOTS as u32, 2 * SLOTS as u32 + 3, 1 << 20] {
             for wait in [1, 300, SLOTS as u32 - 1, SLOTS as u32, 3 * SLOTS as u32 + 1] {

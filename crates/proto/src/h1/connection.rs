@@ -2,7 +2,7 @@
 
 use super::framing::Framing;
 use super::receive::{self, Receive};
-use super::send::{self, Announced, Asked, BodyMode, ResponseLength, Send};
+use super::send::{self, Announced, BodyMode, RequestFacts, ResponseLength, Send};
 use super::trailers::Trailers;
 use crate::{Date, HeadIndex, Limits, Method, Reject, Version};
 use std::ops::Range;
@@ -248,12 +248,12 @@ impl Connection {
             }
             _ => self.keep_alive = false,
         }
-        let asked = Asked {
+        let request = RequestFacts {
             by_head: self.by_head,
             in_http10: self.in_http10,
             keep_alive: self.keep_alive && !self.draining,
         };
-        let (mode, keep_alive) = self.send.respond(status, fields, length, asked, date, out);
+        let (mode, keep_alive) = self.send.respond(status, fields, length, request, date, out);
         self.keep_alive = keep_alive;
         mode
     }

@@ -101,7 +101,7 @@ impl State {
 
 /// What the response depends on besides itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestFacts {
     /// The request's method was HEAD.
     pub(super) by_head: bool,
     /// The request's version was HTTP/1.0.
@@ -146,7 +146,7 @@ impl Send {
         status: u16,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         length: ResponseLength,
-        asked: Asked,
+        request: RequestFacts,
         date: &Date,
         out: &mut Vec<u8>,
     ) -> (BodyMode, bool) {
@@ -160,7 +160,7 @@ impl Send {
             out.extend_from_slice(date.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        let mode = body_mode(status, length, asked);
+        let mode = body_mode(status, length, request);
         match (mode, length) {
             (BodyMode::Exact(bytes), _) => write_content_length(bytes, out),
             (BodyMode::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
@@ -178,8 +178,8 @@ impl Send {
                 }
             }
         }
-        let keep_alive = asked.keep_alive && !own.close && mode != BodyMode::UntilClose;
-        out.extend_from_slice(match (keep_alive, own.upgrade, asked.in_http10) {
+        let keep_alive = request.keep_alive && !own.close && mode != BodyMode::UntilClose;
+        out.extend_from_slice(match (keep_alive, own.upgrade, request.in_http10) {
             // RFC 9112 §9.6: a server that will close sends the close connection option.
             (false, false, _) => b"connection: close\r\n\r\n",
             (false, true, _) => b"connection: close, upgrade\r\n\r\n",
@@ -252,16 +252,16 @@ impl Send {
 }
 
 /// How the content is framed.
-fn body_mode(status: u16, length: ResponseLength, asked: Asked) -> BodyMode {
+fn body_mode(status: u16, length: ResponseLength, request: RequestFacts) -> BodyMode {
     match (status, length) {
         // RFC 9112 §6.3: a response to HEAD, and any with status 204 or 304, ends with its head.
-        _ if asked.by_head => BodyMode::None,
+        _ if request.by_head => BodyMode::None,
         (204 | 304, _) => BodyMode::None,
         // RFC 9110 §15.3.6: a server must not generate content in a 205 response.
         (205, _) => BodyMode::Exact(0),
         (_, ResponseLength::Exact(bytes)) => BodyMode::Exact(bytes),
         // RFC 9112 §6.1: Transfer-Encoding must not be sent to a client of HTTP/1.0.
-        (_, ResponseLength::Unknown) if asked.in_http10 => BodyMode::UntilClose,
+        (_, ResponseLength::Unknown) if request.in_http10 => BodyMode::UntilClose,
         (_, ResponseLength::Unknown) => BodyMode::Chunked,
     }
 }

@@ -106,7 +106,7 @@ impl<D: Driver> Connection<D> {
         }
         self.worker.cut.borrow_mut().push(Cut {
             peer: self.info.peer.to_string(),
-            request: session.http1.asked().map(ToString::to_string),
+            request: session.http1.request_name().map(ToString::to_string),
             age: self.worker.driver.now().saturating_sub(self.born()),
         });
         Ended::Cut

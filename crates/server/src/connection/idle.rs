@@ -1,6 +1,6 @@
 //! A connection that waits for a request, and holds no buffers.
 
-use super::{Begun, Connection};
+use super::{Connection, FirstBytes};
 use crate::ended::Ended;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request, or of a handshake.
-    pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Begun<D>> {
+    pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
         match self.stream.poll_recv(context) {
             Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
                 return Poll::Ready(Err(Ended::PeerClosed));

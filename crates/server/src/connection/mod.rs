@@ -100,7 +100,7 @@ impl<D: Driver> Future for Connection<D> {
                 Some(session) => session,
                 None => match this.poll_idle(context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(begun) => this.begin(begun),
+                    Poll::Ready(first) => this.begin(first),
                 },
             };
             match this.work(&mut session, context) {
@@ -130,13 +130,13 @@ impl<D: Driver> Future for Connection<D> {
 }
 
 /// The first bytes of what there is to do, or the reason to end.
-type Begun<D> = Result<<<D as Driver>::Stream as Stream>::Chunk, Ended>;
+type FirstBytes<D> = Result<<<D as Driver>::Stream as Stream>::Chunk, Ended>;
 
 impl<D: Driver> Connection<D> {
     /// Leases what it takes to work.
-    fn begin(&mut self, begun: Begun<D>) -> Box<Session<D>> {
+    fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
         let mut session = self.sessions.lease();
-        match begun {
+        match first {
             Ok(chunk) => {
                 if self.stage.is_handshaking() {
                     let (worker, limits) = (&*self.worker, &self.worker.limits);

@@ -10,7 +10,7 @@ use self::receive::Fed;
 use self::send::Streaming;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Asked, Exchange};
+use crate::exchange::{Exchange, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
 use crate::respond;
@@ -54,7 +54,7 @@ pub(crate) struct Http1 {
     can_probe: bool,
     probe_pause: Duration,
     /// The last request whose response is written and may not be sent.
-    written: Option<Asked>,
+    written: Option<RequestName>,
     /// A request was answered.
     answered: bool,
 }
@@ -157,8 +157,8 @@ impl Http1 {
     }
 
     /// The request whose response is not sent.
-    pub(crate) fn asked(&self) -> Option<&Asked> {
-        self.exchange.asked().or(self.written.as_ref())
+    pub(crate) fn request_name(&self) -> Option<&RequestName> {
+        self.exchange.request_name().or(self.written.as_ref())
     }
 
     /// Was a request answered on this lease?
@@ -347,7 +347,7 @@ impl Http1 {
 
     /// The response is written, and nothing of the application is needed any more.
     fn finish_exchange<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        self.written = self.exchange.take_asked();
+        self.written = self.exchange.take_request_name();
         self.exchange.clear();
         self.upload = Upload::Done;
         self.step = Step::Head;
@@ -400,7 +400,7 @@ impl Http1 {
     }
 
     fn log_panic<D: Driver>(&self, message: &str, link: &Link<'_, D>) {
-        let request = self.exchange.asked().map(ToString::to_string).unwrap_or_default();
+        let request = self.exchange.request_name().map(ToString::to_string).unwrap_or_default();
         let peer = &link.info.peer;
         tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
     }

@@ -165,7 +165,7 @@ impl Http1 {
         error: &BodyError,
         link: &mut Link<'_, D>,
     ) -> Turn {
-        let (peer, request) = (&link.info.peer, self.exchange.asked());
+        let (peer, request) = (&link.info.peer, self.exchange.request_name());
         let request = request.map(ToString::to_string).unwrap_or_default();
         let is_ours = matches!(error, BodyError::Failed(_));
         if is_ours {

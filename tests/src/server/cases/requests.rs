@@ -223,8 +223,14 @@ pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
     assert_eq!((reply.status, reply.body.len()), (204, 0));
     peer.expect_alive().await;
     drop(peer);
+    // RFC 9110 §7.4: what is asked for by https does not come over a plain connection.
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET https://example.org/hello HTTP/1.1\r\nHost: example.org\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!((reply.status, reply.closes()), (421, true));
+    peer.expect_end().await;
     server.shut_down();
-    assert_eq!(server.ended().await.endings(), []);
+    assert_eq!(server.ended().await.endings(), [("rejected", 1)]);
 }
 
 /// A request that breaks a rule gets its status and a problem, and ends the connection; what was
