@@ -80,7 +80,11 @@ mod tests {
     /// The second at which a peer that moves `lump` bytes every `pause` seconds is late, in a day.
     fn late_at(lump: u64, pause: u64, rate: Rate) -> Option<u64> {
         let mut meter = Meter::default();
-        (0..86_400).find(|second| meter.is_late(seconds(*second), lump * (second / pause), rate))
+        let mut is_late = |tenth: u64| {
+            let now = Duration::from_millis(tenth * 100);
+            meter.is_late(now, lump * (tenth / 10 / pause), rate)
+        };
+        (0..864_000).find(|tenth| is_late(*tenth)).map(|tenth| tenth / 10)
     }
 
     #[test]
@@ -100,8 +104,9 @@ mod tests {
 
     #[test]
     fn a_slow_peer_is_late_when_it_has_fallen_behind_by_the_slack() {
-        assert_eq!(late_at(50, 1, RATE), Some(60));
-        assert_eq!(late_at(90, 1, RATE), Some(300));
+        // With the next bytes they would have been behind by 30 s.
+        assert_eq!(late_at(50, 1, RATE), Some(59));
+        assert_eq!(late_at(90, 1, RATE), Some(291));
     }
 
     #[test]
