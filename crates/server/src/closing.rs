@@ -86,7 +86,11 @@ impl Closing {
         // After an alert nothing is said any more, and a response that broke off must not look whole.
         let is_silent = matches!(
             self.ended,
-            Ended::TlsFailed(_) | Ended::PlainOnTls | Ended::ResponseFailed | Ended::Broken(_)
+            Ended::TlsFailed(_)
+                | Ended::PlainOnTls
+                | Ended::ResponseFailed
+                | Ended::ExchangeLate
+                | Ended::Broken(_)
         );
         if is_silent {
             return;

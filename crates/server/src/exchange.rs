@@ -158,19 +158,30 @@ impl Exchange {
         })
     }
 
-    /// The exchange is over: what is left of it is dropped.
-    pub(crate) fn clear(&mut self) {
+    /// Nobody waits for the application any more. What names the request stays.
+    pub(crate) fn stop(&mut self) {
         self.drop_handler();
         let body = std::mem::take(&mut self.body);
         if body.as_slice().is_none() {
             guarded("the destructor of a response's body", || drop(body));
         }
+    }
+
+    /// The exchange is over: what is left of it is dropped.
+    pub(crate) fn clear(&mut self) {
+        self.stop();
         (self.name, self.head) = (None, None);
     }
 }
 
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 /// Runs what belongs to the application and may panic, where nobody waits for its result.
-fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic: Box<dyn std::any::Any + Send>| {
         tracing::error!(target: "peregrine", message = message_of(&*panic), "{what} panicked");

@@ -29,8 +29,10 @@ pub(crate) enum Room {
     Free,
     /// Yes, once an interim 100 response is sent.
     Awaited,
-    /// Not before the handler takes what is there, or asks for the body at all.
+    /// Not before the handler takes what is there.
     Full,
+    /// Not before the handler asks for the body, which the peer waits for.
+    Unasked,
     /// There is nothing to receive, or nobody wants it.
     None,
 }
@@ -41,6 +43,7 @@ impl Upload {
         let Self::Flowing { pipe, is_awaited } = self else { return Room::None };
         let polled = if *is_awaited { pipe.poll_wanted(context) } else { pipe.poll_room(context) };
         match polled {
+            Poll::Pending if *is_awaited => Room::Unasked,
             Poll::Pending => Room::Full,
             Poll::Ready(Ok(())) if *is_awaited => {
                 *is_awaited = false;

@@ -140,6 +140,11 @@ impl Tls {
         self
     }
 
+    /// The application protocols that it agrees on, the preferred one first.
+    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
+        self.config.alpn_protocols.iter().map(Vec::as_slice)
+    }
+
     /// What the owner of the server wants to know, such as an expired certificate; to be logged at
     /// start.
     pub fn warnings(&self) -> &[Warning] {

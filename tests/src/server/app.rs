@@ -130,6 +130,12 @@ fn app(shared: &Shared) -> App {
         .get("/hello", || "hello")
         .get("/numbers/{number}", async |Path(number): Path<u32>| number.to_string())
         .get("/wait", wait)
+        .get("/hold", async |State(shared): State<Shared>, body: Body| {
+            let _watch = Watch { shared: shared.clone(), finished: false };
+            shared.started.add(1);
+            std::future::pending::<()>().await;
+            body
+        })
         .get("/wait-to-end", wait.run_to_end())
         .get("/wait-a-moment", wait.timeout(Duration::from_millis(500)))
         .get("/sleep/{milliseconds}", sleep)

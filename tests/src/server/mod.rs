@@ -31,6 +31,14 @@ macro_rules! server {
     ($name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
+surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
+            surprises::a_cut_stream_to_http_1_0_does_not_look_whole,
+            surprises::a_late_stream_to_http_1_0_does_not_look_whole,
+            surprises::who_dribbles_after_an_alert_is_left,
+            surprises::an_answer_arrives_though_its_body_was_cut_short,
+            surprises::who_becomes_idle_in_a_drain_has_a_moment,
+            surprises::what_was_delivered_is_not_named_as_cut,
+            surprises::a_reset_is_noticed_before_the_body_is_asked_for,
             requests::a_connection_is_kept_alive,
             requests::pipelined_requests_are_answered_in_order_and_at_once,
             requests::replies_do_not_wait_for_a_later_handler,

@@ -16,6 +16,8 @@ impl<D: Driver> Connection<D> {
     pub(super) fn on_event(&mut self, session: &mut Session<D>, event: Event) -> Option<Ended> {
         match event {
             Event::Woken => None,
+            // What comes after an alert is thrown away like everything else then.
+            Event::NoTls(_) if matches!(session.phase, Phase::Closing(_)) => None,
             Event::NoTls(reject) => {
                 self.refuse_tls(session, &reject);
                 None
@@ -65,6 +67,7 @@ impl<D: Driver> Connection<D> {
         }
         if matches!(session.phase, Phase::Http1) {
             self.keep_promise(session);
+            session.http1.stop();
         }
         session.io.hold = None;
         session.io.deadlines.clear_all();
@@ -73,9 +76,7 @@ impl<D: Driver> Connection<D> {
 
     /// The connection is over without a goodbye.
     pub(super) fn abandon(&mut self, session: &mut Session<D>, ended: Ended) -> Ended {
-        if !self.stream.is_sent() {
-            self.stream.reset_on_drop();
-        }
+        self.reset_if_cut_short(session);
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             // Why it was to be closed says more, as long as the answer may have arrived.
             Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
@@ -97,26 +98,37 @@ impl<D: Driver> Connection<D> {
     /// The connection ends in the middle of its work, and the report of the shutdown names it.
     pub(super) fn cut(&mut self, session: &mut Session<D>) -> Ended {
         if let Phase::Closing(closing) = &session.phase
-            && !closing.is_sending()
+            && (!closing.is_sending() || session.has_detached)
         {
             return self.over(session);
         }
-        if !self.stream.is_sent() {
-            self.stream.reset_on_drop();
-        }
+        self.reset_if_cut_short(session);
+        // What was delivered is not named.
+        let is_sent = session.io.writer.is_empty() && self.stream.is_sent();
+        let request = session.http1.request_name(is_sent).map(ToString::to_string);
         self.worker.cut.borrow_mut().push(Cut {
             peer: self.info.peer.to_string(),
-            request: session.http1.request_name().map(ToString::to_string),
+            request,
             age: self.worker.driver.now().saturating_sub(self.born()),
         });
         Ended::Cut
+    }
+
+    /// An orderly end would say that everything was sent.
+    fn reset_if_cut_short(&self, session: &Session<D>) {
+        if !self.stream.is_sent() || session.http1.is_until_close() {
+            self.stream.reset_on_drop();
+        }
     }
 
     /// A handler that was promised to run to its end does so as a task of the worker's.
     pub(super) fn keep_promise(&mut self, session: &mut Session<D>) {
         session.http1.fail();
         if let Some(exchange) = session.http1.take_promised() {
-            let left = session.io.deadlines.of(Wait::Handler);
+            session.has_detached = true;
+            let deadlines = &session.io.deadlines;
+            let all = [Wait::Handler, Wait::Exchange].map(|wait| deadlines.of(wait));
+            let left = all.into_iter().flatten().min();
             let peer = self.info.peer.to_string();
             detached::spawn(&self.worker, exchange, left, peer, self.born());
         }
@@ -130,6 +142,8 @@ impl<D: Driver> Connection<D> {
         if let Phase::Upgraded(upgrade) = &mut session.phase {
             upgrade.fail();
         }
+        // Nothing can be encrypted any more, and the alert is to arrive.
+        session.io.writer.plain.clear();
         self.end(session, Close { ended, lingers: true });
     }
 }

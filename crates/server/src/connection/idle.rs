@@ -30,7 +30,9 @@ impl<D: Driver> Connection<D> {
         let drained = match worker.order() {
             Order::Serve | Order::LameDuck => Duration::MAX,
             // A request may be under way to a connection that is idle.
-            Order::Drain => worker.ordered_at().saturating_add(limits.drain_idle_timeout),
+            Order::Drain => {
+                worker.ordered_at().max(since).saturating_add(limits.drain_idle_timeout)
+            }
             Order::Cut => Duration::ZERO,
         };
         let until = since.saturating_add(patience).min(end_of_life).min(drained);

@@ -187,11 +187,15 @@ impl<D: Driver> Connection<D> {
                     session.phase = Phase::Upgraded(Box::new(Upgrade::new(upgrade)));
                     continue;
                 }
-                // Nobody is there to hear a goodbye, or nobody who is owed one.
-                Some(Turn::Close(Close {
-                    ended: ended @ (Ended::PeerLeft | Ended::HandshakeLate),
-                    ..
-                })) => return Poll::Ready(Some(self.abandon(session, ended))),
+                // Nobody is owed a goodbye, unless an earlier answer is on its way.
+                Some(Turn::Close(Close { ended: ended @ Ended::PeerLeft, .. }))
+                    if session.io.writer.is_empty() && self.stream.is_sent() =>
+                {
+                    return Poll::Ready(Some(self.abandon(session, ended)));
+                }
+                Some(Turn::Close(Close { ended: ended @ Ended::HandshakeLate, .. })) => {
+                    return Poll::Ready(Some(self.abandon(session, ended)));
+                }
                 Some(Turn::Close(close)) => {
                     self.end(session, close);
                     continue;

@@ -22,6 +22,8 @@ pub(super) struct Session<D: Driver> {
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
     pub(super) phase: Phase,
+    /// A handler that was promised its end went on without the connection.
+    pub(super) has_detached: bool,
 }
 
 /// What has the connection at present.
@@ -46,7 +48,12 @@ impl<D: Driver> Sessions<D> {
     pub(super) fn lease(&self) -> Box<Session<D>> {
         let kept = self.0.borrow_mut().pop();
         kept.unwrap_or_else(|| {
-            Box::new(Session { io: Io::new(), http1: Http1::default(), phase: Phase::Http1 })
+            Box::new(Session {
+                io: Io::new(),
+                http1: Http1::default(),
+                phase: Phase::Http1,
+                has_detached: false,
+            })
         })
     }
 
@@ -54,6 +61,7 @@ impl<D: Driver> Sessions<D> {
         session.io.reset(BUFFER_BYTES_MAX);
         session.http1.reset();
         session.phase = Phase::Http1;
+        session.has_detached = false;
         let mut kept = self.0.borrow_mut();
         if kept.len() < SESSIONS_MAX {
             kept.push(session);

@@ -156,9 +156,19 @@ impl Http1 {
         !matches!(self.step, Step::Head | Step::Unread)
     }
 
-    /// The request whose response is not sent.
-    pub(crate) fn request_name(&self) -> Option<&RequestName> {
-        self.exchange.request_name().or(self.written.as_ref())
+    /// The request whose response is not complete or, unless everything `is_sent`, not sent.
+    pub(crate) fn request_name(&self, is_sent: bool) -> Option<&RequestName> {
+        self.exchange.request_name().or(self.written.as_ref().filter(|_| !is_sent))
+    }
+
+    /// Is a response being sent whose end is that of the connection?
+    pub(crate) fn is_until_close(&self) -> bool {
+        matches!(&self.step, Step::Stream(streaming) if streaming.is_until_close())
+    }
+
+    /// Nobody waits for the handler or its response any more.
+    pub(crate) fn stop(&mut self) {
+        self.exchange.stop();
     }
 
     /// Was a request answered on this lease?
@@ -347,7 +357,9 @@ impl Http1 {
 
     /// The response is written, and nothing of the application is needed any more.
     fn finish_exchange<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        self.written = self.exchange.take_request_name();
+        if let Some(name) = self.exchange.take_request_name() {
+            self.written = Some(name);
+        }
         self.exchange.clear();
         self.upload = Upload::Done;
         self.step = Step::Head;

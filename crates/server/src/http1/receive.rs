@@ -1,6 +1,6 @@
 //! A request's body: from the bytes that came to the handler, or away.
 
-use super::Http1;
+use super::{Http1, READ_AHEAD_BYTES_MAX};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{For, Link, Turn};
@@ -102,6 +102,11 @@ impl Http1 {
                     link.pause_content();
                     return Fed::Wait(false);
                 }
+                // Nothing is to come before the handler asks for it, but a reset may.
+                Room::Unasked => {
+                    link.pause_content();
+                    return Fed::Wait(link.io.reader.unread().len() < READ_AHEAD_BYTES_MAX);
+                }
                 Room::Awaited => {
                     protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);
                 }
@@ -192,7 +197,7 @@ impl Http1 {
                 protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
             reader.consume(used);
             match event {
-                Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerLeft),
+                Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),
                 Event::NeedInput => {
                     link.await_content();
                     return Turn::Wait(For { bytes: true, room: false });

@@ -4,7 +4,7 @@ use super::receive::Fed;
 use super::{Http1, Step};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, Panicked};
+use crate::exchange::{Exchange, Panicked, guarded};
 use crate::link::{For, Link, Turn};
 use crate::respond;
 use http::HeaderMap;
@@ -25,6 +25,13 @@ pub(super) struct Streaming {
     /// stream that has no end would hold the worker: nothing waits for a peer where nothing is sent.
     left: Option<u64>,
     trailers: HeaderMap,
+}
+
+impl Streaming {
+    /// Is its end that of the connection?
+    pub(super) fn is_until_close(&self) -> bool {
+        self.mode == BodyMode::UntilClose
+    }
 }
 
 impl Http1 {
@@ -56,7 +63,9 @@ impl Http1 {
             tracing::error!(target: "peregrine",
                 "a handler answered with an upgrade to a request that did not ask for one, or whose \
                  body was not read; the peer got a 500");
-            response = self.render(Problem::handler_panicked(), link);
+            let unused =
+                std::mem::replace(&mut response, self.render(Problem::handler_panicked(), link));
+            guarded("the destructor of an upgrade", || drop((upgrade, unused)));
         }
         let date = link.worker.date();
         let most = link.worker.limits.pending_output_bytes_max.max(1);
@@ -176,8 +185,9 @@ impl Http1 {
                 "the body of a response ended with that of its request");
         }
         if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
-            // An orderly close would say that the body is whole.
+            // An orderly end would say that the body is whole.
             link.stream.reset_on_drop();
+            return Turn::close(Ended::ResponseFailed);
         }
         Turn::linger(Ended::ResponseFailed)
     }

@@ -14,6 +14,7 @@ pub mod requests;
 pub mod responses;
 pub mod secure;
 pub mod shutdown;
+pub mod surprises;
 pub mod timeouts;
 pub mod upgrades;
 

@@ -1,0 +1,126 @@
+//! Ends that surprise: responses that break off, peers that leave in the middle, and what the report says of them.
+
+use super::{begin, begin_with, limits};
+use crate::server::bench::{Bench, Got, Served};
+use crate::server::peer::Peer;
+use peregrine::Limits;
+use std::time::Duration;
+
+/// A stream whose end is that of the connection does not end in order when it fails.
+pub async fn a_failed_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /broken HTTP/1.0\r\n\r\n");
+    let rest = peer.rest().await;
+    assert_ne!(peer.last(), Some(&Got::End), "looks whole: {}", rest.escape_ascii());
+    drop(server);
+}
+
+/// Nor when it is cut, though everything so far was taken.
+pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+    let time = Duration::from_millis(700);
+    let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /gated/5 HTTP/1.0\r\n\r\n");
+    bench.until("the stream began", || shared.started.get() == 1).await;
+    shared.open(1);
+    peer.expect("piece 0\n").await;
+    server.shut_down();
+    peer.rest().await;
+    assert_ne!(peer.last(), Some(&Got::End), "looks whole");
+}
+
+/// Nor when its exchange takes too long.
+pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+    let time = Some(Duration::from_secs(2));
+    let (server, shared) = begin_with(bench, Limits { exchange_timeout: time, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /gated/5 HTTP/1.0\r\n\r\n");
+    bench.until("the stream began", || shared.started.get() == 1).await;
+    shared.open(1);
+    peer.expect("piece 0\n").await;
+    peer.rest().await;
+    assert_ne!(peer.last(), Some(&Got::End), "looks whole");
+    drop(server);
+}
+
+/// Who goes on sending after an alert is left like everybody else.
+pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
+    if !bench.is_virtual() {
+        return;
+    }
+    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let tls = crate::server::secure::server_tls();
+    let shared = crate::server::app::Shared::default();
+    let server = bench.start(long, Some(tls), shared.app());
+    let mut peer = Peer::new(server.connect_secure());
+    peer.get("/hello");
+    bench.sleep(Duration::from_secs(1)).await;
+    server.shut_down();
+    let start = bench.now();
+    for _ in 0..100 {
+        peer.send("x");
+        peer.swallow(Duration::from_secs(3)).await;
+    }
+    assert!(peer.last().is_some(), "the server has ended the connection");
+    let sent = bench.now() - start;
+    let outcome = server.ended().await;
+    assert!(bench.now() - start < sent + Duration::from_secs(10), "it ended long before");
+    assert_eq!(outcome.endings(), [("plain-on-tls", 1)]);
+}
+
+/// A peer that ends its side within a body that nobody wanted gets its answer.
+pub async fn an_answer_arrives_though_its_body_was_cut_short<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /large/3000000 HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc");
+    peer.half_close();
+    let reply = peer.reply().await;
+    assert_eq!(reply.body.len(), 3_000_000);
+    drop(server);
+}
+
+/// A connection that becomes idle long after the order to drain has its moment as well.
+pub async fn who_becomes_idle_in_a_drain_has_a_moment<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/large/3000000");
+    bench.sleep(Duration::from_millis(200)).await;
+    server.shut_down();
+    bench.sleep(Duration::from_secs(3)).await;
+    let reply = peer.reply().await;
+    if reply.closes() {
+        return;
+    }
+    bench.sleep(Duration::from_millis(20)).await;
+    peer.get("/hello");
+    assert_eq!(peer.reply().await.text(), "hello");
+    drop(server);
+}
+
+/// The report names no request whose answer was delivered.
+pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
+    let time = Duration::from_millis(700);
+    let (server, _) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /hello HTTP/1.1\r\nHost: a\r\n\r\nGET /hel");
+    assert_eq!(peer.reply().await.text(), "hello");
+    server.shut_down();
+    peer.rest().await;
+    let outcome = server.ended().await;
+    let cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
+    assert_eq!(cut, [None]);
+}
+
+/// A handler that has not asked for its body yet ends with its peer.
+pub async fn a_reset_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.sleep(Duration::from_secs(1)).await;
+    peer.reset();
+    bench.sleep(Duration::from_secs(4)).await;
+    assert_eq!(shared.dropped.get(), 1, "a reset is noticed");
+    drop(server);
+}
