@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
     /// Where handlers' futures live, while there is none.
     slot: FutureSlot,
     /// The body of the response, while it is being sent.
-    body: Body,
+    body: Option<Body>,
     name: Option<RequestName>,
     on_disconnect: OnDisconnect,
     /// How long the handler may take.
@@ -143,14 +143,14 @@ impl Exchange {
 
     /// The response's body is sent frame by frame.
     pub(crate) fn stream(&mut self, body: Body) {
-        self.body = body;
+        self.body = Some(body);
     }
 
     /// The next frame of the response's body. If that panics, the body has failed.
     pub(crate) fn poll_frame(&mut self, context: &mut Context<'_>, pulse: &Pulse) -> Poll<Framed> {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
-        let body = Pin::new(&mut self.body);
+        let body = Pin::new(self.body.as_mut().expect("a body is there while it is sent"));
         let polled = catch_unwind(AssertUnwindSafe(|| body.poll_frame(context)));
         polled.unwrap_or_else(|panic| {
             let error = format!("the stream panicked: {}", message_of(&*panic)).into();
@@ -161,8 +161,7 @@ impl Exchange {
     /// Nobody waits for the application any more. What names the request stays.
     pub(crate) fn stop(&mut self) {
         self.drop_handler();
-        let body = std::mem::take(&mut self.body);
-        if body.as_slice().is_none() {
+        if let Some(body) = self.body.take() {
             guarded("the destructor of a response's body", || drop(body));
         }
     }

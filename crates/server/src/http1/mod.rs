@@ -55,6 +55,8 @@ pub(crate) struct Http1 {
     probe_pause: Duration,
     /// The last request whose response is written and may not be sent.
     written: Option<RequestName>,
+    /// The present exchange could not be answered at once.
+    has_waited: bool,
     /// A request was answered.
     answered: bool,
 }
@@ -87,6 +89,7 @@ impl Default for Http1 {
             can_probe: false,
             probe_pause: PROBE_PAUSE_MIN,
             written: None,
+            has_waited: false,
             answered: false,
         }
     }
@@ -184,7 +187,7 @@ impl Http1 {
         self.head = None;
         self.written = None;
         self.rejected = None;
-        (self.panicked, self.answered) = (false, false);
+        (self.panicked, self.has_waited, self.answered) = (false, false, false);
     }
 
     fn receive_head<D: Driver>(
@@ -272,6 +275,7 @@ impl Http1 {
             return self.respond(outcome, protocol, link);
         }
         self.step = Step::Handler;
+        self.has_waited = true;
         self.probe_pause = PROBE_PAUSE_MIN;
         link.io.hold.get_or_insert_with(|| worker.driver.hold());
         let now = worker.driver.now();
@@ -343,6 +347,7 @@ impl Http1 {
             Next::FinishBody => {
                 self.finish_exchange(link);
                 self.step = Step::Unread;
+                self.has_waited = true;
                 link.io.receiving = Meter::new(link.io.reader.received());
                 Turn::Again
             }
@@ -363,7 +368,9 @@ impl Http1 {
         self.exchange.clear();
         self.upload = Upload::Done;
         self.step = Step::Head;
-        if link.io.hold.take().is_some() || link.io.deadlines.first().is_some() {
+        // Most exchanges are answered at once: they hold nothing and have no deadlines.
+        if std::mem::take(&mut self.has_waited) {
+            link.io.hold = None;
             link.io.deadlines.clear_all();
         }
     }

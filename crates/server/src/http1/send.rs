@@ -91,6 +91,7 @@ impl Http1 {
             self.exchange.stream(body);
             self.step = Step::Stream(Streaming { mode, left, trailers: HeaderMap::new() });
         }
+        self.has_waited = true;
         self.limit_exchange(link.worker.driver.now(), link);
         Turn::Again
     }
