@@ -7,6 +7,7 @@ use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
 use crate::respond;
 use crate::upload::{Room, Upload};
+use crate::worker::Order;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{self, Event, Framing, Next};
@@ -198,6 +199,10 @@ impl Http1 {
             reader.consume(used);
             match event {
                 Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),
+                // The answer is out, so that nothing is in progress.
+                Event::NeedInput if link.worker.order() >= Order::Drain => {
+                    return Turn::linger(Ended::Drained);
+                }
                 Event::NeedInput => {
                     link.await_content();
                     return Turn::Wait(For { bytes: true, room: false });

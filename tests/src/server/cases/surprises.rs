@@ -111,6 +111,34 @@ pub async fn who_becomes_idle_in_a_drain_has_a_moment<B: Bench>(bench: &B) {
     drop(server);
 }
 
+/// Who was answered and owes the rest of a body that nobody wants holds no drain up.
+pub async fn the_rest_of_an_unread_body_holds_no_drain_up<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc");
+    assert_eq!(peer.reply().await.text(), "ignored");
+    server.shut_down();
+    peer.expect_end().await;
+    drop(peer);
+    let outcome = server.ended().await;
+    assert_eq!((outcome.cut.len(), outcome.ended("drained")), (0, 1));
+}
+
+/// A TLS session that its peer ends within a body that nobody wants is answered, and ended, too.
+pub async fn close_notify_within_a_body_is_answered<B: Bench>(bench: &B) {
+    let tls = crate::server::secure::server_tls();
+    let shared = crate::server::app::Shared::default();
+    let server = bench.start(limits(), Some(tls), shared.app());
+    let config = crate::server::secure::client_config(crate::server::secure::VERSIONS[0]);
+    let wire = crate::server::secure::Secure::new(server.connect_secure(), &config);
+    let mut peer = Peer::new(wire);
+    peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nabc");
+    peer.half_close();
+    assert_eq!(peer.reply().await.status, 404);
+    server.shut_down();
+    server.ended().await;
+}
+
 /// The report names no request whose answer was delivered.
 pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
