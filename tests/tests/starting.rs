@@ -89,6 +89,7 @@ fn a_protocol_that_the_server_does_not_speak_is_not_offered() {
     let certificate = peregrine::tls::Tls::self_signed(&["localhost"]).expect("it is made at once");
     let tls = certificate.tls.with_alpn(&[b"h2".as_slice(), b"http/1.1"]);
     let started = Server::new().tls("127.0.0.1:0", tls).quiet().start(App::new);
-    let error = started.err().expect("nobody could agree on h2").to_string();
+    let Err(error) = started else { panic!("nobody could agree on h2") };
+    let error = error.to_string();
     assert!(error.contains("`h2`") && error.contains("Tls::with_alpn"), "{error}");
 }

@@ -132,6 +132,7 @@ pub async fn close_notify_within_a_body_is_answered<B: Bench>(bench: &B) {
     let config = crate::server::secure::client_config(crate::server::secure::VERSIONS[0]);
     let wire = crate::server::secure::Secure::new(server.connect_secure(), &config);
     let mut peer = Peer::new(wire);
+    peer.expect_alive().await;
     peer.send("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nabc");
     peer.half_close();
     assert_eq!(peer.reply().await.status, 404);
