@@ -164,7 +164,7 @@ impl Server {
     }
 
     /// Serves until SIGTERM or Ctrl-C, then shuts down in order: no new connections, idle ones
-    /// closed at once, the rest told to close after their response, tasks and blocking functions that
+    /// closed after `Limits::drain_idle_timeout`, the rest told to close after their response, tasks and blocking functions that
     /// outlive them waited for, and what is left cut when [`Limits::shutdown_timeout`] is over. A
     /// second signal cuts at once. A signal during the start ends that, and workers that are not ready
     /// yet are not waited for. When the server has ended, signals do what they did before; a program

@@ -168,7 +168,7 @@ pub struct Serving<R> {
 
 impl<R> Serving<R> {
     /// Shuts down in order when `signal` ends, instead of at SIGTERM or Ctrl-C: no new connections,
-    /// idle ones closed at once, and what is busy has until
+    /// idle ones closed after `Limits::drain_idle_timeout`, and what is busy has until
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
     /// Signals are the caller's then: none of them, and no second one, does anything here but end
