@@ -23,6 +23,7 @@ const CHECKS: &[Check] = &[
     ("sizes", source::check_sizes),
     ("names", source::check_names),
     ("conformance", conformance::check),
+    ("locks", check_locks),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("clippy", |root| {
         // All targets: examples, benches, tests and fuzz targets are built by this too.
@@ -64,6 +65,27 @@ fn main() -> ExitCode {
 
 fn cargo(root: &Path, arguments: &[&str]) -> Vec<String> {
     run(Command::new(env!("CARGO")).args(arguments).current_dir(root))
+}
+
+/// The lab's contenders have lock files of their own, which a new dependency of the framework makes stale.
+fn check_locks(root: &Path) -> Vec<String> {
+    let folder = root.join("lab/contenders");
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        return vec![format!("{} cannot be read", folder.display())];
+    };
+    let mut programs: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("Cargo.lock").exists())
+        .collect();
+    programs.sort();
+    let stale = |path: &PathBuf| {
+        let locked = ["update", "--quiet", "--workspace", "--locked"];
+        !cargo(path, &locked).is_empty()
+    };
+    let complaint = |path: PathBuf| {
+        format!("{}: the lock file is stale; run `cargo update --workspace` there", path.display())
+    };
+    programs.into_iter().filter(stale).map(complaint).collect()
 }
 
 /// Runs a command whose output goes to the terminal; complains if it fails.
