@@ -42,6 +42,7 @@ macro_rules! contract {
             sending::a_send_after_a_dropped_one_keeps_the_order,
             sending::finishing_waits_for_a_dropped_send,
             sending::a_slow_reader_holds_the_sender_back,
+            sending::sends_that_find_no_room_are_not_called_sent,
             sending::a_send_to_a_closed_peer_fails_in_the_end,
             sending::a_failed_send_wakes_who_receives,
             sending::each_direction_remembers_the_last_waker_only,

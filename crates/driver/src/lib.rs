@@ -166,6 +166,10 @@ pub trait Stream: 'static {
     /// Ready when everything that was given to [`send`](Self::send) is the kernel's, and after
     /// [`finish`](Self::finish) the end of our side as well.
     ///
+    /// What a driver gives to the kernel before the worker sleeps may count as the kernel's from the
+    /// beginning. If the kernel then takes less, or nothing any more, the next call says so, and whoever
+    /// called this or waits in [`poll_recv`](Self::poll_recv) is woken.
+    ///
     /// # Errors
     /// The connection broke, and how much was sent is unknown; or bytes were given after the end.
     /// Every later call says so again.

@@ -44,13 +44,15 @@ pub(crate) const FLAGS: [Flag; 4] =
 pub(crate) enum Wait {
     /// Submit, run what the kernel deferred, return.
     No,
-    /// Until something completes, at most for the given time if there is one.
+    /// Until something completes that is not expected anyway (see [`Ring::expect_completion`]), at most for the given time if there is one.
     Completion(Option<Duration>),
 }
 
 /// One worker's ring. Once closed it takes no submission and has no completion.
 pub(crate) struct Ring {
     queues: Option<IoUring>,
+    /// Completions that the next enter makes for certain.
+    expected: u32,
     enters: u64,
     dropped: Vec<Flag>,
 }
@@ -76,7 +78,7 @@ impl Ring {
             match builder.build(SUBMISSIONS) {
                 Ok(queues) => {
                     let dropped = FLAGS[..skipped].to_vec();
-                    return Ok(Self { queues: Some(queues), enters: 0, dropped });
+                    return Ok(Self { queues: Some(queues), expected: 0, enters: 0, dropped });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(error) => return Err(error),
@@ -151,6 +153,12 @@ impl Ring {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
+    /// The operation that was queued last completes within the enter that submits it, whatever comes
+    /// of it: no sleep is to end for it.
+    pub(crate) fn expect_completion(&mut self) {
+        self.expected += 1;
+    }
+
     /// Submits what is queued and waits as told, with at most one enter.
     ///
     /// # Errors
@@ -158,6 +166,7 @@ impl Ring {
     /// completions are no errors: the caller looks at the completions in any case.
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let queues = self.queues.as_mut().ok_or_else(closed)?;
+        let wanted = self.expected as usize + 1;
         let entered = match wait {
             Wait::No => {
                 let submission = queues.submission();
@@ -169,11 +178,11 @@ impl Ring {
                 }
                 queues.submit()
             }
-            Wait::Completion(None) => queues.submit_and_wait(1),
+            Wait::Completion(None) => queues.submit_and_wait(wanted),
             Wait::Completion(Some(timeout)) => {
                 let timespec = Timespec::from(timeout);
                 let arguments = SubmitArgs::new().timespec(&timespec);
-                queues.submitter().submit_with_args(1, &arguments)
+                queues.submitter().submit_with_args(wanted, &arguments)
             }
         };
         self.enters += 1;
@@ -189,6 +198,8 @@ impl Ring {
         if let Some(queues) = self.queues.as_mut() {
             batch.extend(queues.completion());
         }
+        // They were among them, or come too early for the next sleep, which then ends at once.
+        self.expected = 0;
     }
 
     /// Whether looking at the ring is worth it: there are completions, or an enter would make some.

@@ -1,9 +1,13 @@
-//! Sending: at once as far as the kernel takes it, the rest by one operation of the ring at a time.
+//! Sending: at once as far as the socket takes it, the rest by one operation of the ring at a time.
 //!
-//! Most sends fit into the socket's buffer. A plain call has then done everything when it returns:
-//! there is no completion to wait for, nobody to wake, and the memory is free again. Only what the
-//! kernel does not take goes to the ring, which sends it when the peer has read. What is to be sent
-//! meanwhile queues behind it.
+//! Most sends are small and fit into the socket's buffer. They are offered to it by an operation that
+//! does not wait, so that the enter in which the worker goes to sleep sends as well, and the worker
+//! counts on their completions: it sleeps until there is one more. They count as sent from the
+//! beginning. If one turns out not to be, whoever waits for bytes is woken to see it.
+//!
+//! Large sends begin with a plain call: whether there is room for more decides how their connection
+//! goes on. What the socket does not take goes to the ring, which sends it when the peer has read.
+//! What is to be sent meanwhile queues behind it.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -12,9 +16,14 @@ use io_uring::opcode;
 use socket2::SockRef;
 
 use crate::operation::{Kind, Sending, Token};
-use crate::stream::{Connection, End, Outgoing, UringStream, current, operation_ended};
+use crate::receive::Receiving;
+use crate::stream::{Connection, End, Outgoing, UnderWay, UringStream, current, operation_ended};
 use crate::task::Waiter;
 use crate::worker::Shared;
+
+/// The most bytes that are offered by an operation of the ring. Above that the call into the kernel is
+/// cheap beside what it does.
+const OFFER_BYTES_MAX: usize = 16 * 1024;
 
 impl UringStream {
     /// Gives `out` to the kernel, or queues it behind what is there already.
@@ -25,30 +34,46 @@ impl UringStream {
         let mut streams = self.shared.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
         let outgoing = &mut connection.outgoing;
+        if let Receiving::Ended(code) = connection.receiving
+            && outgoing.failed == 0
+        {
+            // A connection that broke takes nothing, which an offer would learn too late to tell.
+            outgoing.failed = code;
+        }
         if outgoing.failed != 0 || outgoing.end != End::Open {
             outgoing.is_overrun |= outgoing.end != End::Open;
             out.clear();
-        } else if outgoing.busy {
+        } else if outgoing.under_way != UnderWay::Nothing {
             let bytes = std::mem::replace(out, self.shared.spare.take());
             outgoing.later.get_or_insert_default().push_back(bytes);
+            outgoing.under_way = UnderWay::Waiting;
+        } else if out.len() <= OFFER_BYTES_MAX && !self.shared.ending.get() {
+            outgoing.current = Sending::new(std::mem::replace(out, self.shared.spare.take()));
+            self.shared.offer(self.index, connection);
         } else {
             self.shared.send_now(self.index, connection, out);
-            let waiters = connection.take_waiters_of_failure();
-            drop(streams);
-            waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
+            if connection.outgoing.failed != 0 {
+                // Both directions learn that the connection broke.
+                let waiters = connection.take_waiters();
+                drop(streams);
+                waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
+            }
         }
     }
 
     pub(crate) fn poll_all_sent(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut streams = self.shared.streams.borrow_mut();
         let outgoing = &mut streams[self.index as usize].outgoing;
-        if !outgoing.busy || outgoing.is_overrun {
-            return Poll::Ready(outgoing.result());
+        let is_done = outgoing.is_done();
+        let result = outgoing.result();
+        if is_done && outgoing.under_way == UnderWay::Nothing {
+            return Poll::Ready(result);
         }
+        // Who is told that everything is sent hears of it if it turns out otherwise.
         let old = outgoing.waiter.register(context, &self.shared.tasks);
         drop(streams);
         drop(old);
-        Poll::Pending
+        if is_done { Poll::Ready(result) } else { Poll::Pending }
     }
 
     /// Ends our side now, or after what is being sent.
@@ -57,7 +82,7 @@ impl UringStream {
         let connection = &mut streams[self.index as usize];
         if connection.outgoing.end == End::Open {
             connection.outgoing.end = End::Asked;
-            if !connection.outgoing.busy {
+            if connection.outgoing.under_way == UnderWay::Nothing {
                 connection.shut_down_sending();
             }
         }
@@ -65,6 +90,15 @@ impl UringStream {
 }
 
 impl Outgoing {
+    /// Is there nothing to wait for?
+    pub(crate) fn is_done(&self) -> bool {
+        match self.under_way {
+            UnderWay::Nothing => true,
+            UnderWay::Offered => self.end == End::Open,
+            UnderWay::Waiting => self.is_overrun,
+        }
+    }
+
     fn result(&self) -> io::Result<()> {
         match self.failed {
             0 if self.is_overrun => Err(io::ErrorKind::BrokenPipe.into()),
@@ -87,11 +121,8 @@ impl Connection {
         }
     }
 
-    /// Both directions learn that the connection broke.
-    fn take_waiters_of_failure(&mut self) -> [Waiter; 2] {
-        if self.outgoing.failed == 0 {
-            return [Waiter::NONE, Waiter::NONE];
-        }
+    /// Those who wait in either direction.
+    fn take_waiters(&mut self) -> [Waiter; 2] {
         [std::mem::take(&mut self.outgoing.waiter), std::mem::take(&mut self.receive_waiter)]
     }
 }
@@ -127,31 +158,49 @@ impl Shared {
         self.start_send(index, connection);
     }
 
-    /// Gives the rest of the current bytes to the ring, or ends sending if it takes nothing.
+    /// Gives the current bytes to the ring, for the socket to take what it has room for.
+    fn offer(&self, index: u32, connection: &mut Connection) {
+        if self.submit_send(index, connection, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+            connection.outgoing.under_way = UnderWay::Offered;
+            self.ring.borrow_mut().expect_completion();
+        }
+    }
+
+    /// Gives the rest of the current bytes to the ring, to be sent when there is room.
     fn start_send(&self, index: u32, connection: &mut Connection) {
+        if self.submit_send(index, connection, libc::MSG_NOSIGNAL) {
+            connection.outgoing.under_way = UnderWay::Waiting;
+        }
+    }
+
+    /// False when the ring takes nothing, which ends sending.
+    fn submit_send(&self, index: u32, connection: &mut Connection, flags: i32) -> bool {
         let rest = connection.outgoing.current.rest();
         let entry = opcode::Send::new(connection.target(), rest.as_ptr(), rest.len() as u32)
-            .flags(libc::MSG_NOSIGNAL)
+            .flags(flags)
             .build();
-        // SAFETY: `current` owns the bytes. While `busy` is set it is neither changed nor taken,
-        // the slot stays because of `in_flight`, and `busy` is cleared by the completion alone.
+        // SAFETY: `current` owns the bytes. Until the completion, which alone says that nothing is
+        // under way, it is neither changed nor taken, and the slot stays because of `in_flight`.
         match unsafe { self.submit(entry, connection.token(Kind::Send, index)) } {
             Ok(()) => {
-                connection.outgoing.busy = true;
                 connection.in_flight += 1;
+                true
             }
             Err(error) => {
                 connection.outgoing.failed = error.raw_os_error().unwrap_or(libc::ENOTCONN);
+                false
             }
         }
     }
 
     pub(crate) fn on_send(&self, token: Token, result: i32) {
-        let mut waiters;
+        let waiters;
         {
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = current(&mut streams, token) else { return };
-            connection.outgoing.busy = false;
+            let before = connection.outgoing.under_way;
+            let was_open = connection.outgoing.end == End::Open;
+            connection.outgoing.under_way = UnderWay::Nothing;
             if connection.closing {
                 operation_ended(&mut streams, token);
                 return;
@@ -174,10 +223,17 @@ impl Shared {
             } else {
                 self.start_send(token.index, connection);
             }
-            waiters = connection.take_waiters_of_failure();
-            if !connection.outgoing.busy && connection.outgoing.failed == 0 {
-                waiters[0] = std::mem::take(&mut connection.outgoing.waiter);
-            }
+            waiters = match (before, connection.outgoing.under_way) {
+                _ if connection.outgoing.failed != 0 => connection.take_waiters(),
+                // It counted as sent, and is.
+                (UnderWay::Offered, UnderWay::Nothing) if was_open => [Waiter::NONE, Waiter::NONE],
+                (_, UnderWay::Nothing) => {
+                    [std::mem::take(&mut connection.outgoing.waiter), Waiter::NONE]
+                }
+                // It counted as sent, and is not.
+                (UnderWay::Offered, _) => connection.take_waiters(),
+                _ => [Waiter::NONE, Waiter::NONE],
+            };
         }
         waiters.into_iter().for_each(|waiter| waiter.wake(&self.tasks));
     }

@@ -54,8 +54,7 @@ pub(crate) struct Outgoing {
     pub(crate) taken: u64,
     /// The error number that broke the connection, or 0. Nothing is sent after an error.
     pub(crate) failed: i32,
-    /// `current` is in the kernel.
-    pub(crate) busy: bool,
+    pub(crate) under_way: UnderWay,
     pub(crate) end: End,
     /// Bytes were given after the end, and dropped.
     pub(crate) is_overrun: bool,
@@ -63,6 +62,23 @@ pub(crate) struct Outgoing {
     /// What waits for the send in the kernel, where anything does.
     #[expect(clippy::box_collection, reason = "few connections ever need it")]
     pub(crate) later: Option<Box<VecDeque<Vec<u8>>>>,
+}
+
+/// What the ring does with `current`.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | Nothing | Offered | few bytes are to be sent |
+/// | Nothing | Waiting | many are, and the socket did not take all of them at once |
+/// | Offered | Waiting | the socket did not take all of them, or more bytes came |
+/// | Offered, Waiting | Nothing | everything is sent, or sending failed |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnderWay {
+    Nothing,
+    /// An operation that does not wait for the socket: it completes within the next enter.
+    Offered,
+    /// An operation that waits until the socket takes more, or bytes behind an operation.
+    Waiting,
 }
 
 /// How far our side has come to its end.
@@ -113,7 +129,7 @@ impl UringStream {
                 current: Sending::default(),
                 taken: 0,
                 failed: 0,
-                busy: false,
+                under_way: UnderWay::Nothing,
                 end: End::Open,
                 is_overrun: false,
                 waiter: Waiter::NONE,
@@ -163,7 +179,7 @@ impl Stream for UringStream {
     fn is_sent(&self) -> bool {
         let streams = self.shared.streams.borrow();
         let outgoing = &streams[self.index as usize].outgoing;
-        !outgoing.busy || outgoing.is_overrun
+        outgoing.is_done()
     }
 
     fn progress(&self) -> u64 {
@@ -225,7 +241,7 @@ impl Shared {
             if connection.receiving == Receiving::Armed {
                 self.end_receive(index, connection);
             }
-            if connection.outgoing.busy {
+            if connection.outgoing.under_way == UnderWay::Waiting {
                 let target = connection.token(Kind::Send, index);
                 if self.cancel(target, Kind::CancelStream).is_ok() {
                     connection.in_flight += 1;

@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
@@ -239,4 +242,35 @@ fn a_broken_connection_is_told_after_its_bytes() {
     client.read_exact(&mut one).unwrap();
     drop(client);
     join(worker);
+}
+
+#[test]
+fn who_receives_is_woken_when_a_send_finds_no_room() {
+    let (socket, address) = tcp();
+    let worker = worker(Options::default(), move |driver| async move {
+        let stream = Rc::new(driver.listen(socket).unwrap().accept().await.unwrap());
+        let polls = Rc::new(Cell::new(0));
+        driver.spawn({
+            let (stream, polls) = (Rc::clone(&stream), Rc::clone(&polls));
+            async move {
+                poll_fn(|context| {
+                    polls.set(polls.get() + 1);
+                    stream.poll_recv(context)
+                })
+                .await
+                .unwrap();
+            }
+        });
+        pause(&driver, 5).await;
+        assert_eq!(polls.get(), 1);
+        while stream.is_sent() {
+            assert_eq!(polls.get(), 1, "everything went well");
+            stream.send(&mut pattern(8_000));
+            pause(&driver, 1).await;
+        }
+        assert_eq!(polls.get(), 2);
+    });
+    let client = TcpStream::connect(address).unwrap();
+    join(worker);
+    drop(client);
 }

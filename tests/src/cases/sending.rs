@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use peregrine_driver::{Driver, Stream};
 
@@ -249,5 +250,28 @@ pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
             peer.half_close().await.expect("this direction is open");
         };
         assert_eq!(both(reply, receive_all(&stream)).await.1, b"reply");
+    });
+}
+
+/// Whether everything is sent is known once the worker has had a moment, and what was not taken then
+/// arrives all the same.
+pub fn sends_that_find_no_room_are_not_called_sent(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let mut message = Vec::new();
+        let is_reading_first = polled_once(stream.recv()).await.is_none();
+        assert!(is_reading_first, "the peer has sent nothing");
+        while stream.is_sent() {
+            assert!(message.len() < 64 << 20, "the kernel takes everything");
+            let piece = pattern(message.len() as u32, 8_000);
+            message.extend_from_slice(&piece);
+            stream.send(&mut piece.clone());
+            pause(&driver, Duration::from_millis(1)).await;
+        }
+        let progress = stream.progress();
+        assert!(progress < message.len() as u64, "all of it was taken");
+        let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
+        sent.expect("the connection stands");
+        assert!(received.expect("the connection stands") == message, "bytes differ");
     });
 }

@@ -157,6 +157,7 @@ surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
             @tests $name, $benches;
             rates::a_slow_reader_behind_large_buffers_gets_all_of_a_response,
             rates::peers_that_do_not_read_leave_nothing_in_the_kernel,
+            rates::who_reads_no_small_response_is_cut_off,
             endings::the_last_answer_arrives_while_its_body_still_comes,
             endings::a_413_arrives_after_megabytes,
             buffers::half_heads_hold_no_buffer_while_they_wait,

@@ -9,13 +9,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
-    /// Waits for the first bytes of a request, or of a handshake.
+    /// Waits for the first bytes of a request or of a handshake, or for something to do without any.
     pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
+        // A response that counted as sent may turn out not to be.
+        if !self.stream.is_sent() {
+            return Poll::Ready(Ok(None));
+        }
         match self.stream.poll_recv(context) {
             Poll::Ready(Ok(chunk)) if chunk.is_empty() => {
                 return Poll::Ready(Err(Ended::PeerClosed));
             }
-            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
+            Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(Some(chunk))),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
             Poll::Pending => {}
         }

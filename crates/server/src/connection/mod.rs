@@ -129,15 +129,16 @@ impl<D: Driver> Future for Connection<D> {
     }
 }
 
-/// The first bytes of what there is to do, or the reason to end.
-type FirstBytes<D> = Result<<<D as Driver>::Stream as Stream>::Chunk, Ended>;
+/// The first bytes of what there is to do, if bytes are what makes it, or the reason to end.
+type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, Ended>;
 
 impl<D: Driver> Connection<D> {
     /// Leases what it takes to work.
     fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
         let mut session = self.sessions.lease();
         match first {
-            Ok(chunk) => {
+            Ok(None) => {}
+            Ok(Some(chunk)) => {
                 if self.stage.is_handshaking() {
                     let (worker, limits) = (&*self.worker, &self.worker.limits);
                     let handshakes = &worker.handshakes;
@@ -383,7 +384,8 @@ fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn
 }
 
 fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    // Without the division of 128 bits that `as_millis` makes.
+    time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_millis()))
 }
 
 fn peer(address: Address) -> Peer {

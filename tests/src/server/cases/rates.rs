@@ -121,3 +121,23 @@ pub async fn peers_that_do_not_read_leave_nothing_in_the_kernel<B: Bench>(bench:
     assert_eq!(outcome.ended("write-stalled"), 20, "{outcome:?}");
     assert!(left.is_none_or(|bytes| bytes == 0), "the kernel keeps {left:?} bytes");
 }
+
+/// Small responses go to the kernel without waiting for it. Who reads none of them is found out all
+/// the same, and does not pass for an idle peer.
+pub async fn who_reads_no_small_response_is_cut_off<B: Bench>(bench: &B) {
+    bench.calm_with_large_buffers();
+    let window = Duration::from_secs(1);
+    let promises = Promises { rate_window: window, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut peer = Peer::new(server.connect());
+    // One by one, so that none shares its write with others; more than the kernel's buffers take.
+    for _ in 0..2_000 {
+        peer.get("/large/8000");
+        bench.sleep(Duration::from_millis(1)).await;
+    }
+    bench.sleep(3 * window).await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    drop(peer);
+    assert_eq!(outcome.ended("write-stalled"), 1, "{outcome:?}");
+}
