@@ -1,6 +1,7 @@
 //! Clients that others wrote meet the server, on both drivers that use the kernel.
 //!
-//! A client that is not installed is passed over, and the output says so.
+//! A client that has to be installed is ignored unless it is asked for, with `-- --ignored`, and then
+//! fails where it is missing.
 #![cfg(unix)]
 
 use peregrine::{DriverChoice, Error, Limits, Running, Server};
@@ -9,7 +10,7 @@ use peregrine_tests::server::secure::{VERSIONS, certificate_pem, client_config, 
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// A server with both ports, or none where the kernel refuses the driver.
 fn server(choice: DriverChoice) -> Option<Running> {
@@ -24,19 +25,9 @@ fn server(choice: DriverChoice) -> Option<Running> {
     }
 }
 
-/// Is the program there? `version` makes it do nothing.
-fn is_installed(program: &str, version: &str) -> bool {
-    let mut command = Command::new(program);
-    let status = command.arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if status.is_err() {
-        eprintln!("skipped: {program} is not installed");
-    }
-    status.is_ok()
-}
-
 /// Runs a program to its end, and gives what it printed.
 fn output(command: &mut Command) -> String {
-    let output = command.output().expect("the program can be started");
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
@@ -49,9 +40,6 @@ fn port(running: &Running, is_tls: bool) -> u16 {
 }
 
 fn curl_is_served(choice: DriverChoice) {
-    if !is_installed("curl", "--version") {
-        return;
-    }
     let Some(running) = server(choice) else { return };
     let folder = tempfile::tempdir().expect("there is a place for files");
     let authority = folder.path().join("authority.pem");
@@ -192,9 +180,6 @@ func main() {
 "#;
 
 fn go_is_served(choice: DriverChoice) {
-    if !is_installed("go", "version") {
-        return;
-    }
     let Some(running) = server(choice) else { return };
     let folder = tempfile::tempdir().expect("there is a place for files");
     let authority = folder.path().join("authority.pem");
@@ -227,10 +212,7 @@ fn connections_possible() -> u64 {
     getrlimit(Resource::Nofile).current.map_or(5_000, |most| most.saturating_sub(500)).min(5_000)
 }
 
-fn thousands_of_connections_are_served(choice: DriverChoice) {
-    if !is_installed("h2load", "--version") {
-        return;
-    }
+fn h2load_is_served_on_thousands_of_connections(choice: DriverChoice) {
     let connections = connections_possible();
     if connections < 5_000 {
         eprintln!("{connections} connections instead of 5,000: the limit of descriptors is lower");
@@ -255,6 +237,7 @@ macro_rules! clients {
                 use super::DriverChoice;
 
                 #[test]
+                #[ignore = "needs curl"]
                 fn curl_is_served() {
                     super::curl_is_served($choice);
                 }
@@ -265,13 +248,15 @@ macro_rules! clients {
                 }
 
                 #[test]
+                #[ignore = "needs Go"]
                 fn go_is_served() {
                     super::go_is_served($choice);
                 }
 
                 #[test]
-                fn thousands_of_connections_are_served() {
-                    super::thousands_of_connections_are_served($choice);
+                #[ignore = "needs h2load"]
+                fn h2load_is_served_on_thousands_of_connections() {
+                    super::h2load_is_served_on_thousands_of_connections($choice);
                 }
             }
         )*

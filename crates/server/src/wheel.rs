@@ -10,11 +10,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The wheel's resolution: an alarm rings at most this much late, and never early.
+/// The wheel's resolution: an alarm rings at most this much late, and never early, unless the worker
+/// stood still.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// Ticks that the wheel reaches ahead. Later alarms are looked at once a round.
 const SLOTS: usize = 1024;
+
+/// The most ticks that peers are given after the worker stood still.
+const HOLD_MAX: u32 = 10;
 
 /// Alarms that room is kept for, at the most.
 const ALARMS_AHEAD_MAX: usize = 65_536;
@@ -33,6 +37,9 @@ struct Inner {
     passed: u32,
     /// Numbers in all slots together.
     queued: usize,
+    /// The tick before which nothing rings, because the worker stood still.
+    held_to: u32,
+    is_held: bool,
     /// What the wheel's task waits for, and how to wake it.
     sleeping_to: u32,
     sleeper: Option<Waker>,
@@ -56,6 +63,8 @@ impl Wheel {
             slots: (0..SLOTS).map(|_| Vec::new()).collect(),
             passed: 0,
             queued: 0,
+            held_to: 0,
+            is_held: false,
             sleeping_to: NEVER,
             sleeper: None,
             is_stopped: false,
@@ -122,9 +131,22 @@ impl Wheel {
 
     /// Rings what is due. Time that passed without a turn, for want of alarms or because the worker
     /// was stopped, loses none.
+    ///
+    /// A turn that comes late tells that the worker stood still: in a handler that blocks, or with its
+    /// whole machine. What peers sent meanwhile was not looked at, so alarms wait as long as that was,
+    /// up to a second, and then ring however late that turn is.
     pub(crate) fn turn(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_at(now);
+        if now < inner.held_to {
+            return;
+        }
+        let late = now.saturating_sub(inner.sleeping_to);
+        inner.is_held = late > 1 && !inner.is_held;
+        if inner.is_held {
+            inner.held_to = now + late.min(HOLD_MAX);
+            return;
+        }
         let mut due = Vec::new();
         // After a long time each slot need only be looked at once.
         let from = inner.passed.max(now.saturating_sub(SLOTS as u32));
@@ -150,7 +172,7 @@ impl Inner {
         ticks
             .into_iter()
             .find(|tick| !self.slots[*tick as usize % SLOTS].is_empty())
-            .unwrap_or(NEVER)
+            .map_or(NEVER, |tick| tick.max(self.held_to))
     }
 
     fn queue(&mut self, number: u32) {
@@ -280,9 +302,10 @@ mod tests {
         alarm.set(SECOND);
         alarm.set(SECOND * 3);
         assert_eq!(wheel.next(), Some(SECOND));
+        wheel.turn(SECOND);
+        assert_eq!(wheel.next(), Some(SECOND * 3));
         wheel.turn(SECOND * 2);
         assert!(!rang(&alarm));
-        assert_eq!(wheel.next(), Some(SECOND * 3));
         alarm.set(SECOND * 2 + TICK);
         assert_eq!(wheel.next(), Some(SECOND * 2 + TICK));
         wheel.turn(SECOND * 2 + TICK);
@@ -359,11 +382,12 @@ mod tests {
                 let early = wheel.alarm();
                 early.set(TICK);
                 wheel.turn(TICK);
-                // Nothing is queued, so nobody turns the wheel.
+                // Nothing is queued, so nobody turns the wheel until an alarm is set.
                 assert_eq!(wheel.next(), None);
                 let now = TICK * quiet;
                 let alarm = wheel.alarm();
                 alarm.set(now + TICK * wait);
+                wheel.turn(now);
                 assert!(!rang(&alarm), "quiet {quiet}, wait {wait}");
                 let mut time = now;
                 while let Some(next) = wheel.next() {
@@ -388,6 +412,25 @@ mod tests {
         assert!(rang(&early) && !rang(&late));
         wheel.turn(SECOND * 150);
         assert!(rang(&late));
+    }
+
+    #[test]
+    fn after_a_worker_stood_still_alarms_wait_for_a_while_and_then_ring_for_certain() {
+        let wheel = Wheel::new(4);
+        let alarm = wheel.alarm();
+        alarm.set(SECOND);
+        assert_eq!(wheel.next(), Some(SECOND));
+        wheel.turn(SECOND * 5);
+        assert!(!rang(&alarm), "what came meanwhile is looked at first");
+        let held_to = SECOND * 5 + TICK * HOLD_MAX;
+        assert_eq!(wheel.next(), Some(held_to));
+        assert!(wheel.poll_sooner(&mut Context::from_waker(Waker::noop())).is_pending());
+        wheel.turn(held_to - TICK);
+        assert!(!rang(&alarm));
+        // The worker stands still again and again.
+        assert_eq!(wheel.next(), Some(held_to));
+        wheel.turn(held_to * 2);
+        assert!(rang(&alarm));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use super::shutdown::leave;
 use super::{begin, begin_with, limits};
-use crate::server::bench::{Bench, Served};
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, PATIENCE, Served};
 use crate::server::peer::Peer;
+use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
 use peregrine::Limits;
 use std::time::Duration;
 
@@ -49,6 +51,34 @@ pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
     drop(peer);
     server.shut_down();
     assert_eq!(server.ended().await.snapshot.blocked, 1);
+}
+
+/// While a worker stands still no peer is late: what came meanwhile is looked at before the time limits
+/// are.
+pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B) {
+    let time = Duration::from_secs(2);
+    let limits = Limits { first_byte_timeout: time, handshake_timeout: time, ..limits() };
+    let server = bench.start(limits, Some(server_tls()), Shared::default().app());
+    let mut plain: Vec<_> = (0..10).map(|_| Peer::new(server.connect())).collect();
+    let secure: Vec<_> = (0..10).map(|_| server.connect_secure()).collect();
+    let mut blocker = Peer::new(server.connect());
+    blocker.expect_alive().await;
+    blocker.get("/block/4000");
+    bench.sleep(Duration::from_millis(200)).await;
+    // All of them were accepted, and the worker stands still.
+    plain.iter_mut().for_each(|peer| peer.get("/hello"));
+    let config = client_config(VERSIONS[0]);
+    let secure: Vec<_> = secure.into_iter().map(|wire| Secure::new(wire, &config)).collect();
+    assert_eq!(blocker.reply().await.text(), "blocked");
+    for peer in &mut plain {
+        assert_eq!(peer.reply().await.text(), "hello");
+    }
+    for mut wire in secure {
+        wire.shake_hands(PATIENCE).await;
+        Peer::new(wire).expect_alive().await;
+    }
+    server.shut_down();
+    server.ended().await;
 }
 
 /// Functions that outlive their request go on, and the server's end waits for theirs.

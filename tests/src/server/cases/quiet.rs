@@ -73,7 +73,9 @@ pub async fn timeouts_are_kept_after_a_worker_stood_still(bench: &SimulatedBench
         assert_eq!(peer.reply().await.text(), "stalled");
         let start = bench.now();
         silent.expect_end().await;
-        assert!(bench.now() - start <= SLACK, "{:?} after {seconds} s", bench.now() - start);
+        // It is given a moment, in which what it may have sent is looked at.
+        let most = Duration::from_secs(1) + SLACK;
+        assert!(bench.now() - start <= most, "{:?} after {seconds} s", bench.now() - start);
         assert_silent_is_closed(bench, &server).await;
         silent = Peer::new(server.connect());
         bench.sleep(Duration::from_secs(1)).await;

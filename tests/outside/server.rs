@@ -1,0 +1,49 @@
+//! The server that clients and proxies from outside try: `outside FOLDER [LAME_DUCK_MS]`.
+//!
+//! It takes free ports, names them in its first line on standard error, writes the certificate that
+//! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
+//! that of `PEREGRINE_DRIVER`.
+
+use bytes::Bytes;
+use http::StatusCode;
+use peregrine::prelude::*;
+use peregrine::{App, Limits, Server, Shutdown};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What peers ask for that never read it.
+static LARGE: [u8; 10_000_000] = [b'x'; 10_000_000];
+
+fn application() -> App {
+    App::new()
+        .get("/hello", || "hello")
+        // These answer without a look at the body.
+        .post("/early/{status}", async |Path(status): Path<u16>| {
+            (StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST), "early")
+        })
+        // This reads it, up to the limit of 2 MiB.
+        .post("/read", async |body: Bytes| body.len().to_string())
+        .get("/large", || Bytes::from_static(&LARGE))
+        .get("/ready", async || {
+            if Shutdown::current().is_ordered() {
+                StatusCode::SERVICE_UNAVAILABLE
+            } else {
+                StatusCode::OK
+            }
+        })
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args_os().skip(1);
+    let folder = PathBuf::from(arguments.next().ok_or("which folder?")?);
+    let lame_duck = match arguments.next() {
+        Some(text) => Duration::from_millis(text.to_string_lossy().parse()?),
+        None => Duration::ZERO,
+    };
+    let made = Tls::self_signed(&["localhost", "127.0.0.1"])?;
+    std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
+    let limits = Limits { lame_duck, ..Limits::default() };
+    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).limits(limits);
+    server.serve(application)?;
+    Ok(())
+}
