@@ -40,6 +40,8 @@ macro_rules! on_both_drivers {
 }
 
 on_both_drivers! {
+    a_start_touches_little_memory,
+    a_further_worker_touches_little_memory,
     idle_connections_cost_little_memory_and_no_time,
     readers_that_do_not_read_cost_bounded_memory,
     writers_that_nobody_reads_cost_bounded_memory,
@@ -61,6 +63,42 @@ const PEERS: usize = 40;
 const BUSY_KIB_MAX: usize = 512;
 /// What one idle connection may cost, in bytes.
 const IDLE_BYTES_MAX: usize = 4096;
+/// What a worker with `MANY_ROUTES` may cost before anybody has asked it much, in KiB.
+const WORKER_KIB_MAX: usize = 2048;
+/// What the process may cost beside its workers, and beside what it would cost without a server.
+const PROCESS_KIB_MAX: usize = 1024;
+/// Routes of a large application.
+const MANY_ROUTES: &str = "400";
+
+fn a_start_touches_little_memory(driver: &str) {
+    let mut empty = spawn("none", &[]);
+    let mut line = String::new();
+    let mut errors = BufReader::new(empty.stderr.take().expect("it is piped"));
+    errors.read_line(&mut line).expect("it says that it is there");
+    let without = anonymous_kib(&empty);
+    empty.kill().expect("it is running");
+    empty.wait().expect("it has ended");
+    let Some(server) = Server::start(driver, &[("ROUTES", MANY_ROUTES)]) else { return };
+    let start = server.memory_kib() - without;
+    println!("{driver}: {start} KiB for one worker, beside {without} KiB of an empty program");
+    assert!(start <= PROCESS_KIB_MAX + WORKER_KIB_MAX, "{start} KiB for one worker");
+    server.ends_well();
+}
+
+fn a_further_worker_touches_little_memory(driver: &str) {
+    const FURTHER: usize = 7;
+    let [one, all] = [1, 1 + FURTHER].map(|workers| {
+        let settings = [("ROUTES", MANY_ROUTES), ("WORKERS", &workers.to_string())];
+        let server = Server::start(driver, &settings)?;
+        let memory = server.memory_kib();
+        server.ends_well();
+        Some(memory)
+    });
+    let (Some(one), Some(all)) = (one, all) else { return };
+    let each = all.saturating_sub(one) / FURTHER;
+    println!("{driver}: {each} KiB for each of {FURTHER} further workers");
+    assert!(each <= WORKER_KIB_MAX, "{each} KiB for each of {FURTHER} further workers");
+}
 
 fn idle_connections_cost_little_memory_and_no_time(driver: &str) {
     // Both drivers' tests may run at a time.
@@ -412,10 +450,7 @@ impl Server {
 
     /// Memory of its own, in KiB.
     fn memory_kib(&self) -> usize {
-        let status = self.read("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let number = line.expect("Linux tells it").trim().strip_suffix(" kB");
-        number.expect("in kB").parse().expect("a number")
+        anonymous_kib(&self.process)
     }
 
     /// The share of one core that it uses for some time.
@@ -467,6 +502,15 @@ impl Drop for Server {
     }
 }
 
+/// Memory of a process's own that it has written to, in KiB.
+fn anonymous_kib(process: &Child) -> usize {
+    let path = format!("/proc/{}/status", process.id());
+    let status = std::fs::read_to_string(path).expect("it is running");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.expect("Linux tells it").trim().strip_suffix(" kB");
+    number.expect("in kB").parse().expect("a number")
+}
+
 /// Starts this test's other half.
 fn spawn(driver: &str, settings: &[(&str, &str)]) -> Child {
     Command::new(std::env::current_exe().expect("this test is running"))
@@ -494,6 +538,12 @@ const CHILD: &str = "PEREGRINE_RESOURCES_CHILD";
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
     let Ok(driver) = std::env::var(CHILD) else { return };
+    if driver == "none" {
+        eprintln!("a process without a server");
+        loop {
+            thread::park();
+        }
+    }
     let choice = if driver == "uring" { DriverChoice::Uring } else { DriverChoice::Tokio };
     if let Some(most) = number("DESCRIPTORS") {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
@@ -507,7 +557,9 @@ fn the_child_serves_until_it_is_told_to_end() {
     };
     let served = peregrine::Server::bind("127.0.0.1:0")
         .driver(choice)
-        .workers(NonZeroUsize::MIN)
+        .workers(number("WORKERS").map_or(NonZeroUsize::MIN, |count| {
+            NonZeroUsize::new(count as usize).expect("at least one")
+        }))
         .limits(limits)
         .serve(app);
     if let Err(error) = served {
@@ -563,7 +615,13 @@ async fn count(mut body: Body) -> Result<String, Problem> {
 }
 
 fn app() -> App {
+    let more = (0..number("ROUTES").unwrap_or(0)).fold(App::new(), |app, number| {
+        app.get(&format!("/more/{number}/{{id}}"), move |Path(id): Path<String>| async move {
+            format!("{number} {id}")
+        })
+    });
     App::new()
+        .merge(more)
         .get("/", || async { "here" })
         .get("/large", || async { "x".repeat(60_000) })
         .get("/endless", || async { Body::stream(Endless) })

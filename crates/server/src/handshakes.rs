@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn one_too_many_ends_the_oldest_that_is_still_in_progress() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarms: Vec<_> = (0..4).map(|_| wheel.alarm()).collect();
         let all = Rc::new(Handshakes::default());
         let first = all.begin(&wheel, &alarms[0], 2);

@@ -1,7 +1,7 @@
 //! A worker's life: its listeners, its clock, and its end.
 
 use crate::accept;
-use crate::connection::Sessions;
+use crate::connection::sessions;
 use crate::limits::Limits;
 use crate::observe::Observed;
 use crate::shutdown::{self, first_of};
@@ -45,7 +45,7 @@ pub async fn run<D: Driver>(
 ) -> std::io::Result<Report> {
     shutdown::announce(&orders);
     let worker = Rc::new(Worker::new(driver, application, limits, observed));
-    let sessions = Rc::new(Sessions::default());
+    let sessions = Rc::new(sessions());
     for Listen { socket, tls, is_shared } in listens {
         let listener = worker.driver.listen(socket)?;
         let (worker, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));

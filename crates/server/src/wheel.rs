@@ -3,7 +3,7 @@
 //! Nearly all alarms are moved before they ring (each request moves its connection's), so moving one
 //! writes a number and nothing else; the wheel looks at it again when the old time has come.
 
-use slab::Slab;
+use peregrine_slot::Table;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -20,9 +20,6 @@ const SLOTS: usize = 1024;
 /// The most ticks that peers are given after the worker stood still.
 const HOLD_MAX: u32 = 10;
 
-/// Alarms that room is kept for, at the most.
-const ALARMS_AHEAD_MAX: usize = 65_536;
-
 /// A tick that never comes: with 32 bits, thirteen years from the start.
 const NEVER: u32 = u32::MAX;
 
@@ -30,7 +27,7 @@ const NEVER: u32 = u32::MAX;
 pub(crate) struct Wheel(RefCell<Inner>);
 
 struct Inner {
-    alarms: Slab<Entry>,
+    alarms: Table<Entry>,
     /// Numbers of alarms to look at in each tick.
     slots: Vec<Vec<u32>>,
     /// The tick up to which all slots were looked at.
@@ -55,11 +52,10 @@ struct Entry {
 }
 
 impl Wheel {
-    /// A wheel for about so many alarms. Their memory is only used as they come; but moving them to
-    /// larger memory, again and again, would leave as much unused behind.
-    pub(crate) fn new(alarms: usize) -> Rc<Self> {
+    /// A wheel without alarms.
+    pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self(RefCell::new(Inner {
-            alarms: Slab::with_capacity(alarms.min(ALARMS_AHEAD_MAX)),
+            alarms: Table::new(),
             slots: (0..SLOTS).map(|_| Vec::new()).collect(),
             passed: 0,
             queued: 0,
@@ -83,7 +79,7 @@ impl Wheel {
     pub(crate) fn wake_all(&self) {
         let mut inner = self.0.borrow_mut();
         let wakers: Vec<_> =
-            inner.alarms.iter_mut().filter_map(|(_, entry)| entry.waker.take()).collect();
+            inner.alarms.iter_mut().filter_map(|entry| entry.waker.take()).collect();
         drop(inner);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -286,7 +282,7 @@ mod tests {
 
     #[test]
     fn an_alarm_rings_when_its_time_has_come_and_not_before() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         wheel.turn(SECOND - TICK);
@@ -297,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_moved_alarm_rings_at_its_new_time_only() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         alarm.set(SECOND * 3);
@@ -314,7 +310,7 @@ mod tests {
 
     #[test]
     fn an_alarm_beyond_the_wheels_reach_rings_at_its_time() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarm = wheel.alarm();
         let far = TICK * (3 * SLOTS as u32 + 7);
         alarm.set(far);
@@ -330,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_long_sleep_of_the_worker_loses_no_alarm() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarms: Vec<_> = (0..50).map(|_| wheel.alarm()).collect();
         for (number, alarm) in alarms.iter().enumerate() {
             alarm.set(SECOND * number as u32);
@@ -351,7 +347,7 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarm = wheel.alarm();
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
@@ -378,7 +374,7 @@ mod tests {
     fn an_alarm_set_after_a_long_quiet_rings_at_its_time() {
         for quiet in [1, 500, SLOTS as u32 - 1, SLOTS as u32, 2 * SLOTS as u32 + 3, 1 << 20] {
             for wait in [1, 300, SLOTS as u32 - 1, SLOTS as u32, 3 * SLOTS as u32 + 1] {
-                let wheel = Wheel::new(4);
+                let wheel = Wheel::new();
                 let early = wheel.alarm();
                 early.set(TICK);
                 wheel.turn(TICK);
@@ -403,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_stop_of_the_worker_loses_no_alarm_that_was_set_after_it() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let (early, late) = (wheel.alarm(), wheel.alarm());
         early.set(SECOND);
         // Two minutes without a turn, then the connection moves its alarm before the wheel turns.
@@ -416,7 +412,7 @@ mod tests {
 
     #[test]
     fn after_a_worker_stood_still_alarms_wait_for_a_while_and_then_ring_for_certain() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         assert_eq!(wheel.next(), Some(SECOND));
@@ -435,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_dropped_alarm_leaves_nothing_behind_for_its_successor() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let first = wheel.alarm();
         first.set(SECOND);
         drop(first);
@@ -449,7 +445,7 @@ mod tests {
 
     #[test]
     fn clearing_silences_and_setting_again_works() {
-        let wheel = Wheel::new(4);
+        let wheel = Wheel::new();
         let alarm = wheel.alarm();
         alarm.set(SECOND);
         alarm.clear();

@@ -89,7 +89,7 @@ impl<D: Driver> Worker<D> {
         pulse.name_routes(&application);
         Self {
             protocol: limits.protocol(),
-            wheel: Wheel::new(limits.connections_max),
+            wheel: Wheel::new(),
             observed,
             pulse,
             handshakes: Rc::default(),

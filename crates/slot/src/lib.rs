@@ -1,4 +1,7 @@
-//! A reusable place for one future of any type.
+//! Memory that is used again: a place for one future of any type, a stock of things, a table.
+//!
+//! [`Pool`] keeps what was used for the next who needs one, and [`Table`] keeps entries under numbers
+//! without ever moving them. Both are safe code. The third is the reason for this crate.
 //!
 //! A route table holds handlers of different types, so something must erase their futures.
 //! `Box::pin` does it with one allocation per request; [`FutureSlot`] does it with none: the future
@@ -17,6 +20,11 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
 pub mod boxed;
+mod pool;
+mod table;
+
+pub use pool::{Pool, Reuse};
+pub use table::Table;
 
 /// Blocks come in steps of this, so that futures of about one size share a block.
 const BYTES_STEP: usize = 256;

@@ -29,7 +29,6 @@ mod fuzz;
 mod limits;
 mod opening;
 mod reject;
-mod scratch;
 mod server_name;
 mod session;
 mod validity;

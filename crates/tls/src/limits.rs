@@ -25,11 +25,7 @@ pub(crate) const RECORD_OVERHEAD_BYTES: usize = 32;
 /// The longest method name that is looked for when a peer does not speak TLS, in bytes.
 pub(crate) const METHOD_BYTES_MAX: usize = 24;
 
-/// A thread's scratch buffer that grew beyond this many bytes is freed after use.
-pub(crate) const SCRATCH_BYTES_KEPT_MAX: usize = 64 * 1024;
-
 /// How many tickets a client is given in a handshake: one, as a client on one connection uses one.
 pub(crate) const TICKETS_PER_HANDSHAKE: usize = 1;
 
 const _: () = assert!(HANDSHAKE_BYTES_MAX > RECORD_CIPHER_BYTES_MAX);
-const _: () = assert!(SCRATCH_BYTES_KEPT_MAX > RECORD_CIPHER_BYTES_MAX);

@@ -5,7 +5,8 @@ use crate::limits::{
 };
 use crate::opening::{self, Opening};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
-use crate::{scratch, server_name};
+use crate::server_name;
+use peregrine_slot::Pool;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
@@ -13,6 +14,13 @@ use rustls::unbuffered::{
 use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
 use std::fmt;
 use std::sync::Arc;
+
+thread_local! {
+    /// Where received records are decrypted. Received bytes are on loan and read only, and rustls
+    /// decrypts in place, so they are copied once. The copy lives as long as one call, hence one buffer
+    /// serves all sessions of a thread.
+    static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
+}
 
 /// One connection's TLS state; made by [`Tls::session`](crate::Tls::session).
 ///
@@ -251,13 +259,13 @@ impl Session {
                 self.unread = input.to_vec();
                 return Ok(Received::Open);
             }
-            let mut bytes = scratch::take();
+            let mut bytes = Pool::take_local(&SCRATCH);
             bytes.extend_from_slice(input);
             let result = self.process(&mut bytes, plain, out);
             if let Ok((used, Received::Handshaking | Received::Open)) = result {
                 self.unread = bytes[used..].to_vec();
             }
-            scratch::give_back(bytes);
+            Pool::give_local(&SCRATCH, bytes);
             self.check_limits(result)
         } else {
             self.unread.extend_from_slice(input);

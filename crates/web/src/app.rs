@@ -220,7 +220,7 @@ impl<W: Wrap> App<W> {
         };
         let table = Rc::new(Table { router: Rc::new(router), methods: index });
         plan.shared.set_table(&table);
-        let routes = plan.entries.into_iter().map(Built::from).collect();
+        let routes = plan.entries.into_iter().map(|entry| Built::from(*entry)).collect();
         Ok(Application::new(table, routes, fallbacks, (missing, missing_options), plan.shared))
     }
 }
@@ -236,7 +236,7 @@ impl<W> fmt::Debug for App<W> {
 /// The methods that each entry answers: what it says, HEAD with GET, and for `any` what the others
 /// of the same shape leave.
 fn method_bits(
-    entries: &[Entry],
+    entries: &[Box<Entry>],
     index: &mut MethodIndex,
     slash_policy: SlashPolicy,
 ) -> Result<Vec<Bits>, Fault> {
@@ -342,7 +342,7 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
 }
 
 /// The router's complaint in the application's words.
-fn translate(problem: &RouterProblem, entries: &[Entry], index: &MethodIndex) -> Fault {
+fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodIndex) -> Fault {
     let name = |id: u32| entries[id as usize].name();
     match problem {
         RouterProblem::Pattern { route, error } => {

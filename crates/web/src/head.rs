@@ -6,14 +6,12 @@ use peregrine_proto::{
     HeadBuilder, HeadIndex, Known, Limits, Method, Reject, RequestLine, Span, Version,
 };
 use peregrine_router::Parameters;
+use peregrine_slot::{Pool, Reuse};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::LazyLock;
-
-/// Blocks kept per thread; more are freed.
-const BLOCKS_MAX: usize = 64;
 
 /// A block whose bytes grew beyond this is freed instead of kept.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
@@ -23,14 +21,16 @@ const BLOCK_BYTES_MAX: usize = 16 * 1024;
 const COPIES_BYTES: usize = 4 * 1024;
 
 thread_local! {
-    /// Clean ones: [`Head::drop`] clears each before it comes here.
-    static BLOCKS: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
+    static BLOCKS: Pool<Shared> = const { Pool::new(64) };
     static COPIES: RefCell<BytesMut> = RefCell::default();
 }
 
 /// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping
 /// the last that points there gives the block back.
-pub struct Head(Option<Rc<Block>>);
+pub struct Head(Option<Shared>);
+
+#[derive(Clone, Default)]
+struct Shared(Rc<Block>);
 
 #[derive(Clone, Default)]
 struct Block {
@@ -40,15 +40,21 @@ struct Block {
     route: Option<u32>,
 }
 
-impl Block {
-    /// Forgets the request, keeps the memory. The only place that makes a used block a clean one, and
-    /// it names every field: one that is added does not compile before it is forgotten here as well.
-    fn clear(&mut self) {
-        let Self { bytes, index, parameters, route } = self;
+impl Reuse for Shared {
+    fn make() -> Self {
+        Self::default()
+    }
+
+    /// Forgets the request, keeps the memory, unless somebody else still has the block. It names every
+    /// field: one that is added does not compile before it is forgotten here as well.
+    fn clean(&mut self) -> bool {
+        let Some(block) = Rc::get_mut(&mut self.0) else { return false };
+        let Block { bytes, index, parameters, route } = block;
         bytes.clear();
         index.clear();
         parameters.clear();
         *route = None;
+        bytes.capacity() <= BLOCK_BYTES_MAX
     }
 }
 
@@ -58,8 +64,7 @@ impl Head {
     /// [`HeadBuilder`] on [`Head::buffers_mut`].
     #[must_use]
     pub fn take() -> Self {
-        let block = BLOCKS.try_with(|blocks| blocks.borrow_mut().pop()).ok().flatten();
-        Self(Some(block.unwrap_or_default()))
+        Self(Some(Pool::take_local(&BLOCKS)))
     }
 
     /// A head of its parts, by the rules of the parser.
@@ -82,13 +87,13 @@ impl Head {
     }
 
     fn block(&self) -> &Block {
-        self.0.as_deref().expect("a head has its block until it drops")
+        &self.0.as_ref().expect("a head has its block until it drops").0
     }
 
     /// The block to be changed. One that is shared is copied first, which only a middleware that
     /// rewrites requests can bring about.
     fn block_mut(&mut self) -> &mut Block {
-        Rc::make_mut(self.0.as_mut().expect("a head has its block until it drops"))
+        Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it drops").0)
     }
 
     /// The same head once more, without a copy: for those who want to look at it after the request
@@ -335,19 +340,9 @@ fn uri_of(target: Bytes) -> Uri {
 
 impl Drop for Head {
     fn drop(&mut self) {
-        let Some(mut shared) = self.0.take() else { return };
-        let Some(block) = Rc::get_mut(&mut shared) else { return };
-        if block.bytes.capacity() > BLOCK_BYTES_MAX {
-            return;
+        if let Some(block) = self.0.take() {
+            Pool::give_local(&BLOCKS, block);
         }
-        block.clear();
-        // While the thread ends there is no stock any more: the block is then freed here.
-        let _ = BLOCKS.try_with(|blocks| {
-            let mut blocks = blocks.borrow_mut();
-            if blocks.len() < BLOCKS_MAX {
-                blocks.push(shared);
-            }
-        });
     }
 }
 

@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 /// All routes of an application while it grows. It is handed from scope to scope.
 pub(crate) struct Plan {
-    pub(crate) entries: Vec<Entry>,
+    #[expect(clippy::vec_box, reason = "while it grows, it leaves little memory behind")]
+    pub(crate) entries: Vec<Box<Entry>>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
     pub(crate) faults: Vec<Fault>,
     /// What fallbacks and middleware need.

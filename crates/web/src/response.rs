@@ -4,7 +4,7 @@ use crate::body::Body;
 use crate::panics::guarded;
 use crate::upgrade::OnUpgrade;
 use http::{HeaderName, HeaderValue, StatusCode};
-use std::cell::RefCell;
+use peregrine_slot::Pool;
 use std::fmt;
 
 /// A response on its way to the peer.
@@ -113,17 +113,8 @@ impl fmt::Debug for Response {
 
 type Field = (HeaderName, HeaderValue);
 
-/// Lists of fields kept per thread; more are freed.
-const LISTS_MAX: usize = 64;
-
-/// Fields that a new list has room for: most responses have fewer.
-const FIELDS_MIN: usize = 8;
-
-/// A list that grew beyond this is freed instead of kept.
-const FIELDS_MAX: usize = 64;
-
 thread_local! {
-    static LISTS: RefCell<Vec<Vec<Field>>> = const { RefCell::new(Vec::new()) };
+    static LISTS: Pool<Vec<Field>> = const { Pool::new(64) };
 }
 
 /// The header fields of a response, in the order they are sent.
@@ -142,8 +133,7 @@ impl Fields {
 
     fn push(&mut self, field: Field) {
         if self.0.capacity() == 0 {
-            let list = LISTS.try_with(|lists| lists.borrow_mut().pop()).ok().flatten();
-            self.0 = list.unwrap_or_else(|| Vec::with_capacity(FIELDS_MIN));
+            self.0 = Pool::take_local(&LISTS);
         }
         self.0.push(field);
     }
@@ -229,19 +219,9 @@ impl Clone for Fields {
 
 impl Drop for Fields {
     fn drop(&mut self) {
-        let capacity = self.0.capacity();
-        if capacity == 0 || capacity > FIELDS_MAX {
-            return;
+        if self.0.capacity() > 0 {
+            Pool::give_local(&LISTS, std::mem::take(&mut self.0));
         }
-        let mut list = std::mem::take(&mut self.0);
-        list.clear();
-        // While the thread ends there is no stock any more: the list is then freed here.
-        let _ = LISTS.try_with(|lists| {
-            let mut lists = lists.borrow_mut();
-            if lists.len() < LISTS_MAX {
-                lists.push(list);
-            }
-        });
     }
 }
 

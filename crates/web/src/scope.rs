@@ -86,7 +86,7 @@ impl<W: Wrap> Scope<W> {
         let pattern = self.join(pattern, place);
         let entry = Entry { pattern, ..entry };
         entry.unkept(&mut self.plan.faults);
-        self.plan.entries.push(entry);
+        self.plan.entries.push(entry.into());
     }
 
     /// The route of a handler, for a pattern that is still to come.
@@ -144,12 +144,12 @@ impl<W: Wrap> Scope<W> {
         let slash = Entry { pattern: format!("{root}/"), ..entry.clone() };
         if root.is_empty() {
             slash.unkept(&mut self.plan.faults);
-            self.plan.entries.extend([slash, below]);
+            self.plan.entries.extend([slash, below].map(Box::new));
         } else {
             let slash = Entry { is_slash_twin: true, ..slash };
             let root = Entry { pattern: root, ..entry };
             root.unkept(&mut self.plan.faults);
-            self.plan.entries.extend([root, slash, below]);
+            self.plan.entries.extend([root, slash, below].map(Box::new));
         }
     }
 

@@ -2,8 +2,7 @@
 
 use crate::request::Request;
 use crate::response::Response;
-use peregrine_slot::{FutureSlot, Held, Placed};
-use std::cell::RefCell;
+use peregrine_slot::{FutureSlot, Held, Placed, Pool};
 use std::fmt;
 use std::rc::Rc;
 
@@ -74,41 +73,18 @@ impl Service for Erased {
 
 /// Calls `endpoint` with its future in a slot of the thread's stock.
 pub(crate) async fn place_in_stock(endpoint: &dyn Place, request: Request) -> Response {
-    let mut slot = StockSlot::take();
+    let mut slot = StockSlot(Pool::take_local(&SLOTS));
     endpoint.place(&mut slot.0, request).await
 }
 
-/// Slots kept per thread; more are freed.
-const SLOTS_MAX: usize = 64;
-
-/// A slot that grew beyond this is freed instead of kept.
-const SLOT_BYTES_MAX: usize = 16 * 1024;
-
 thread_local! {
-    static SLOTS: RefCell<Vec<FutureSlot>> = const { RefCell::new(Vec::new()) };
+    static SLOTS: Pool<FutureSlot> = const { Pool::new(64) };
 }
 
 struct StockSlot(FutureSlot);
 
-impl StockSlot {
-    fn take() -> Self {
-        let slot = SLOTS.try_with(|slots| slots.borrow_mut().pop()).ok().flatten();
-        Self(slot.unwrap_or_default())
-    }
-}
-
 impl Drop for StockSlot {
     fn drop(&mut self) {
-        let slot = std::mem::take(&mut self.0);
-        if slot.capacity() > SLOT_BYTES_MAX {
-            return;
-        }
-        // While the thread ends there is no stock any more: the slot is then freed here.
-        let _ = SLOTS.try_with(|slots| {
-            let mut slots = slots.borrow_mut();
-            if slots.len() < SLOTS_MAX {
-                slots.push(slot);
-            }
-        });
+        Pool::give_local(&SLOTS, std::mem::take(&mut self.0));
     }
 }

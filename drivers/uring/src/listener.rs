@@ -349,13 +349,16 @@ impl Shared {
 }
 
 /// The listener that a completion is for, if it still is the same one.
-fn current(listeners: &mut slab::Slab<Listening>, token: Token) -> Option<&mut Listening> {
+fn current(
+    listeners: &mut peregrine_slot::Table<Listening>,
+    token: Token,
+) -> Option<&mut Listening> {
     listeners
         .get_mut(token.index as usize)
         .filter(|listening| listening.generation == token.generation)
 }
 
-fn free_when_done(listeners: &mut slab::Slab<Listening>, index: u32) {
+fn free_when_done(listeners: &mut peregrine_slot::Table<Listening>, index: u32) {
     let listening = &listeners[index as usize];
     if listening.closing && listening.in_flight == 0 {
         listeners.remove(index as usize);

@@ -218,7 +218,7 @@ impl Shared {
                 _ => outgoing.fail(-result),
             };
             if is_whole {
-                self.spare.keep(std::mem::take(&mut outgoing.current).into_empty());
+                self.spare.give(std::mem::take(&mut outgoing.current).into_bytes());
                 self.go_on(token.index, connection);
             } else {
                 self.start_send(token.index, connection);

@@ -4,7 +4,6 @@
 //! *and* every operation had its final completion; the descriptor is closed then, not before,
 //! because closing a descriptor does not end what the kernel does with it.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +12,7 @@ use std::task::{Context, Poll};
 
 use io_uring::types;
 use peregrine_driver::{Address, Stream};
-use slab::Slab;
+use peregrine_slot::Table;
 use socket2::{SockAddr, SockRef};
 
 use crate::buffers::Unread;
@@ -88,29 +87,6 @@ pub(crate) enum End {
     /// It ends when everything before is sent.
     Asked,
     Sent,
-}
-
-/// Memory of sends that are over, for the next ones.
-#[derive(Default)]
-pub(crate) struct Spare(RefCell<Vec<Vec<u8>>>);
-
-/// Buffers kept; more are freed.
-const SPARE_MAX: usize = 64;
-
-/// A buffer that grew beyond this is freed instead of kept.
-const SPARE_BYTES_MAX: usize = 64 * 1024;
-
-impl Spare {
-    pub(crate) fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_default()
-    }
-
-    pub(crate) fn keep(&self, buffer: Vec<u8>) {
-        let mut spare = self.0.borrow_mut();
-        if spare.len() < SPARE_MAX && buffer.capacity() <= SPARE_BYTES_MAX {
-            spare.push(buffer);
-        }
-    }
 }
 
 impl UringStream {
@@ -258,19 +234,19 @@ impl Shared {
 }
 
 /// The connection that a completion is for, if it still is the same one.
-pub(crate) fn current(streams: &mut Slab<Connection>, token: Token) -> Option<&mut Connection> {
+pub(crate) fn current(streams: &mut Table<Connection>, token: Token) -> Option<&mut Connection> {
     streams.get_mut(token.index as usize).filter(|found| found.generation == token.generation)
 }
 
 /// Counts out an operation that changes nothing else.
-pub(crate) fn operation_ended(streams: &mut Slab<Connection>, token: Token) {
+pub(crate) fn operation_ended(streams: &mut Table<Connection>, token: Token) {
     if let Some(connection) = current(streams, token) {
         connection.in_flight -= 1;
         free_when_done(streams, token.index);
     }
 }
 
-fn free_when_done(streams: &mut Slab<Connection>, index: u32) {
+fn free_when_done(streams: &mut Table<Connection>, index: u32) {
     let connection = &streams[index as usize];
     if connection.closing && connection.in_flight == 0 {
         streams.remove(index as usize);

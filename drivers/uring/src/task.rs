@@ -21,9 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, RawWakerVTable, Wake, Waker};
 
-use slab::Slab;
-
-use crate::worker::CONNECTIONS_AHEAD;
+use peregrine_slot::Table;
 
 /// The number of the future that `run` was called with.
 const MAIN: u32 = u32::MAX;
@@ -60,7 +58,7 @@ impl<F: Future + ?Sized> Task<F> {
 /// All tasks of one worker.
 pub(crate) struct Tasks {
     remote: Arc<Remote>,
-    slots: RefCell<Slab<Slot>>,
+    slots: RefCell<Table<Slot>>,
     ready: RefCell<VecDeque<u32>>,
     polls: Cell<usize>,
     main_waker: Waker,
@@ -129,7 +127,7 @@ impl Tasks {
         Rc::new(Self {
             vtable: main_waker.vtable(),
             remote,
-            slots: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
+            slots: RefCell::new(Table::new()),
             ready: RefCell::default(),
             polls: Cell::new(0),
             main_waker,
@@ -162,10 +160,9 @@ impl Tasks {
         }
         let index = {
             let mut slots = self.slots.borrow_mut();
-            let entry = slots.vacant_entry();
-            let index = u32::try_from(entry.key()).expect("fewer than 2^32 tasks");
+            let index = u32::try_from(slots.next_number()).expect("fewer than 2^32 tasks");
             let waker = Header::waker(&self.remote, index);
-            entry.insert(Slot { task: Some(Box::pin(Task { waker, future: task })), queued: true });
+            slots.insert(Slot { task: Some(Box::pin(Task { waker, future: task })), queued: true });
             index
         };
         self.ready.borrow_mut().push_back(index);

@@ -10,19 +10,15 @@ use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
 use peregrine_driver::{Counters, Functions, Options};
-use slab::Slab;
+use peregrine_slot::{Pool, Table};
 
 use crate::buffers::Buffers;
 use crate::listener::Listening;
 use crate::operation::{GENERATION_MASK, Kind, Token};
 use crate::ring::{Ring, Wait};
-use crate::stream::{Connection, Spare};
+use crate::stream::Connection;
 use crate::task::Tasks;
 use crate::timer::{Clock, Timers};
-
-/// Connections that the tables keep room for. Memory that was never written to costs nothing, while
-/// tables that move as they grow leave as much unused as they use.
-pub(crate) const CONNECTIONS_AHEAD: usize = 16_384;
 
 /// How long an ending worker waits for the kernel to let go of its memory. Everything is
 /// cancelled by then, so that this is only reached when the kernel is stuck.
@@ -36,9 +32,10 @@ pub(crate) struct Shared {
     /// Freed after the ring: `ring` is closed explicitly, and before.
     pub(crate) buffers: Buffers,
     pub(crate) receive_ahead_max: usize,
-    pub(crate) streams: RefCell<Slab<Connection>>,
-    pub(crate) spare: Spare,
-    pub(crate) listeners: RefCell<Slab<Listening>>,
+    pub(crate) streams: RefCell<Table<Connection>>,
+    /// Memory of sends that are over, for the next ones.
+    pub(crate) spare: Pool<Vec<u8>>,
+    pub(crate) listeners: RefCell<Table<Listening>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) clock: Clock,
     pub(crate) tasks: Rc<Tasks>,
@@ -70,8 +67,8 @@ impl Shared {
             ring: RefCell::new(ring),
             buffers,
             receive_ahead_max: options.receive_ahead_max.max(1),
-            streams: RefCell::new(Slab::with_capacity(CONNECTIONS_AHEAD)),
-            spare: Spare::default(),
+            streams: RefCell::new(Table::new()),
+            spare: Pool::new(64),
             listeners: RefCell::default(),
             timers: RefCell::default(),
             clock: Clock::start(),

@@ -9,7 +9,7 @@ mod ending;
 mod idle;
 mod session;
 
-pub(crate) use self::session::Sessions;
+pub(crate) use self::session::{Sessions, sessions};
 
 use self::session::{Phase, Session};
 use crate::deadlines::Wait;
@@ -112,13 +112,13 @@ impl<D: Driver> Future for Connection<D> {
                 }
                 Poll::Ready(None) => {
                     let has_progressed = session.http1.has_answered();
-                    this.sessions.give_back(session);
+                    this.sessions.give(session);
                     if has_progressed {
                         this.since = milliseconds(this.worker.driver.now());
                     }
                 }
                 Poll::Ready(Some(ended)) => {
-                    this.sessions.give_back(session);
+                    this.sessions.give(session);
                     this.open.ended(&ended);
                     let peer = &this.info.peer;
                     tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
@@ -135,7 +135,7 @@ type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, En
 impl<D: Driver> Connection<D> {
     /// Leases what it takes to work.
     fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
-        let mut session = self.sessions.lease();
+        let mut session = self.sessions.take();
         match first {
             Ok(None) => {}
             Ok(Some(chunk)) => {

@@ -6,7 +6,7 @@ use crate::http1::Http1;
 use crate::link::Io;
 use crate::upgraded::Upgrade;
 use peregrine_driver::Driver;
-use std::cell::RefCell;
+use peregrine_slot::{Pool, Reuse};
 
 /// Sessions kept for the next connections that have something to do; more are freed.
 const SESSIONS_MAX: usize = 128;
@@ -15,10 +15,15 @@ const SESSIONS_MAX: usize = 128;
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// What connections of a worker lease while they have something to do.
-pub(crate) struct Sessions<D: Driver>(RefCell<Vec<Box<Session<D>>>>);
+pub(crate) type Sessions<D> = Pool<Box<Session<D>>>;
+
+/// No sessions yet.
+pub(crate) fn sessions<D: Driver>() -> Sessions<D> {
+    Pool::new(SESSIONS_MAX)
+}
 
 /// What a connection has while it works, and not while it waits for a request.
-pub(super) struct Session<D: Driver> {
+pub(crate) struct Session<D: Driver> {
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
     pub(super) phase: Phase,
@@ -38,33 +43,22 @@ pub(super) enum Phase {
     Closing(Closing),
 }
 
-impl<D: Driver> Default for Sessions<D> {
-    fn default() -> Self {
-        Self(RefCell::default())
-    }
-}
-
-impl<D: Driver> Sessions<D> {
-    pub(super) fn lease(&self) -> Box<Session<D>> {
-        let kept = self.0.borrow_mut().pop();
-        kept.unwrap_or_else(|| {
-            Box::new(Session {
-                io: Io::new(),
-                http1: Http1::default(),
-                phase: Phase::Http1,
-                has_detached: false,
-            })
+impl<D: Driver> Reuse for Box<Session<D>> {
+    fn make() -> Self {
+        Box::new(Session {
+            io: Io::new(),
+            http1: Http1::default(),
+            phase: Phase::Http1,
+            has_detached: false,
         })
     }
 
-    pub(super) fn give_back(&self, mut session: Box<Session<D>>) {
-        session.io.reset(BUFFER_BYTES_MAX);
-        session.http1.reset();
-        session.phase = Phase::Http1;
-        session.has_detached = false;
-        let mut kept = self.0.borrow_mut();
-        if kept.len() < SESSIONS_MAX {
-            kept.push(session);
-        }
+    fn clean(&mut self) -> bool {
+        let Session { io, http1, phase, has_detached } = &mut **self;
+        io.reset(BUFFER_BYTES_MAX);
+        http1.reset();
+        *phase = Phase::Http1;
+        *has_detached = false;
+        true
     }
 }

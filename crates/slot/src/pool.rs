@@ -1,0 +1,164 @@
+//! Things that are used again instead of being made anew.
+
+use crate::FutureSlot;
+use std::cell::RefCell;
+use std::fmt;
+use std::thread::LocalKey;
+
+/// What a [`Pool`] can keep.
+pub trait Reuse: Sized {
+    /// A new one.
+    fn make() -> Self;
+
+    /// Makes a used one as good as a new one, but for the memory that it has. False if it is not
+    /// worth keeping.
+    fn clean(&mut self) -> bool;
+}
+
+/// A stock of things that were used and will be used again, within a limit.
+///
+/// Nothing gets in but through [`Reuse::clean`], so that nobody finds what somebody else left behind.
+/// An empty pool costs no memory. It belongs to one thread: either as a field of what that thread
+/// has, or as a thread-local, for those who may be dropped on any thread ([`Pool::take_local`]).
+pub struct Pool<T> {
+    kept: RefCell<Vec<T>>,
+    kept_max: usize,
+}
+
+impl<T: Reuse> Pool<T> {
+    /// A pool that keeps at most so many; more are dropped.
+    #[must_use]
+    pub const fn new(kept_max: usize) -> Self {
+        Self { kept: RefCell::new(Vec::new()), kept_max }
+    }
+
+    /// The one that was given last, which is likely still in the CPU's cache, or a new one.
+    #[must_use]
+    pub fn take(&self) -> T {
+        let kept = self.kept.borrow_mut().pop();
+        kept.unwrap_or_else(T::make)
+    }
+
+    /// Keeps `item` for the next who takes one, or drops it.
+    pub fn give(&self, mut item: T) {
+        // Its parts are dropped before the list is borrowed: their destructors may come back here.
+        if item.clean() {
+            self.keep(item);
+        }
+    }
+
+    fn keep(&self, item: T) {
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() < self.kept_max {
+            kept.push(item);
+        }
+    }
+
+    /// As [`Pool::take`], from this thread's pool.
+    #[must_use]
+    pub fn take_local(pool: &'static LocalKey<Self>) -> T {
+        let kept = pool.try_with(|pool| pool.kept.borrow_mut().pop());
+        kept.ok().flatten().unwrap_or_else(T::make)
+    }
+
+    /// As [`Pool::give`], to this thread's pool, whatever thread `item` came from. A thread that ends
+    /// has no pool any more: `item` is then dropped.
+    pub fn give_local(pool: &'static LocalKey<Self>, mut item: T) {
+        if item.clean() {
+            let _ = pool.try_with(|pool| pool.keep(item));
+        }
+    }
+}
+
+impl<T> fmt::Debug for Pool<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("kept_max", &self.kept_max).finish_non_exhaustive()
+    }
+}
+
+/// What a list starts with: a small response fits without growing.
+const LIST_BYTES_MIN: usize = 1024;
+
+/// A list that grew beyond this is not kept, so that one large response does not stay in memory for
+/// ever.
+const LIST_BYTES_MAX: usize = 64 * 1024;
+
+/// An empty list with some capacity, not too much.
+impl<T> Reuse for Vec<T> {
+    fn make() -> Self {
+        Self::with_capacity(LIST_BYTES_MIN / size_of::<T>().max(1))
+    }
+
+    fn clean(&mut self) -> bool {
+        self.clear();
+        let least = LIST_BYTES_MIN / size_of::<T>().max(1);
+        self.capacity() >= least && self.capacity() * size_of::<T>() <= LIST_BYTES_MAX
+    }
+}
+
+/// A slot that grew beyond this is not kept.
+const SLOT_BYTES_MAX: usize = 16 * 1024;
+
+/// A slot without a future: whoever gives it has dropped the guard, or leaked it, and a block whose
+/// guard was leaked is not used again.
+impl Reuse for FutureSlot {
+    fn make() -> Self {
+        Self::new()
+    }
+
+    fn clean(&mut self) -> bool {
+        self.capacity() <= SLOT_BYTES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_comes_back_empty_with_its_memory() {
+        let pool = Pool::new(1);
+        let mut list: Vec<u8> = pool.take();
+        list.extend_from_slice(&[7; 3000]);
+        let (address, capacity) = (list.as_ptr(), list.capacity());
+        pool.give(list);
+        let again = pool.take();
+        assert_eq!((again.as_ptr(), again.capacity(), again.len()), (address, capacity, 0));
+    }
+
+    #[test]
+    fn what_is_not_worth_keeping_is_dropped() {
+        let pool = Pool::new(8);
+        for capacity in [0, 100, LIST_BYTES_MIN, LIST_BYTES_MAX, LIST_BYTES_MAX + 1] {
+            pool.give(Vec::<u8>::with_capacity(capacity));
+        }
+        assert_eq!(pool.kept.borrow().len(), 2);
+    }
+
+    #[test]
+    fn the_pool_is_bounded() {
+        thread_local! {
+            static LISTS: Pool<Vec<u64>> = const { Pool::new(3) };
+        }
+        let lists: Vec<_> = (0..10).map(|_| Pool::take_local(&LISTS)).collect();
+        lists.into_iter().for_each(|list| Pool::give_local(&LISTS, list));
+        assert_eq!(LISTS.with(|pool| pool.kept.borrow().len()), 3);
+    }
+
+    #[test]
+    fn a_destructor_may_use_the_pool_that_its_owner_is_given_to() {
+        thread_local! {
+            static LISTS: Pool<Vec<Part>> = const { Pool::new(3) };
+        }
+        struct Part;
+        impl Drop for Part {
+            fn drop(&mut self) {
+                Pool::give_local(&LISTS, Pool::take_local(&LISTS));
+            }
+        }
+        let mut list = Pool::take_local(&LISTS);
+        list.push(Part);
+        Pool::give_local(&LISTS, list);
+        assert_eq!(LISTS.with(|pool| pool.kept.borrow().len()), 2);
+    }
+}

@@ -1,0 +1,226 @@
+//! A table with small stable numbers whose memory grows with its entries and never moves.
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// Places of the first block; each has twice as many as the one before.
+const FIRST: usize = 64;
+
+/// The end of the list of free places.
+const NO_PLACE: usize = usize::MAX;
+
+/// Values under small numbers, which are used again.
+///
+/// A `Vec` that grows moves, and leaves its old memory behind; one that is large from the start has
+/// more than most will need. A table grows by blocks that stay where they are, and writes to no memory
+/// before there is an entry for it. An empty one has none. Removed entries leave their places to the
+/// next ones.
+pub struct Table<T> {
+    /// All full, but for the last.
+    blocks: Vec<Vec<Place<T>>>,
+    places: usize,
+    /// The first free place.
+    free: usize,
+    len: usize,
+}
+
+enum Place<T> {
+    /// And where the next free one is.
+    Free(usize),
+    Used(T),
+}
+
+impl<T> Table<T> {
+    /// An empty table. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { blocks: Vec::new(), places: 0, free: NO_PLACE, len: 0 }
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number that the next entry gets.
+    #[must_use]
+    pub fn next_number(&self) -> usize {
+        if self.free == NO_PLACE { self.places } else { self.free }
+    }
+
+    /// Adds `value`. Returns its number, which is less than the most entries there ever were at a
+    /// time.
+    pub fn insert(&mut self, value: T) -> usize {
+        let number = self.next_number();
+        self.len += 1;
+        if let Some(place) = self.place_mut(number) {
+            let Place::Free(next) = std::mem::replace(place, Place::Used(value)) else {
+                unreachable!("a place on the list of free ones is free")
+            };
+            self.free = next;
+            return number;
+        }
+        let (block, _) = place_of(number);
+        if block == self.blocks.len() {
+            self.blocks.push(Vec::with_capacity(FIRST << block));
+        }
+        self.blocks[block].push(Place::Used(value));
+        self.places += 1;
+        number
+    }
+
+    /// Takes the entry `number` out, if there is one.
+    pub fn remove(&mut self, number: usize) -> Option<T> {
+        let free = self.free;
+        let place = self.place_mut(number)?;
+        if matches!(place, Place::Free(_)) {
+            return None;
+        }
+        let Place::Used(value) = std::mem::replace(place, Place::Free(free)) else {
+            unreachable!("it was looked at just now")
+        };
+        self.free = number;
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// The entry `number`.
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<&T> {
+        let (block, index) = place_of(number);
+        match self.blocks.get(block)?.get(index)? {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        }
+    }
+
+    /// The entry `number`, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
+        match self.place_mut(number)? {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        }
+    }
+
+    /// All entries, in the order of their numbers.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.blocks.iter_mut().flatten().filter_map(|place| match place {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        })
+    }
+
+    /// Takes all entries out, in the order of their numbers.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
+        let places = std::mem::take(self).blocks.into_iter().flatten();
+        places.filter_map(|place| match place {
+            Place::Used(value) => Some(value),
+            Place::Free(_) => None,
+        })
+    }
+
+    fn place_mut(&mut self, number: usize) -> Option<&mut Place<T>> {
+        let (block, index) = place_of(number);
+        self.blocks.get_mut(block)?.get_mut(index)
+    }
+}
+
+/// The block that has the place `number`, and where it is there.
+#[inline]
+fn place_of(number: usize) -> (usize, usize) {
+    // The first numbers of the blocks are 64 less than powers of two: 0, 64, 192, 448.
+    let shifted = number.saturating_add(FIRST);
+    let block = (shifted.ilog2() - FIRST.ilog2()) as usize;
+    (block, shifted - (FIRST << block))
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Index<usize> for Table<T> {
+    type Output = T;
+
+    fn index(&self, number: usize) -> &T {
+        self.get(number).expect("whoever has a number has its entry")
+    }
+}
+
+impl<T> IndexMut<usize> for Table<T> {
+    fn index_mut(&mut self, number: usize) -> &mut T {
+        self.get_mut(number).expect("whoever has a number has its entry")
+    }
+}
+
+impl<T> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_table_does_what_a_map_does_that_picks_the_numbers() {
+        let (mut table, mut map) = (Table::new(), BTreeMap::new());
+        let mut random = 1_u64;
+        let mut most = 0;
+        for step in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let number = (random >> 33) as usize % 400;
+            // First it grows, then it shrinks, and again.
+            if (random >> 60) < if step / 1_000 % 2 == 0 { 12 } else { 4 } {
+                let expected = table.next_number();
+                assert_eq!(table.insert(step), expected);
+                assert_eq!(map.insert(expected, step), None, "a number is used once at a time");
+            } else {
+                assert_eq!(table.remove(number), map.remove(&number));
+            }
+            most = most.max(map.len());
+            assert_eq!((table.len(), table.is_empty()), (map.len(), map.is_empty()));
+            assert_eq!(table.get(number), map.get(&number));
+            assert_eq!(table.get_mut(number), map.get_mut(&number));
+        }
+        assert!(most > 3 * FIRST && *map.last_key_value().expect("some are left").0 < most);
+        assert!(table.iter_mut().eq(map.values_mut()));
+        assert!(table.drain().eq(map.into_values()));
+        assert_eq!((table.len(), table.next_number()), (0, 0));
+    }
+
+    #[test]
+    fn no_entry_moves_while_the_table_grows() {
+        let mut table = Table::new();
+        let addresses: Vec<_> = (0..1_000)
+            .map(|value| {
+                let number = table.insert(value);
+                &raw const table[number]
+            })
+            .collect();
+        assert!((0..1_000).all(|number| std::ptr::eq(&raw const table[number], addresses[number])));
+    }
+
+    #[test]
+    fn memory_is_in_proportion_to_the_entries() {
+        let mut table = Table::new();
+        assert_eq!(table.blocks.capacity(), 0);
+        for used in 1..1_000 {
+            table.insert([0_u8; 100]);
+            let places: usize = table.blocks.iter().map(Vec::capacity).sum();
+            let most = 2 * used + FIRST;
+            assert!((used..=most).contains(&places), "{places} places for {used} entries");
+        }
+    }
+}
