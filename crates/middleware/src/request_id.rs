@@ -172,7 +172,8 @@ impl FromRequestParts for RequestIdValue {
         of(parts).ok_or_else(|| {
             tracing::error!(target: "peregrine",
                 "the handler needs the request's id; add `.with(RequestId::new())` around it");
-            let detail = "the server lacks something that it needs for this request; its log says what";
+            let detail =
+                "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-request-id", detail)
         })
     }

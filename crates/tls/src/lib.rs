@@ -23,14 +23,15 @@
 #![forbid(unsafe_code)]
 
 mod certificate;
+mod choice;
 mod config;
 mod error;
 mod fuzz;
+mod hosts;
 mod limits;
 mod opening;
 mod reject;
 mod scratch;
-mod server_name;
 mod session;
 mod validity;
 
@@ -38,6 +39,7 @@ pub use config::{SelfSigned, Tls};
 pub use error::{Origin, TlsError, Warning};
 #[doc(hidden)]
 pub use fuzz::fuzz_one;
+pub use hosts::Hosts;
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
 pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
 pub use rustls;

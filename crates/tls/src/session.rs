@@ -1,11 +1,12 @@
 //! One connection's TLS.
 
+use crate::hosts::Hosts;
 use crate::limits::{
     HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
 };
 use crate::opening::{self, Opening};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
-use crate::{scratch, server_name};
+use crate::{choice, scratch};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
@@ -63,6 +64,8 @@ enum Sending {
 struct Connection {
     engine: UnbufferedServerConnection,
     server_name: Option<Box<str>>,
+    /// What to compare the hosts of requests with, if that is asked for.
+    hosts: Option<Hosts>,
 }
 
 /// Where the receiving side of a session stands.
@@ -192,6 +195,15 @@ impl Session {
         })
     }
 
+    /// The hosts that the certificate names, if requests for others are to be refused.
+    #[inline]
+    pub fn hosts(&mut self) -> Option<&mut Hosts> {
+        match &mut self.stage {
+            Stage::Live(_, connection) => connection.hosts.as_mut(),
+            Stage::Opening(_) | Stage::Rejected(_) => None,
+        }
+    }
+
     /// Tells the protocol by the first bytes, and takes those of a TLS connection.
     fn open(
         &mut self,
@@ -218,7 +230,7 @@ impl Session {
             Opening::Tls => {
                 let engine = UnbufferedServerConnection::new(config.clone())
                     .expect("the configuration made a connection before");
-                let connection = Connection { engine, server_name: None };
+                let connection = Connection { engine, server_name: None, hosts: None };
                 self.stage = Stage::Live(Received::Handshaking, Box::new(connection));
                 // The first byte alone says that it is TLS, so nothing was put aside before.
                 self.take(input, plain, out)
@@ -338,7 +350,10 @@ impl Session {
         };
         if *received == Received::Handshaking {
             // It is taken after a failure too, so that it is not mistaken for another session's.
-            connection.server_name = server_name::take().or(connection.server_name.take());
+            if let Some(choice) = choice::take() {
+                connection.server_name = choice.server_name;
+                connection.hosts = choice.certificate.map(Hosts::new);
+            }
         }
         if let Some(error) = failure {
             fetch_alerts(&mut connection.engine, out);

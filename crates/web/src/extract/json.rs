@@ -272,7 +272,10 @@ mod tests {
             (detail::<Secret>("[7]"), "invalid length 1, expected a list with 2 elements"),
             (detail::<SecretUnit>("7"), "invalid type: integer `7`, expected null"),
             (detail::<SecretKind>(r#"{"B":7}"#), "B: invalid type: integer `7`, expected a list"),
-            (detail::<SecretKind>(r#"{"C":7}"#), "C: invalid type: integer `7`, expected an object"),
+            (
+                detail::<SecretKind>(r#"{"C":7}"#),
+                "C: invalid type: integer `7`, expected an object",
+            ),
             (detail::<SecretTag>("7"), "invalid type: integer `7`, expected an object with a tag"),
             (detail::<SecretEither>("[]"), "the value fits none of the forms it may have"),
         ] {
