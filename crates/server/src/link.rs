@@ -7,6 +7,7 @@ use crate::reader::Reader;
 use crate::stage::Stage;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
+use peregrine_proto::h1;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::upgrade::OnUpgrade;
 use std::rc::Rc;
@@ -59,6 +60,8 @@ pub(crate) struct Link<'t, D: Driver> {
     pub(crate) worker: &'t Worker<D>,
     pub(crate) stream: &'t D::Stream,
     pub(crate) stage: &'t mut Stage,
+    /// The protocol core of HTTP/1.
+    pub(crate) protocol: &'t mut h1::Connection,
     pub(crate) info: &'t mut Rc<ConnectionInfo>,
     pub(crate) io: &'t mut Io<D>,
     /// When the connection began, on the driver's clock.

@@ -15,7 +15,7 @@ use self::session::{Phase, Session};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
-use crate::link::{Close, For, Link, Turn};
+use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
 use crate::stage::Stage;
 use crate::upgraded::Upgrade;
@@ -217,17 +217,9 @@ impl<D: Driver> Connection<D> {
 
     /// Lets what has the connection do what can be done. `None`: the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
-        let born = self.born();
-        let mut link = Link {
-            worker: &self.worker,
-            stream: &self.stream,
-            stage: &mut self.stage,
-            info: &mut self.info,
-            io: &mut session.io,
-            born,
-        };
+        let mut link = self.link(&mut session.io);
         Some(match &mut session.phase {
-            Phase::Http1 => session.http1.turn(&mut self.protocol, &mut link, context),
+            Phase::Http1 => session.http1.turn(&mut link, context),
             Phase::Handshake(handshake) => {
                 let turn = shake_hands(handshake, &mut link);
                 if matches!(turn, Turn::Again) {
@@ -358,6 +350,19 @@ impl<D: Driver> Connection<D> {
     ) -> Result<(), TlsReject> {
         let io = &mut session.io;
         io.reader.take(chunk, &mut self.stage, &mut io.writer.records)
+    }
+
+    /// What a turn works with.
+    fn link<'t>(&'t mut self, io: &'t mut Io<D>) -> Link<'t, D> {
+        Link {
+            born: self.born(),
+            worker: &self.worker,
+            stream: &self.stream,
+            stage: &mut self.stage,
+            protocol: &mut self.protocol,
+            info: &mut self.info,
+            io,
+        }
     }
 
     fn born(&self) -> Duration {

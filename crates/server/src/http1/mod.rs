@@ -17,7 +17,7 @@ use crate::respond;
 use crate::upload::Upload;
 use crate::worker::Order;
 use peregrine_driver::Driver;
-use peregrine_proto::h1::{self, Event, Framing, Next, Waiting};
+use peregrine_proto::h1::{Event, Framing, Next, Waiting};
 use peregrine_proto::{HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
@@ -99,43 +99,37 @@ impl Http1 {
     /// Does what can be done now.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         match self.step {
-            Step::Head => self.receive_head(protocol, link, context),
-            Step::Handler => self.await_handler(protocol, link, context),
-            Step::Whole { .. } => self.send_whole(protocol, link, context),
-            Step::Stream(_) => self.send_stream(protocol, link, context),
-            Step::Unread => self.throw_away(protocol, link),
+            Step::Head => self.receive_head(link, context),
+            Step::Handler => self.await_handler(link, context),
+            Step::Whole { .. } => self.send_whole(link, context),
+            Step::Stream(_) => self.send_stream(link, context),
+            Step::Unread => self.throw_away(link),
         }
     }
 
     /// The time of `wait` is over.
-    pub(crate) fn late<D: Driver>(
-        &mut self,
-        wait: Wait,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
+    pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
         match (wait, &self.step) {
             (Wait::Head, _) => {
-                protocol.drain();
-                self.answer(Problem::head_late(), protocol, link);
+                link.protocol.drain();
+                self.answer(Problem::head_late(), link);
                 Turn::linger(Ended::HeadLate)
             }
             (Wait::Receive, Step::Unread) => Turn::linger(Ended::BodySlow),
             (Wait::Receive, _) => {
                 self.upload.fail(BodyError::TooSlow);
                 self.upload = Upload::Unwanted;
-                protocol.drain();
+                link.protocol.drain();
                 Turn::Again
             }
             (Wait::Handler | Wait::Exchange, Step::Handler) => {
                 self.exchange.drop_handler();
                 let late = self.render(Problem::handler_late(), link);
-                self.respond(Ok(late), protocol, link)
+                self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
             // The turn sends the next one.
@@ -192,7 +186,6 @@ impl Http1 {
 
     fn receive_head<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
@@ -201,7 +194,7 @@ impl Http1 {
         }
         let head = self.head.get_or_insert_with(Head::take);
         let unread = link.io.reader.unread();
-        let (used, event) = protocol.receive(&link.worker.protocol, unread, head.index_mut());
+        let (used, event) = link.protocol.receive(&link.worker.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
                 let mut head = self.head.take().expect("it was just filled");
@@ -209,13 +202,13 @@ impl Http1 {
                 head.set_bytes(&link.io.reader.unread()[skip..used]);
                 link.io.reader.consume(used);
                 link.io.deadlines.clear(Wait::Head);
-                self.begin(head, framing, protocol, link, context)
+                self.begin(head, framing, link, context)
             }
             Event::NeedInput => {
                 link.io.reader.consume(used);
-                self.await_head(protocol, link)
+                self.await_head(link)
             }
-            Event::Reject(reject) => self.reject(reject, protocol, link),
+            Event::Reject(reject) => self.reject(reject, link),
             Event::Closed => Turn::linger(Ended::Agreed),
             Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
                 unreachable!("an exchange leaves the protocol before the next head")
@@ -224,16 +217,12 @@ impl Http1 {
     }
 
     /// There is no whole head.
-    fn await_head<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        let is_between = matches!(protocol.waiting(), Waiting::FirstByte | Waiting::Idle);
+    fn await_head<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
+        let is_between = matches!(link.protocol.waiting(), Waiting::FirstByte | Waiting::Idle);
         let is_nothing = link.io.reader.is_empty() && is_between;
         if link.is_ended() {
-            return match protocol.close_receive() {
-                Event::Reject(reject) if !is_nothing => self.reject(reject, protocol, link),
+            return match link.protocol.close_receive() {
+                Event::Reject(reject) if !is_nothing => self.reject(reject, link),
                 _ => Turn::close(Ended::PeerClosed),
             };
         }
@@ -250,7 +239,6 @@ impl Http1 {
         &mut self,
         mut head: Head,
         framing: Framing,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
@@ -259,19 +247,19 @@ impl Http1 {
         self.is_last = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
         if let Err(reject) = check_origin(&head, link) {
-            return self.reject(reject, protocol, link);
+            return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head);
         let limit = target.body_limit(worker.limits.body_bytes_max);
-        let body = match self.receive_body(framing, limit, protocol, link) {
+        let body = match self.receive_body(framing, limit, link) {
             Ok(body) => body,
-            Err(reject) => return self.reject(reject, protocol, link),
+            Err(reject) => return self.reject(reject, link),
         };
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
         if let Poll::Ready(outcome) = self.exchange.poll_response(context, &worker.pulse) {
-            return self.respond(outcome, protocol, link);
+            return self.respond(outcome, link);
         }
         self.step = Step::Handler;
         self.has_waited = true;
@@ -282,7 +270,7 @@ impl Http1 {
             link.io.deadlines.set(Wait::Handler, now.saturating_add(timeout));
         }
         self.limit_exchange(now, link);
-        self.attend(protocol, link, context)
+        self.attend(link, context)
     }
 
     /// Exchanges may have a time as a whole, from when they could not be answered at once.
@@ -294,25 +282,19 @@ impl Http1 {
 
     fn await_handler<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         match self.exchange.poll_response(context, &link.worker.pulse) {
-            Poll::Ready(outcome) => self.respond(outcome, protocol, link),
-            Poll::Pending => self.attend(protocol, link, context),
+            Poll::Ready(outcome) => self.respond(outcome, link),
+            Poll::Pending => self.attend(link, context),
         }
     }
 
     /// While the handler, or a stream that it made, is not ready: receive the request's body, and
     /// notice when the peer leaves.
-    fn attend<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-        context: &mut Context<'_>,
-    ) -> Turn {
-        match self.feed(protocol, link, context) {
+    fn attend<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
+        match self.feed(link, context) {
             Fed::Wait(bytes) => Turn::Wait(For { bytes, room: false }),
             Fed::Left => Turn::close(Ended::PeerLeft),
             Fed::Over if link.is_ended() => {
@@ -320,7 +302,7 @@ impl Http1 {
                 // next finds out.
                 let is_probed = link.io.deadlines.of(Wait::Probe).is_some();
                 if self.can_probe && !is_probed && matches!(self.step, Step::Handler) {
-                    self.probe(protocol, link);
+                    self.probe(link);
                 }
                 Turn::Wait(For::default())
             }
@@ -332,13 +314,13 @@ impl Http1 {
     }
 
     /// After a response: the next request, the rest of this one's body, or the end.
-    fn after<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) -> Turn {
+    fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
         if let Some(reject) = self.rejected.take() {
-            protocol.drain();
+            link.protocol.drain();
             return Turn::linger(Ended::Rejected(reject));
         }
-        match protocol.next() {
+        match link.protocol.next() {
             Next::Request => {
                 self.finish_exchange(link);
                 Turn::Again
@@ -378,34 +360,24 @@ impl Http1 {
     /// the difference only to those who send. RFC 9110 §15.2: a client must be able to parse interim
     /// responses even if it does not expect one, so one of them is what is sent; where nobody is left
     /// to read it, it comes back as a reset.
-    fn probe<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) {
-        protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
+    fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
         let next = link.worker.driver.now().saturating_add(self.probe_pause);
         link.io.deadlines.set(Wait::Probe, next);
         self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);
     }
 
     /// Answers a broken rule.
-    fn reject<D: Driver>(
-        &mut self,
-        reject: Reject,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        protocol.drain();
-        self.answer(reject.into(), protocol, link);
+    fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
+        link.protocol.drain();
+        self.answer(reject.into(), link);
         Turn::linger(Ended::Rejected(reject))
     }
 
     /// Writes an answer of the server's own.
-    fn answer<D: Driver>(
-        &mut self,
-        problem: Problem,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) {
+    fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
         let response = self.render(problem, link);
-        respond::whole(protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
+        respond::whole(link.protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
     }
 
     /// A problem in the form that the application gives its problems.
