@@ -182,6 +182,13 @@ pub trait Stream: 'static {
     /// Ends our sending side (`FIN`) behind everything sent before. Receiving goes on.
     fn finish(&self);
 
+    /// Did the peer break the connection off, as far as the kernel can tell without receiving? For
+    /// whoever does not receive for a long time. It may cost a call of the kernel, and once it is true,
+    /// the connection is good for nothing but being dropped. The default knows nothing.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
     /// When the stream is dropped, the connection is reset instead of closed: what the peer has not
     /// taken by then is thrown away, and the kernel keeps nothing of it.
     fn reset_on_drop(&self);
