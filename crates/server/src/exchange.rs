@@ -14,6 +14,7 @@ use peregrine_web::application::Target;
 use peregrine_web::body::BodyError;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
+use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
 use peregrine_web::{Body, Request, Response};
@@ -35,6 +36,8 @@ pub(crate) struct Exchange {
     slot: FutureSlot,
     /// The body of the response, while it is being sent.
     body: Option<Body>,
+    /// What runs on when the response is complete.
+    rest: Option<Rest>,
     name: Option<RequestName>,
     on_disconnect: OnDisconnect,
     /// How long the handler may take.
@@ -141,6 +144,16 @@ impl Exchange {
         guarded("a body's size hint", || body.length()).flatten()
     }
 
+    /// What runs on when the response is complete.
+    pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
+        self.rest = rest;
+    }
+
+    /// The same, when the response is complete.
+    pub(crate) fn take_rest(&mut self) -> Option<Rest> {
+        self.rest.take()
+    }
+
     /// The response's body is sent frame by frame.
     pub(crate) fn stream(&mut self, body: Body) {
         self.body = Some(body);
@@ -161,6 +174,9 @@ impl Exchange {
     /// Nobody waits for the application any more. What names the request stays.
     pub(crate) fn stop(&mut self) {
         self.drop_handler();
+        if let Some(rest) = self.rest.take() {
+            guarded("the destructor of a request's body", || drop(rest));
+        }
         if let Some(body) = self.body.take() {
             guarded("the destructor of a response's body", || drop(body));
         }

@@ -53,10 +53,16 @@ pub struct Limits {
     /// closed after the response. With a response: the connection is reset, so that the kernel keeps
     /// nothing of what the peer did not take.
     pub rate_slack: Duration,
-    /// From the moment when a request could not be answered at once to the end of its response.
-    /// Default none. Passing it: 503, or a reset if the response has begun.
+    /// From the moment when a request could not be answered at once to the end of its response, and
+    /// of its body where somebody goes on reading that. Default none. Passing it: 503, or a reset if
+    /// the response has begun. Who reads on sees an error.
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. Passing it: close.
+    ///
+    /// A handler may leave the request's body to a task that reads on when the response is complete.
+    /// If that task takes nothing for so long, though there is something, the connection is idle as
+    /// well, by the application's doing: the reader sees an error, and the rest is treated as one that
+    /// nobody wants.
     pub idle_timeout: Duration,
     /// The age at which a connection is told to close, after the response in progress. Default none.
     pub lifetime_max: Option<Duration>,

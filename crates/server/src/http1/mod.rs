@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::respond;
 use crate::upload::Upload;
 use crate::worker::Order;
-use peregrine_driver::Driver;
+use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next, Waiting};
 use peregrine_proto::{HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
@@ -71,6 +71,11 @@ enum Step {
     Whole { body: Body, from: usize },
     /// A body is sent frame by frame.
     Stream(Streaming),
+    /// The response is complete, and somebody goes on reading the request's body.
+    ReadOn {
+        /// Bytes that were taken when nothing could be received the last time.
+        consumed: Option<u64>,
+    },
     /// What the handler left of its request's body is thrown away.
     Unread,
 }
@@ -107,6 +112,7 @@ impl Http1 {
             Step::Handler => self.await_handler(link, context),
             Step::Whole { .. } => self.send_whole(link, context),
             Step::Stream(_) => self.send_stream(link, context),
+            Step::ReadOn { .. } => self.read_on(link, context),
             Step::Unread => self.throw_away(link),
         }
     }
@@ -120,6 +126,15 @@ impl Http1 {
                 Turn::linger(Ended::HeadLate)
             }
             (Wait::Receive, Step::Unread) => Turn::linger(Ended::BodySlow),
+            (Wait::Receive, Step::ReadOn { .. }) => {
+                self.upload.fail(BodyError::TooSlow);
+                Turn::linger(Ended::BodySlow)
+            }
+            (Wait::Reading | Wait::Exchange, Step::ReadOn { .. }) => {
+                self.upload.fail(BodyError::Disconnected);
+                self.upload = Upload::Unwanted;
+                Turn::Again
+            }
             (Wait::Receive, _) => {
                 self.upload.fail(BodyError::TooSlow);
                 self.upload = Upload::Unwanted;
@@ -132,6 +147,11 @@ impl Http1 {
                 self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
+            // While the body has no room, nothing is received that would tell.
+            (Wait::Probe, _) if self.upload.is_read() && link.stream.is_broken() => {
+                self.upload.fail(BodyError::Disconnected);
+                Turn::close(Ended::PeerLeft)
+            }
             // The turn sends the next one.
             (Wait::Probe, _) => Turn::Again,
             _ => Turn::Again,
@@ -150,7 +170,7 @@ impl Http1 {
 
     /// Is there a request whose response is not complete?
     pub(crate) fn is_busy(&self) -> bool {
-        !matches!(self.step, Step::Head | Step::Unread)
+        !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
     }
 
     /// The request whose response is not complete or, unless everything `is_sent`, not sent.
@@ -295,7 +315,10 @@ impl Http1 {
     /// notice when the peer leaves.
     fn attend<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
         match self.feed(link, context) {
-            Fed::Wait(bytes) => Turn::Wait(For { bytes, room: false }),
+            Fed::Wait(bytes) => {
+                self.watch_peer(bytes, link);
+                Turn::Wait(For { bytes, room: false })
+            }
             Fed::Left => Turn::close(Ended::PeerLeft),
             Fed::Over if link.is_ended() => {
                 // A probe would stand in the middle of a response that has begun: what is written
@@ -313,14 +336,40 @@ impl Http1 {
         }
     }
 
+    /// Where nothing is received, because whoever reads the body takes nothing, only the kernel knows
+    /// that the peer broke the connection off. It is asked now and then.
+    fn watch_peer<D: Driver>(&mut self, is_receiving: bool, link: &mut Link<'_, D>) {
+        if !is_receiving && link.io.deadlines.of(Wait::Probe).is_none() {
+            self.set_probe(link);
+        }
+    }
+
     /// After a response: the next request, the rest of this one's body, or the end.
     fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
+        if let Some(rest) = self.exchange.take_rest() {
+            let hold = link.worker.driver.hold();
+            link.worker.driver.spawn(async move {
+                rest.await;
+                drop(hold);
+            });
+        }
         if let Some(reject) = self.rejected.take() {
             link.protocol.drain();
             return Turn::linger(Ended::Rejected(reject));
         }
+        if self.upload.is_unwanted() {
+            link.protocol.discard_body();
+        }
         match link.protocol.next() {
+            Next::FinishBody if self.upload.is_read() => {
+                self.exchange.stop();
+                self.step = Step::ReadOn { consumed: None };
+                self.has_waited = true;
+                self.probe_pause = PROBE_PAUSE_MIN;
+                link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
+                Turn::Again
+            }
             Next::Request => {
                 self.finish_exchange(link);
                 Turn::Again
@@ -362,6 +411,10 @@ impl Http1 {
     /// to read it, it comes back as a reset.
     fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
+        self.set_probe(link);
+    }
+
+    fn set_probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let next = link.worker.driver.now().saturating_add(self.probe_pause);
         link.io.deadlines.set(Wait::Probe, next);
         self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);

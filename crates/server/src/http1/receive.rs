@@ -1,6 +1,6 @@
 //! A request's body: from the bytes that came to the handler, or away.
 
-use super::{Http1, READ_AHEAD_BYTES_MAX};
+use super::{Http1, READ_AHEAD_BYTES_MAX, Step};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{For, Link, Turn};
@@ -126,6 +126,40 @@ impl Http1 {
                     self.rejected = Some(reject);
                 }
                 Some(Received::Data { .. }) | None => {}
+            }
+        }
+    }
+
+    /// The response is complete, and somebody reads on: goes on receiving for them. Where they take
+    /// nothing, nothing moves, and a connection on which nothing moves is idle.
+    pub(super) fn read_on<D: Driver>(
+        &mut self,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
+        match self.feed(link, context) {
+            Fed::Wait(true) => {
+                link.io.deadlines.clear(Wait::Reading);
+                Turn::Wait(For { bytes: true, room: false })
+            }
+            Fed::Wait(false) => {
+                let taken = Some(self.upload.consumed());
+                let now = link.worker.driver.now();
+                let until = now.saturating_add(link.worker.limits.idle_timeout);
+                match &mut self.step {
+                    Step::ReadOn { consumed } if *consumed != taken => {
+                        *consumed = taken;
+                        link.io.deadlines.set(Wait::Reading, until);
+                    }
+                    _ => link.io.deadlines.begin(Wait::Reading, until),
+                }
+                self.watch_peer(false, link);
+                Turn::Wait(For { bytes: false, room: false })
+            }
+            Fed::Left => Turn::close(Ended::PeerClosed),
+            Fed::Over => {
+                link.io.deadlines.clear(Wait::Reading);
+                self.after(link)
             }
         }
     }

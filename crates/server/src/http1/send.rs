@@ -54,7 +54,10 @@ impl Http1 {
         }
         if self.upload.is_unwanted() {
             link.protocol.discard_body();
+        } else if self.upload.is_read() {
+            link.protocol.keep_body();
         }
+        self.exchange.keep_rest(response.take_rest());
         if let Some(upgrade) = response.take_upgrade() {
             if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
                 return Turn::Upgrade(upgrade);
