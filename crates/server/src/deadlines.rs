@@ -22,7 +22,7 @@ pub(crate) enum Wait {
     Probe,
     /// The next bytes of a peer that was answered for the last time.
     Silence,
-    /// The end of that.
+    /// The end of lingering, however the peer sends.
     Linger,
     /// Bytes either way on an upgraded connection.
     Traffic,

@@ -44,7 +44,7 @@ impl Handshakes {
 }
 
 impl Handshake {
-    /// Is it to end, because there are too many?
+    /// Is this handshake to end, because there are too many?
     pub(crate) fn is_over(&self) -> bool {
         self.serial <= self.all.over.get()
     }

@@ -108,15 +108,17 @@ pub struct Limits {
     /// After `lame_duck`: how long connections without a request stay open, since one may be on its
     /// way. Default 1 s.
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is cut: connections
-    /// that are busy, and tasks and blocking functions that outlive their requests. Default 30 s.
+    /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is
+    /// cut: connections that are busy, and tasks and blocking functions that outlive their requests.
+    /// Default 30 s.
     pub shutdown_timeout: Duration,
     /// When the last connection is over, how long to wait for tasks of the worker's runtime and for
     /// functions on its blocking threads, within `shutdown_timeout`. Default 10 s; zero drops them at
     /// once. [`Snapshot::tasks_cut`] counts tasks that were dropped.
     ///
     /// The application is dropped before, so that tasks of pools and clients that it holds end by
-    /// themselves; those of a client in a `static` do not. Tasks without an end await [`Shutdown::ordered`](crate::Shutdown::ordered).
+    /// themselves; those of a client in a `static` do not. Tasks without an end await
+    /// [`Shutdown::ordered`](crate::Shutdown::ordered).
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
     pub background_timeout: Duration,

@@ -46,11 +46,11 @@ enum Event {
     Broken(io::ErrorKind),
     /// What came is no TLS.
     NoTls(TlsReject),
-    /// It is to end at once.
+    /// The connection is to end at once.
     Cut,
 }
 
-/// A connection. What an idle one costs is what this struct has.
+/// A connection. An idle connection costs what this struct has, and nothing else.
 pub(crate) struct Connection<D: Driver> {
     worker: Rc<Worker<D>>,
     sessions: Rc<Sessions<D>>,
@@ -170,7 +170,7 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Rest) => {
                     let flushed = self.flush(session);
                     match flushed {
-                        // Who takes a response slowly is no idle peer.
+                        // A peer that takes a response slowly is not idle.
                         Ok(_) if session.io.writer.is_empty() && self.stream.is_sent() => {
                             return Poll::Ready(None);
                         }
@@ -215,7 +215,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Lets what has the connection do what can be done. `None`: the connection is over.
+    /// Lets the present phase do what can be done. `None`: the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
         let mut link = self.link(&mut session.io);
         Some(match &mut session.phase {

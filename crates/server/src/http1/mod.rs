@@ -40,7 +40,7 @@ pub(crate) struct Http1 {
     step: Step,
     /// The head that is being received.
     head: Option<Head>,
-    /// For the calls of the protocol core that meet no head.
+    /// An index for the calls of the protocol core that write none.
     spare: HeadIndex,
     exchange: Exchange,
     upload: Upload,
@@ -147,18 +147,18 @@ impl Http1 {
                 self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
-            // While the body has no room, nothing is received that would tell.
+            // While the body has no room, the server receives nothing, and so hears of no reset.
             (Wait::Probe, _) if self.upload.is_read() && link.stream.is_broken() => {
                 self.upload.fail(BodyError::Disconnected);
                 Turn::close(Ended::PeerLeft)
             }
-            // The turn sends the next one.
+            // The turn sends the next probe.
             (Wait::Probe, _) => Turn::Again,
             _ => Turn::Again,
         }
     }
 
-    /// The connection is over. Whoever reads the request's body learns it.
+    /// The connection is over. The reader of the request's body gets an error.
     pub(crate) fn fail(&mut self) {
         self.upload.fail(BodyError::Disconnected);
     }
@@ -193,7 +193,7 @@ impl Http1 {
         self.answered
     }
 
-    /// Drops everything of the application, and is as new.
+    /// Drops everything of the application, for the next lease.
     pub(crate) fn reset(&mut self) {
         self.upload = Upload::Done;
         self.step = Step::Head;
@@ -293,7 +293,7 @@ impl Http1 {
         self.attend(link, context)
     }
 
-    /// Exchanges may have a time as a whole, from when they could not be answered at once.
+    /// Begins the time that an exchange may take as a whole, where there is such a limit.
     fn limit_exchange<D: Driver>(&self, now: Duration, link: &mut Link<'_, D>) {
         if let Some(timeout) = link.worker.limits.exchange_timeout {
             link.io.deadlines.begin(Wait::Exchange, now.saturating_add(timeout));
@@ -406,9 +406,9 @@ impl Http1 {
     }
 
     /// The peer ended its sending side: it may have left, or only have nothing more to say. TCP shows
-    /// the difference only to those who send. RFC 9110 §15.2: a client must be able to parse interim
-    /// responses even if it does not expect one, so one of them is what is sent; where nobody is left
-    /// to read it, it comes back as a reset.
+    /// the difference only to a side that sends. So the server sends an interim response, which a
+    /// client must be able to parse even if it does not expect one (RFC 9110 §15.2). From a peer that
+    /// has left, a reset comes back.
     fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
         self.set_probe(link);

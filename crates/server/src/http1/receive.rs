@@ -59,7 +59,7 @@ impl Http1 {
                     here.extend_from_slice(&link.io.reader.unread()[data]);
                     link.io.reader.consume(used);
                 }
-                // Trailers are rare enough to take the longer way, where they have a place.
+                // Trailers are rare. A pipe has a place for them.
                 Received::End if link.protocol.trailers().next().is_none() => {
                     return Ok(Body::buffer(here).limited(limit));
                 }
@@ -101,7 +101,7 @@ impl Http1 {
                     link.pause_content();
                     return Fed::Wait(false);
                 }
-                // Nothing is to come before the handler asks for it, but a reset may.
+                // The peer sends nothing before the handler asks for it, but a reset may come.
                 Room::Unasked => {
                     link.pause_content();
                     return Fed::Wait(link.io.reader.unread().len() < READ_AHEAD_BYTES_MAX);
@@ -219,7 +219,7 @@ impl Http1 {
             reader.consume(used);
             match event {
                 Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),
-                // The answer is out, so that nothing is in progress.
+                // The response is written, so that nothing is in progress.
                 Event::NeedInput if link.worker.order() >= Order::Drain => {
                     return Turn::linger(Ended::Drained);
                 }

@@ -21,14 +21,14 @@ const FRAMES_PER_TURN: usize = 32;
 /// A response's body on its way.
 pub(super) struct Streaming {
     mode: BodyMode,
-    /// Bytes still to come, where a length was promised. What is beyond it would be dropped, and a
-    /// stream that has no end would hold the worker: nothing waits for a peer where nothing is sent.
+    /// Bytes still to come, where a length was promised. Bytes beyond that length are not sent, so that
+    /// an endless stream of them would never have to wait for the peer, and would hold the worker.
     left: Option<u64>,
     trailers: HeaderMap,
 }
 
 impl Streaming {
-    /// Is its end that of the connection?
+    /// Does the body end with the connection?
     pub(super) fn is_until_close(&self) -> bool {
         self.mode == BodyMode::UntilClose
     }
