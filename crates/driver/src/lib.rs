@@ -3,9 +3,9 @@
 //! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
 //! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
 //!
-//! The seam is completion-shaped: buffers go down by value and come back with the result, so that a
+//! The contract is completion-shaped: buffers go down by value and come back with the result, so that a
 //! kernel which works on memory after the call returned (io_uring) needs no copy and no lifetime.
-//! A readiness kernel imitates this easily; the reverse does not work.
+//! Readiness imitates completion easily; the reverse does not work.
 //!
 //! Four rules hold for every driver, and the common suite tests them:
 //!
