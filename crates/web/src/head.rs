@@ -18,12 +18,12 @@ const BLOCKS_MAX: usize = 64;
 /// A block whose bytes grew beyond this is freed instead of kept.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
-/// Copies of heads that follow each other lie in one piece of memory of so many bytes, which is freed
-/// when the last of them is dropped. Larger, one that is kept for long would keep more of the others.
+/// The size of a piece of memory in which copies of several heads lie. A piece is freed when the last of
+/// its copies is dropped: in larger pieces, a copy that is kept for long would keep more of the others.
 const COPIES_BYTES: usize = 4 * 1024;
 
 thread_local! {
-    /// Clean ones: [`Head::drop`] clears each before it comes here.
+    /// Cleared blocks: [`Head::drop`] clears each before it comes here.
     static BLOCKS: RefCell<Vec<Rc<Block>>> = const { RefCell::new(Vec::new()) };
     static COPIES: RefCell<BytesMut> = RefCell::default();
 }
@@ -41,8 +41,8 @@ struct Block {
 }
 
 impl Block {
-    /// Forgets the request, keeps the memory. The only place that makes a used block a clean one, and
-    /// it names every field: one that is added does not compile before it is forgotten here as well.
+    /// Forgets the request, keeps the memory. No other place makes a used block a clean one. The pattern
+    /// names every field, so that a new field does not compile before it is cleared here as well.
     fn clear(&mut self) {
         let Self { bytes, index, parameters, route } = self;
         bytes.clear();
@@ -85,13 +85,13 @@ impl Head {
         self.0.as_deref().expect("a head has its block until it drops")
     }
 
-    /// The block to be changed. One that is shared is copied first, which only a middleware that
+    /// The block to be changed. A shared block is copied first, which only a middleware that
     /// rewrites requests can bring about.
     fn block_mut(&mut self) -> &mut Block {
         Rc::make_mut(self.0.as_mut().expect("a head has its block until it drops"))
     }
 
-    /// The same head once more, without a copy: for those who want to look at it after the request
+    /// The same head once more, without a copy: for code that looks at the head after the request
     /// is gone.
     #[must_use]
     pub fn share(&self) -> Self {

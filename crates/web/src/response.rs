@@ -20,7 +20,7 @@ pub struct Response {
     rare: Option<Box<Rare>>,
 }
 
-/// What few responses have.
+/// Parts that few responses have.
 #[derive(Default)]
 struct Rare {
     extensions: http::Extensions,
