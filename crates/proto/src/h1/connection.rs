@@ -153,10 +153,10 @@ impl Connection {
 
     /// How many bytes of `unread` are used up, and what they mean.
     ///
-    /// `unread` is all that arrived and was not used up, as one slice. With
-    /// [`Event::NeedInput`], call again when there is more; while a head is incomplete, with the same
-    /// `head`, which holds what was found out; it is written only between requests. The same bytes give the same events however they are
-    /// cut, but that adjacent data may be cut as they are.
+    /// `unread` is all that arrived and was not used up, as one slice. After [`Event::NeedInput`], call
+    /// again when there is more. While a head is incomplete, every call is given the same `head`, which
+    /// holds what was found so far; `head` is written only between requests. The same bytes give the
+    /// same events however they are cut; only adjacent data may be cut as the bytes are.
     #[inline]
     pub fn receive(
         &mut self,
@@ -438,8 +438,8 @@ impl Connection {
     /// response is sent. If it turns out later that more is left than is thrown away, the connection
     /// closes without a word, and a request that the client has sent by then is lost.
     ///
-    /// Where [`keep_body`](Self::keep_body) was called before and the response is complete, what follows
-    /// may change with this.
+    /// After [`keep_body`](Self::keep_body) and a complete response, this call may change
+    /// [`next`](Self::next).
     pub fn discard_body(&mut self) {
         self.rest = Rest::Unwanted;
         self.join();
