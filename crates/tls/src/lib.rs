@@ -26,6 +26,7 @@ mod certificate;
 mod choice;
 mod config;
 mod error;
+mod facts;
 mod fuzz;
 mod hosts;
 mod limits;
@@ -37,10 +38,11 @@ mod validity;
 
 pub use config::{SelfSigned, Tls};
 pub use error::{Origin, TlsError, Warning};
+pub use facts::{Facts, Version};
 #[doc(hidden)]
 pub use fuzz::fuzz_one;
 pub use hosts::Hosts;
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
 pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
 pub use rustls;
-pub use session::{Facts, Received, Session, Version};
+pub use session::{Received, Session};

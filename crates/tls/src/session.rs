@@ -1,5 +1,6 @@
 //! One connection's TLS.
 
+use crate::facts::{Facts, Version};
 use crate::hosts::Hosts;
 use crate::limits::{
     HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
@@ -80,30 +81,6 @@ pub enum Received {
     Open,
     /// The peer said that it has sent everything. Sending is still possible.
     Closed,
-}
-
-/// The version of the protocol that both sides agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// TLS 1.2, RFC 5246.
-    Tls12,
-    /// TLS 1.3, RFC 8446.
-    Tls13,
-}
-
-/// What both sides agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts<'a> {
-    /// The version of the protocol.
-    pub version: Version,
-    /// The cipher suite by its registered name, such as `TLS13_AES_128_GCM_SHA256`.
-    pub cipher_suite: &'static str,
-    /// The name that the client asked for, if it did, in lower case.
-    pub server_name: Option<&'a str>,
-    /// The application protocol, if one was negotiated.
-    pub alpn: Option<&'a [u8]>,
-    /// The client came back with a ticket and was spared the certificate.
-    pub resumed: bool,
 }
 
 impl Session {
