@@ -29,7 +29,8 @@ impl Example {
         Self { process, errors, address }
     }
 
-    fn ask(&self, method: &str, target: &str, fields: &str, body: &str) -> String {
+    /// Sends a request.
+    fn begin(&self, method: &str, target: &str, fields: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the example listens");
         let length = body.len();
         write!(
@@ -38,9 +39,11 @@ impl Example {
              Content-Length: {length}\r\n{fields}\r\n{body}"
         )
         .expect("the example reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("the example answers and closes");
-        answer
+        stream
+    }
+
+    fn ask(&self, method: &str, target: &str, fields: &str, body: &str) -> String {
+        rest_of(self.begin(method, target, fields, body))
     }
 
     fn get(&self, target: &str) -> String {
@@ -66,6 +69,12 @@ impl Drop for Example {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn rest_of(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the example answers and closes");
+    answer
 }
 
 fn holds(answer: &str, status: &str, text: &str) {
@@ -110,8 +119,14 @@ fn streams() {
     let example = Example::start(env!("CARGO_BIN_EXE_streams"));
     holds(&example.ask("POST", "/count", "", &"x".repeat(300_000)), "200", "300000 bytes in");
     holds(&example.get("/lines/1000"), "200", "line 1000");
-    holds(&example.get("/ticks"), "200", "data: 0 left");
+    holds(&example.get("/ticks/3"), "200", "data: 0 left");
+    // One that would go on for years says goodbye when the server is told to end.
+    let mut endless = example.begin("GET", "/ticks/4000000000", "", "");
+    endless.read_exact(&mut [0; 15]).expect("the answer has begun");
+    let heard = std::thread::spawn(move || rest_of(endless));
     example.end();
+    let heard = heard.join().expect("it is read to its end");
+    assert!(heard.contains("data: come back later"), "{heard}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ macro_rules! contract {
             receiving::a_flood_with_pauses_arrives_whole,
             receiving::a_flood_that_ends_is_received_to_its_last_byte,
             receiving::a_broken_connection_does_not_look_like_an_orderly_end,
+            receiving::a_reset_is_known_without_receiving,
             receiving::a_chunk_outlives_its_stream,
             receiving::both_directions_move_at_the_same_time,
             sending::a_sent_vector_is_left_empty,

@@ -16,7 +16,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
 use peregrine::tower::{Mount, tower};
 use peregrine::web::App;
-use peregrine::{DriverChoice, Limits};
+use peregrine::{DriverChoice, Limits, Shutdown};
 use peregrine_tests::server::app::pattern;
 use peregrine_tests::server::bench::{Bench, Served};
 use peregrine_tests::server::peer::Peer;
@@ -73,6 +73,7 @@ on_every_driver! {
     bodies_stream_both_ways,
     a_handler_that_does_not_read_holds_its_client_back,
     a_body_may_be_read_by_a_task,
+    a_task_may_read_on_after_the_response,
     a_body_that_breaks_off_is_an_error_for_its_reader,
     trailers_pass_both_ways,
     a_promised_length_is_kept,
@@ -91,6 +92,7 @@ on_every_driver! {
     a_web_socket_ends_with_its_peer,
     web_sockets_that_push_end_with_peers_that_never_read,
     web_sockets_that_push_do_not_hold_up_a_shutdown,
+    web_sockets_and_events_may_await_the_order,
 }
 
 /// What a case and its handlers share.
@@ -193,6 +195,9 @@ fn router(shared: &Shared) -> Router {
         .route("/panic-in-body", get(panic_in_body))
         .route("/socket", any(socket))
         .route("/push", any(push))
+        .route("/obedient", any(obedient))
+        .route("/obedient-events", get(obedient_events))
+        .route("/read-on", post(read_on))
         .route("/tasks", get(async || tokio_tasks().to_string()))
         .with_state(shared.clone())
 }
@@ -274,6 +279,52 @@ async fn socket(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Resp
             }
         }
     })
+}
+
+/// Says goodbye when the server is told to shut down.
+async fn obedient(upgrade: WebSocketUpgrade) -> Response {
+    let shutdown = Shutdown::current();
+    upgrade.on_upgrade(async move |mut socket: WebSocket| {
+        loop {
+            let received = ::tokio::select! {
+                received = socket.recv() => received,
+                () = shutdown.ordered() => break,
+            };
+            let Some(Ok(message)) = received else { return };
+            if socket.send(message).await.is_err() {
+                return;
+            }
+        }
+        let _ = socket.send(Message::Text("goodbye".into())).await;
+    })
+}
+
+/// Events that end when the server is told to shut down.
+async fn obedient_events() -> impl IntoResponse {
+    let shutdown = Shutdown::current();
+    let mut ordered = Some(Box::pin(async move { shutdown.ordered().await }));
+    Sse::new(Produced(move |context: &mut Context<'_>| {
+        let Some(waiting) = &mut ordered else { return Poll::Ready(None) };
+        if waiting.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        ordered = None;
+        Poll::Ready(Some(Ok::<_, Infallible>(Event::default().data("goodbye"))))
+    }))
+}
+
+/// Answers at once, and leaves the body to a task.
+async fn read_on(State(shared): State<Shared>, body: Body) -> &'static str {
+    ::tokio::spawn(async move {
+        let watch = shared.watch();
+        let mut body = body;
+        while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+        {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            watch.0.bytes.fetch_add(bytes, Ordering::SeqCst);
+        }
+    });
+    "answered"
 }
 
 /// Sends for as long as it can.
@@ -649,6 +700,42 @@ async fn a_web_socket_talks_both_ways<B: Bench>(bench: &B) {
     assert_eq!(shared.dropped(), 1);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("upgraded", 1)]);
+}
+
+async fn a_task_may_read_on_after_the_response<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let body = pattern(bench.large(700_000));
+    let length = body.len();
+    for round in 1..=2 {
+        peer.send(format!("POST /read-on HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+        peer.send(&body[..10]);
+        let reply = peer.reply().await;
+        assert_eq!((reply.text(), reply.field("connection")), ("answered", None));
+        peer.send(&body[10..]);
+        bench.until("all of it was read", || shared.bytes() == round * length).await;
+        bench.until("the task has ended", || shared.dropped() == round).await;
+        peer.expect_alive().await;
+    }
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+async fn web_sockets_and_events_may_await_the_order<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut socket = Peer::new(server.connect());
+    socket.send(HANDSHAKE.replace("/socket", "/obedient"));
+    assert_eq!(socket.reply().await.status, 101);
+    socket.send(frame(1, b"hello"));
+    socket.expect(b"\x81\x05hello").await;
+    let mut events = Peer::new(server.connect());
+    events.get("/obedient-events");
+    events.expect("\r\n\r\n").await;
+    server.shut_down();
+    assert!(socket.rest().await.starts_with(b"\x81\x07goodbye"));
+    assert!(String::from_utf8_lossy(&events.rest().await).contains("data: goodbye"));
+    assert!(server.ended().await.cut.is_empty());
 }
 
 async fn a_web_socket_request_that_is_refused_leaves_the_connection_alive<B: Bench>(bench: &B) {

@@ -3,9 +3,9 @@
 //! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
 //! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
 //!
-//! The seam is completion-shaped: buffers go down by value and come back with the result, so that a
+//! The contract is completion-shaped: buffers go down by value and come back with the result, so that a
 //! kernel which works on memory after the call returned (io_uring) needs no copy and no lifetime.
-//! A readiness kernel imitates this easily; the reverse does not work.
+//! Readiness imitates completion easily; the reverse does not work.
 //!
 //! Four rules hold for every driver, and the common suite tests them:
 //!
@@ -185,6 +185,13 @@ pub trait Stream: 'static {
 
     /// Ends our sending side (`FIN`) behind everything sent before. Receiving goes on.
     fn finish(&self);
+
+    /// Did the peer break the connection off, as far as the kernel can tell without receiving? For
+    /// whoever does not receive for a long time. It may cost a call of the kernel, and once it is true,
+    /// the connection is good for nothing but being dropped. The default knows nothing.
+    fn is_broken(&self) -> bool {
+        false
+    }
 
     /// When the stream is dropped, the connection is reset instead of closed: what the peer has not
     /// taken by then is thrown away, and the kernel keeps nothing of it.

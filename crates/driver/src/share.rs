@@ -1,4 +1,4 @@
-//! Listening sockets that several workers of one process have, and whose turn it is to accept.
+//! Listening sockets that workers of one process share, and which worker accepts next.
 
 use std::cell::Cell;
 use std::io;
@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use crate::Socket;
 
-/// How long the others get, for each of them that has fewer connections: an idle worker needs less.
+/// How long a worker lets others go first, for each of them that has fewer connections. An idle worker
+/// needs less than that.
 const MOMENT: Duration = Duration::from_millis(1);
 /// The longest wait, in such moments.
 const MOMENTS_MAX: u32 = 4;
 
 /// One worker's share in a listening socket.
 ///
-/// The kernel wakes all who wait for a connection, or again and again the same one, so that one
-/// worker may get all of them. A worker that asks here lets those go first that have fewer open
-/// connections from this socket. It does so for a moment only: a worker that is blocked, or has enough,
-/// keeps no connection from the others. And it does so less and less while connections still wait when
-/// the moment is over: then more of them come than the others take.
+/// The kernel wakes all workers that wait for a connection, or the same one again and again, so that
+/// one worker may get all connections. A worker that asks here lets workers with fewer open connections
+/// from this socket go first, for a moment only: a worker that is blocked, or has enough, keeps no
+/// connection from the others. Where connections still wait after such a moment, more of them come than
+/// the others take, and the worker may get further ahead before it lets others go first again.
 ///
 /// A socket is known by its identity in the kernel, however it was duplicated.
 #[derive(Debug)]
@@ -110,7 +111,7 @@ impl Drop for Open {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in there is whole whoever panicked.
+    // The map is whole, even if a thread panicked while it held the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -123,8 +124,8 @@ fn identity(socket: &Socket) -> io::Result<Option<Identity>> {
         Socket::Tcp(listener) => listener.as_fd(),
         Socket::Unix(listener) => listener.as_fd(),
     };
-    // Who is out of descriptors is not told either: the worker is alone then, which costs fairness
-    // and nothing else.
+    // A process that is out of descriptors gets no answer either. The worker is alone then, which costs
+    // fairness and nothing else.
     let Ok(duplicate) = descriptor.try_clone_to_owned() else { return Ok(None) };
     let metadata = std::fs::File::from(duplicate).metadata()?;
     Ok(Some((metadata.dev(), metadata.ino())))

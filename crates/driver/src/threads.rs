@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use crate::Driver;
 
-/// How long idle blocking threads may take to end. What is left after it runs a function.
+/// How long idle blocking threads may take to end. A thread that is left then runs a function.
 const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
 
-/// How often somebody who waits for threads to end is asked whether to go on.
+/// The pause between two questions whether to go on waiting for threads.
 const GRAIN: Duration = Duration::from_millis(10);
 
 /// Counts the blocking threads of one worker's runtime, which tells of their start and end.
 ///
-/// Idle threads count as well. When the runtime has shut down those end at once, and what is left
-/// is the number of functions that still run.
+/// Idle threads count as well. They end at once when the runtime has shut down, and the number that is
+/// left is that of functions which still run.
 #[derive(Clone, Debug, Default)]
 pub struct Threads(Arc<Count>);
 
@@ -73,7 +73,7 @@ impl Threads {
     }
 
     fn alive(&self) -> MutexGuard<'_, usize> {
-        // A number is whole whoever panicked.
+        // A number is whole, even if a thread panicked while it held the lock.
         self.0.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,9 +100,9 @@ impl Functions {
         self.patience.replace(Some(Box::new(is_patient)));
     }
 
-    /// Lets functions begin that were spawned and have not: tokio drops those when it shuts down.
-    /// They begin in their order, so that all others have when a last one has, which `spawn_last`
-    /// spawns. The driver still runs.
+    /// Lets spawned functions begin that have not begun yet: tokio drops those when it shuts down.
+    /// Functions begin in their order. So all of them have begun when a last one has, which
+    /// `spawn_last` spawns. The driver still runs.
     pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
         // A function that was just spawned may have no thread yet.
         if self.threads.is_empty() && self.patience.borrow().is_none() {
@@ -124,16 +124,16 @@ impl Functions {
     }
 
     fn is_patient(&self) -> bool {
-        // Whoever is asked may call `outlast` again.
+        // `is_patient` may call `outlast` again.
         let Some(mut is_patient) = self.patience.take() else { return false };
         let waits = is_patient(self.threads.count());
         self.patience.borrow_mut().get_or_insert(is_patient);
         waits
     }
 
-    /// Calls `end`, which shuts the runtime down and waits at most that long for its threads, then
-    /// waits for what still runs as long as the patience lasts. Who was told to wait for nothing
-    /// does not.
+    /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given time.
+    /// Then waits for functions that still run, as long as `is_patient` says. Without one it waits for
+    /// none.
     pub fn end(&self, end: impl FnOnce(Duration)) {
         match self.patience.take() {
             None => end(Duration::ZERO),

@@ -170,11 +170,11 @@ fn write_hex(number: u64, into: &mut [u8]) {
 impl FromRequestParts for RequestIdValue {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         of(parts).ok_or_else(|| {
-            Problem::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "missing-request-id",
-                "the handler needs the request's id; add `.with(RequestId::new())` around it",
-            )
+            tracing::error!(target: "peregrine",
+                "the handler needs the request's id; add `.with(RequestId::new())` around it");
+            let detail =
+                "the server lacks something that it needs for this request; its log says what";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-request-id", detail)
         })
     }
 

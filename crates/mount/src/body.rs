@@ -251,6 +251,11 @@ impl Pump {
 }
 
 impl Pump {
+    /// May somebody still read what is moved?
+    pub(crate) fn is_read(&self) -> bool {
+        self.body.is_some() && !lock(&self.bridge).is_reader_gone
+    }
+
     /// Moves the whole body, for as long as somebody reads it.
     pub(crate) async fn run(mut self) {
         poll_fn(|context| {

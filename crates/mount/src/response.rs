@@ -7,8 +7,10 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::{Body, Response};
 use std::any::Any;
+use std::cell::RefCell;
 use std::error::Error;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Any error of a service or a body.
@@ -33,7 +35,12 @@ where
         forget_nothing(&mut parts.headers);
     }
     let mut response = Response::new(parts.status);
-    response.body = into_body(body, &parts.headers, pump, context);
+    let pump = pump.filter(Pump::is_read).map(Shared::new);
+    response.body = into_body(body, &parts.headers, pump.clone(), context);
+    // The service may answer first and leave the reading to somebody else.
+    if let Some(pump) = pump {
+        response = response.with_rest(Box::pin(pump.run()));
+    }
     for (name, value) in parts.headers {
         // Of several values of one name only the first comes with it.
         let last = || response.fields.iter().last().map(|(name, _)| name.clone());
@@ -70,7 +77,12 @@ fn forget_nothing(fields: &mut HeaderMap) {
     }
 }
 
-fn into_body<B>(body: B, fields: &HeaderMap, pump: Option<Pump>, context: &mut Context<'_>) -> Body
+fn into_body<B>(
+    body: B,
+    fields: &HeaderMap,
+    pump: Option<Shared>,
+    context: &mut Context<'_>,
+) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
@@ -166,7 +178,26 @@ struct Outgoing<B> {
     body: Pin<Box<B>>,
     /// Bytes still to come of a promised length.
     left: Option<u64>,
-    pump: Option<Pump>,
+    pump: Option<Shared>,
+}
+
+/// A pump that moves the request's body while the response's is polled, and goes on when that is
+/// complete.
+#[derive(Clone)]
+struct Shared(Rc<RefCell<Option<Pump>>>);
+
+impl Shared {
+    fn new(pump: Pump) -> Self {
+        Self(Rc::new(RefCell::new(Some(pump))))
+    }
+
+    /// Moves the rest. It is polled when nobody polls the response's body any more.
+    async fn run(self) {
+        let pump = self.0.take();
+        if let Some(pump) = pump {
+            pump.run().await;
+        }
+    }
 }
 
 impl<B> HttpBody for Outgoing<B>
@@ -183,9 +214,13 @@ where
             return Poll::Ready(first);
         }
         let body = &mut this.body;
-        let polled = poll_with_pump(&mut this.pump, context, |context| {
+        let poll = |context: &mut Context<'_>| {
             body.as_mut().poll_frame(context).map(|frame| frame.map(converted))
-        });
+        };
+        let polled = match &this.pump {
+            Some(pump) => poll_with_pump(&mut pump.0.borrow_mut(), context, poll),
+            None => poll_with_pump(&mut None, context, poll),
+        };
         if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.left) {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             *left = left.saturating_sub(bytes as u64);

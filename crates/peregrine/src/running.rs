@@ -32,14 +32,14 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// What one worker's thread is given.
 pub(crate) struct Worker {
     pub(crate) number: usize,
-    pub(crate) doors: Vec<Listen<Socket>>,
+    pub(crate) listeners: Vec<Listen<Socket>>,
     pub(crate) limits: Limits,
     pub(crate) options: Options,
     pub(crate) choice: Choice,
 }
 
 /// How the server is to behave as a whole.
-pub(crate) struct Manner {
+pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) quiet: bool,
 }
@@ -77,7 +77,7 @@ impl Running {
         make: &M,
         places: Vec<(Place, bool)>,
         files: SocketFiles,
-        manner: &Manner,
+        settings: &Settings,
         orders: Orders,
     ) -> Result<Self, Error>
     where
@@ -95,8 +95,8 @@ impl Running {
             stopped: Stopped { workers: vec![None; count], ..Stopped::default() },
             failed: None,
             places,
-            shutdown_timeout: manner.limits.shutdown_timeout,
-            quiet: manner.quiet,
+            shutdown_timeout: settings.limits.shutdown_timeout,
+            quiet: settings.quiet,
             _files: files,
         };
         let mut pulses = Vec::with_capacity(count);
@@ -108,7 +108,7 @@ impl Running {
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
         }
         running.await_start(count)?;
-        if let Some(budget) = manner.limits.poll_budget {
+        if let Some(budget) = settings.limits.poll_budget {
             watch::start(pulses, budget).map_err(Error::Worker)?;
         }
         Ok(running)
@@ -376,7 +376,7 @@ impl Worker {
         pulse: Arc<Pulse>,
         started: impl FnOnce(),
     ) -> Result<Report, Error> {
-        let Self { doors, limits, options, .. } = self;
+        let Self { listeners, limits, options, .. } = self;
         let observed = Rc::new(Observed::new(pulse));
         let counts = Rc::clone(&observed);
         let report = D::run(&options, |driver| async move {
@@ -384,7 +384,7 @@ impl Worker {
             let application = make().map_err(Error::Build)?;
             started();
             let running =
-                peregrine_server::run(driver, doors, application, limits, observed, orders);
+                peregrine_server::run(driver, listeners, application, limits, observed, orders);
             running.await.map_err(Error::Worker)
         });
         // The driver has waited for blocking functions since.
@@ -511,8 +511,8 @@ mod tests {
         let other = thread::spawn(move || {
             let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };
             handle.tell(News::Ended(Ended { number: 0, result: Err(panicked) }));
-            let begun = Instant::now();
-            while handle.present() == Order::Serve && begun.elapsed() < GRACE {
+            let started = Instant::now();
+            while handle.present() == Order::Serve && started.elapsed() < GRACE {
                 thread::yield_now();
             }
             let order = handle.present();

@@ -4,7 +4,7 @@ use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
-use crate::running::{Manner, Running, Stopped, Worker};
+use crate::running::{Running, Settings, Stopped, Worker};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
@@ -31,7 +31,7 @@ use std::path::Path;
 #[derive(Debug)]
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
-    doors: Vec<(Entrance, Option<Tls>)>,
+    listeners: Vec<(Source, Option<Tls>)>,
     limits: Limits,
     workers: Option<NonZeroUsize>,
     choice: DriverChoice,
@@ -41,7 +41,7 @@ pub struct Server {
 }
 
 #[derive(Debug)]
-enum Entrance {
+enum Source {
     Address(String),
     Listener(TcpListener),
 }
@@ -84,7 +84,7 @@ impl Server {
     #[expect(clippy::new_without_default, reason = "a server that listens nowhere is no default")]
     pub fn new() -> Self {
         Self {
-            doors: Vec::new(),
+            listeners: Vec::new(),
             limits: Limits::default(),
             workers: None,
             choice: DriverChoice::default(),
@@ -96,13 +96,13 @@ impl Server {
 
     /// Speaks HTTP at `address` too.
     pub fn listen(mut self, address: impl Into<String>) -> Self {
-        self.doors.push((Entrance::Address(address.into()), None));
+        self.listeners.push((Source::Address(address.into()), None));
         self
     }
 
     /// Speaks HTTPS at `address` too.
     pub fn tls(mut self, address: impl Into<String>, tls: Tls) -> Self {
-        self.doors.push((Entrance::Address(address.into()), Some(tls)));
+        self.listeners.push((Source::Address(address.into()), Some(tls)));
         self
     }
 
@@ -115,13 +115,13 @@ impl Server {
     /// Speaks HTTP on a listener that somebody else bound, such as a service manager. All workers
     /// share it.
     pub fn listener(mut self, listener: TcpListener) -> Self {
-        self.doors.push((Entrance::Listener(listener), None));
+        self.listeners.push((Source::Listener(listener), None));
         self
     }
 
     /// Speaks HTTPS on a listener that somebody else bound.
     pub fn tls_listener(mut self, listener: TcpListener, tls: Tls) -> Self {
-        self.doors.push((Entrance::Listener(listener), Some(tls)));
+        self.listeners.push((Source::Listener(listener), Some(tls)));
         self
     }
 
@@ -214,11 +214,11 @@ impl Server {
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        if self.doors.is_empty() {
+        if self.listeners.is_empty() {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
-        let mut all = self.doors.iter().filter_map(|(_, tls)| tls.as_ref());
+        let mut all = self.listeners.iter().filter_map(|(_, tls)| tls.as_ref());
         if all.any(|tls| tls.protocols().any(|protocol| protocol == b"h2")) {
             let cause = "TLS offers `h2`, which this server does not speak: peers that agree on it would \
                          get errors only; leave it out of `Tls::with_alpn`";
@@ -228,11 +228,11 @@ impl Server {
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
-        for (entrance, tls) in self.doors {
-            let is_shared = matches!(entrance, Entrance::Listener(_));
-            let bound = match entrance {
-                Entrance::Address(address) => listen::bind(&address, workers)?,
-                Entrance::Listener(listener) => listen::adopt(listener, workers)?,
+        for (source, tls) in self.listeners {
+            let is_shared = matches!(source, Source::Listener(_));
+            let bound = match source {
+                Source::Address(address) => listen::bind(&address, workers)?,
+                Source::Listener(listener) => listen::adopt(listener, workers)?,
             };
             let Bound { place, sockets, file } = bound;
             for (plan, socket) in plans.iter_mut().zip(sockets) {
@@ -241,9 +241,9 @@ impl Server {
             places.push((place, tls.is_some()));
             files.extend(file);
         }
-        let starts = plans.into_iter().enumerate().map(|(number, doors)| Worker {
+        let starts = plans.into_iter().enumerate().map(|(number, listeners)| Worker {
             number,
-            doors,
+            listeners,
             limits: self.limits.clone(),
             options: Options {
                 cpu: if self.pin { Some(number) } else { self.options.cpu },
@@ -251,8 +251,8 @@ impl Server {
             },
             choice: chosen.choice,
         });
-        let manner = Manner { limits: self.limits.clone(), quiet: self.quiet };
-        let running = Running::start(starts.collect(), make, places, files, &manner, orders)?;
+        let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
+        let running = Running::start(starts.collect(), make, places, files, &settings, orders)?;
         let line = if running.is_whole() {
             first_line(&running, &chosen, workers)
         } else {

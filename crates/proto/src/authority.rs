@@ -1,4 +1,4 @@
-//! Who is asked: hosts and ports.
+//! The authority of a request: host and port.
 
 use crate::field::{self, HOST};
 use crate::{HeadIndex, Known, Reject, TargetForm};
@@ -28,9 +28,9 @@ pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject
 
 /// Whether `text` is a host that is not empty, with an optional port of at most 65,535.
 ///
-/// A registered name may be percent-encoded by RFC 3986 §3.2.2, and that of a server never is: names
-/// of hosts have letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri` refuse it, and
-/// what two readers understand in two ways is refused here.
+/// RFC 3986 §3.2.2 allows percent-encoding in a registered name. No name of a server has it: names of
+/// hosts have letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri` refuse such a name,
+/// and a name that two readers understand in two ways is refused here.
 // RFC 9110 §7.2: Host = uri-host [ ":" port ].
 #[inline]
 pub(crate) fn is_host_and_port(text: &[u8]) -> bool {

@@ -23,8 +23,8 @@ pub struct RequestLine<'a> {
 }
 
 /// Writes a head, and notes where things are in it, by the rules and limits of the parser: the bytes
-/// are a head of HTTP/1, of which the parser would make the same index. Only a Host field is not asked
-/// for, and what frames the content is not looked at.
+/// are a head of HTTP/1, of which the parser would make the same index. The builder asks for no Host
+/// field, and does not look at the fields that frame the content.
 ///
 /// ```
 /// use peregrine_proto::{HeadBuilder, HeadIndex, Limits, RequestLine, Scheme, Version};
@@ -96,7 +96,8 @@ impl<'head> HeadBuilder<'head> {
         }
         this.check_length(0)?;
         method_and_target(this.bytes, this.index)?;
-        // What was found is what was given, or else a part of the one passes for the other.
+        // The parser must find the parts that were given: otherwise a piece of one part passes for
+        // another part.
         if this.index.method_span.len() != method.len() {
             return Err(Reject::MethodInvalid);
         }
@@ -154,7 +155,7 @@ impl<'head> HeadBuilder<'head> {
         authority::from_host(self.bytes, self.index)
     }
 
-    /// Whether the head may grow by so many bytes, and end after that.
+    /// Whether the head may grow by this many bytes and its end.
     #[inline]
     fn check_length(&self, more: usize) -> Result<(), Reject> {
         let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);

@@ -14,8 +14,8 @@ impl Date {
     /// The last second that has four digits in its year: the end of 9999.
     pub const UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 
-    /// The date of so many seconds after 1970-01-01 00:00:00 UTC. A later one than
-    /// [`Date::UNIX_SECONDS_MAX`] counts as that.
+    /// The date this many seconds after 1970-01-01 00:00:00 UTC. More seconds than
+    /// [`Date::UNIX_SECONDS_MAX`] count as so many.
     #[must_use]
     pub fn from_unix_seconds(seconds: u64) -> Self {
         let seconds = seconds.min(Self::UNIX_SECONDS_MAX);

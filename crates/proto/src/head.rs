@@ -158,9 +158,9 @@ pub struct FieldIndex {
 /// What a request's head says. All spans count from the head's first byte, so they stay right when
 /// the head is copied.
 ///
-/// How a protocol frames the request, where its content ends and what follows it, is not among it:
-/// over HTTP/1.1 that is in [`h1::Framing`](crate::h1::Framing). A head that comes from elsewhere is
-/// made by a [`HeadBuilder`](crate::HeadBuilder).
+/// The framing of the request (where its content ends, and whether another request may follow) is not
+/// part of the index: over HTTP/1.1 that is in [`h1::Framing`](crate::h1::Framing). A
+/// [`HeadBuilder`](crate::HeadBuilder) makes heads that were not received over HTTP/1.1.
 ///
 /// Reuse one for many requests: [`HeadIndex::clear`] keeps the memory of `fields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -200,8 +200,8 @@ impl HeadIndex {
         Self { fields: Vec::with_capacity(16), ..Self::default() }
     }
 
-    /// Forgets the head, keeps the memory. It names every field: one that is added does not compile
-    /// before it is forgotten here as well.
+    /// Forgets the head, keeps the memory. The pattern names every field, so that a new field does not
+    /// compile before it is cleared here as well.
     #[inline]
     pub fn clear(&mut self) {
         let Self {

@@ -1,11 +1,11 @@
 //! HTTP as state machines: bytes in, events and bytes out.
 //!
 //! This crate knows HTTP and nothing else. It does no I/O and has no clock, no `async`, no locks and
-//! no dependencies: whoever owns the socket gives it the bytes that arrived, and sends the bytes that
-//! it wrote. What it cannot do it cannot get wrong: waiting, buffering, and deadlines are elsewhere.
+//! no dependencies: the owner of the socket gives the bytes that arrived to a connection, and sends the
+//! bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
 //!
-//! It is strict (RFC 9110, RFC 9112). What two readers could understand in two ways is refused; each
-//! refusal is a variant of [`Reject`] that names its rule.
+//! The parser is strict (RFC 9110, RFC 9112). What two readers could understand in two ways is refused;
+//! each refusal is a variant of [`Reject`] that names its rule.
 //!
 //! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection;
 //! then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). What may stand in a

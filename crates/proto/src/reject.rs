@@ -30,7 +30,7 @@ pub enum Reject {
     TargetAuthority,
     /// The target's scheme is neither http nor https. Status 400, RFC 9110 §4.2.
     TargetScheme,
-    /// The resource is an https one, and the connection has no TLS. Status 421, RFC 9110 §7.4.
+    /// The resource is an https one, and the connection has no TLS, or a certificate for other hosts. Status 421, RFC 9110 §7.4.
     Misdirected,
     /// The target's authority has no host, user information, or a malformed host or port. Status 400, RFC 9110 §4.2.1.
     TargetHostInvalid,
@@ -243,7 +243,7 @@ impl Reject {
             Self::Misdirected => (
                 421,
                 "RFC 9110 §7.4",
-                "The resource is an https one, and the connection has no TLS",
+                "The connection is not secured for this resource: it has no TLS, or a certificate for other hosts",
             ),
             Self::TargetHostInvalid => (
                 400,

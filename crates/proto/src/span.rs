@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A range of bytes in a head: offsets from the head's first byte, so it holds whoever owns the
-/// bytes. A head has at most 65,535 bytes, so both fit in 16 bits. `start <= end` always holds.
+/// A range of bytes in a head: offsets from the head's first byte, so that a span stays right for every
+/// copy of the head. A head has at most 65,535 bytes, so both fit in 16 bits. `start <= end` always holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Offset of the first byte.

@@ -18,10 +18,10 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// When nobody new can come any more: how long to wait for those who are on their way.
+/// When the socket takes no new connections any more: how long to wait for those that are on their way.
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until the worker drains, and then those who wait already.
+/// Accepts until the worker drains, and then the connections that wait already.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     sessions: Rc<Sessions<D>>,

@@ -1,4 +1,5 @@
-//! Saying goodbye: what was written is sent, and what still comes is thrown away for a while.
+//! Closing a connection: what was written is sent, and what the peer still sends is thrown away for a
+//! while.
 
 use crate::deadlines::Wait;
 use crate::ended::Ended;
@@ -18,7 +19,7 @@ enum Step {
     Flush { lingers: bool },
     /// The end of the TLS session is sent.
     Notify { lingers: bool },
-    /// The end of our side was sent. What comes is thrown away.
+    /// The end of our side was sent. What the peer sends is thrown away.
     Linger,
 }
 
@@ -75,7 +76,7 @@ impl Closing {
         }
     }
 
-    /// A peer that goes on sending is heard until it pauses, or for as long as that may last at all.
+    /// Goes on receiving until the peer pauses for `linger_timeout`.
     fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
         let timeout = link.worker.limits.linger_timeout;
         let until = link.worker.driver.now().saturating_add(timeout);

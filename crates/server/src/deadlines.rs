@@ -22,13 +22,15 @@ pub(crate) enum Wait {
     Probe,
     /// The next bytes of a peer that was answered for the last time.
     Silence,
-    /// The end of that.
+    /// The end of lingering, however the peer sends.
     Linger,
     /// Bytes either way on an upgraded connection.
     Traffic,
+    /// Whoever reads a request's content after the response, to take what is there.
+    Reading,
 }
 
-const WAITS: usize = Wait::Traffic as usize + 1;
+const WAITS: usize = Wait::Reading as usize + 1;
 
 /// The times at which waits end, on the driver's clock.
 #[derive(Debug)]
@@ -83,6 +85,7 @@ impl Deadlines {
             Wait::Silence,
             Wait::Linger,
             Wait::Traffic,
+            Wait::Reading,
         ];
         let passed = ALL.into_iter().find(|wait| self.0[*wait as usize] <= now)?;
         self.clear(passed);

@@ -1,4 +1,4 @@
-//! Handlers that were promised to run to their end, after their connection is over.
+//! Handlers that run to their end, after their connection is over.
 
 use crate::exchange::Exchange;
 use crate::worker::{Cut, Order, Worker};

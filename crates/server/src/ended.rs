@@ -8,7 +8,7 @@ use std::io;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The peer closed it between two requests.
+    /// The peer closed the connection between two requests.
     PeerClosed,
     /// The peer left while a request was being received or answered.
     PeerLeft,
@@ -26,7 +26,7 @@ pub enum Ended {
     WriteStalled,
     /// An exchange took longer than it may as a whole.
     ExchangeLate,
-    /// It reached the age at which connections close.
+    /// The connection reached the age at which connections close.
     Lifetime,
     /// The peer broke a rule of the protocol.
     Rejected(Reject),
@@ -40,11 +40,11 @@ pub enum Ended {
     HandlerPanicked,
     /// The body of a response failed before its end, so the connection had to be cut.
     ResponseFailed,
-    /// Another protocol took it over, and has finished.
+    /// Another protocol took the connection over, and has finished.
     Upgraded,
-    /// It was idle, or had answered its last request, when the server shut down.
+    /// The connection was idle, or its last request was answered, when the server shut down.
     Drained,
-    /// It was still busy when the time to shut down was over.
+    /// The connection was still busy when the time to shut down was over.
     Cut,
     /// The network failed.
     Broken(io::ErrorKind),

@@ -1,9 +1,9 @@
 //! One request and its response, as the application sees them.
 //!
-//! An exchange knows neither the connection nor the protocol. What it is given: a request, and through
-//! the [`Upload`](crate::upload::Upload) of its body data, an end or a failure. What comes out: a
-//! response, and the frames of its body. Everything that the application runs is run here, and no
-//! panic of it gets past.
+//! An exchange knows neither the connection nor the protocol. In go a request and, through the
+//! [`Upload`](crate::upload::Upload) of its body, data, an end or a failure. Out come a response and
+//! the frames of its body. All code of the application runs here, and no panic of that code gets
+//! further.
 
 use crate::pulse::Pulse;
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use peregrine_web::application::Target;
 use peregrine_web::body::BodyError;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::Head;
+use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
 use peregrine_web::{Body, Request, Response};
@@ -31,10 +32,12 @@ const SLOT_BYTES_MAX: usize = 64 * 1024;
 #[derive(Default)]
 pub(crate) struct Exchange {
     handler: Option<Held<Response>>,
-    /// Where handlers' futures live, while there is none.
+    /// Memory for handlers' futures, while no handler has it.
     slot: FutureSlot,
     /// The body of the response, while it is being sent.
     body: Option<Body>,
+    /// What runs on when the response is complete.
+    rest: Option<Rest>,
     name: Option<RequestName>,
     on_disconnect: OnDisconnect,
     /// How long the handler may take.
@@ -77,7 +80,7 @@ impl Exchange {
         self.handler = Some(target.hold(std::mem::take(&mut self.slot), request));
     }
 
-    /// What was asked, from the beginning to [`Exchange::clear`].
+    /// The request's name, from the beginning to [`Exchange::clear`].
     pub(crate) fn request_name(&self) -> Option<&RequestName> {
         self.name.as_ref()
     }
@@ -87,17 +90,17 @@ impl Exchange {
         self.head.as_ref()
     }
 
-    /// What was asked, for who wants to know after the exchange is over.
+    /// Takes the request's name out, for use after the exchange.
     pub(crate) fn take_request_name(&mut self) -> Option<RequestName> {
         self.name.take()
     }
 
-    /// Is there a handler that was promised to run to its end, whoever is there to hear it?
+    /// Is there a handler that runs to its end even if its peer leaves?
     pub(crate) fn runs_to_end(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToEnd
     }
 
-    /// The response. Not to be called again when it came.
+    /// The response. Not to be called again after it.
     pub(crate) fn poll_response(
         &mut self,
         context: &mut Context<'_>,
@@ -141,6 +144,16 @@ impl Exchange {
         guarded("a body's size hint", || body.length()).flatten()
     }
 
+    /// What runs on when the response is complete.
+    pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
+        self.rest = rest;
+    }
+
+    /// The same, when the response is complete.
+    pub(crate) fn take_rest(&mut self) -> Option<Rest> {
+        self.rest.take()
+    }
+
     /// The response's body is sent frame by frame.
     pub(crate) fn stream(&mut self, body: Body) {
         self.body = Some(body);
@@ -158,9 +171,12 @@ impl Exchange {
         })
     }
 
-    /// Nobody waits for the application any more. What names the request stays.
+    /// Drops the handler and the response's body. The request's name stays.
     pub(crate) fn stop(&mut self) {
         self.drop_handler();
+        if let Some(rest) = self.rest.take() {
+            guarded("the destructor of a request's body", || drop(rest));
+        }
         if let Some(body) = self.body.take() {
             guarded("the destructor of a response's body", || drop(body));
         }
@@ -179,7 +195,7 @@ impl Drop for Exchange {
     }
 }
 
-/// Runs what belongs to the application and may panic, where nobody waits for its result.
+/// Runs code of the application that may panic, where a panic must not stop what the server does.
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic: Box<dyn std::any::Any + Send>| {
@@ -188,7 +204,7 @@ pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     result.map_err(tell).ok()
 }
 
-/// Tells which request it was for which a mount was named.
+/// Names the request, after a warning that could only name the mount.
 #[cold]
 fn name_blocking(pattern: Option<&str>, head: &Head) {
     let route = pattern.map(readable).unwrap_or_default();

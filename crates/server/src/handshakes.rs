@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(crate) struct Handshakes {
     /// The serial number of each, and its connection's alarm.
     all: RefCell<VecDeque<(u64, u32)>>,
-    begun: Cell<u64>,
+    last: Cell<u64>,
     /// All up to this serial number have ended, or are to end.
     over: Cell<u64>,
 }
@@ -28,8 +28,8 @@ impl Handshakes {
     /// Begins the handshake of the connection that has this alarm. If there are more than `max`
     /// then, the oldest is to end, and its connection is woken.
     pub(crate) fn begin(self: &Rc<Self>, wheel: &Wheel, alarm: &Alarm, max: usize) -> Handshake {
-        let serial = self.begun.get() + 1;
-        self.begun.set(serial);
+        let serial = self.last.get() + 1;
+        self.last.set(serial);
         let oldest = {
             let mut all = self.all.borrow_mut();
             all.push_back((serial, alarm.number()));
@@ -44,7 +44,7 @@ impl Handshakes {
 }
 
 impl Handshake {
-    /// Is it to end, because there are too many?
+    /// Is this handshake to end, because there are too many?
     pub(crate) fn is_over(&self) -> bool {
         self.serial <= self.all.over.get()
     }

@@ -61,8 +61,8 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         fill(&mut self.owned)
     }
 
-    /// Forgets what was read, where that is at least half: who never reads to the end must not keep
-    /// all that ever came.
+    /// Forgets what was read, where that is at least half: a reader that never comes to the end must not
+    /// keep everything that was ever received.
     fn compact(&mut self) {
         if self.chunk.is_none() && self.read > 0 && self.read >= self.owned.len() / 2 {
             self.owned.drain(..self.read);

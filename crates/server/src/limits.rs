@@ -53,10 +53,16 @@ pub struct Limits {
     /// closed after the response. With a response: the connection is reset, so that the kernel keeps
     /// nothing of what the peer did not take.
     pub rate_slack: Duration,
-    /// From the moment when a request could not be answered at once to the end of its response.
-    /// Default none. Passing it: 503, or a reset if the response has begun.
+    /// From the moment when a request could not be answered at once to the end of its response, and
+    /// of its body where somebody goes on reading that. Default none. Passing it: 503, or a reset if
+    /// the response has begun. Who reads on sees an error.
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. Passing it: close.
+    ///
+    /// A handler may leave the request's body to a task that reads on when the response is complete.
+    /// If that task takes nothing for so long, though there is something, the connection is idle as
+    /// well, by the application's doing: the reader sees an error, and the rest is treated as one that
+    /// nobody wants.
     pub idle_timeout: Duration,
     /// The age at which a connection is told to close, after the response in progress. Default none.
     pub lifetime_max: Option<Duration>,
@@ -102,15 +108,17 @@ pub struct Limits {
     /// After `lame_duck`: how long connections without a request stay open, since one may be on its
     /// way. Default 1 s.
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is cut: connections
-    /// that are busy, and tasks and blocking functions that outlive their requests. Default 30 s.
+    /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is
+    /// cut: connections that are busy, and tasks and blocking functions that outlive their requests.
+    /// Default 30 s.
     pub shutdown_timeout: Duration,
     /// When the last connection is over, how long to wait for tasks of the worker's runtime and for
     /// functions on its blocking threads, within `shutdown_timeout`. Default 10 s; zero drops them at
     /// once. [`Snapshot::tasks_cut`] counts tasks that were dropped.
     ///
     /// The application is dropped before, so that tasks of pools and clients that it holds end by
-    /// themselves; those of a client in a `static` do not. Tasks without an end await [`Shutdown::ordered`](crate::Shutdown::ordered).
+    /// themselves; those of a client in a `static` do not. Tasks without an end await
+    /// [`Shutdown::ordered`](crate::Shutdown::ordered).
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
     pub background_timeout: Duration,

@@ -7,6 +7,7 @@ use crate::reader::Reader;
 use crate::stage::Stage;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
+use peregrine_proto::h1;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::upgrade::OnUpgrade;
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 pub(crate) use crate::writer::Writer;
 
-/// What a busy connection has and an idle one has not: buffers, and times.
+/// What only a busy connection has: buffers, and times.
 pub(crate) struct Io<D: Driver> {
     pub(crate) reader: Reader<<D::Stream as Stream>::Chunk>,
     pub(crate) writer: Writer,
@@ -23,7 +24,7 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) receiving: Meter,
     /// How fast it takes what is written.
     pub(crate) sending: Meter,
-    /// Held while something is waited for that the driver does not know.
+    /// Held while the connection waits for something that the driver does not know.
     pub(crate) hold: Option<D::Hold>,
 }
 
@@ -39,7 +40,7 @@ impl<D: Driver> Io<D> {
         }
     }
 
-    /// The peer took everything that it was given, when, nobody knows: it owes no time.
+    /// The peer took everything. Nobody knows when, so that no waiting is counted against the peer.
     pub(crate) fn everything_is_sent(&mut self, progress: u64) {
         self.sending = Meter::new(progress);
         self.deadlines.clear(Wait::Send);
@@ -59,6 +60,8 @@ pub(crate) struct Link<'t, D: Driver> {
     pub(crate) worker: &'t Worker<D>,
     pub(crate) stream: &'t D::Stream,
     pub(crate) stage: &'t mut Stage,
+    /// The protocol core of HTTP/1.
+    pub(crate) protocol: &'t mut h1::Connection,
     pub(crate) info: &'t mut Rc<ConnectionInfo>,
     pub(crate) io: &'t mut Io<D>,
     /// When the connection began, on the driver's clock.
@@ -95,7 +98,7 @@ pub(crate) struct For {
 #[derive(Debug)]
 pub(crate) struct Close {
     pub(crate) ended: Ended,
-    /// The peer may be sending, so that what it sends is received and thrown away for a while.
+    /// The peer may still be sending: for a while the server receives that and throws it away.
     /// Closing a socket that has unread input makes the kernel send a reset, and a reset takes the
     /// answer away from a peer that has not read it yet (RFC 9112 §9.6).
     pub(crate) lingers: bool,

@@ -18,11 +18,11 @@ pub(crate) struct Rate {
 /// no right to be silent for longer. Time in which the server waits for something else does not count.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// Bytes moved when it was looked at last.
+    /// Bytes that had moved at the last look.
     count: u64,
-    /// The present wait: since when it was not counted, and when the slack will be used up.
+    /// The present wait: from when on it is to be counted, and when the slack will be used up.
     waiting: Option<(Duration, Duration)>,
-    /// Slack used up before it.
+    /// Slack that earlier waits used up.
     used: Duration,
 }
 
@@ -32,8 +32,8 @@ impl Meter {
         Self { count, ..Self::default() }
     }
 
-    /// The server waits: until when, if no byte moves? `count` is what moved so far, ever. The time
-    /// may have passed.
+    /// The server waits for the peer. Returns until when, if no byte moves; that time may have passed.
+    /// `count` is the number of bytes moved so far, ever.
     pub(crate) fn wait(&mut self, now: Duration, count: u64, rate: Rate) -> Duration {
         if let Some((_, until)) = self.waiting
             && count == self.count

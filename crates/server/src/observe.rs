@@ -29,7 +29,7 @@ pub struct Observed {
     waiting_for_empty: RefCell<Option<Waker>>,
     /// Handlers that run to their end without their connection, and listeners that still accept.
     pending: Cell<usize>,
-    /// Refusals that were not told of yet, by their reason.
+    /// Refusals that no line of the log has summed up yet, by their reason.
     untold: RefCell<BTreeMap<&'static str, u64>>,
 }
 
@@ -131,7 +131,7 @@ impl Observed {
         self.functions_left.set(count);
     }
 
-    /// Requests and handshakes that were refused since this was asked last, by their reason.
+    /// Requests and handshakes that were refused since the last call, by their reason.
     pub(crate) fn take_refusals(&self) -> BTreeMap<&'static str, u64> {
         self.untold.take()
     }
@@ -208,7 +208,7 @@ impl Open {
 impl Drop for Room {
     fn drop(&mut self) {
         self.0.taken.set(self.0.taken.get() - 1);
-        // There are as many who wait as there are listeners: few.
+        // As many wait as there are listeners: few.
         self.0.waiting_for_room.take().into_iter().for_each(Waker::wake);
     }
 }

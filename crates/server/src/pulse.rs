@@ -4,8 +4,8 @@
 //! each poll, plain ones on x86, a load after it, and no look at a clock. Another thread looks at the
 //! pulses of all workers now and then ([`Watch`]); one that shows the same poll for too long is
 //! blocked, and the route is known while the handler still blocks. When nothing has happened between
-//! two looks that thread sleeps, and the next poll wakes it. What a mount has inside is not known then: the
-//! worker names the request itself when it sees, after the poll, that its route was told.
+//! two looks that thread sleeps, and the next poll wakes it. The routes inside a mount are not known
+//! then: after the poll, the worker sees that a warning named the mount, and names the request.
 
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;
@@ -17,15 +17,15 @@ use std::time::Duration;
 
 /// No handler has the thread.
 const IDLE: usize = 0;
-/// Something has it that belongs to no route.
+/// Something that belongs to no route has the thread.
 const NO_ROUTE: usize = 1;
 /// Looks without anything new after which the thread that looks may sleep.
 ///
-/// One is too few. It asks to be woken, and a worker may have looked whether it is asked just before,
-/// and its poll may not be seen yet. A worker that goes on is seen by the second look: stores become
-/// visible to other cores in much less than the pause between two looks.
+/// One look is too few. The thread that looks asks to be woken; just before, a worker may have seen that
+/// nobody asks, and that worker's poll may not be visible yet. The second look sees a worker that goes
+/// on: stores become visible to other cores in much less than the pause between two looks.
 const QUIET_LOOKS: u32 = 2;
-/// A route that blocks is not told of again for so long.
+/// The time between two warnings for one route.
 const TOLD_FOR: Duration = Duration::from_secs(60);
 
 /// Which handler has a worker's thread, as other threads see it.
@@ -42,7 +42,7 @@ pub struct Pulse {
     turn: AtomicUsize,
     /// The address of the route's pattern, by which its name is found.
     route: AtomicUsize,
-    /// The poll that was told of last, whose request is to be named when it is over.
+    /// The last poll that a warning was for. Its request is to be named when the poll is over.
     told: AtomicUsize,
     /// The next poll is to wake the thread that looks.
     is_unwatched: AtomicBool,
@@ -124,7 +124,7 @@ pub struct Watch {
     workers: Vec<Watched>,
     /// Looks, one after the other, that found nothing new.
     quiet: u32,
-    /// When each route that blocks was told of last.
+    /// When the last warning for each route was given.
     told: HashMap<String, Duration>,
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Refused requests and handshakes are told of once in so long, together.
+/// The time between two lines of the log that sum refused requests and handshakes up.
 const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
 /// What a worker listens on.
@@ -24,8 +24,8 @@ pub struct Listen<S> {
     pub socket: S,
     /// Speak TLS on it.
     pub tls: Option<Tls>,
-    /// Others may have the socket, too, and go on with it after this server, as a service manager
-    /// does. It is not closed to new connections when the server drains.
+    /// Others may have the socket too, and go on with it after this server, as a service manager
+    /// does. A drain does not close such a socket to new connections.
     pub is_shared: bool,
 }
 
@@ -49,7 +49,7 @@ pub async fn run<D: Driver>(
     for Listen { socket, tls, is_shared } in listens {
         let listener = worker.driver.listen(socket)?;
         let (worker, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
-        // The worker does not end before those who wait already are accepted.
+        // The worker does not end before it has accepted the connections that wait already.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {

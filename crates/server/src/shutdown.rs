@@ -2,9 +2,9 @@
 //! behind.
 //!
 //! Tasks that were spawned on the worker's runtime outlive the requests that spawned them, and so do
-//! functions on its blocking threads. They are waited for until the deadline. The application is
-//! dropped before: what serves only as long as somebody holds the other end (a pool's maintenance, the
-//! driver of a client's connection) ends by that.
+//! functions on its blocking threads. The worker waits for both until the deadline. The application is
+//! dropped before: a task that serves only as long as somebody holds the other end (a pool's
+//! maintenance, the driver of a client's connection) ends by that.
 
 use crate::limits::Limits;
 use crate::observe::Observed;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How long tasks are waited for in silence.
+/// How long the worker waits for tasks before the log says so.
 const SILENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -46,13 +46,13 @@ impl Shutdown {
         Self(ORDERS.with_borrow(Clone::clone))
     }
 
-    /// Has it been ordered?
+    /// Was the shutdown ordered?
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.0.as_ref().is_some_and(|orders| *orders.borrow() >= Order::Drain)
     }
 
-    /// Ends when it is ordered. Dropping the future loses nothing.
+    /// Ends when the shutdown is ordered. Dropping the future loses nothing.
     pub async fn ordered(&self) {
         match self.0.clone() {
             Some(mut orders) => drop(next_order(&mut orders, Order::Serve).await),
@@ -111,7 +111,7 @@ async fn next_order(orders: &mut watch::Receiver<Order>, present: Order) -> Orde
     }
 }
 
-/// Ends with whichever of the two ends first.
+/// Ends when one of the two ends.
 pub(crate) async fn first_of(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|context| {

@@ -1,6 +1,6 @@
 //! What stands between the network's bytes and the protocol's: nothing, or TLS.
 
-use peregrine_tls::{Received, Reject, Session, Version};
+use peregrine_tls::{Hosts, Received, Reject, Session, Version};
 use peregrine_web::connection::TlsInfo;
 
 /// A connection's stage.
@@ -32,6 +32,15 @@ impl Stage {
     /// Did the peer say that it sends no more, on the TLS level?
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.received == Received::Closed)
+    }
+
+    /// The hosts that requests may be for, where that is limited.
+    #[inline]
+    pub(crate) fn hosts(&mut self) -> Option<&mut Hosts> {
+        match self {
+            Self::Plain => None,
+            Self::Tls(tls) => tls.session.hosts(),
+        }
     }
 
     /// What the handshake agreed on.

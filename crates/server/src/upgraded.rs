@@ -89,7 +89,7 @@ impl Upgrade {
             incoming.push(Bytes::copy_from_slice(unread));
             let all = unread.len();
             link.io.reader.consume(all);
-            // Who has woken the caller for room is asked again.
+            // This asks for a wake-up when there is room again.
             if incoming.poll_room(context).is_pending() {
                 return false;
             }

@@ -66,6 +66,19 @@ impl Upload {
         }
     }
 
+    /// Is there somebody who may read on?
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self, Self::Flowing { pipe, is_awaited: false } if !pipe.is_reader_gone())
+    }
+
+    /// Bytes that the reader has taken.
+    pub(crate) fn consumed(&self) -> u64 {
+        match self {
+            Self::Flowing { pipe, .. } => pipe.consumed(),
+            Self::Done | Self::Unwanted => 0,
+        }
+    }
+
     pub(crate) fn push(&mut self, bytes: Bytes) {
         if let Self::Flowing { pipe, .. } = self {
             pipe.push(bytes);

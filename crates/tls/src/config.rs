@@ -1,15 +1,15 @@
 //! What a server's TLS is configured with.
 
 use crate::certificate::{Certificates, Pem};
+use crate::choice::NotesChoice;
 use crate::error::{TlsError, Warning};
 use crate::limits::TICKETS_PER_HANDSHAKE;
-use crate::server_name::NotesServerName;
 use crate::session::Session;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::cipher_suite as suite;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, UnbufferedServerConnection};
 use rustls_pki_types::UnixTime;
 use std::fmt;
 use std::path::Path;
@@ -31,6 +31,7 @@ pub struct Tls {
     /// `None` if the configuration was made elsewhere.
     certificates: Option<Arc<Certificates>>,
     warnings: Arc<[Warning]>,
+    checks_hosts: bool,
 }
 
 /// A certificate made by [`Tls::self_signed`], for development.
@@ -100,8 +101,14 @@ impl Tls {
         // here.
         UnbufferedServerConnection::new(config.clone()).map_err(TlsError::BadConfig)?;
         let mut config = Arc::unwrap_or_clone(config);
-        config.cert_resolver = Arc::new(NotesServerName(config.cert_resolver));
-        Ok(Self { config: Arc::new(config), certificates: None, warnings: Arc::from([]) })
+        let resolver = config.cert_resolver.clone();
+        config.cert_resolver = Arc::new(NotesChoice { resolver, keeps_certificate: false });
+        Ok(Self {
+            config: Arc::new(config),
+            certificates: None,
+            warnings: Arc::from([]),
+            checks_hosts: false,
+        })
     }
 
     /// Adds a certificate, chosen when a client asks for one of the DNS names it holds.
@@ -140,6 +147,30 @@ impl Tls {
         self
     }
 
+    /// Answers requests for a host that the connection's certificate does not name with 421
+    /// (Misdirected Request). By default it is not asked, since people test with clients that trust
+    /// any certificate.
+    ///
+    /// The host is that of the `Host` field, or of a target in absolute form; its port does not
+    /// count. Wildcards stand for one label, and addresses are named as addresses. A request of
+    /// HTTP/1.0 that names no host passes. A client that asked for a name which no certificate has
+    /// got the first one, so its requests are refused.
+    // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
+    // connection that was secured for that origin.
+    #[must_use]
+    pub fn with_host_check(mut self) -> Self {
+        self.checks_hosts = true;
+        let resolver = self.config.cert_resolver.clone();
+        self.set_resolver(resolver);
+        self
+    }
+
+    fn set_resolver(&mut self, resolver: Arc<dyn ResolvesServerCert>) {
+        let keeps_certificate = self.checks_hosts;
+        Arc::make_mut(&mut self.config).cert_resolver =
+            Arc::new(NotesChoice { resolver, keeps_certificate });
+    }
+
     /// The application protocols that it agrees on, the preferred one first.
     pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
         self.config.alpn_protocols.iter().map(Vec::as_slice)
@@ -171,6 +202,7 @@ impl Tls {
             config: Arc::new(config),
             certificates: Some(Arc::new(Certificates::default())),
             warnings: Arc::from([]),
+            checks_hosts: false,
         };
         empty.with_parts(certificate, key)
     }
@@ -180,13 +212,10 @@ impl Tls {
         let mut warnings = self.warnings.to_vec();
         let provider = self.config.crypto_provider().clone();
         Arc::make_mut(&mut certificates).add(certificate, key, &provider, &mut warnings)?;
-        Arc::make_mut(&mut self.config).cert_resolver =
-            Arc::new(NotesServerName(certificates.clone()));
-        Ok(Self {
-            config: self.config,
-            certificates: Some(certificates),
-            warnings: warnings.into(),
-        })
+        self.set_resolver(certificates.clone());
+        self.certificates = Some(certificates);
+        self.warnings = warnings.into();
+        Ok(self)
     }
 }
 

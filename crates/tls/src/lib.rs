@@ -23,21 +23,25 @@
 #![forbid(unsafe_code)]
 
 mod certificate;
+mod choice;
 mod config;
 mod error;
+mod facts;
 mod fuzz;
+mod hosts;
 mod limits;
 mod opening;
 mod reject;
-mod server_name;
 mod session;
 mod validity;
 
 pub use config::{SelfSigned, Tls};
 pub use error::{Origin, TlsError, Warning};
+pub use facts::{Facts, Version};
 #[doc(hidden)]
 pub use fuzz::fuzz_one;
+pub use hosts::Hosts;
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
 pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
 pub use rustls;
-pub use session::{Facts, Received, Session, Version};
+pub use session::{Received, Session};

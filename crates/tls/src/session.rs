@@ -1,11 +1,13 @@
 //! One connection's TLS.
 
+use crate::choice;
+use crate::facts::{Facts, Version};
+use crate::hosts::Hosts;
 use crate::limits::{
     HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
 };
 use crate::opening::{self, Opening};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
-use crate::server_name;
 use peregrine_slot::Pool;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
@@ -71,6 +73,8 @@ enum Sending {
 struct Connection {
     engine: UnbufferedServerConnection,
     server_name: Option<Box<str>>,
+    /// What to compare the hosts of requests with, if that is asked for.
+    hosts: Option<Hosts>,
 }
 
 /// Where the receiving side of a session stands.
@@ -85,30 +89,6 @@ pub enum Received {
     Open,
     /// The peer said that it has sent everything. Sending is still possible.
     Closed,
-}
-
-/// The version of the protocol that both sides agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// TLS 1.2, RFC 5246.
-    Tls12,
-    /// TLS 1.3, RFC 8446.
-    Tls13,
-}
-
-/// What both sides agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts<'a> {
-    /// The version of the protocol.
-    pub version: Version,
-    /// The cipher suite by its registered name, such as `TLS13_AES_128_GCM_SHA256`.
-    pub cipher_suite: &'static str,
-    /// The name that the client asked for, if it did, in lower case.
-    pub server_name: Option<&'a str>,
-    /// The application protocol, if one was negotiated.
-    pub alpn: Option<&'a [u8]>,
-    /// The client came back with a ticket and was spared the certificate.
-    pub resumed: bool,
 }
 
 impl Session {
@@ -200,6 +180,15 @@ impl Session {
         })
     }
 
+    /// The hosts that the certificate names, if requests for others are to be refused.
+    #[inline]
+    pub fn hosts(&mut self) -> Option<&mut Hosts> {
+        match &mut self.stage {
+            Stage::Live(_, connection) => connection.hosts.as_mut(),
+            Stage::Opening(_) | Stage::Rejected(_) => None,
+        }
+    }
+
     /// Tells the protocol by the first bytes, and takes those of a TLS connection.
     fn open(
         &mut self,
@@ -226,7 +215,7 @@ impl Session {
             Opening::Tls => {
                 let engine = UnbufferedServerConnection::new(config.clone())
                     .expect("the configuration made a connection before");
-                let connection = Connection { engine, server_name: None };
+                let connection = Connection { engine, server_name: None, hosts: None };
                 self.stage = Stage::Live(Received::Handshaking, Box::new(connection));
                 // The first byte alone says that it is TLS, so nothing was put aside before.
                 self.take(input, plain, out)
@@ -346,7 +335,10 @@ impl Session {
         };
         if *received == Received::Handshaking {
             // It is taken after a failure too, so that it is not mistaken for another session's.
-            connection.server_name = server_name::take().or(connection.server_name.take());
+            if let Some(choice) = choice::take() {
+                connection.server_name = choice.server_name;
+                connection.hosts = choice.certificate.map(Hosts::new);
+            }
         }
         if let Some(error) = failure {
             fetch_alerts(&mut connection.engine, out);

@@ -61,7 +61,7 @@ static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     timeout: None,
 };
 
-/// What answers a request: a route, or what stands in for one.
+/// What answers a request: a route, a fallback, or an answer of our own.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     endpoint: &'a Rc<dyn Endpoint>,
@@ -69,7 +69,7 @@ pub struct Target<'a> {
     pattern: Option<&'a Rc<str>>,
 }
 
-/// A route as it is told to people.
+/// A route, for lists that people read.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RouteInfo<'a> {

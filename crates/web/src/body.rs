@@ -45,10 +45,10 @@ enum Kind {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
-    /// From the thread's stock of buffers, and given back to it.
+    /// A buffer of the thread's stock, which goes back there.
     Buffer(Vec<u8>),
     Incoming(Reader),
-    /// Made by the application, so it may panic wherever it is called.
+    /// A body of the application's, so any call of it may panic.
     Stream(Stream),
 }
 
@@ -95,7 +95,7 @@ impl Error for BodyError {
 }
 
 impl BodyError {
-    /// An error of ours that went through the body of somebody else is still what it was.
+    /// Finds our own error again, which may have gone through a body of another crate.
     fn of(error: Box<dyn Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {
             Ok(ours) => *ours,
@@ -268,7 +268,7 @@ impl Body {
     }
 }
 
-/// What a stream of the application says of its length.
+/// The length that a stream of the application tells.
 fn hint_of(stream: &Stream) -> SizeHint {
     guarded("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
 }

@@ -21,9 +21,9 @@ pub struct ConnectionInfo {
     pub companion: Companion,
 }
 
-/// Room for one value that lives as long as what the server keeps of a connection: from the request
-/// that put it there to the connection's end, or to the last handler that holds the connection's
-/// `Rc`. Copies of the facts begin without one. It is taken: by the bridge to tower services.
+/// Room for one value that lives as long as the facts of a connection: from the request that put it
+/// there to the connection's end, or to the last handler that holds the `Rc`. Copies of the facts begin
+/// without one. The bridge to tower services uses this room.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Companion(OnceLock<Box<dyn Any + Send + Sync>>);

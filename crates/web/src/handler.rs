@@ -1,8 +1,8 @@
 //! Handlers: functions that answer requests.
 //!
 //! A handler is a function or closure, `async` or not, of up to twelve extractors. All arguments but
-//! the last implement [`FromRequestParts`]; the last may also be one that reads the body, a
-//! [`FromRequest`]. What it returns is an [`IntoResponse`]. Every [`Service`] is a handler too.
+//! the last implement [`FromRequestParts`]; the last may also read the body, as a [`FromRequest`]. The
+//! result is an [`IntoResponse`]. Every [`Service`] is a handler too.
 //!
 //! ```
 //! use peregrine_web::{App, HandlerExt, Request};
@@ -68,7 +68,7 @@ pub enum OnDisconnect {
     /// Its future is dropped at once: nobody waits for the answer.
     #[default]
     Cancel,
-    /// It runs to its end and the answer is thrown away, for work that must not stop half-way.
+    /// The handler runs to its end and its answer is thrown away: for work that must not stop half-way.
     RunToEnd,
 }
 

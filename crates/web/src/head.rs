@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 /// A block whose bytes grew beyond this is freed instead of kept.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
-/// Copies of heads that follow each other lie in one piece of memory of so many bytes, which is freed
-/// when the last of them is dropped. Larger, one that is kept for long would keep more of the others.
+/// The size of a piece of memory in which copies of several heads lie. A piece is freed when the last of
+/// its copies is dropped: in larger pieces, a copy that is kept for long would keep more of the others.
 const COPIES_BYTES: usize = 4 * 1024;
 
 thread_local! {
@@ -46,7 +46,7 @@ impl Reuse for Shared {
     }
 
     /// Forgets the request, keeps the memory, unless somebody else still has the block. It names every
-    /// field: one that is added does not compile before it is forgotten here as well.
+    /// field, so that a new field does not compile before it is forgotten here as well.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
         let Block { bytes, index, parameters, route } = block;
@@ -90,13 +90,13 @@ impl Head {
         &self.0.as_ref().expect("a head has its block until it drops").0
     }
 
-    /// The block to be changed. One that is shared is copied first, which only a middleware that
+    /// The block to be changed. A shared block is copied first, which only a middleware that
     /// rewrites requests can bring about.
     fn block_mut(&mut self) -> &mut Block {
         Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it drops").0)
     }
 
-    /// The same head once more, without a copy: for those who want to look at it after the request
+    /// The same head once more, without a copy: for code that looks at the head after the request
     /// is gone.
     #[must_use]
     pub fn share(&self) -> Self {

@@ -21,8 +21,8 @@
 //! ```
 //!
 //! A closure is written `async |request: Request, next: Next<'_>| ..`, for only async closures may
-//! hold on to `next` while they wait. [`from_fn`] gives a function extractors too. [`Next`] hides the type of what comes next
-//! behind one indirect call; its future lives in a slot of the thread's stock, so nothing is
+//! hold on to `next` while they wait. [`from_fn`] gives a function extractors too. [`Next`] hides the
+//! type of what comes next behind one indirect call; its future lives in a slot of the thread's stock, so nothing is
 //! allocated.
 //!
 //! A **type** that implements [`Middleware`] is the form for those that have settings or are meant

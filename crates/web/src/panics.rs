@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls `code`, which the application wrote; `None` if it panics, which the log then tells. What
-/// the code had borrowed mutably is left as the panic left it.
+/// Calls `code`, which belongs to the application. `None` if it panics; the log has the panic then.
+/// Values that the code had borrowed mutably stay as the panic left them.
 pub(crate) fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),

@@ -61,7 +61,7 @@ impl Problem {
     }
 
     /// The answer in the place of a handler that panicked: status 500, kind `internal-error`. It tells
-    /// nothing about the inside.
+    /// the peer nothing about the panic.
     #[must_use]
     pub fn handler_panicked() -> Self {
         let detail = "The server failed while it worked on this request.";

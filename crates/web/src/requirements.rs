@@ -6,9 +6,9 @@ use std::any::{TypeId, type_name};
 /// The parameters that an extractor takes from a path, as far as its type tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathShape {
-    /// So many, from the left: a tuple, or one value.
+    /// This number of parameters, from the left: a tuple, or one value.
     Count(usize),
-    /// Those of these names: a struct. The path may have more.
+    /// Parameters of these names: a struct. The path may have more.
     Names(&'static [&'static str]),
 }
 

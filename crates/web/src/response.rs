@@ -6,6 +6,7 @@ use crate::upgrade::OnUpgrade;
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_slot::Pool;
 use std::fmt;
+use std::pin::Pin;
 
 /// A response on its way to the peer.
 pub struct Response {
@@ -19,12 +20,16 @@ pub struct Response {
     rare: Option<Box<Rare>>,
 }
 
-/// What few responses have.
+/// Parts that few responses have.
 #[derive(Default)]
 struct Rare {
     extensions: http::Extensions,
     upgrade: Option<OnUpgrade>,
+    rest: Option<Rest>,
 }
+
+/// What runs on when a response is complete.
+pub type Rest = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Values of the application may panic when they are dropped, and nobody else must suffer by that.
 impl Drop for Rare {
@@ -32,6 +37,8 @@ impl Drop for Rare {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
         guarded("the destructor of a response's extension", || drop(extensions));
         guarded("the destructor of an upgrade", || drop(upgrade));
+        let rest = self.rest.take();
+        guarded("the destructor of a request's body", || drop(rest));
     }
 }
 
@@ -95,6 +102,22 @@ impl Response {
     pub fn with_upgrade(mut self, upgrade: OnUpgrade) -> Self {
         self.rare.get_or_insert_default().upgrade = Some(upgrade);
         self
+    }
+
+    /// What moves the request's body to a reader elsewhere. It runs on when the response is complete,
+    /// until the body or its reader has come to an end; the server drops it where there is nothing more
+    /// to move. For bridges to other frameworks: a handler that spawns a task needs none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_rest(mut self, rest: Rest) -> Self {
+        self.rare.get_or_insert_default().rest = Some(rest);
+        self
+    }
+
+    /// Takes out what [`Response::with_rest`] put in.
+    #[doc(hidden)]
+    pub fn take_rest(&mut self) -> Option<Rest> {
+        self.rare.as_deref_mut()?.rest.take()
     }
 
     /// Takes out what [`Response::with_upgrade`] put in.

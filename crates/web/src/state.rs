@@ -27,7 +27,7 @@ impl States {
         self.find::<T>()?.downcast_ref()
     }
 
-    /// The value of type `T`, to be kept: it is the one that all handlers of the worker share.
+    /// The value of type `T`, to be kept. All handlers of the worker share this value.
     #[must_use]
     pub fn share<T: 'static>(&self) -> Option<Rc<T>> {
         Rc::clone(self.find::<T>()?).downcast().ok()

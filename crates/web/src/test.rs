@@ -185,7 +185,7 @@ pub struct TestRequest {
 enum Content {
     None,
     Whole(Bytes),
-    /// What writes the pieces into a pipe.
+    /// The task that writes the pieces into a pipe.
     Stream(Box<dyn FnOnce(Writer) -> Sending>),
 }
 

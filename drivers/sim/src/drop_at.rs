@@ -15,7 +15,7 @@ pub struct DropAt<F> {
 
 enum Life<F> {
     New(Pin<Box<F>>),
-    Begun(Pin<Box<F>>),
+    Started(Pin<Box<F>>),
     Over,
 }
 
@@ -34,14 +34,14 @@ impl<F: Future> Future for DropAt<F> {
         let drops = |network: &Network| network.with(|state| state.random.chance(chance));
         let mut future = match std::mem::replace(&mut self.state, Life::Over) {
             Life::New(_) if drops(&self.network) => return Poll::Ready(None),
-            Life::New(future) | Life::Begun(future) => future,
+            Life::New(future) | Life::Started(future) => future,
             Life::Over => panic!("a future that is done was polled again"),
         };
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending if drops(&self.network) => Poll::Ready(None),
             Poll::Pending => {
-                self.state = Life::Begun(future);
+                self.state = Life::Started(future);
                 Poll::Pending
             }
         }

@@ -135,6 +135,15 @@ impl Link {
         })
     }
 
+    /// Did a reset arrive, or a call fail?
+    pub(crate) fn is_broken(&self) -> bool {
+        self.with(|state, id, end| {
+            let connection = connection(&mut state.connections, id);
+            let is_reset = connection.pipe(end.other()).target == Target::Broken;
+            is_reset || connection.pipe(end).source == Source::Broken
+        })
+    }
+
     /// Bytes that the pipe has taken.
     pub(crate) fn progress(&self) -> u64 {
         self.with(|state, id, end| connection(&mut state.connections, id).pipe(end).taken)

@@ -34,17 +34,17 @@ pub(crate) struct State {
 /// A bound port.
 #[derive(Default)]
 pub(crate) struct PortState {
-    pub(crate) door: PortDoor,
+    pub(crate) accepts: Accepts,
     /// Connections that nobody accepted yet.
     pub(crate) backlog: VecDeque<u64>,
     /// Attempts to connect that the kernel ignores: they are made again and again.
-    pub(crate) knocking: Vec<u64>,
+    pub(crate) retrying: Vec<u64>,
     pub(crate) acceptor: Option<Waker>,
 }
 
 /// Who may connect to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PortDoor {
+pub(crate) enum Accepts {
     #[default]
     Open,
     /// Nobody new; those in the backlog are still to be accepted.
@@ -225,11 +225,11 @@ impl State {
         self.record("connect", [port, id, 0]);
         let waits = self.random.chance(REFUSAL_WAITS_PER_MILLE);
         match self.ports.get_mut(&port) {
-            Some(port) if port.door == PortDoor::Open => {
+            Some(port) if port.accepts == Accepts::Open => {
                 port.backlog.push_back(id);
                 self.wakes.extend(port.acceptor.take());
             }
-            Some(port) if port.door == PortDoor::Refusing && waits => port.knocking.push(id),
+            Some(port) if port.accepts == Accepts::Refusing && waits => port.retrying.push(id),
             _ => self.refuse(id),
         }
         id
@@ -238,20 +238,20 @@ impl State {
     /// Lets nobody connect to `port` any more, but accepts who waits.
     pub(crate) fn refuse_new(&mut self, port: u64) {
         let port = self.ports.get_mut(&port).expect("ports stay for ever");
-        if port.door == PortDoor::Open {
-            port.door = PortDoor::Refusing;
+        if port.accepts == Accepts::Open {
+            port.accepts = Accepts::Refusing;
         }
     }
 
     /// The listener of `port` is gone: who waits is turned away.
     pub(crate) fn close_port(&mut self, port: u64) {
         let port = self.ports.get_mut(&port).expect("ports stay for ever");
-        port.door = PortDoor::Closed;
-        let knocking = std::mem::take(&mut port.knocking);
+        port.accepts = Accepts::Closed;
+        let retrying = std::mem::take(&mut port.retrying);
         for id in std::mem::take(&mut port.backlog) {
             self.abort(id, End::Server);
         }
-        knocking.into_iter().for_each(|id| self.refuse(id));
+        retrying.into_iter().for_each(|id| self.refuse(id));
     }
 
     /// A connection never comes about.

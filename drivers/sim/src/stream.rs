@@ -149,6 +149,10 @@ impl peregrine_driver::Stream for Stream {
         self.link.finish();
     }
 
+    fn is_broken(&self) -> bool {
+        self.link.is_broken()
+    }
+
     fn reset_on_drop(&self) {
         self.resets.set(true);
     }

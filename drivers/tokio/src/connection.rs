@@ -94,6 +94,11 @@ impl Connection {
         let _ = self.socket().set_linger(Some(Duration::ZERO));
     }
 
+    /// Is there an error that the kernel keeps for the next call? It is gone with this.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.socket().take_error().is_ok_and(|error| error.is_some())
+    }
+
     /// The socket, for what the runtime has no call for.
     fn socket(&self) -> SockRef<'_> {
         match self {

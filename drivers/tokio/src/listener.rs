@@ -27,7 +27,7 @@ const NOT_SENT_BYTES_MAX: u32 = 64 * 1024;
 pub struct Listener {
     source: Source,
     share: Share,
-    elders: Cell<Elders>,
+    earlier: Cell<Earlier>,
     worker: Rc<Worker>,
 }
 
@@ -45,7 +45,7 @@ enum Source {
 /// | Unknown | Some | a connection was accepted, which may be one |
 /// | Some | None | there is no further one |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Elders {
+enum Earlier {
     Unknown,
     Some,
     None,
@@ -72,7 +72,7 @@ impl Listener {
                 Source::Unix(UnixListener::from_std(listener)?)
             }
         };
-        Ok(Self { source, share, elders: Cell::new(Elders::Unknown), worker })
+        Ok(Self { source, share, earlier: Cell::new(Earlier::Unknown), worker })
     }
 
     /// The next connection, or nothing after a wake-up: whose turn it is may have changed.
@@ -98,13 +98,13 @@ impl Listener {
         if accepted.is_pending() {
             self.share.found_none();
             // A task that has used up its turn waits though there may be more.
-            if self.elders.get() == Elders::Some && has_budget_remaining() {
-                self.elders.set(Elders::None);
+            if self.earlier.get() == Earlier::Some && has_budget_remaining() {
+                self.earlier.set(Earlier::None);
             }
         }
         let accepted = ready!(accepted);
-        if self.elders.get() == Elders::Unknown {
-            self.elders.set(Elders::Some);
+        if self.earlier.get() == Earlier::Unknown {
+            self.earlier.set(Earlier::Some);
         }
         increment(&self.worker.figures.calls);
         Poll::Ready(accepted)
@@ -124,7 +124,7 @@ impl peregrine_driver::Listener for Listener {
             }
         };
         if let Connection::Tcp(socket) = &connection
-            && (!INHERITS || self.elders.get() != Elders::None)
+            && (!INHERITS || self.earlier.get() != Earlier::None)
         {
             // It fails only if the peer is gone, which shows at the first receive.
             let _ = prepare(SockRef::from(socket));

@@ -35,7 +35,7 @@ enum End {
     #[default]
     Open,
     /// It ends when everything is written.
-    Asked,
+    Ordered,
     Sent,
     /// Bytes were given after the end.
     Passed,
@@ -197,7 +197,7 @@ impl Shared {
     /// Ends our side, now or when everything is written.
     pub(crate) fn finish(&self) {
         if self.output.end.get() == End::Open {
-            self.output.end.set(End::Asked);
+            self.output.end.set(End::Ordered);
             if self.output.left.borrow().is_none() {
                 self.shut_down();
             }
@@ -212,7 +212,7 @@ impl Shared {
                 self.break_off(error.kind());
             }
         }
-        if self.output.end.get() == End::Asked {
+        if self.output.end.get() == End::Ordered {
             self.output.end.set(End::Sent);
         }
     }

@@ -85,6 +85,10 @@ impl peregrine_driver::Stream for Stream {
         self.shared.finish();
     }
 
+    fn is_broken(&self) -> bool {
+        self.shared.broken.get().is_some() || self.shared.connection.borrow().is_broken()
+    }
+
     fn reset_on_drop(&self) {
         self.shared.connection.borrow().reset_on_drop();
     }

@@ -27,7 +27,7 @@ use crate::worker::Shared;
 
 /// Connections that may be older than the options of their listening socket, and so did not inherit
 /// them: as many as the longest backlog that systems are set to.
-const ELDERS_MAX: u32 = 65_536;
+const EARLIER_MAX: u32 = 65_536;
 
 /// Tasks polled in a turn for each connection that is taken in the next one: see [`Shared::share`].
 const POLLS_PER_CONNECTION: usize = 8;
@@ -66,7 +66,7 @@ pub(crate) struct Listening {
     /// A connection that came when nobody waited for it any more.
     ready: Option<OwnedFd>,
     /// Accepted connections that still get the listening socket's options one by one.
-    elders: u32,
+    earlier: u32,
     failed: Option<i32>,
     waiter: Waiter,
 }
@@ -102,7 +102,7 @@ impl Listening {
             Ok((socket, _name)) => Ok(socket.into()),
             Err(error) => {
                 if error.kind() == io::ErrorKind::WouldBlock {
-                    self.elders = 0;
+                    self.earlier = 0;
                 }
                 Err(error)
             }
@@ -110,8 +110,8 @@ impl Listening {
     }
 
     fn prepare(&mut self, descriptor: &OwnedFd) {
-        if self.elders > 0 {
-            self.elders -= 1;
+        if self.earlier > 0 {
+            self.earlier -= 1;
             // It fails only if the peer is gone, which shows at the first receive.
             let _ = set_options(&SockRef::from(descriptor));
         }
@@ -126,10 +126,10 @@ fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
 
 impl UringListener {
     pub(crate) fn open(shared: &Rc<Shared>, socket: Socket) -> io::Result<Self> {
-        let elders = match &socket {
+        let earlier = match &socket {
             Socket::Tcp(listener) => {
                 set_options(&SockRef::from(listener))?;
-                ELDERS_MAX
+                EARLIER_MAX
             }
             Socket::Unix(_) => 0,
         };
@@ -140,10 +140,10 @@ impl UringListener {
             accepting: Accepting::Idle,
             closing: false,
             in_flight: 0,
-            // Mostly there is nobody yet, and so no elder either.
+            // Mostly there is nobody yet, and so nobody earlier either.
             due: 1,
             ready: None,
-            elders,
+            earlier,
             failed: None,
             waiter: Waiter::NONE,
         }) as u32;
@@ -396,7 +396,7 @@ mod tests {
                 assert_eq!(socket.tcp_notsent_lowat().unwrap(), super::UNSENT_BYTES_MAX);
                 drop(streams);
                 // The later ones inherit it.
-                stream.shared.listeners.borrow_mut()[0].elders = 0;
+                stream.shared.listeners.borrow_mut()[0].earlier = 0;
                 let _younger = TcpStream::connect(address).unwrap();
             }
         })

@@ -166,6 +166,16 @@ impl Stream for UringStream {
         self.begin_finish();
     }
 
+    fn is_broken(&self) -> bool {
+        let streams = self.shared.streams.borrow();
+        let connection = &streams[self.index as usize];
+        // An operation that ended with the error has taken it from the socket.
+        let has_failed = matches!(connection.receiving, Receiving::Ended(code) if code != 0)
+            || connection.outgoing.failed != 0;
+        let socket = SockRef::from(&connection.descriptor);
+        has_failed || socket.take_error().is_ok_and(|error| error.is_some())
+    }
+
     fn reset_on_drop(&self) {
         let streams = self.shared.streams.borrow();
         let socket = SockRef::from(&streams[self.index as usize].descriptor);

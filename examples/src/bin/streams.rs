@@ -1,8 +1,9 @@
 //! Bodies that are never whole in memory: an upload that is counted as it comes, a download that is
-//! made as it goes, and events over time.
+//! made as it goes, and events over time, the last of which says that the server is going to end.
 #![forbid(unsafe_code)]
 
 use futures_core::Stream;
+use peregrine::Shutdown;
 use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use std::convert::Infallible;
@@ -40,6 +41,7 @@ async fn lines(Path(count): Path<u32>) -> Body {
 struct Ticks {
     clock: Interval,
     left: u32,
+    ordered: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 impl Stream for Ticks {
@@ -49,20 +51,29 @@ impl Stream for Ticks {
         if self.left == 0 {
             return Poll::Ready(None);
         }
+        // A stream that goes on for long asks when the server is told to shut down.
+        if self.ordered.as_mut().poll(context).is_ready() {
+            self.left = 0;
+            return Poll::Ready(Some(Ok(Bytes::from_static(
+                b"event: end\ndata: come back later\n\n",
+            ))));
+        }
         ready!(self.clock.poll_tick(context));
         self.left -= 1;
         Poll::Ready(Some(Ok(Bytes::from(format!("data: {} left\n\n", self.left)))))
     }
 }
 
-async fn ticks() -> Response {
+async fn ticks(Path(left): Path<u32>) -> Response {
     let clock = interval(Duration::from_millis(100));
+    let shutdown = Shutdown::current();
+    let ordered = Box::pin(async move { shutdown.ordered().await });
     Response::new(StatusCode::OK)
         .with_header(
             HeaderName::from_static("content-type"),
             HeaderValue::from_static("text/event-stream"),
         )
-        .with_body(Body::stream(Ticks { clock, left: 5 }))
+        .with_body(Body::stream(Ticks { clock, left, ordered }))
 }
 
 fn main() -> peregrine::Result<()> {
@@ -70,6 +81,6 @@ fn main() -> peregrine::Result<()> {
         App::new()
             .post("/count", count.body_limit(1 << 30))
             .get("/lines/{count}", lines)
-            .get("/ticks", ticks)
+            .get("/ticks/{count}", ticks)
     })
 }

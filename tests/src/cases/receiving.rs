@@ -306,6 +306,27 @@ pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harn
     });
 }
 
+/// Whoever does not receive can ask whether the peer broke the connection off.
+pub fn a_reset_is_known_without_receiving(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        peer.send(b"x".to_vec()).await.expect("the connection stands");
+        pause(&driver, A_WHILE).await;
+        assert!(!stream.is_broken());
+        if !peer.reset().await {
+            pause(&driver, A_WHILE).await;
+            assert!(!stream.is_broken(), "a close is an orderly end");
+            return;
+        }
+        let mut looks = 0;
+        while !stream.is_broken() {
+            looks += 1;
+            assert!(looks < 100, "a reset is known");
+            pause(&driver, A_WHILE).await;
+        }
+    });
+}
+
 /// A chunk may be read after its stream, and its peer, are gone.
 pub fn a_chunk_outlives_its_stream(harness: &impl Harness) {
     harness.check(async |driver| {

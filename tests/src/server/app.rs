@@ -149,7 +149,7 @@ fn app(shared: &Shared) -> App {
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
-    super::trouble::troubles(uploads(downloads(leavers(tokio_users(app)))))
+    super::trouble::troubles(super::kept::keepers(uploads(downloads(leavers(tokio_users(app))))))
 }
 
 async fn wait(State(shared): State<Shared>) -> &'static str {

@@ -11,6 +11,7 @@ pub mod app;
 pub mod bench;
 pub mod cases;
 pub mod hours;
+mod kept;
 mod kernel;
 mod mounted;
 pub mod peer;
@@ -130,6 +131,7 @@ surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
             secure::plain_http_on_the_tls_port_is_told_so,
             secure::garbage_instead_of_tls_harms_nobody,
             secure::a_handshake_may_be_left,
+            secure::a_host_that_the_certificate_does_not_name_is_misdirected,
             promised::a_handler_that_runs_to_its_end_hears_that_its_body_broke_off,
             promised::a_route_s_timeout_holds_for_handlers_whose_peer_left,
             promised::a_fault_of_tls_leaves_a_promised_handler_alone,
@@ -140,6 +142,7 @@ surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
             promised::a_panic_in_a_size_hint_harms_nobody,
             promised::an_upgraded_connection_that_is_silent_ends,
             promised::an_upgraded_protocol_may_await_the_order,
+            promised::who_ignores_the_order_is_cut_in_time,
             promised::an_upgrade_inside_tls_ends_with_its_peer,
             endings::an_answer_whose_body_is_not_read_says_that_it_closes,
             endings::no_connection_ends_without_saying_so,
@@ -149,6 +152,13 @@ surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
             buffers::a_stream_of_empty_pieces_starves_nobody,
             drain::requests_that_cross_the_order_are_answered,
             drain::a_lame_duck_accepts_and_answers,
+            kept::a_body_may_be_read_after_the_response,
+            kept::a_body_that_is_read_no_more_is_thrown_away,
+            kept::a_late_reader_hears_that_its_peer_left,
+            kept::a_slow_peer_is_late_after_its_response_too,
+            kept::a_body_that_is_kept_and_not_read_is_given_up,
+            kept::a_drain_waits_for_a_body_that_is_read_after_its_response,
+            kept::a_reset_is_noticed_while_a_body_has_no_room,
         );
     };
     // What takes much, for few seeds, and on kernels.

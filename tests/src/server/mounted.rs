@@ -157,6 +157,17 @@ macro_rules! mounted {
             upgrades::an_upgrade_that_nobody_asked_for_is_a_500,
             upgrades::an_upgraded_connection_ends_with_its_peer,
             secure::requests_work_inside_tls,
+            promised::an_upgraded_connection_that_is_silent_ends,
+            promised::an_upgraded_protocol_may_await_the_order,
+            promised::who_ignores_the_order_is_cut_in_time,
+            shutdown::tasks_and_streams_may_await_the_order,
+            kept::a_body_may_be_read_after_the_response,
+            kept::a_body_that_is_read_no_more_is_thrown_away,
+            kept::a_late_reader_hears_that_its_peer_left,
+            kept::a_slow_peer_is_late_after_its_response_too,
+            kept::a_body_that_is_kept_and_not_read_is_given_up,
+            kept::a_drain_waits_for_a_body_that_is_read_after_its_response,
+            kept::a_reset_is_noticed_while_a_body_has_no_room,
         );
     };
 }

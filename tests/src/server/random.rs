@@ -276,7 +276,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let application = Shared::default().app()().into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let doors = vec![Listen { socket: port, tls: None, is_shared: false }];
+    let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random(6) {
         network.spawn(client(network.clone(), place, done.clone()));
@@ -294,8 +294,14 @@ async fn live(driver: Sim, seed: u64) -> Report {
     };
     let serving = async {
         let limits = limits();
-        let serving =
-            peregrine_server::run(driver.clone(), doors, application, limits, observed, receiver);
+        let serving = peregrine_server::run(
+            driver.clone(),
+            listeners,
+            application,
+            limits,
+            observed,
+            receiver,
+        );
         let report = serving.await.expect("the simulated network lets anybody listen");
         (report, network.now())
     };

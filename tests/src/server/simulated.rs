@@ -101,12 +101,12 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
-        let mut doors = vec![Listen { socket: plain, tls: None, is_shared: false }];
+        let mut listeners = vec![Listen { socket: plain, tls: None, is_shared: false }];
         let mut secure_place = None;
         if let Some(tls) = tls {
             let secure = network.bind();
             secure_place = Some(secure.id());
-            doors.push(Listen { socket: secure, tls: Some(tls), is_shared: false });
+            listeners.push(Listen { socket: secure, tls: Some(tls), is_shared: false });
         }
         let application = make().into_application().expect("the application is sound");
         let (orders, receiver) = watch::channel(Order::Serve);
@@ -115,7 +115,7 @@ impl Bench for SimulatedBench {
         let observed = Rc::new(Observed::default());
         network.spawn(async move {
             let served =
-                peregrine_server::run(driver, doors, application, limits, observed, receiver);
+                peregrine_server::run(driver, listeners, application, limits, observed, receiver);
             let report = served.await.expect("the simulated network lets anybody listen");
             let _ = sender.send(report);
         });

@@ -60,6 +60,13 @@ pub(super) fn troubles(app: App) -> App {
             }
             wait.run_to_end().timeout(Duration::from_millis(500))
         })
+        .get("/stream-silent", || {
+            let mut first = Some("a piece\n");
+            stream(move |_| match first.take() {
+                Some(piece) => Poll::Ready(Some(Ok(Bytes::from_static(piece.as_bytes())))),
+                None => Poll::Pending,
+            })
+        })
         .get("/upgrade-deaf", deaf)
         .get("/upgrade-obedient", obedient)
 }

@@ -53,8 +53,8 @@ pub enum Next {
     Request,
     /// A request is received, in whole or in part, and its response is not complete.
     Respond,
-    /// The response is complete and content of the request is not. Receive, and ignore the data, until
-    /// it is `Request` or `Close`; or just close.
+    /// The response is complete and content of the request is not. Receive until it is `Request` or
+    /// `Close`, and ignore the data unless somebody wants it; or just close.
     FinishBody,
     /// Close, once what was written is sent.
     Close,
@@ -71,7 +71,8 @@ pub enum Next {
 ///   [`send_data`](Self::send_data) any number of times, then always [`finish`](Self::finish); or
 ///   [`switch_protocols`](Self::switch_protocols) instead of all that;
 /// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`trailers`](Self::trailers);
-/// - wishes: [`drain`](Self::drain), [`discard_body`](Self::discard_body).
+/// - wishes: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
+///   [`keep_body`](Self::keep_body).
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, Limits};
@@ -111,10 +112,21 @@ pub struct Connection {
     keep_alive: bool,
     /// The server wants no other request.
     draining: bool,
-    /// Nobody wants the rest of the present request's content.
-    discarding: bool,
+    /// What is known of who wants the rest of the present request's content.
+    rest: Rest,
     /// A head was received before.
     used: bool,
+}
+
+/// Who wants the rest of a request's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// Somebody may, until the response is complete.
+    Open,
+    /// Somebody does, however long that takes.
+    Wanted,
+    /// Nobody.
+    Unwanted,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 64, "every idle connection holds one");
@@ -134,17 +146,17 @@ impl Connection {
             expecting: false,
             keep_alive: true,
             draining: false,
-            discarding: false,
+            rest: Rest::Open,
             used: false,
         }
     }
 
     /// How many bytes of `unread` are used up, and what they mean.
     ///
-    /// `unread` is all that arrived and was not used up, as one slice. With
-    /// [`Event::NeedInput`], call again when there is more; while a head is incomplete, with the same
-    /// `head`, which holds what was found out; it is written only between requests. The same bytes give the same events however they are
-    /// cut, but that adjacent data may be cut as they are.
+    /// `unread` is all that arrived and was not used up, as one slice. After [`Event::NeedInput`], call
+    /// again when there is more. While a head is incomplete, every call is given the same `head`, which
+    /// holds what was found so far; `head` is written only between requests. The same bytes give the
+    /// same events however they are cut; only adjacent data may be cut as the bytes are.
     #[inline]
     pub fn receive(
         &mut self,
@@ -183,13 +195,13 @@ impl Connection {
         self.in_http10 = head.version == Version::Http10;
         self.asks_upgrade = framing.upgrade;
         self.expecting = framing.expect_continue;
-        self.discarding = false;
+        self.rest = Rest::Open;
         self.drain_left = limits.drain_bytes_max;
         self.keep_alive = framing.keep_alive && !self.draining;
     }
 
     fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
-        let thrown_away = self.send.state() == send::State::Done;
+        let thrown_away = self.send.state() == send::State::Done && self.rest != Rest::Wanted;
         let chunk_max = if thrown_away { u64::from(self.drain_left) } else { u64::MAX };
         let (used, event) = match self.receive.state() {
             receive::State::Exact => self.receive.exact(unread),
@@ -297,7 +309,7 @@ impl Connection {
     // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its response.
     fn stops_before_end(&self) -> bool {
         let is_chunked = self.receive.state() == receive::State::Chunked;
-        self.discarding && (is_chunked || self.leaves_too_much())
+        self.rest == Rest::Unwanted && (is_chunked || self.leaves_too_much())
     }
 
     /// Whether more content is known to come than is thrown away.
@@ -315,6 +327,7 @@ impl Connection {
         }
         match self.receive.state() {
             receive::State::Closed => {}
+            receive::State::Exact | receive::State::Chunked if self.rest == Rest::Wanted => {}
             _ if !self.keep_alive || self.draining => self.receive.go(receive::Move::Close),
             receive::State::Done => {
                 self.receive.go(receive::Move::Again);
@@ -424,8 +437,19 @@ impl Connection {
     /// Without the call, the response leaves the connection open, for content that is read while the
     /// response is sent. If it turns out later that more is left than is thrown away, the connection
     /// closes without a word, and a request that the client has sent by then is lost.
+    ///
+    /// After [`keep_body`](Self::keep_body) and a complete response, this call may change
+    /// [`next`](Self::next).
     pub fn discard_body(&mut self) {
-        self.discarding = true;
+        self.rest = Rest::Unwanted;
+        self.join();
+    }
+
+    /// Somebody may read the rest of the present request's content after its response is complete. Call
+    /// it before [`finish`](Self::finish). Until [`discard_body`](Self::discard_body) what is received
+    /// counts as content: its end is waited for, even if the connection closes then.
+    pub fn keep_body(&mut self) {
+        self.rest = Rest::Wanted;
     }
 
     /// What follows.

@@ -2,8 +2,8 @@
 //!
 //! `send` has the bytes of requests. The lines after it happen in order: `receive` reads one event and
 //! expects it; `respond: STATUS LENGTH` (or `chunked` for an unknown length), with the `field` lines
-//! before it; `interim: STATUS`; `switch:`; `data`; `trailer`, then `finish:`; `drain:`;
-//! `end:` is the peer's end. `wire` has all the bytes that are written, `next` is what follows at the
+//! before it; `interim: STATUS`; `switch:`; `data`; `trailer`, then `finish:`; `drain:`; `keep:` and
+//! `discard:` of the request's content; `end:` is the peer's end. `wire` has all the bytes that are written, `next` is what follows at the
 //! end.
 
 use crate::script::{Case, escape, parse, unescape};
@@ -62,6 +62,8 @@ fn run(case: &Case) -> (Vec<u8>, String) {
             "data" => drop(connection.send_data(&unescape(text), &mut out)),
             "finish" => connection.finish(borrowed(&trailers), &mut out),
             "drain" => connection.drain(),
+            "keep" => connection.keep_body(),
+            "discard" => connection.discard_body(),
             "end" => assert_eq!(format!("{:?}", connection.close_receive()), *text),
             "case" | "section" | "send" | "wire" | "next" => {}
             _ => panic!("no such line: {key}"),

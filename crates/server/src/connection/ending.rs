@@ -6,7 +6,7 @@ use crate::closing::Closing;
 use crate::deadlines::Wait;
 use crate::detached;
 use crate::ended::Ended;
-use crate::link::{Close, Link, Turn};
+use crate::link::{Close, Turn};
 use crate::worker::Cut;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::Reject as TlsReject;
@@ -33,25 +33,14 @@ impl<D: Driver> Connection<D> {
     }
 
     pub(super) fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
-        let born = self.born();
         let close = match &mut session.phase {
             Phase::Handshake(_) => return Some(self.abandon(session, Ended::HandshakeLate)),
             Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
             Phase::Closing(_) => return Some(self.over(session)),
-            Phase::Http1 => {
-                let mut link = Link {
-                    worker: &self.worker,
-                    stream: &self.stream,
-                    stage: &mut self.stage,
-                    info: &mut self.info,
-                    io: &mut session.io,
-                    born,
-                };
-                match session.http1.late(wait, &mut self.protocol, &mut link) {
-                    Turn::Close(close) => close,
-                    _ => return None,
-                }
-            }
+            Phase::Http1 => match session.http1.late(wait, &mut self.link(&mut session.io)) {
+                Turn::Close(close) => close,
+                _ => return None,
+            },
         };
         self.end(session, close);
         None

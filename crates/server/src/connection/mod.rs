@@ -15,7 +15,7 @@ use self::session::{Phase, Session};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
-use crate::link::{Close, For, Link, Turn};
+use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
 use crate::stage::Stage;
 use crate::upgraded::Upgrade;
@@ -46,11 +46,11 @@ enum Event {
     Broken(io::ErrorKind),
     /// What came is no TLS.
     NoTls(TlsReject),
-    /// It is to end at once.
+    /// The connection is to end at once.
     Cut,
 }
 
-/// A connection. What an idle one costs is what this struct has.
+/// A connection. An idle connection costs what this struct has, and nothing else.
 pub(crate) struct Connection<D: Driver> {
     worker: Rc<Worker<D>>,
     sessions: Rc<Sessions<D>>,
@@ -171,7 +171,7 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Rest) => {
                     let flushed = self.flush(session);
                     match flushed {
-                        // Who takes a response slowly is no idle peer.
+                        // A peer that takes a response slowly is not idle.
                         Ok(_) if session.io.writer.is_empty() && self.stream.is_sent() => {
                             return Poll::Ready(None);
                         }
@@ -216,19 +216,11 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Lets what has the connection do what can be done. `None`: the connection is over.
+    /// Lets the present phase do what can be done. `None`: the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
-        let born = self.born();
-        let mut link = Link {
-            worker: &self.worker,
-            stream: &self.stream,
-            stage: &mut self.stage,
-            info: &mut self.info,
-            io: &mut session.io,
-            born,
-        };
+        let mut link = self.link(&mut session.io);
         Some(match &mut session.phase {
-            Phase::Http1 => session.http1.turn(&mut self.protocol, &mut link, context),
+            Phase::Http1 => session.http1.turn(&mut link, context),
             Phase::Handshake(handshake) => {
                 let turn = shake_hands(handshake, &mut link);
                 if matches!(turn, Turn::Again) {
@@ -359,6 +351,19 @@ impl<D: Driver> Connection<D> {
     ) -> Result<(), TlsReject> {
         let io = &mut session.io;
         io.reader.take(chunk, &mut self.stage, &mut io.writer.records)
+    }
+
+    /// What a turn works with.
+    fn link<'t>(&'t mut self, io: &'t mut Io<D>) -> Link<'t, D> {
+        Link {
+            born: self.born(),
+            worker: &self.worker,
+            stream: &self.stream,
+            stage: &mut self.stage,
+            protocol: &mut self.protocol,
+            info: &mut self.info,
+            io,
+        }
     }
 
     fn born(&self) -> Duration {

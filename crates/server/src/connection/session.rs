@@ -27,11 +27,11 @@ pub(crate) struct Session<D: Driver> {
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
     pub(super) phase: Phase,
-    /// A handler that was promised its end went on without the connection.
+    /// A handler that runs to its end went on without the connection.
     pub(super) has_detached: bool,
 }
 
-/// What has the connection at present.
+/// What the connection does at present.
 pub(super) enum Phase {
     /// TLS shakes hands.
     Handshake(Handshake),

@@ -16,8 +16,8 @@ use crate::meter::Meter;
 use crate::respond;
 use crate::upload::Upload;
 use crate::worker::Order;
-use peregrine_driver::Driver;
-use peregrine_proto::h1::{self, Event, Framing, Next, Waiting};
+use peregrine_driver::{Driver, Stream};
+use peregrine_proto::h1::{Event, Framing, Next, Waiting};
 use peregrine_proto::{HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
@@ -40,7 +40,7 @@ pub(crate) struct Http1 {
     step: Step,
     /// The head that is being received.
     head: Option<Head>,
-    /// For the calls of the protocol core that meet no head.
+    /// An index for the calls of the protocol core that write none.
     spare: HeadIndex,
     exchange: Exchange,
     upload: Upload,
@@ -71,6 +71,11 @@ enum Step {
     Whole { body: Body, from: usize },
     /// A body is sent frame by frame.
     Stream(Streaming),
+    /// The response is complete, and somebody goes on reading the request's body.
+    ReadOn {
+        /// Bytes that were taken when nothing could be received the last time.
+        consumed: Option<u64>,
+    },
     /// What the handler left of its request's body is thrown away.
     Unread,
 }
@@ -99,52 +104,61 @@ impl Http1 {
     /// Does what can be done now.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         match self.step {
-            Step::Head => self.receive_head(protocol, link, context),
-            Step::Handler => self.await_handler(protocol, link, context),
-            Step::Whole { .. } => self.send_whole(protocol, link, context),
-            Step::Stream(_) => self.send_stream(protocol, link, context),
-            Step::Unread => self.throw_away(protocol, link),
+            Step::Head => self.receive_head(link, context),
+            Step::Handler => self.await_handler(link, context),
+            Step::Whole { .. } => self.send_whole(link, context),
+            Step::Stream(_) => self.send_stream(link, context),
+            Step::ReadOn { .. } => self.read_on(link, context),
+            Step::Unread => self.throw_away(link),
         }
     }
 
     /// The time of `wait` is over.
-    pub(crate) fn late<D: Driver>(
-        &mut self,
-        wait: Wait,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
+    pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
         match (wait, &self.step) {
             (Wait::Head, _) => {
-                protocol.drain();
-                self.answer(Problem::head_late(), protocol, link);
+                link.protocol.drain();
+                self.answer(Problem::head_late(), link);
                 Turn::linger(Ended::HeadLate)
             }
             (Wait::Receive, Step::Unread) => Turn::linger(Ended::BodySlow),
+            (Wait::Receive, Step::ReadOn { .. }) => {
+                self.upload.fail(BodyError::TooSlow);
+                Turn::linger(Ended::BodySlow)
+            }
+            (Wait::Reading | Wait::Exchange, Step::ReadOn { .. }) => {
+                self.upload.fail(BodyError::Disconnected);
+                self.upload = Upload::Unwanted;
+                Turn::Again
+            }
             (Wait::Receive, _) => {
                 self.upload.fail(BodyError::TooSlow);
                 self.upload = Upload::Unwanted;
-                protocol.drain();
+                link.protocol.drain();
                 Turn::Again
             }
             (Wait::Handler | Wait::Exchange, Step::Handler) => {
                 self.exchange.drop_handler();
                 let late = self.render(Problem::handler_late(), link);
-                self.respond(Ok(late), protocol, link)
+                self.respond(Ok(late), link)
             }
             (Wait::Exchange, _) => Turn::close(Ended::ExchangeLate),
-            // The turn sends the next one.
+            // While the body has no room, the server receives nothing, and so hears of no reset.
+            (Wait::Probe, _) if self.upload.is_read() && link.stream.is_broken() => {
+                self.upload.fail(BodyError::Disconnected);
+                Turn::close(Ended::PeerLeft)
+            }
+            // The turn sends the next probe.
             (Wait::Probe, _) => Turn::Again,
             _ => Turn::Again,
         }
     }
 
-    /// The connection is over. Whoever reads the request's body learns it.
+    /// The connection is over. The reader of the request's body gets an error.
     pub(crate) fn fail(&mut self) {
         self.upload.fail(BodyError::Disconnected);
     }
@@ -156,7 +170,7 @@ impl Http1 {
 
     /// Is there a request whose response is not complete?
     pub(crate) fn is_busy(&self) -> bool {
-        !matches!(self.step, Step::Head | Step::Unread)
+        !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
     }
 
     /// The request whose response is not complete or, unless everything `is_sent`, not sent.
@@ -179,7 +193,7 @@ impl Http1 {
         self.answered
     }
 
-    /// Drops everything of the application, and is as new.
+    /// Drops everything of the application, for the next lease.
     pub(crate) fn reset(&mut self) {
         self.upload = Upload::Done;
         self.step = Step::Head;
@@ -192,7 +206,6 @@ impl Http1 {
 
     fn receive_head<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
@@ -201,7 +214,7 @@ impl Http1 {
         }
         let head = self.head.get_or_insert_with(Head::take);
         let unread = link.io.reader.unread();
-        let (used, event) = protocol.receive(&link.worker.protocol, unread, head.index_mut());
+        let (used, event) = link.protocol.receive(&link.worker.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
                 let mut head = self.head.take().expect("it was just filled");
@@ -209,13 +222,13 @@ impl Http1 {
                 head.set_bytes(&link.io.reader.unread()[skip..used]);
                 link.io.reader.consume(used);
                 link.io.deadlines.clear(Wait::Head);
-                self.begin(head, framing, protocol, link, context)
+                self.begin(head, framing, link, context)
             }
             Event::NeedInput => {
                 link.io.reader.consume(used);
-                self.await_head(protocol, link)
+                self.await_head(link)
             }
-            Event::Reject(reject) => self.reject(reject, protocol, link),
+            Event::Reject(reject) => self.reject(reject, link),
             Event::Closed => Turn::linger(Ended::Agreed),
             Event::Data(_) | Event::End | Event::NeedRespond | Event::Upgraded => {
                 unreachable!("an exchange leaves the protocol before the next head")
@@ -224,16 +237,12 @@ impl Http1 {
     }
 
     /// There is no whole head.
-    fn await_head<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        let is_between = matches!(protocol.waiting(), Waiting::FirstByte | Waiting::Idle);
+    fn await_head<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
+        let is_between = matches!(link.protocol.waiting(), Waiting::FirstByte | Waiting::Idle);
         let is_nothing = link.io.reader.is_empty() && is_between;
         if link.is_ended() {
-            return match protocol.close_receive() {
-                Event::Reject(reject) if !is_nothing => self.reject(reject, protocol, link),
+            return match link.protocol.close_receive() {
+                Event::Reject(reject) if !is_nothing => self.reject(reject, link),
                 _ => Turn::close(Ended::PeerClosed),
             };
         }
@@ -250,7 +259,6 @@ impl Http1 {
         &mut self,
         mut head: Head,
         framing: Framing,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
@@ -258,21 +266,20 @@ impl Http1 {
         worker.observed.request();
         self.is_last = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
-        // RFC 9110 §7.4: a request for an origin that this connection is not of is misdirected.
-        if let Err(reject) = head.index().check_scheme(link.info.tls.is_some()) {
-            return self.reject(reject, protocol, link);
+        if let Err(reject) = check_origin(&head, link) {
+            return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head);
         let limit = target.body_limit(worker.limits.body_bytes_max);
-        let body = match self.receive_body(framing, limit, protocol, link) {
+        let body = match self.receive_body(framing, limit, link) {
             Ok(body) => body,
-            Err(reject) => return self.reject(reject, protocol, link),
+            Err(reject) => return self.reject(reject, link),
         };
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
         if let Poll::Ready(outcome) = self.exchange.poll_response(context, &worker.pulse) {
-            return self.respond(outcome, protocol, link);
+            return self.respond(outcome, link);
         }
         self.step = Step::Handler;
         self.has_waited = true;
@@ -283,10 +290,10 @@ impl Http1 {
             link.io.deadlines.set(Wait::Handler, now.saturating_add(timeout));
         }
         self.limit_exchange(now, link);
-        self.attend(protocol, link, context)
+        self.attend(link, context)
     }
 
-    /// Exchanges may have a time as a whole, from when they could not be answered at once.
+    /// Begins the time that an exchange may take as a whole, where there is such a limit.
     fn limit_exchange<D: Driver>(&self, now: Duration, link: &mut Link<'_, D>) {
         if let Some(timeout) = link.worker.limits.exchange_timeout {
             link.io.deadlines.begin(Wait::Exchange, now.saturating_add(timeout));
@@ -295,33 +302,30 @@ impl Http1 {
 
     fn await_handler<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         match self.exchange.poll_response(context, &link.worker.pulse) {
-            Poll::Ready(outcome) => self.respond(outcome, protocol, link),
-            Poll::Pending => self.attend(protocol, link, context),
+            Poll::Ready(outcome) => self.respond(outcome, link),
+            Poll::Pending => self.attend(link, context),
         }
     }
 
     /// While the handler, or a stream that it made, is not ready: receive the request's body, and
     /// notice when the peer leaves.
-    fn attend<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-        context: &mut Context<'_>,
-    ) -> Turn {
-        match self.feed(protocol, link, context) {
-            Fed::Wait(bytes) => Turn::Wait(For { bytes, room: false }),
+    fn attend<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
+        match self.feed(link, context) {
+            Fed::Wait(bytes) => {
+                self.watch_peer(bytes, link);
+                Turn::Wait(For { bytes, room: false })
+            }
             Fed::Left => Turn::close(Ended::PeerLeft),
             Fed::Over if link.is_ended() => {
                 // A probe would stand in the middle of a response that has begun: what is written
                 // next finds out.
                 let is_probed = link.io.deadlines.of(Wait::Probe).is_some();
                 if self.can_probe && !is_probed && matches!(self.step, Step::Handler) {
-                    self.probe(protocol, link);
+                    self.probe(link);
                 }
                 Turn::Wait(For::default())
             }
@@ -332,14 +336,40 @@ impl Http1 {
         }
     }
 
+    /// Where nothing is received, because whoever reads the body takes nothing, only the kernel knows
+    /// that the peer broke the connection off. It is asked now and then.
+    fn watch_peer<D: Driver>(&mut self, is_receiving: bool, link: &mut Link<'_, D>) {
+        if !is_receiving && link.io.deadlines.of(Wait::Probe).is_none() {
+            self.set_probe(link);
+        }
+    }
+
     /// After a response: the next request, the rest of this one's body, or the end.
-    fn after<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) -> Turn {
+    fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
+        if let Some(rest) = self.exchange.take_rest() {
+            let hold = link.worker.driver.hold();
+            link.worker.driver.spawn(async move {
+                rest.await;
+                drop(hold);
+            });
+        }
         if let Some(reject) = self.rejected.take() {
-            protocol.drain();
+            link.protocol.drain();
             return Turn::linger(Ended::Rejected(reject));
         }
-        match protocol.next() {
+        if self.upload.is_unwanted() {
+            link.protocol.discard_body();
+        }
+        match link.protocol.next() {
+            Next::FinishBody if self.upload.is_read() => {
+                self.exchange.stop();
+                self.step = Step::ReadOn { consumed: None };
+                self.has_waited = true;
+                self.probe_pause = PROBE_PAUSE_MIN;
+                link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
+                Turn::Again
+            }
             Next::Request => {
                 self.finish_exchange(link);
                 Turn::Again
@@ -376,37 +406,31 @@ impl Http1 {
     }
 
     /// The peer ended its sending side: it may have left, or only have nothing more to say. TCP shows
-    /// the difference only to those who send. RFC 9110 §15.2: a client must be able to parse interim
-    /// responses even if it does not expect one, so one of them is what is sent; where nobody is left
-    /// to read it, it comes back as a reset.
-    fn probe<D: Driver>(&mut self, protocol: &mut h1::Connection, link: &mut Link<'_, D>) {
-        protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
+    /// the difference only to a side that sends. So the server sends an interim response, which a
+    /// client must be able to parse even if it does not expect one (RFC 9110 §15.2). From a peer that
+    /// has left, a reset comes back.
+    fn probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        link.protocol.send_interim(102, std::iter::empty(), &mut link.io.writer.plain);
+        self.set_probe(link);
+    }
+
+    fn set_probe<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let next = link.worker.driver.now().saturating_add(self.probe_pause);
         link.io.deadlines.set(Wait::Probe, next);
         self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);
     }
 
     /// Answers a broken rule.
-    fn reject<D: Driver>(
-        &mut self,
-        reject: Reject,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        protocol.drain();
-        self.answer(reject.into(), protocol, link);
+    fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
+        link.protocol.drain();
+        self.answer(reject.into(), link);
         Turn::linger(Ended::Rejected(reject))
     }
 
     /// Writes an answer of the server's own.
-    fn answer<D: Driver>(
-        &mut self,
-        problem: Problem,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) {
+    fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
         let response = self.render(problem, link);
-        respond::whole(protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
+        respond::whole(link.protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
     }
 
     /// A problem in the form that the application gives its problems.
@@ -423,4 +447,15 @@ impl Http1 {
         let peer = &link.info.peer;
         tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
     }
+}
+
+// RFC 9110 §7.4: a request for an origin that this connection is not secured for is misdirected.
+#[inline]
+fn check_origin<D: Driver>(head: &Head, link: &mut Link<'_, D>) -> Result<(), Reject> {
+    head.index().check_scheme(link.info.tls.is_some())?;
+    let Some(hosts) = link.stage.hosts() else { return Ok(()) };
+    // Only HTTP/1.0 may name no host.
+    let authority = head.authority();
+    let is_covered = authority.is_empty() || hosts.cover(authority);
+    if is_covered { Ok(()) } else { Err(Reject::Misdirected) }
 }

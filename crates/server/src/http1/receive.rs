@@ -1,6 +1,6 @@
 //! A request's body: from the bytes that came to the handler, or away.
 
-use super::{Http1, READ_AHEAD_BYTES_MAX};
+use super::{Http1, READ_AHEAD_BYTES_MAX, Step};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{For, Link, Turn};
@@ -10,7 +10,7 @@ use crate::upload::{Room, Upload};
 use crate::worker::Order;
 use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{self, Event, Framing, Next};
+use peregrine_proto::h1::{Event, Framing, Next};
 use peregrine_proto::{BodyLength, Reject};
 use peregrine_web::body::BodyError;
 use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
@@ -45,7 +45,6 @@ impl Http1 {
         &mut self,
         framing: Framing,
         limit: u64,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
     ) -> Result<Body, Reject> {
         let length = match framing.body {
@@ -55,19 +54,19 @@ impl Http1 {
         };
         let mut here = pool::take();
         loop {
-            match self.receive(protocol, link) {
+            match self.receive(link) {
                 Received::Data { data, used } => {
                     here.extend_from_slice(&link.io.reader.unread()[data]);
                     link.io.reader.consume(used);
                 }
-                // Trailers are rare enough to take the longer way, where they have a place.
-                Received::End if protocol.trailers().next().is_none() => {
+                // Trailers are rare. A pipe has a place for them.
+                Received::End if link.protocol.trailers().next().is_none() => {
                     return Ok(Body::buffer(here).limited(limit));
                 }
                 Received::End => {
                     let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
                     writer.push(Bytes::from(here));
-                    writer.finish(respond::trailers(protocol));
+                    writer.finish(respond::trailers(link.protocol));
                     return Ok(Body::incoming(reader, limit));
                 }
                 Received::NeedInput => break,
@@ -89,7 +88,6 @@ impl Http1 {
     /// Moves what is here of the request's body to the handler, as far as there is room.
     pub(super) fn feed<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Fed {
@@ -103,17 +101,17 @@ impl Http1 {
                     link.pause_content();
                     return Fed::Wait(false);
                 }
-                // Nothing is to come before the handler asks for it, but a reset may.
+                // The peer sends nothing before the handler asks for it, but a reset may come.
                 Room::Unasked => {
                     link.pause_content();
                     return Fed::Wait(link.io.reader.unread().len() < READ_AHEAD_BYTES_MAX);
                 }
                 Room::Awaited => {
-                    protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);
+                    link.protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);
                 }
                 Room::Free => {}
             }
-            match self.feed_some(protocol, link) {
+            match self.feed_some(link) {
                 Some(Received::NeedInput) if link.is_ended() => {
                     self.upload.fail(BodyError::Disconnected);
                     return Fed::Left;
@@ -122,7 +120,7 @@ impl Http1 {
                     link.await_content();
                     return Fed::Wait(true);
                 }
-                Some(Received::End) => self.upload.finish(|| respond::trailers(protocol)),
+                Some(Received::End) => self.upload.finish(|| respond::trailers(link.protocol)),
                 Some(Received::Reject(reject)) => {
                     self.upload.fail(BodyError::Rejected(reject));
                     self.rejected = Some(reject);
@@ -132,17 +130,47 @@ impl Http1 {
         }
     }
 
-    /// Moves data. `None`: there was some, and there may be no room for more.
-    pub(super) fn feed_some<D: Driver>(
+    /// The response is complete, and somebody reads on: goes on receiving for them. Where they take
+    /// nothing, nothing moves, and a connection on which nothing moves is idle.
+    pub(super) fn read_on<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
-    ) -> Option<Received> {
+        context: &mut Context<'_>,
+    ) -> Turn {
+        match self.feed(link, context) {
+            Fed::Wait(true) => {
+                link.io.deadlines.clear(Wait::Reading);
+                Turn::Wait(For { bytes: true, room: false })
+            }
+            Fed::Wait(false) => {
+                let taken = Some(self.upload.consumed());
+                let now = link.worker.driver.now();
+                let until = now.saturating_add(link.worker.limits.idle_timeout);
+                match &mut self.step {
+                    Step::ReadOn { consumed } if *consumed != taken => {
+                        *consumed = taken;
+                        link.io.deadlines.set(Wait::Reading, until);
+                    }
+                    _ => link.io.deadlines.begin(Wait::Reading, until),
+                }
+                self.watch_peer(false, link);
+                Turn::Wait(For { bytes: false, room: false })
+            }
+            Fed::Left => Turn::close(Ended::PeerClosed),
+            Fed::Over => {
+                link.io.deadlines.clear(Wait::Reading);
+                self.after(link)
+            }
+        }
+    }
+
+    /// Moves data. `None`: there was some, and there may be no room for more.
+    pub(super) fn feed_some<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Option<Received> {
         // Small chunks go together: each piece costs more memory than a chunk of one byte.
         let mut piece = Vec::new();
         let mut any = false;
         let last = loop {
-            match self.receive(protocol, link) {
+            match self.receive(link) {
                 Received::Data { data, used } => {
                     any = true;
                     let reader = &mut link.io.reader;
@@ -164,14 +192,10 @@ impl Http1 {
     }
 
     /// The next event of a body.
-    pub(super) fn receive<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Received {
+    pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Received {
         let reader = &mut link.io.reader;
         let (used, event) =
-            protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
+            link.protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
         if let Event::Data(data) = event {
             return Received::Data { data, used };
         }
@@ -187,19 +211,15 @@ impl Http1 {
     }
 
     /// Reads what the handler left of its request's body, so that the next request can be found.
-    pub(super) fn throw_away<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
-        while protocol.next() == Next::FinishBody {
+    pub(super) fn throw_away<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
+        while link.protocol.next() == Next::FinishBody {
             let reader = &mut link.io.reader;
             let (used, event) =
-                protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
+                link.protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
             reader.consume(used);
             match event {
                 Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),
-                // The answer is out, so that nothing is in progress.
+                // The response is written, so that nothing is in progress.
                 Event::NeedInput if link.worker.order() >= Order::Drain => {
                     return Turn::linger(Ended::Drained);
                 }
@@ -213,6 +233,6 @@ impl Http1 {
             }
         }
         link.io.deadlines.clear(Wait::Receive);
-        self.after(protocol, link)
+        self.after(link)
     }
 }

@@ -9,7 +9,7 @@ use crate::link::{For, Link, Turn};
 use crate::respond;
 use http::HeaderMap;
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{self, BodyMode, ResponseLength};
+use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_web::body::BodyError;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
@@ -21,14 +21,14 @@ const FRAMES_PER_TURN: usize = 32;
 /// A response's body on its way.
 pub(super) struct Streaming {
     mode: BodyMode,
-    /// Bytes still to come, where a length was promised. What is beyond it would be dropped, and a
-    /// stream that has no end would hold the worker: nothing waits for a peer where nothing is sent.
+    /// Bytes still to come, where a length was promised. Bytes beyond that length are not sent, so that
+    /// an endless stream of them would never have to wait for the peer, and would hold the worker.
     left: Option<u64>,
     trailers: HeaderMap,
 }
 
 impl Streaming {
-    /// Is its end that of the connection?
+    /// Does the body end with the connection?
     pub(super) fn is_until_close(&self) -> bool {
         self.mode == BodyMode::UntilClose
     }
@@ -39,25 +39,27 @@ impl Http1 {
     pub(super) fn respond<D: Driver>(
         &mut self,
         outcome: Result<Response, Panicked>,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
     ) -> Turn {
         link.io.deadlines.clear(Wait::Handler);
         link.io.deadlines.clear(Wait::Probe);
         let mut response = outcome.unwrap_or_else(|Panicked(message)| {
             self.panicked = true;
-            protocol.drain();
+            link.protocol.drain();
             self.log_panic(&message, link);
             self.render(Problem::handler_panicked(), link)
         });
         if link.is_to_close() {
-            protocol.drain();
+            link.protocol.drain();
         }
         if self.upload.is_unwanted() {
-            protocol.discard_body();
+            link.protocol.discard_body();
+        } else if self.upload.is_read() {
+            link.protocol.keep_body();
         }
+        self.exchange.keep_rest(response.take_rest());
         if let Some(upgrade) = response.take_upgrade() {
-            if respond::switch_protocols(protocol, &response, &mut link.io.writer.plain) {
+            if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
                 return Turn::Upgrade(upgrade);
             }
             tracing::error!(target: "peregrine",
@@ -73,16 +75,22 @@ impl Http1 {
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
             if length <= most {
-                respond::whole(protocol, &response, &date, out);
-                return self.after(protocol, link);
+                respond::whole(link.protocol, &response, &date, out);
+                return self.after(link);
             }
-            respond::head(protocol, &response, ResponseLength::Exact(length as u64), &date, out);
+            respond::head(
+                link.protocol,
+                &response,
+                ResponseLength::Exact(length as u64),
+                &date,
+                out,
+            );
             self.step = Step::Whole { body: std::mem::take(&mut response.body), from: 0 };
         } else {
             let body = std::mem::take(&mut response.body);
             let length = Exchange::length_of(&body);
             let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-            let mode = respond::head(protocol, &response, length, &date, out);
+            let mode = respond::head(link.protocol, &response, length, &date, out);
             let left = match mode {
                 BodyMode::None => Some(0),
                 BodyMode::Exact(bytes) => Some(bytes),
@@ -99,53 +107,51 @@ impl Http1 {
     /// Sends a body that is here in pieces, as fast as the peer takes them.
     pub(super) fn send_whole<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         let most = link.worker.limits.pending_output_bytes_max.max(1);
         if link.is_full() {
-            return self.await_room(protocol, link, context);
+            return self.await_room(link, context);
         }
         let Step::Whole { body, from } = &mut self.step else { unreachable!("it is this step") };
         let rest = &body.as_slice().unwrap_or_default()[*from..];
         let piece = &rest[..rest.len().min(most)];
-        protocol.send_data(piece, &mut link.io.writer.plain);
+        link.protocol.send_data(piece, &mut link.io.writer.plain);
         *from += piece.len();
         if piece.len() < rest.len() {
             return Turn::Again;
         }
-        protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
-        self.after(protocol, link)
+        link.protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
+        self.after(link)
     }
 
     /// Sends a body as its frames become ready.
     pub(super) fn send_stream<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
         for _ in 0..FRAMES_PER_TURN {
             if link.is_full() {
-                return self.await_room(protocol, link, context);
+                return self.await_room(link, context);
             }
             let Step::Stream(streaming) = &mut self.step else { unreachable!("it is this step") };
             if streaming.left == Some(0) {
-                return self.finish_stream(protocol, link);
+                return self.finish_stream(link);
             }
             let frame = match self.exchange.poll_frame(context, &link.worker.pulse) {
                 Poll::Ready(Some(Ok(frame))) => frame,
-                Poll::Ready(None) => return self.finish_stream(protocol, link),
+                Poll::Ready(None) => return self.finish_stream(link),
                 Poll::Ready(Some(Err(error))) => return self.break_stream(&error, link),
                 Poll::Pending => {
                     link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
-                    return self.attend(protocol, link, context);
+                    return self.attend(link, context);
                 }
             };
             match frame.into_data() {
                 Ok(data) => {
-                    let taken = protocol.send_data(&data, &mut link.io.writer.plain);
+                    let taken = link.protocol.send_data(&data, &mut link.io.writer.plain);
                     streaming.left = streaming.left.map(|left| left - taken as u64);
                 }
                 Err(frame) => {
@@ -158,14 +164,10 @@ impl Http1 {
         Turn::Yield
     }
 
-    pub(super) fn finish_stream<D: Driver>(
-        &mut self,
-        protocol: &mut h1::Connection,
-        link: &mut Link<'_, D>,
-    ) -> Turn {
+    pub(super) fn finish_stream<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         let Step::Stream(streaming) = &self.step else { unreachable!("it is this step") };
-        respond::finish(protocol, &streaming.trailers, &mut link.io.writer.plain);
-        self.after(protocol, link)
+        respond::finish(link.protocol, &streaming.trailers, &mut link.io.writer.plain);
+        self.after(link)
     }
 
     /// What was promised cannot be kept, and only the end of the connection says so: the peer sees a
@@ -196,11 +198,10 @@ impl Http1 {
     /// There is enough to be sent. The request's body goes on being received meanwhile.
     pub(super) fn await_room<D: Driver>(
         &mut self,
-        protocol: &mut h1::Connection,
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
-        match self.feed(protocol, link, context) {
+        match self.feed(link, context) {
             Fed::Wait(bytes) => Turn::Wait(For { bytes, room: true }),
             Fed::Left | Fed::Over => Turn::Wait(For { bytes: false, room: true }),
         }

@@ -7,6 +7,7 @@ use crate::request::Request;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use std::borrow::Cow;
 
 /// See [`Json`]. The problems are: 415 for another `Content-Type`; 400 for no body and for a body that
 /// is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path` of the
@@ -75,8 +76,9 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
 
 /// A value of the right grammar with a wrong content, at `path`.
 pub(super) fn field_problem(path: &str, reason: &str) -> Problem {
+    let reason = without_types(reason);
     // A key may be part of the path, and a value of the reason: both are the peer's.
-    let (path, reason) = (shortened(path), shortened(reason));
+    let (path, reason) = (shortened(path), shortened(&reason));
     let (path, reason) = match missing(&reason) {
         Some(name) if path == "." => (name.to_owned(), "missing field"),
         Some(name) => (format!("{path}.{name}"), "missing field"),
@@ -94,6 +96,32 @@ pub(super) fn field_problem(path: &str, reason: &str) -> Problem {
 /// gives ends before it, at the object that lacks it.
 fn missing(reason: &str) -> Option<&str> {
     reason.strip_prefix("missing field `")?.strip_suffix('`')
+}
+
+/// The reason without the names that types have in the server, which serde tells: what is expected is
+/// said in the words of JSON.
+fn without_types(reason: &str) -> Cow<'_, str> {
+    const WORDS: [(&str, &str); 7] = [
+        ("tuple struct ", "a list"),
+        ("tuple variant ", "a list"),
+        ("unit struct ", "null"),
+        ("struct variant ", "an object"),
+        ("struct ", "an object"),
+        ("internally tagged enum ", "an object with a tag"),
+        ("enum ", "the name of a variant, or an object with one"),
+    ];
+    if reason.starts_with("data did not match any variant of untagged enum ") {
+        return "the value fits none of the forms it may have".into();
+    }
+    // What the peer sent stands before the last of these words.
+    let Some((sent, expected)) = reason.rsplit_once(", expected ") else { return reason.into() };
+    for (words, plain) in WORDS {
+        if let Some(name) = expected.strip_prefix(words) {
+            let rest = name.split_once(' ').map(|(_, rest)| format!(" {rest}")).unwrap_or_default();
+            return format!("{sent}, expected {plain}{rest}").into();
+        }
+    }
+    reason.into()
 }
 
 #[cfg(test)]
@@ -199,7 +227,7 @@ mod tests {
                 "tags[0].weight: invalid value: integer `300`, expected u8",
             ),
             ("[1]", "[0]", "[0]: invalid type: integer `1`, expected a string"),
-            ("7", "", "invalid type: integer `7`, expected struct Bird"),
+            ("7", "", "invalid type: integer `7`, expected an object"),
         ] {
             let problem = problem(JSON, body);
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (422, "unexpected-value"));
@@ -207,6 +235,55 @@ mod tests {
             assert_eq!(member(&problem, "path"), path);
             assert_eq!(member(&problem, "line"), 1);
         }
+    }
+
+    #[test]
+    fn no_rust_type_of_the_applications_is_named_to_the_peer() {
+        #[derive(Debug, Deserialize, PartialEq)]
+        struct Secret(u8, u8);
+        #[derive(Debug, Deserialize, PartialEq)]
+        struct SecretUnit;
+        #[derive(Debug, Deserialize, PartialEq)]
+        enum SecretKind {
+            A,
+            B(u8, u8),
+            C { x: u8 },
+        }
+        #[derive(Debug, Deserialize, PartialEq)]
+        #[serde(tag = "kind")]
+        enum SecretTag {
+            A { x: u8 },
+        }
+        #[derive(Debug, Deserialize, PartialEq)]
+        #[serde(untagged)]
+        enum SecretEither {
+            A(u8),
+            B(bool),
+        }
+        fn detail<T: DeserializeOwned>(body: &str) -> String {
+            let request = post("/", JSON, Body::from(body.to_owned()));
+            let problem = now(from_request::<Json<T>>(request)).map(drop).expect_err("unexpected");
+            assert_eq!(problem.status, 422);
+            problem.detail.into_owned()
+        }
+        for (detail, expected) in [
+            (detail::<Bird>("7"), "invalid type: integer `7`, expected an object"),
+            (detail::<Secret>("7"), "invalid type: integer `7`, expected a list"),
+            (detail::<Secret>("[7]"), "invalid length 1, expected a list with 2 elements"),
+            (detail::<SecretUnit>("7"), "invalid type: integer `7`, expected null"),
+            (detail::<SecretKind>(r#"{"B":7}"#), "B: invalid type: integer `7`, expected a list"),
+            (
+                detail::<SecretKind>(r#"{"C":7}"#),
+                "C: invalid type: integer `7`, expected an object",
+            ),
+            (detail::<SecretTag>("7"), "invalid type: integer `7`, expected an object with a tag"),
+            (detail::<SecretEither>("[]"), "the value fits none of the forms it may have"),
+        ] {
+            assert_eq!(detail, expected);
+        }
+        // What the peer sent is no type, whatever it looks like.
+        let sent = detail::<Bird>(r#""a, expected struct X""#);
+        assert_eq!(sent, r#"invalid type: string "a, expected struct X", expected an object"#);
     }
 
     #[test]

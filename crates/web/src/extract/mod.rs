@@ -35,6 +35,7 @@ pub use crate::respond::{Form, Json};
 use crate::problem::Problem;
 use crate::request::{Parts, Request};
 use crate::requirements::Requirements;
+use http::StatusCode;
 use std::borrow::Cow;
 
 /// A value from a request's head. Any number of these may come before the last argument.
@@ -148,6 +149,15 @@ fn shortened(text: &str) -> Cow<'_, str> {
         return text.into();
     }
     format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
+}
+
+/// The answer to a request whose handler asks for what it cannot have. The log has the cause, for the
+/// handler's developer: the peer can do nothing about it, and learns nothing of the inside.
+#[cold]
+fn unfit(kind: &'static str, cause: &str) -> Problem {
+    tracing::error!(target: "peregrine", kind, "{cause}");
+    let detail = "the server lacks something that it needs for this request; its log says what";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
 }
 
 fn absent_if_of_the_peer<T>(result: Result<T, Problem>) -> Result<Option<T>, Problem> {

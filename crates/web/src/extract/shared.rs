@@ -1,12 +1,11 @@
 //! Values that the application or a middleware provides.
 
-use super::FromRequestParts;
+use super::{FromRequestParts, unfit};
 use crate::problem::Problem;
 use crate::request::Parts;
 use crate::requirements::Requirements;
 use crate::respond::IntoResponseParts;
 use crate::response::Response;
-use http::StatusCode;
 use std::any::type_name;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -149,11 +148,8 @@ fn missing_state<T>() -> Problem {
     absent("missing-state", type_name::<T>(), "give it to the application with `.state(..)`")
 }
 
-/// What is missing goes to the log, for the handler's developer: the peer can do nothing about it.
 fn absent(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
-    tracing::error!(kind, "the handler needs a `{name}`, but there is none; {remedy}");
-    let detail = "the server lacks something that it needs for this request; its log says what";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
+    unfit(kind, &format!("the handler needs a `{name}`, but there is none; {remedy}"))
 }
 
 impl<T: Clone + Send + Sync + 'static> IntoResponseParts for Extension<T> {

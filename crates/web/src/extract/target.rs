@@ -1,9 +1,9 @@
 //! What the request line says, and the route that was found for it.
 
-use super::FromRequestParts;
+use super::{FromRequestParts, unfit};
 use crate::problem::Problem;
 use crate::request::Parts;
-use http::{Method, StatusCode, Uri, Version};
+use http::{Method, Uri, Version};
 
 /// The pattern of the route that matched, such as `/birds/{id}`: the right label for metrics and
 /// logs, because there are few of them.
@@ -38,8 +38,7 @@ pub struct OriginalPath(pub String);
 impl FromRequestParts for MatchedPath {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         parts.pattern().map(|pattern| Self(pattern.to_owned())).ok_or_else(|| {
-            Problem::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
+            unfit(
                 "no-route",
                 "the handler needs a route's pattern, but the request matched none; a fallback \
                  should take `Option<MatchedPath>`",
@@ -101,6 +100,6 @@ mod tests {
         assert_eq!(now(from_parts::<Option<MatchedPath>>(&mut parts)), Ok(None));
         let problem = now(MatchedPath::from_request_parts(&mut parts)).expect_err("no route");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-route"));
-        assert!(problem.detail.contains("Option<MatchedPath>"));
+        assert!(!problem.detail.contains("MatchedPath"), "{}", problem.detail);
     }
 }

@@ -7,6 +7,7 @@ use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
 use crate::server::simulated::SimulatedBench;
+use peregrine::Limits;
 use peregrine_driver_sim::Sockets;
 use std::time::Duration;
 
@@ -199,6 +200,26 @@ pub async fn an_upgraded_protocol_may_await_the_order<B: Bench>(bench: &B) {
     assert_eq!(peer.rest().await, b"goodbye");
     let outcome = server.ended().await;
     assert_eq!((shared.finished.get(), outcome.cut.len()), (1, 0));
+}
+
+/// An upgraded protocol and a stream that do not mind the order are cut when the time is over, not before.
+pub async fn who_ignores_the_order_is_cut_in_time<B: Bench>(bench: &B) {
+    bench.calm();
+    let time = Duration::from_secs(2);
+    for path in ["/upgrade", "/stream-silent"] {
+        let (server, _) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+        let mut peer = Peer::new(server.connect());
+        peer.send(upgrade_to(path));
+        peer.expect("\r\n\r\n").await;
+        let start = bench.now();
+        server.shut_down();
+        peer.rest().await;
+        let passed = bench.now() - start;
+        let most = time + Duration::from_millis(150);
+        assert!(!bench.is_virtual() || (passed >= time && passed <= most), "{path} {passed:?}");
+        let outcome = server.ended().await;
+        assert_eq!((outcome.cut.len(), outcome.ended("cut")), (1, 1), "{path} {outcome:?}");
+    }
 }
 
 /// Inside TLS the last bytes and the word that they are the last may come together.

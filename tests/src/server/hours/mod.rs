@@ -100,13 +100,19 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let application = app::app(world.ledger.clone()).into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let doors = vec![Listen { socket: port, tls: None, is_shared: false }];
+    let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
     let counts = Rc::clone(&observed);
     network.spawn(async move {
-        let serving =
-            peregrine_server::run(driven.clone(), doors, application, limits, observed, receiver);
+        let serving = peregrine_server::run(
+            driven.clone(),
+            listeners,
+            application,
+            limits,
+            observed,
+            receiver,
+        );
         let report = serving.await.expect("the simulated network lets anybody listen");
         *told.borrow_mut() = Some((report, driven.now()));
     });

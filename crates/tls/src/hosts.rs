@@ -1,0 +1,57 @@
+//! Is a connection for the host that a request names?
+
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::{CertificateDer, ServerName};
+use std::fmt;
+use std::sync::Arc;
+
+/// The hosts that a connection's certificate names, for servers that ask; see
+/// [`Tls::with_host_check`](crate::Tls::with_host_check).
+pub struct Hosts {
+    certificate: Arc<CertifiedKey>,
+    /// The last authority whose host was found in it: most connections have requests for one only.
+    found: Box<str>,
+}
+
+impl Hosts {
+    pub(crate) fn new(certificate: Arc<CertifiedKey>) -> Self {
+        Self { certificate, found: Box::default() }
+    }
+
+    /// Does the certificate name the host of `authority`, whatever its port is?
+    ///
+    /// A wildcard stands for one label, the left-most. An address counts where the certificate names
+    /// that address.
+    pub fn cover(&mut self, authority: &str) -> bool {
+        if *self.found == *authority {
+            return true;
+        }
+        let is_covered =
+            self.certificate.cert.first().is_some_and(|own| names(own, host_of(authority)));
+        if is_covered {
+            self.found = authority.into();
+        }
+        is_covered
+    }
+}
+
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosts").field("found", &self.found).finish_non_exhaustive()
+    }
+}
+
+/// An authority without its port, and an address of IPv6 without its brackets.
+fn host_of(authority: &str) -> &str {
+    match authority.strip_prefix('[') {
+        Some(literal) => literal.split_once(']').map_or(literal, |(address, _)| address),
+        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    }
+}
+
+// RFC 9110 §4.3.4: a reference identity is matched against subjectAltName, as RFC 9525 says.
+fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
+    let Ok(host) = ServerName::try_from(host) else { return false };
+    webpki::EndEntityCert::try_from(certificate)
+        .is_ok_and(|parsed| parsed.verify_is_valid_for_subject_name(&host).is_ok())
+}

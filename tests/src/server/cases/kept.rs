@@ -1,0 +1,159 @@
+//! Bodies that somebody reads after the response.
+
+use super::{begin, begin_with, limits};
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, PATIENCE, Served, Wire};
+use crate::server::peer::Peer;
+use peregrine::Limits;
+use std::time::Duration;
+
+/// More than the server throws away, and than its pipe holds.
+const LARGE: usize = 700_000;
+
+/// A request whose body is kept, with this much of it. The response came.
+async fn keep<B: Bench>(peer: &mut Peer<B::Wire>, path: &str, length: usize, here: &[u8]) {
+    peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+    peer.send(here);
+    let reply = peer.reply().await;
+    assert_eq!((reply.text(), reply.field("connection")), ("kept", None));
+}
+
+/// What a task reads after the response is all of the body, and the connection goes on.
+pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let mut reader = Peer::new(server.connect());
+    for path in ["/keep", "/keep-streaming"] {
+        for length in [10, 3_000, bench.large(LARGE)] {
+            let body = pattern(length);
+            let (here, rest) = body.split_at(bench.choose(length));
+            keep::<B>(&mut peer, path, length, here).await;
+            reader.get("/read-kept");
+            bench.sleep(Duration::from_millis(5)).await;
+            peer.send(rest);
+            assert_eq!(reader.reply().await.text(), format!("{length} bytes"), "{path}");
+            peer.expect_alive().await;
+        }
+        peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"));
+        peer.send("3\r\nabc\r\n");
+        assert_eq!(peer.reply().await.text(), "kept");
+        peer.send("4\r\nabcd\r\n0\r\n\r\n");
+        reader.get("/read-kept");
+        assert_eq!(reader.reply().await.text(), "7 bytes");
+        peer.expect_alive().await;
+    }
+    drop((peer, reader));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// When the reader has left, the rest is thrown away if it is short, and ends the connection if not.
+pub async fn a_body_that_is_read_no_more_is_thrown_away<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { drain_bytes_max: 1_000, ..limits() });
+    let mut reader = Peer::new(server.connect());
+    for (length, lives) in [(900, true), (LARGE, false)] {
+        let mut peer = Peer::new(server.connect());
+        let body = pattern(length);
+        keep::<B>(&mut peer, "/keep", length, &body[..10]).await;
+        reader.get("/drop-kept");
+        assert_eq!(reader.reply().await.text(), "dropped");
+        peer.send(&body[10..]);
+        if lives {
+            peer.expect_alive().await;
+        } else {
+            peer.expect_end().await;
+        }
+    }
+    drop(reader);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// Whoever reads learns that the peer broke off, or ended its side in the middle.
+pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut reader = Peer::new(server.connect());
+    for breaks in [true, false] {
+        let mut peer = Peer::new(server.connect());
+        keep::<B>(&mut peer, "/keep", 500, b"some").await;
+        if breaks {
+            peer.reset();
+        } else {
+            peer.half_close();
+            peer.expect_end().await;
+        }
+        reader.get("/read-kept");
+        assert_eq!(reader.reply().await.text(), "Disconnected");
+    }
+    drop(reader);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A peer that sends too slowly after its response is late like any other.
+pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
+    let slack = Duration::from_millis(700);
+    let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    let mut reader = Peer::new(server.connect());
+    keep::<B>(&mut peer, "/keep", 500, b"some").await;
+    reader.get("/read-kept");
+    assert_eq!(reader.reply().await.text(), "TooSlow");
+    peer.expect_end().await;
+    drop((peer, reader));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("body-slow", 1)]);
+}
+
+/// Whoever keeps a body and takes nothing loses it when the connection has been idle for long enough.
+pub async fn a_body_that_is_kept_and_not_read_is_given_up<B: Bench>(bench: &B) {
+    bench.calm();
+    let time = Duration::from_millis(700);
+    let (server, _) = begin_with(bench, Limits { idle_timeout: time, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    keep::<B>(&mut peer, "/keep", LARGE, &pattern(LARGE / 2)).await;
+    peer.send(pattern(LARGE / 2));
+    peer.wire().recv(PATIENCE).await;
+    let mut reader = Peer::new(server.connect());
+    reader.get("/read-kept");
+    assert_eq!(reader.reply().await.text(), "Disconnected");
+    drop((peer, reader));
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A drain waits for a body that is read after its response.
+pub async fn a_drain_waits_for_a_body_that_is_read_after_its_response<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let mut reader = Peer::new(server.connect());
+    let body = pattern(bench.large(LARGE));
+    keep::<B>(&mut peer, "/keep", body.len(), &body[..10]).await;
+    reader.get("/read-kept");
+    bench.sleep(Duration::from_secs(1)).await;
+    server.shut_down();
+    bench.sleep(Duration::from_secs(3)).await;
+    peer.send(&body[10..]);
+    assert_eq!(reader.reply().await.text(), format!("{} bytes", body.len()));
+    peer.expect_end().await;
+    let outcome = server.ended().await;
+    assert!(outcome.cut.is_empty(), "{outcome:?}");
+}
+
+/// A handler whose body has no room ends when its peer breaks off.
+pub async fn a_reset_is_noticed_while_a_body_has_no_room<B: Bench>(bench: &B) {
+    if !bench.has_resets() {
+        return;
+    }
+    bench.calm();
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send(format!("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n"));
+    peer.send(pattern(LARGE - 1));
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.sleep(Duration::from_secs(1)).await;
+    peer.reset();
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    drop(server);
+}

@@ -1,0 +1,42 @@
+//! Handlers that answer before their request's body is read, and leave it to somebody else.
+
+use super::app::stream;
+use bytes::Bytes;
+use peregrine::web::{App, Body};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Adds them. One body is kept at a time.
+pub(super) fn keepers(app: App) -> App {
+    let kept = Rc::<RefCell<Option<Body>>>::default();
+    let places: [_; 4] = std::array::from_fn(|_| Rc::clone(&kept));
+    let [whole, streamed, reads, drops] = places;
+    app.post("/keep", move |body: Body| {
+        *whole.borrow_mut() = Some(body);
+        "kept"
+    })
+    .post("/keep-streaming", move |body: Body| {
+        *streamed.borrow_mut() = Some(body);
+        let mut pieces = ["ke", "pt"].into_iter();
+        stream(move |_| Poll::Ready(pieces.next().map(|piece| Ok(Bytes::from(piece)))))
+    })
+    .get("/read-kept", move || {
+        let body = reads.borrow_mut().take();
+        async move {
+            let Some(mut body) = body else { return "nothing".to_owned() };
+            let mut bytes = 0;
+            while let Some(piece) = body.next().await {
+                match piece {
+                    Ok(piece) => bytes += piece.len(),
+                    Err(error) => return format!("{error:?}"),
+                }
+            }
+            format!("{bytes} bytes")
+        }
+    })
+    .get("/drop-kept", move || {
+        drops.borrow_mut().take();
+        "dropped"
+    })
+}
