@@ -111,6 +111,7 @@ macro_rules! contract_kernel {
                 sharing::workers_that_share_a_listener_share_its_connections,
                 sharing::workers_that_share_a_listener_take_a_crowd,
                 sharing::a_blocked_worker_keeps_no_connection_from_the_others,
+                sharing::who_stopped_asking_keeps_no_connection_from_the_others,
             );
             #[cfg(unix)]
             $crate::contract!(
@@ -119,6 +120,7 @@ macro_rules! contract_kernel {
                 sharing::workers_that_share_a_listener_share_its_connections,
                 sharing::workers_that_share_a_listener_take_a_crowd,
                 sharing::a_blocked_worker_keeps_no_connection_from_the_others,
+                sharing::who_stopped_asking_keeps_no_connection_from_the_others,
             );
         }
     };

@@ -140,3 +140,38 @@ where
     drop(block);
     workers.end();
 }
+
+/// Nor does a worker that has stopped asking for one.
+pub fn who_stopped_asking_keeps_no_connection_from_the_others<D>(kernel: &Kernel<D>)
+where
+    D: Driver<Socket = Socket>,
+{
+    let (socket, place) = kernel.socket();
+    let (end, mut ended) = watch::channel(false);
+    let (stops, stopped) = mpsc::channel();
+    let shared = again(&socket);
+    let idle = thread::spawn(move || {
+        let worker = D::run(&Options::default(), async |driver: D| {
+            let _hold = driver.hold();
+            let listener = driver.listen(shared).expect("a bound socket can listen");
+            let over = driver.sleep_until(driver.now() + A_WHILE);
+            assert!(first_of(accept(&listener), over).await.is_none(), "nobody connects");
+            stops.send(()).expect("somebody waits for it");
+            let _ = ended.wait_for(|end| *end).await;
+        });
+        worker.expect("the driver starts");
+    });
+    stopped.recv().expect("the worker gets there");
+    let worker = D::run(&Options::default(), async |driver: D| {
+        let listener = driver.listen(socket).expect("a bound socket can listen");
+        for number in 0..4 {
+            let _peer = ThreadPeer::connect(&place);
+            let over = driver.sleep_until(driver.now() + 500 * A_WHILE);
+            let accepted = first_of(accept(&listener), over).await;
+            assert!(accepted.is_some(), "connection {number} is kept by who does not want it");
+        }
+    });
+    worker.expect("the driver starts");
+    end.send(true).expect("the worker waits for it");
+    idle.join().expect("the worker is well");
+}

@@ -32,16 +32,10 @@ macro_rules! server {
     ($name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
-surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
-            surprises::a_cut_stream_to_http_1_0_does_not_look_whole,
-            surprises::a_late_stream_to_http_1_0_does_not_look_whole,
-            surprises::who_dribbles_after_an_alert_is_left,
             surprises::an_answer_arrives_though_its_body_was_cut_short,
-            surprises::who_becomes_idle_in_a_drain_has_a_moment,
             surprises::what_was_delivered_is_not_named_as_cut,
             surprises::the_rest_of_an_unread_body_holds_no_drain_up,
             surprises::close_notify_within_a_body_is_answered,
-            surprises::a_reset_is_noticed_before_the_body_is_asked_for,
             requests::a_connection_is_kept_alive,
             requests::pipelined_requests_are_answered_in_order_and_at_once,
             requests::replies_do_not_wait_for_a_later_handler,
@@ -161,6 +155,16 @@ surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
             kept::a_reset_is_noticed_while_a_body_has_no_room,
         );
     };
+    // Where a peer can tell an end that was meant from one that was not: not on Unix sockets.
+    (@with_resets $name:ident, $benches:expr) => {
+        $crate::server!(
+            @tests $name, $benches;
+            surprises::a_failed_stream_to_http_1_0_does_not_look_whole,
+            surprises::a_cut_stream_to_http_1_0_does_not_look_whole,
+            surprises::a_late_stream_to_http_1_0_does_not_look_whole,
+            surprises::a_reset_is_noticed_before_the_body_is_asked_for,
+        );
+    };
     // What takes much, for few seeds, and on kernels.
     (@heavy $name:ident, $benches:expr) => {
         $crate::server!(
@@ -200,6 +204,7 @@ macro_rules! server_simulated {
             use super::*;
 
             $crate::server!(all, $crate::server::SimulatedBenches::seeds($seeds));
+            $crate::server!(@with_resets resets, $crate::server::SimulatedBenches::seeds($seeds));
             $crate::server!(@heavy heavy, $crate::server::SimulatedBenches::seeds($heavy_seeds));
             $crate::server!(
                 @tests hours, $crate::server::SimulatedBenches::seeds($heavy_seeds);
@@ -213,6 +218,10 @@ macro_rules! server_simulated {
                 buffers::one_handshake_too_many_ends_the_oldest,
                 buffers::a_handshake_that_is_not_taken_is_cut_off_in_time,
                 drain::a_drain_fails_no_request,
+            );
+            $crate::server!(
+                @tests virtual_time, $crate::server::SimulatedBenches::seeds($seeds);
+                surprises::who_dribbles_after_an_alert_is_left,
             );
         }
     };
@@ -229,9 +238,16 @@ macro_rules! server_on_kernel {
             $crate::server!(tcp, $crate::server::KernelBenches::tcp($choice));
             #[cfg(unix)]
             $crate::server!(unix, $crate::server::KernelBenches::unix($choice));
+            #[cfg(unix)]
+            $crate::server!(
+                @tests kernel_unix, $crate::server::KernelBenches::unix($choice);
+                surprises::who_becomes_idle_in_a_drain_has_a_moment,
+            );
+            $crate::server!(@with_resets resets, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(@heavy heavy, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(
                 @tests kernel, $crate::server::KernelBenches::tcp($choice);
+                surprises::who_becomes_idle_in_a_drain_has_a_moment,
                 kernel::handlers_may_use_tokio_sockets,
                 kernel::handlers_may_use_blocking_threads,
                 kernel::a_handler_that_blocks_its_thread_is_noticed,

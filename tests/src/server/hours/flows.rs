@@ -94,6 +94,7 @@ pub(super) async fn uploader(world: Rc<World>) {
         talk.expect(200, Some(count.as_bytes()), talk.now() + 10 * SECOND).await;
         return;
     }
+    talk.may_end(talk.now());
     let window = world.promises.rate_window;
     let due = talk.now() + 2 * window;
     let heard = talk.hear_when_due(due, 2 * window).await;

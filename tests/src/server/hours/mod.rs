@@ -24,6 +24,7 @@ use peregrine_server::{Listen, Observed, Order, Report, Snapshot};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -123,9 +124,9 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
         _ => 400 * DAY,
     };
     crate::first_of(peers.recv(), network.sleep(patience)).await;
-    let cuts_at = shut_down(&world, &orders).await;
-    // A worker that stood still hears of the order when it goes on.
-    let due = world.on_time(cuts_at, world.promises.limits.shutdown_timeout) + SECOND / 10;
+    let cuts = shut_down(&world, &orders).await;
+    let cuts_by = cuts.end + World::TICK;
+    let due = cuts_by + SECOND / 10;
     while report.borrow().is_none() && (network.now() <= due || world.may_be_stalled()) {
         network.sleep(SECOND / 20).await;
     }
@@ -135,29 +136,32 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
         let (seed, counts) = (network.seed(), counts.snapshot());
         panic!("seed {seed}: the server did not end until {due:?}: {counts:?}; {faults:?}");
     };
-    judge(&world, &report, ended, cuts_at);
-    if driver.tokio_tasks() > 0 && ended < cuts_at {
+    judge(&world, &report, ended, cuts.start);
+    if driver.tokio_tasks() > 0 && ended < cuts.start {
         world.fault(format!("{} tasks are left", driver.tokio_tasks()));
     }
     while peers.recv().await.is_some() {}
-    world.judge_cuts(&report.cut);
+    // Whoever was cut was it before the worker told of its end.
+    world.judge_cuts(&report.cut, cuts_by.min(ended));
     (report, world)
 }
 
-/// Orders the end. When what is left then is cut.
-async fn shut_down(world: &World, orders: &watch::Sender<Order>) -> Duration {
-    let promises = &world.promises;
-    let mut cuts_at = world.network.now() + promises.limits.shutdown_timeout;
+/// Orders the end. From when on, and until when, what is left then may be cut: a worker that stands
+/// still hears of an order when it goes on.
+async fn shut_down(world: &World, orders: &watch::Sender<Order>) -> Range<Duration> {
+    let timeout = world.promises.limits.shutdown_timeout;
+    let cuts_at = world.network.now() + timeout;
     world.order(cuts_at);
     orders.send_replace(Order::Drain);
-    if world.network.random(4) == 0 {
-        let sooner = world.time(3 * SECOND);
-        cuts_at = cuts_at.min(world.network.now() + sooner);
-        world.order(cuts_at);
-        world.network.sleep(sooner).await;
-        orders.send_replace(Order::Cut);
+    if world.network.random(4) > 0 {
+        return cuts_at..world.heard().await + timeout;
     }
-    cuts_at
+    let sooner = world.time(3 * SECOND);
+    let cuts_at = cuts_at.min(world.network.now() + sooner);
+    world.order(cuts_at);
+    world.network.sleep(sooner).await;
+    orders.send_replace(Order::Cut);
+    cuts_at..world.heard().await
 }
 
 /// Judges what the server tells of itself, and what became of work that was promised its end.

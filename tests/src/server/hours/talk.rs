@@ -55,7 +55,11 @@ impl Talk {
     pub(super) async fn say(&self, bytes: impl AsRef<[u8]>) -> bool {
         self.asks();
         self.world.check_loans();
-        self.client.send(bytes.as_ref()).await.is_ok()
+        let is_sent = self.client.send(bytes.as_ref()).await.is_ok();
+        if !is_sent {
+            self.is_over();
+        }
+        is_sent
     }
 
     /// Sends a GET request, of which the report of a shutdown knows if it is cut.
@@ -71,7 +75,13 @@ impl Talk {
     /// Breaks the connection off.
     pub(super) fn reset(&self) {
         self.client.reset();
+        self.may_end(self.now());
         self.is_over();
+    }
+
+    /// From then on the connection may be over, for a reason of its own.
+    pub(super) fn may_end(&self, at: Duration) {
+        self.world.note(&self.client, |met, _| met.may_end_from(at));
     }
 
     fn is_over(&self) {
@@ -80,6 +90,7 @@ impl Talk {
 
     /// Ends the peer's sending side.
     pub(super) async fn half_close(&self) {
+        self.may_end(self.now());
         // It fails if the server was faster.
         let _ = self.client.half_close().await;
     }
@@ -92,7 +103,11 @@ impl Talk {
             let receiving = self.client.recv();
             match crate::first_of(receiving, self.world.network.sleep(left)).await {
                 Some(Ok(more)) if !more.is_empty() => self.received.extend(more),
-                _ => return false,
+                None => return false,
+                Some(_) => {
+                    self.is_over();
+                    return false;
+                }
             }
         }
         std::mem::take(&mut self.received) == bytes
@@ -108,7 +123,10 @@ impl Talk {
             while all.len() < bytes.len() {
                 match self.client.recv().await {
                     Ok(more) if !more.is_empty() => all.extend(more),
-                    _ => return false,
+                    _ => {
+                        self.is_over();
+                        return false;
+                    }
                 }
             }
             all == bytes
@@ -247,6 +265,7 @@ impl Talk {
     /// The server ends the connection in order, when `time` has passed from now on, within a tick.
     pub(super) async fn expect_end(&mut self, time: Duration) {
         let due = self.now() + time;
+        self.may_end(due.saturating_sub(World::EARLY));
         let heard = self.hear_when_due(due, time).await;
         match heard {
             Heard::End => self.assert_now("the end", due..due, time),
@@ -283,6 +302,12 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        self.is_over();
+        // Who has not heard of an end leaves now.
+        self.world.note(&self.client, |met, now| {
+            if met.over.is_none() {
+                met.may_end_from(now);
+                met.over = Some(now);
+            }
+        });
     }
 }

@@ -35,9 +35,15 @@ pub(super) struct Met {
     pub(super) waits_since: Option<Duration>,
     /// When it left, or heard the end.
     pub(super) over: Option<Duration>,
+    /// From when on its connection may be over for a reason of its own: it leaves, or its end is due.
+    pub(super) may_end: Option<Duration>,
 }
 
 impl Met {
+    pub(super) fn may_end_from(&mut self, at: Duration) {
+        self.may_end = Some(self.may_end.map_or(at, |other| other.min(at)));
+    }
+
     /// Does the server have something to do for it for as long as it waits?
     fn is_certain(&self) -> bool {
         ["patient", "half head", "uploader", "unwanted", "listener", "upgraded"]
@@ -105,6 +111,21 @@ impl World {
         self.network.now() < self.stalled_until.get() + Self::TICK
     }
 
+    /// Waits until the worker has heard of what is told by now. Until when it had.
+    ///
+    /// Time goes on by itself only when everybody who can run has run; it jumps while a handler blocks
+    /// the worker.
+    pub(super) async fn heard(&self) -> Duration {
+        const MOMENT: Duration = Duration::from_millis(1);
+        loop {
+            let now = self.network.now();
+            self.network.sleep(MOMENT).await;
+            if self.network.now() == now + MOMENT {
+                return now;
+            }
+        }
+    }
+
     /// The server is told to end, and cuts what is left at `cuts_at`.
     pub(super) fn order(&self, cuts_at: Duration) {
         let ordered = self.ordered.get().map_or(self.network.now(), |(ordered, _)| ordered);
@@ -132,7 +153,7 @@ impl World {
 
     /// A peer of this kind came.
     pub(super) fn meet(&self, kind: &'static str, address: SocketAddr) {
-        let met = Met { kind, waits_since: None, over: None };
+        let met = Met { kind, waits_since: None, over: None, may_end: None };
         self.met.borrow_mut().insert(address.to_string(), met);
     }
 
@@ -153,13 +174,14 @@ impl World {
     }
 
     /// Judges who is named as cut, when all peers are gone: who waited for an answer at that time and
-    /// never got it, and nobody who was over before.
-    pub(super) fn judge_cuts(&self, cut: &[Cut]) {
+    /// never got it, and nobody who was over before. Whatever was cut was it until `cuts_by`.
+    pub(super) fn judge_cuts(&self, cut: &[Cut], cuts_by: Duration) {
         let Some((ordered, cuts_at)) = self.ordered.get() else { return };
         let is_named = |address: &str| cut.iter().any(|cut| cut.peer == address);
         for (address, met) in self.met.borrow().iter() {
             let was_over = met.over.is_some_and(|over| over + Self::TICK < cuts_at);
-            let was_there = met.over.is_none_or(|over| over >= cuts_at);
+            let was_there = met.over.is_none_or(|over| over >= cuts_at)
+                && met.may_end.is_none_or(|may_end| may_end > cuts_by);
             let waited = met.waits_since.is_some_and(|since| since + Self::TICK < ordered);
             let kind = met.kind;
             if met.is_certain() && waited && was_there && !is_named(address) {
