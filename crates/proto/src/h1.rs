@@ -8,7 +8,6 @@ mod receive;
 mod send;
 #[cfg(test)]
 mod states;
-mod trailers;
 mod write;
 
 pub(crate) use parse::method_and_target;

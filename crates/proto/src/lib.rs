@@ -19,10 +19,12 @@ mod build;
 pub mod date;
 pub mod field;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod limits;
 pub mod reject;
 pub mod span;
+mod trailers;
 
 pub use build::{HeadBuilder, RequestLine};
 pub use date::Date;
