@@ -10,7 +10,9 @@ mod send;
 mod states;
 mod write;
 
+pub(crate) use framing::decimal;
 pub(crate) use parse::method_and_target;
+pub(crate) use write::decimal as write_decimal;
 
 pub use connection::{Connection, Event, Next, Waiting};
 pub use framing::Framing;

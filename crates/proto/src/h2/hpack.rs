@@ -17,4 +17,5 @@ mod static_table;
 mod table;
 
 pub use decode::{Decoder, Field, Sink, Traits};
+pub(crate) use decode::{NameClass, is_value};
 pub use encode::{Encoder, TABLE_BYTES_DEFAULT};

@@ -298,7 +298,9 @@ proptest! {
     ) {
         let (mut decoder, mut oracle) = (Decoder::new(), loona_hpack::Decoder::new());
         oracle.set_max_allowed_table_size(4096);
-        for block in blocks {
+        for mut block in blocks {
+            // The oracle refuses a size update that no field follows; the standard does not.
+            block.push(0x82);
             let Ok(ours) = decode(&mut decoder, &block) else { break };
             prop_assert_eq!(oracle.decode(&block).unwrap(), ours);
         }

@@ -4,7 +4,8 @@ use super::huffman;
 use super::integer;
 use super::static_table;
 use super::table::{Name, SIZE_CEILING, Table};
-use crate::field::{self, Known};
+use crate::authority;
+use crate::field::{self, Known, QUERY};
 use crate::h2::Reject;
 
 /// A field as it stands in a header block.
@@ -31,7 +32,8 @@ pub struct Traits {
     pub known: Known,
     /// What the name means to a request.
     pub(crate) name: NameClass,
-    /// Whether the value may be that of a field.
+    /// Whether the value may be that of a field. That of `:authority` is a host and a port then, and that
+    /// of `:path` a path with its slash and perhaps a query.
     pub(crate) value_is_valid: bool,
 }
 
@@ -66,18 +68,25 @@ impl Traits {
     #[must_use]
     pub fn of(name: &[u8], value: &[u8]) -> Self {
         let known = Known::find(name);
-        let value_is_valid = is_value(value);
-        Self { known, name: NameClass::of(name, known), value_is_valid }
+        let this = Self { known, name: NameClass::of(name, known), value_is_valid: false };
+        this.with_value(value)
     }
 
     fn with_value(self, value: &[u8]) -> Self {
-        Self { value_is_valid: is_value(value), ..self }
+        let value_is_valid = match self.name {
+            NameClass::Authority => authority::is_host_and_port(value),
+            NameClass::Path => {
+                value.first() == Some(&b'/') && value.iter().all(|byte| field::is(*byte, QUERY))
+            }
+            _ => is_value(value),
+        };
+        Self { value_is_valid, ..self }
     }
 }
 
 // RFC 9113 §8.2.1: a value has no NUL, CR or LF, nor white space at its ends. Other control bytes are
 // no part of a value by RFC 9110 §5.5.
-fn is_value(value: &[u8]) -> bool {
+pub(crate) fn is_value(value: &[u8]) -> bool {
     let ends = (value.first(), value.last());
     let space = |end: Option<&u8>| matches!(end, Some(b' ' | b'\t'));
     !space(ends.0) && !space(ends.1) && field::value_end(value, 0) == value.len()

@@ -110,26 +110,26 @@ impl Encoder {
     /// no control bytes.
     #[inline]
     pub fn field(&mut self, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-        let index = static_table::find_name(known, name);
-        if is_sensitive(known) {
-            // RFC 7541 §7.1.3: what must not be guessed is not to be indexed by anybody.
-            return literal(0x10, 4, index, name, value, out);
-        }
         let bytes = name.len() + value.len() + super::table::ENTRY_OVERHEAD as usize;
-        if bytes > self.table.size_max() as usize / 4 {
-            return literal(0x00, 4, index, name, value, out);
+        let found = if is_sensitive(known) {
+            Found::Sensitive
+        } else if bytes > self.table.size_max() as usize / 4 {
+            Found::New
+        } else {
+            self.look_up(hash(known, name, value), name, value)
+        };
+        if let Found::Entry(age) = found {
+            return integer::write(static_table::COUNT as usize + 1 + age, 7, 0x80, out);
         }
-        let hash = hash(name, value);
-        match self.look_up(hash, name, value) {
-            Found::Entry(age) => {
-                integer::write(static_table::COUNT as usize + 1 + age, 7, 0x80, out);
-            }
-            Found::Again => {
-                literal(0x40, 6, index, name, value, out);
-                let traits = Traits { known, ..UNUSED };
-                self.table.insert(Name::Bytes(name), value, traits);
-            }
-            Found::New => literal(0x00, 4, index, name, value, out),
+        let (pattern, bits) = match found {
+            Found::Again => (0x40, 6),
+            // RFC 7541 §7.1.3: what must not be guessed is not to be indexed by anybody.
+            Found::Sensitive => (0x10, 4),
+            Found::New | Found::Entry(_) => (0x00, 4),
+        };
+        literal(pattern, bits, static_table::find_name(known, name), name, value, out);
+        if let Found::Again = found {
+            self.table.insert(Name::Bytes(name), value, Traits { known, ..UNUSED });
         }
     }
 
@@ -196,8 +196,10 @@ enum Found {
     Entry(usize),
     /// It was seen before: it is to be inserted.
     Again,
-    /// It is new.
+    /// It is new, or too long for the table.
     New,
+    /// It must not be indexed.
+    Sensitive,
 }
 
 /// Where `:status` stands in the static table.
@@ -241,21 +243,26 @@ fn clean(value: &mut [u8]) {
     }
 }
 
-/// A hash of a name and a value, never 0.
+/// A hash of a name and a value. It looks at the ends and the middle only: what it finds is compared.
 #[inline]
-fn hash(name: &[u8], value: &[u8]) -> u32 {
+fn hash(known: Known, name: &[u8], value: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut state = (name.len() as u64) << 32 | value.len() as u64;
-    for text in [name, value] {
-        let (words, rest) = text.as_chunks::<8>();
-        for word in words {
-            state = (state.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR);
+    let name = if known == Known::Other { sample(name) } else { known as u64 };
+    let lengths = (value.len() as u64) << 32 | name.rotate_left(16);
+    let mixed = (sample(value) ^ lengths ^ name.rotate_left(40)).wrapping_mul(FACTOR);
+    (mixed >> 32) as u32
+}
+
+/// A word made of the first, the last and the middle bytes of a text.
+#[inline]
+fn sample(text: &[u8]) -> u64 {
+    match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(first), Some(last)) => {
+            let middle = text[text.len() / 2 - 4..].first_chunk::<8>().unwrap_or(first);
+            let [first, middle, last] =
+                [first, middle, last].map(|chunk| u64::from_le_bytes(*chunk));
+            first ^ middle.rotate_left(23) ^ last.rotate_left(45)
         }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        state = (state.rotate_left(5) ^ u64::from_le_bytes(last)).wrapping_mul(FACTOR);
+        _ => text.iter().fold(text.len() as u64, |word, byte| word << 8 | u64::from(*byte)),
     }
-    #[expect(clippy::cast_possible_truncation, reason = "the upper half is the better one")]
-    let upper = (state >> 32) as u32;
-    upper.max(1)
 }

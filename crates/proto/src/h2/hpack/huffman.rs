@@ -25,7 +25,6 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
         if count < 32 {
             (bits, count, rest) = refill(bits, count, rest);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "ten bits remain")]
         let entry = LOOKUP[(bits >> (64 - LOOKUP_BITS)) as usize];
         let (symbol, length) = if entry.length == 0 {
             long_code(bits)
@@ -67,10 +66,10 @@ fn refill(bits: u64, count: u32, rest: &[u8]) -> (u64, u32, &[u8]) {
 /// The symbol of a code of more than ten bits, and its length.
 #[cold]
 fn long_code(bits: u64) -> (u8, u32) {
-    for length in LOOKUP_BITS as usize + 1..=CODE_BITS_MAX {
+    for (length, codes) in CODES.iter().enumerate().skip(LOOKUP_BITS as usize + 1) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 30 bits remain")]
         let code = (bits >> (64 - length)) as u32;
-        let (first, count, offset) = CODES[length];
+        let (first, count, offset) = *codes;
         if code.wrapping_sub(first) < count {
             let at = usize::from(offset) + (code - first) as usize;
             #[expect(clippy::cast_possible_truncation, reason = "symbols but END are bytes")]

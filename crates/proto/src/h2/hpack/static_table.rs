@@ -100,7 +100,8 @@ macro_rules! entries {
             traits: Traits {
                 known: Known::$known,
                 name: NameClass::$class,
-                value_is_valid: true,
+                // The only one that is no value of its field is the empty authority.
+                value_is_valid: !matches!(NameClass::$class, NameClass::Authority),
             },
         },)*];
     };
