@@ -14,7 +14,6 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
-use crate::upload::Upload;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Code, Connection, Next, Waiting};
@@ -105,8 +104,7 @@ impl Http2 {
             return turn;
         }
         self.send_ready(link);
-        let core = self.core.as_mut().expect("every turn begins with a core");
-        core.protocol.settle(&mut link.io.writer.plain, |_| {});
+        self.sweep(link);
         self.end_turn(link, context)
     }
 
@@ -225,12 +223,14 @@ impl Http2 {
                 }
             }
             Step::Frames(_) => self.pump(number, link),
-            Step::Gather { .. } | Step::Whole { .. } | Step::Free => {}
+            Step::Gather { .. } | Step::Whole { .. } => {}
+            Step::ReadOn | Step::Unread | Step::Free => {}
         }
         self.feed(number, link);
     }
 
-    /// The response is complete: the exchange is over.
+    /// The response is complete: the exchange is over, and the stream as well, unless the request is
+    /// not complete yet.
     fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         self.answered = true;
         let stream = self.streams.at(number);
@@ -241,14 +241,23 @@ impl Http2 {
                 drop(hold);
             });
         }
+        self.written = stream.exchange.take_request_name();
+        stream.exchange.clear();
         // Whoever reads on gets what came, if that is all of it.
         if let Some(trailers) = stream.end.take() {
             stream.upload.push(std::mem::take(&mut stream.gathered).into());
             stream.upload.finish(|| trailers);
         }
+        if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
+            return self.streams.close(number);
+        }
+        stream.deadlines.exchange = Duration::MAX;
+        if stream.upload.is_read() {
+            stream.step = Step::ReadOn;
+            return self.feed(number, link);
+        }
         stream.upload.fail(BodyError::Disconnected);
-        self.written = stream.exchange.take_request_name();
-        self.streams.close(number);
+        self.throw_away(number, link);
     }
 
     /// The stream is over before its response is complete.
@@ -339,17 +348,6 @@ impl Http2 {
         match self.streams.at(number).exchange.head() {
             Some(head) => application.render(problem, head),
             None => application.render(problem, &Head::take()),
-        }
-    }
-
-    /// Nobody wants the rest of a request's content.
-    fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
-        let stream = self.streams.at(number);
-        stream.upload = Upload::Unwanted;
-        (stream.gathered, stream.end) = (Vec::new(), None);
-        stream.deadlines.receive = Duration::MAX;
-        if let Some(key) = stream.key {
-            protocol(&mut self.core).discard_body(key, &mut link.io.writer.plain);
         }
     }
 }

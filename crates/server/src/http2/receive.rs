@@ -7,9 +7,10 @@ use crate::ended::Ended;
 use crate::link::{Link, Turn};
 use crate::respond;
 use crate::upload::{Room, Upload};
+use crate::worker::Order;
 use bytes::Bytes;
 use peregrine_driver::Driver;
-use peregrine_proto::h2::{Event, Request, StreamKey};
+use peregrine_proto::h2::{Code, Event, Request, StreamKey};
 use peregrine_proto::{BodyLength, Reject};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
@@ -96,10 +97,13 @@ impl Http2 {
     }
 
     /// Content came.
-    fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &Link<'_, D>) {
+    fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
         stream.received += range.len() as u64;
+        if matches!(stream.upload, Upload::Unwanted) {
+            return self.pass_over(number, key, range.len(), link);
+        }
         stream.gathered.extend_from_slice(&link.io.reader.unread()[range]);
         if !matches!(stream.step, Step::Gather { .. }) && self.fed.last() != Some(&number) {
             self.fed.push(number);
@@ -111,6 +115,9 @@ impl Http2 {
         let Some(number) = self.streams.find(key) else { return };
         let trailers = respond::header_map(protocol(&mut self.core).trailers());
         let stream = self.streams.at(number);
+        if matches!(stream.step, Step::Unread) {
+            return self.streams.close(number);
+        }
         if trailers.is_empty() && matches!(stream.step, Step::Gather { .. }) {
             let Step::Gather { head, .. } = std::mem::replace(&mut stream.step, Step::Free) else {
                 unreachable!("it is this step");
@@ -160,7 +167,9 @@ impl Http2 {
             let Stream { upload, waker, .. } = &mut *stream;
             match upload.poll_room(&mut Context::from_waker(waker)) {
                 Room::None if stream.upload.is_unwanted() => {
-                    stream.taken = None;
+                    let all = usize::try_from(stream.received).unwrap_or(usize::MAX);
+                    let out = &mut link.io.writer.plain;
+                    protocol(&mut self.core).consumed(key, all, out);
                     return self.discard(number, link);
                 }
                 Room::Awaited => {
@@ -182,6 +191,10 @@ impl Http2 {
         }
         self.tell_taken(number, key, link);
         let stream = self.streams.at(number);
+        if matches!((&stream.step, &stream.upload), (Step::ReadOn, Upload::Done)) {
+            return self.streams.close(number);
+        }
+        let stream = self.streams.at(number);
         let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
         if is_awaiting {
             stream.deadlines.receive = stream.receiving.wait(now, stream.received, rate);
@@ -189,7 +202,87 @@ impl Http2 {
             stream.receiving.pause(now, stream.received, rate);
             stream.deadlines.receive = Duration::MAX;
         }
+        if matches!(stream.step, Step::ReadOn) {
+            // What somebody reads on and takes nothing of is as idle as a connection.
+            stream.deadlines.rest = match is_awaiting {
+                true => Duration::MAX,
+                false => now.saturating_add(link.worker.limits.idle_timeout),
+            };
+        }
         self.hasten(number, link);
+    }
+
+    /// Nobody wants the rest of a request's content.
+    pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let stream = self.streams.at(number);
+        stream.upload = Upload::Unwanted;
+        (stream.gathered, stream.taken) = (Vec::new(), None);
+        stream.deadlines.receive = Duration::MAX;
+        if stream.end.take().is_some() {
+            return;
+        }
+        if matches!(stream.step, Step::ReadOn) {
+            self.throw_away(number, link);
+        }
+    }
+
+    /// The response is complete, and nobody wants the rest of the request. A peer may hear of a
+    /// response only when it has sent all of it, so that a short rest is received.
+    pub(super) fn throw_away<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let stream = self.streams.at(number);
+        stream.upload = Upload::Unwanted;
+        (stream.gathered, stream.taken) = (Vec::new(), None);
+        let held = usize::try_from(stream.received).unwrap_or(usize::MAX);
+        if let Some(key) = stream.key {
+            protocol(&mut self.core).consumed(key, held, &mut link.io.writer.plain);
+        }
+        let stream = self.streams.at(number);
+        stream.step = Step::Unread;
+        let now = link.worker.driver.now();
+        stream.deadlines.receive = now.saturating_add(link.worker.limits.linger_timeout);
+        stream.deadlines.rest = now.saturating_add(link.worker.limits.linger_max);
+        self.streams.unread += 1;
+        self.hasten(number, link);
+    }
+
+    /// Content came that nobody wants.
+    fn pass_over<D: Driver>(
+        &mut self,
+        number: u32,
+        key: StreamKey,
+        bytes: usize,
+        link: &mut Link<'_, D>,
+    ) {
+        let limits = &link.worker.limits;
+        let stream = self.streams.at(number);
+        stream.thrown_away += bytes as u64;
+        let out = &mut link.io.writer.plain;
+        if stream.thrown_away > u64::from(limits.drain_bytes_max) {
+            // The peer gets no other window for it.
+            return protocol(&mut self.core).discard_body(key, out);
+        }
+        protocol(&mut self.core).consumed(key, bytes, out);
+        if matches!(stream.step, Step::Unread) {
+            let now = link.worker.driver.now();
+            stream.deadlines.receive = now.saturating_add(limits.linger_timeout);
+        }
+    }
+
+    /// Closes streams of which nothing more can come.
+    pub(super) fn sweep<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        if self.streams.unread == 0 {
+            return;
+        }
+        let is_draining = link.worker.order() >= Order::Drain;
+        for number in self.streams.numbers() {
+            let Some(stream) = self.streams.get(number) else { continue };
+            let (Step::Unread, Some(key)) = (&stream.step, stream.key) else { continue };
+            if !protocol(&mut self.core).is_open(key) {
+                self.streams.close(number);
+            } else if is_draining {
+                self.reset_stream(number, Code::NO_ERROR, link);
+            }
+        }
     }
 
     /// Opens the windows by what the reader has taken, and asks to be woken when that is more.

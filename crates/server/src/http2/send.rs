@@ -216,7 +216,7 @@ impl Http2 {
                     stream.sent += sent as u64;
                     frames.left == Some(0)
                 }
-                Step::Gather { .. } | Step::Handler | Step::Free => {
+                Step::Gather { .. } | Step::Handler | Step::ReadOn | Step::Unread | Step::Free => {
                     unreachable!("only a response that has begun has content")
                 }
             };
@@ -235,7 +235,7 @@ impl Http2 {
         let has_content = match &stream.step {
             Step::Whole { .. } => true,
             Step::Frames(frames) => !frames.data.is_empty(),
-            Step::Gather { .. } | Step::Handler | Step::Free => false,
+            _ => false,
         };
         let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
         let core = protocol(&mut self.core);

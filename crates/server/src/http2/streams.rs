@@ -35,6 +35,8 @@ pub(super) struct Stream {
     /// How fast the peer sends, while the server waits for content.
     pub(super) receiving: Meter,
     pub(super) received: u64,
+    /// Content that was thrown away.
+    pub(super) thrown_away: u64,
     /// How fast the peer opens its window, while the server waits for that.
     pub(super) sending: Meter,
     pub(super) sent: u64,
@@ -52,6 +54,10 @@ pub(super) enum Step {
     Whole { body: Body, from: usize },
     /// A body is sent frame by frame.
     Frames(Frames),
+    /// The response is complete, and somebody goes on reading the request's content.
+    ReadOn,
+    /// The response is complete, and the rest of the request is thrown away.
+    Unread,
     /// Nothing: there is no stream.
     Free,
 }
@@ -73,6 +79,8 @@ pub(super) struct Deadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
+    /// Whoever reads on takes something, or what is thrown away ends.
+    pub(super) rest: Duration,
 }
 
 impl Deadlines {
@@ -81,10 +89,11 @@ impl Deadlines {
         exchange: Duration::MAX,
         receive: Duration::MAX,
         send: Duration::MAX,
+        rest: Duration::MAX,
     };
 
     pub(super) fn first(&self) -> Duration {
-        self.handler.min(self.exchange).min(self.receive).min(self.send)
+        self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.rest)
     }
 }
 
@@ -102,6 +111,7 @@ impl Stream {
             end: None,
             receiving: Meter::default(),
             received: 0,
+            thrown_away: 0,
             sending: Meter::default(),
             sent: 0,
             deadlines: Deadlines::NONE,
@@ -111,7 +121,7 @@ impl Stream {
 
     /// Does a handler work, or is a response being sent?
     pub(super) fn is_busy(&self) -> bool {
-        !matches!(self.step, Step::Free | Step::Gather { .. })
+        matches!(self.step, Step::Handler | Step::Whole { .. } | Step::Frames(_))
     }
 
     /// Forgets everything but memory and waker.
@@ -125,7 +135,7 @@ impl Stream {
         self.end = None;
         (self.receiving, self.received) = (Meter::default(), 0);
         (self.sending, self.sent) = (Meter::default(), 0);
-        self.taken_told = 0;
+        (self.taken_told, self.thrown_away) = (0, 0);
         self.deadlines = Deadlines::NONE;
     }
 }
@@ -137,13 +147,15 @@ pub(super) struct Streams {
     free: Vec<u32>,
     /// Numbers by the core's places.
     by_place: Vec<u32>,
+    /// So many are `Unread`.
+    pub(super) unread: usize,
     pub(super) woken: Arc<Woken>,
 }
 
 impl Default for Streams {
     fn default() -> Self {
         let (all, free, by_place) = (Vec::new(), Vec::new(), Vec::new());
-        Self { all, free, by_place, woken: Arc::default() }
+        Self { all, free, by_place, unread: 0, woken: Arc::default() }
     }
 }
 
@@ -183,7 +195,10 @@ impl Streams {
 
     /// The stream is over: everything of its application is dropped.
     pub(super) fn close(&mut self, number: u32) {
-        self.at(number).clear();
+        let stream = self.at(number);
+        let was_unread = matches!(stream.step, Step::Unread);
+        stream.clear();
+        self.unread -= usize::from(was_unread);
         self.free.push(number);
     }
 
@@ -211,6 +226,7 @@ impl Streams {
         self.free.clear();
         self.free.extend(self.numbers().rev());
         self.by_place.clear();
+        self.unread = 0;
     }
 }
 

@@ -66,6 +66,18 @@ impl Http2 {
         if deadlines.exchange <= now {
             return self.cut_off(number, "an exchange took too long", link);
         }
+        // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
+        // request, by RST_STREAM with NO_ERROR.
+        if matches!(stream.step, Step::Unread) {
+            if deadlines.receive.min(deadlines.rest) <= now {
+                self.reset_stream(number, Code::NO_ERROR, link);
+            }
+            return;
+        }
+        if deadlines.rest <= now {
+            stream.upload.fail(BodyError::Disconnected);
+            return self.throw_away(number, link);
+        }
         let rate = link.worker.limits.rate();
         if deadlines.receive <= now {
             if stream.receiving.is_late(now, stream.received, rate) {
