@@ -25,7 +25,7 @@ use crate::trailers::Trailers;
 /// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`is_stalled`](Self::is_stalled),
 ///   [`trailers`](Self::trailers);
 /// - wishes: [`drain`](Self::drain), [`drain_at_once`](Self::drain_at_once), [`close`](Self::close),
-///   [`discard_body`](Self::discard_body), [`shrink`](Self::shrink);
+///   [`discard_body`](Self::discard_body), [`trim`](Self::trim), [`shrink`](Self::shrink);
 /// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
 ///
 /// Which content is sent when, the connection decides, and the bytes are the caller's. A response
@@ -385,7 +385,8 @@ impl Connection {
     }
 
     /// All that was written before is sent: the peer reads. What it makes the server answer counts from
-    /// here.
+    /// here, so a server that never calls it ends the connection after
+    /// [`answers_max`](Limits::answers_max) answers.
     pub fn output_sent(&mut self) {
         self.budget.answers_read();
     }
@@ -396,14 +397,22 @@ impl Connection {
         self.budget.left()
     }
 
-    /// Gives memory back, after a long time without requests. The table of responses' fields is
-    /// emptied, which the client learns with the next response.
-    pub fn shrink(&mut self) {
+    /// Gives back the memory of streams that have ended, if none is open. The client does not notice.
+    /// Call it when the connection is idle for a moment.
+    pub fn trim(&mut self) {
         self.streams.shrink();
-        self.decoder.shrink();
-        self.encoder.shrink();
+        self.decoder.trim();
         self.scratch = Vec::new();
         self.trailers = None;
+    }
+
+    /// Gives back the memory of the HPACK tables too, after a long time without requests. The table of
+    /// responses' fields is emptied, which the client learns with the next response; the table that the
+    /// client fills keeps what it has, and no more.
+    pub fn shrink(&mut self) {
+        self.trim();
+        self.decoder.shrink();
+        self.encoder.shrink();
     }
 
     /// The memory that it holds beside its own size, in bytes: of the HPACK tables, and of all else.

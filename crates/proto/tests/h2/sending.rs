@@ -539,6 +539,8 @@ fn an_idle_connection_is_small_and_gives_back_what_work_took() {
         pair.connection.output_sent();
     }
     assert!(pair.connection.memory_bytes().1 > 2048);
+    pair.connection.trim();
+    assert!(size + pair.connection.memory_bytes().1 <= 2048, "the tables are what is left");
     pair.connection.shrink();
     pair.connection.check();
     let (tables, others) = pair.connection.memory_bytes();
