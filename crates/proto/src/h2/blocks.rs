@@ -2,7 +2,7 @@
 
 use super::budget::Deed;
 use super::connection::{Connection, Going};
-use super::event::{Cause, Event, Request};
+use super::event::{Event, Request};
 use super::frame::{Header, flag, without_padding};
 use super::hpack::Sink;
 use super::limits::{Limits, STREAMS_CEILING};
@@ -128,8 +128,7 @@ impl Connection {
         match found {
             Found::Open(slot) => {
                 let (stream, reject) = (StreamKey { id, slot }, Reject::StreamHalfClosed);
-                self.fault(limits, stream, reject, buffers.out)?;
-                return Ok(Some(Event::Reset { stream, cause: Cause::Fault(reject) }));
+                return self.fault(limits, stream, reject, buffers.out);
             }
             // RFC 9113 §5.1: HEADERS on a stream that both sides ended is a connection error.
             Found::Closed(Closed::Ended) => return Err(Reject::StreamEnded),
@@ -265,6 +264,7 @@ impl Connection {
             by_head,
             is_tunnel: accepted.is_tunnel,
             discarding: false,
+            leaving: false,
             refused: false,
             expecting: accepted.expecting,
         })
@@ -297,10 +297,7 @@ impl Connection {
             Err(refusal) => refusal,
         };
         match refusal {
-            Refusal::Reset(reject) => {
-                self.fault(limits, key, reject, buffers.out)?;
-                Ok(Some(Event::Reset { stream: key, cause: Cause::Fault(reject) }))
-            }
+            Refusal::Reset(reject) => self.fault(limits, key, reject, buffers.out),
             Refusal::Answer(reject) => {
                 self.budget.charge(Deed::Refused)?;
                 let stream = self.streams.at_mut(key.slot);

@@ -123,11 +123,14 @@ impl Budget {
         self.earn(limits, bytes / BYTES_PER_UNIT);
     }
 
-    /// A DATA frame was sent.
+    /// A DATA frame was sent. One that is small because the window is, while more is at hand, earns
+    /// nothing but for its bytes: a client that opens its windows byte by byte pays for each.
     #[inline]
-    pub(super) fn sent(&mut self, limits: &Limits, bytes: u32) {
+    pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, more: bool) {
         self.received(limits, bytes);
-        self.earn(limits, DATA_SENT);
+        if bytes >= BYTES_PER_UNIT || !more {
+            self.earn(limits, DATA_SENT);
+        }
     }
 
     /// Time goes by, by a clock that never goes back.

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection: what its two directions share, and the calls that are neither.
 
 use super::budget::{Budget, Deed};
-use super::event::{Event, Next, Waiting};
+use super::event::{Cause, Event, Next, Waiting};
 use super::flow::{ReceiveFlow, increment};
 use super::frame::{self, Code, Kind, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting};
 use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
@@ -25,7 +25,7 @@ use crate::trailers::Trailers;
 /// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`is_stalled`](Self::is_stalled),
 ///   [`trailers`](Self::trailers);
 /// - wishes: [`drain`](Self::drain), [`drain_at_once`](Self::drain_at_once), [`close`](Self::close),
-///   [`discard_body`](Self::discard_body), [`shrink`](Self::shrink);
+///   [`discard_body`](Self::discard_body), [`trim`](Self::trim), [`shrink`](Self::shrink);
 /// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
 ///
 /// Which content is sent when, the connection decides, and the bytes are the caller's. A response
@@ -90,6 +90,8 @@ pub struct Connection {
     pub(super) settings_hold: bool,
     /// How many streams were answered whose request is not complete.
     pub(super) unfinished: u16,
+    /// They were told to end by a PING that is not answered yet.
+    pub(super) asked_to_leave: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection holds one");
@@ -110,6 +112,8 @@ pub(super) enum Going {
 
 /// What a PING that measures the way says.
 pub(super) const MEASURE: [u8; 8] = *b"measure?";
+/// What a PING says whose answer shows that the client has seen the responses before it.
+pub(super) const LEAVE: [u8; 8] = *b"answered";
 /// What a PING says whose answer shows that the client knows of the GOAWAY before it.
 pub(super) const GOING: [u8; 8] = *b"go away?";
 
@@ -161,6 +165,7 @@ impl Connection {
             peer_going: false,
             settings_hold: false,
             unfinished: 0,
+            asked_to_leave: false,
         }
     }
 
@@ -216,10 +221,11 @@ impl Connection {
         stream: StreamKey,
         reject: Reject,
         out: &mut Vec<u8>,
-    ) -> Result<(), Reject> {
+    ) -> Result<Option<Event>, Reject> {
         self.answer_reset(limits, stream.id, reject, out)?;
+        let is_known = !self.streams.at(stream.slot).leaving;
         self.close_stream(stream, Move::Reset, out);
-        Ok(())
+        Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
     }
 
     /// Writes a reset that the client has brought about, and charges it.
@@ -254,21 +260,40 @@ impl Connection {
         self.open_window(out);
     }
 
-    /// Ends a turn: streams whose response is complete, while content of the request was still to come,
-    /// are closed. Each of them is told to `closed`: nothing more comes of its request.
+    /// Ends a turn: of streams whose response is complete, while content of the request was still to
+    /// come, nothing more is handed out. Each of them is told to `closed`.
+    ///
+    /// The client is given a round trip to see the response and to end the stream by itself, because
+    /// some clients forget a response that a reset follows at once. It is measured by a PING; what is not
+    /// ended when that is answered is reset.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
-        let mut slot = 0;
-        while self.unfinished > 0 {
-            let stream = self.streams.at(slot);
+        if self.unfinished == 0 || self.asked_to_leave || self.receive.step == Step::Closed {
+            return;
+        }
+        for slot in 0..self.streams.places() {
+            let stream = self.streams.at_mut(slot);
             if stream.id != 0 && stream.is_unfinished() {
+                (stream.leaving, stream.discarding) = (true, true);
+                self.flow.held -= std::mem::take(&mut stream.held);
+                closed(StreamKey { id: stream.id, slot });
+            }
+        }
+        self.open_window(out);
+        self.asked_to_leave = true;
+        frame::write(Kind::Ping, 0, 0, &LEAVE, out);
+    }
+
+    /// The client has seen the responses to requests that it has not ended.
+    pub(super) fn reset_leaving(&mut self, out: &mut Vec<u8>) {
+        for slot in 0..self.streams.places() {
+            let stream = self.streams.at(slot);
+            if stream.id != 0 && stream.leaving {
                 let key = StreamKey { id: stream.id, slot };
                 frame::write_reset(key.id, Code::NO_ERROR, out);
                 self.close_stream(key, Move::Reset, out);
-                closed(key);
             }
-            slot += 1;
         }
     }
 
@@ -391,7 +416,8 @@ impl Connection {
     }
 
     /// All that was written before is sent: the peer reads. What it makes the server answer counts from
-    /// here.
+    /// here, so a server that never calls it ends the connection after
+    /// [`answers_max`](Limits::answers_max) answers.
     pub fn output_sent(&mut self) {
         self.budget.answers_read();
     }
@@ -402,14 +428,22 @@ impl Connection {
         self.budget.left()
     }
 
-    /// Gives memory back, after a long time without requests. The table of responses' fields is
-    /// emptied, which the client learns with the next response.
-    pub fn shrink(&mut self) {
+    /// Gives back the memory of streams that have ended, if none is open. The client does not notice.
+    /// Call it when the connection is idle for a moment.
+    pub fn trim(&mut self) {
         self.streams.shrink();
-        self.decoder.shrink();
-        self.encoder.shrink();
+        self.decoder.trim();
         self.scratch = Vec::new();
         self.trailers = None;
+    }
+
+    /// Gives back the memory of the HPACK tables too, after a long time without requests. The table of
+    /// responses' fields is emptied, which the client learns with the next response; the table that the
+    /// client fills keeps what it has, and no more.
+    pub fn shrink(&mut self) {
+        self.trim();
+        self.decoder.shrink();
+        self.encoder.shrink();
     }
 
     /// The memory that it holds beside its own size, in bytes: of the HPACK tables, and of all else.

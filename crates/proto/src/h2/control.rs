@@ -1,7 +1,7 @@
 //! Frames that steer: SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and priorities.
 
 use super::budget::Deed;
-use super::connection::{Connection, GOING, Going, MEASURE};
+use super::connection::{Connection, GOING, Going, LEAVE, MEASURE};
 use super::event::{Cause, Event};
 use super::frame::{
     self, Code, Header, Kind, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, SETTING_BYTES,
@@ -126,6 +126,9 @@ impl Connection {
             frame::write(Kind::Ping, flag::ACK, 0, payload, out);
         } else if payload == MEASURE {
             self.flow.measured(limits);
+        } else if payload == LEAVE && self.asked_to_leave {
+            self.asked_to_leave = false;
+            self.reset_leaving(out);
         } else if payload == GOING && self.going == Going::Told {
             self.drain_at_once(out);
         } else {
@@ -171,8 +174,7 @@ impl Connection {
             }
         };
         let stream = StreamKey { id: header.stream, slot };
-        self.fault(limits, stream, reject, out)?;
-        Ok(Some(Event::Reset { stream, cause: Cause::Fault(reject) }))
+        self.fault(limits, stream, reject, out)
     }
 
     /// Reads an RST_STREAM frame.
@@ -187,11 +189,11 @@ impl Connection {
             Found::Open(slot) => {
                 let state = self.streams.at(slot);
                 // After a complete response the client only says that it sends no more.
-                let is_free = state.is_unfinished();
+                let (is_free, is_known) = (state.is_unfinished(), !state.leaving);
                 self.budget.charge(if is_free { Deed::Late } else { Deed::Reset })?;
                 let stream = StreamKey { id: header.stream, slot };
                 self.close_stream(stream, Move::ResetByPeer, out);
-                Ok(Some(Event::Reset { stream, cause: Cause::Peer(code) }))
+                Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Peer(code) }))
             }
             // RFC 9113 §6.4: RST_STREAM on an idle stream is a connection error.
             Found::Idle => Err(Reject::StreamIdle),
@@ -213,8 +215,7 @@ impl Connection {
             _ if header.length == 5 => Ok(None),
             Found::Open(slot) => {
                 let stream = StreamKey { id: header.stream, slot };
-                self.fault(limits, stream, reject, out)?;
-                Ok(Some(Event::Reset { stream, cause: Cause::Fault(reject) }))
+                self.fault(limits, stream, reject, out)
             }
             // No stream is there that could be reset.
             Found::Idle | Found::Closed(_) => Err(reject),

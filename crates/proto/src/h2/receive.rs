@@ -3,7 +3,7 @@
 use super::blocks::Block;
 use super::budget::Deed;
 use super::connection::{Connection, MEASURE};
-use super::event::{Cause, Event, Waiting};
+use super::event::{Event, Waiting};
 use super::frame::{self, Code, HEADER_BYTES, Header, Kind, PREFACE, flag};
 use super::limits::Limits;
 use super::reject::Reject;
@@ -376,8 +376,7 @@ impl Connection {
             None
         };
         if let Some(reject) = reject {
-            self.fault(limits, key, reject, out)?;
-            return Ok(Some(Event::Reset { stream: key, cause: Cause::Fault(reject) }));
+            return self.fault(limits, key, reject, out);
         }
         stream.window -= total;
         if stream.content_left != u64::MAX {

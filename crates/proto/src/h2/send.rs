@@ -237,7 +237,7 @@ impl Connection {
             after == After::More && matches!(stream.sending, Sending::Exact | Sending::Unknown);
         self.send_window -= bytes.cast_signed();
         if taken > 0 {
-            self.budget.sent(limits, bytes);
+            self.budget.sent(limits, bytes, after == After::More && !ends);
         }
         if ends {
             return self.end_send(limits, key, out);

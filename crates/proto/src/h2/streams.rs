@@ -130,6 +130,8 @@ pub(super) struct Stream {
     pub(super) is_tunnel: bool,
     /// Nobody wants the rest of the request's content.
     pub(super) discarding: bool,
+    /// Its driver was told that nothing more comes of the request, whose response is complete.
+    pub(super) leaving: bool,
     /// The request was refused, so that its response is no useful work.
     pub(super) refused: bool,
     /// The client waits for a 100 response.
@@ -514,6 +516,7 @@ mod tests {
             by_head: false,
             is_tunnel: false,
             discarding: false,
+            leaving: false,
             refused: false,
             expecting: false,
         }

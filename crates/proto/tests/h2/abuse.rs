@@ -371,3 +371,35 @@ fn a_large_download_with_a_window_update_for_each_piece_is_served() {
         assert_eq!(server.error, None);
     }
 }
+
+#[test]
+fn a_client_that_opens_its_window_byte_by_byte_is_told_to_calm_down() {
+    let mut server = Server::new(Limits::DEFAULT);
+    server.answers = false;
+    let (limits, date, length) =
+        (server.limits, Date::from_unix_seconds(0), ResponseLength::Exact(1_000_000));
+    let (mut bytes, mut head) = (Vec::new(), HeadIndex::new());
+    server.feed(&wire::bytes(["settings 4=1"].iter()));
+    let request = wire::bytes([format!("headers 1 {GET}")].iter());
+    let event =
+        server.connection.receive(&limits, &request, &mut bytes, &mut head, &mut server.out).1;
+    let Event::Request(request) = event else { panic!("{event:?}") };
+    let (stream, out) = (request.stream, &mut server.out);
+    server.connection.respond(&limits, stream, 200, [], length, &date, out);
+    server.connection.offer(stream);
+    let update = wire::bytes(["window 1 1"].iter());
+    let mut frames = 0;
+    while server.error.is_none() {
+        while let Some(ready) = server.connection.next_ready(&limits) {
+            let data = vec![b'x'; 1000];
+            assert_eq!(ready.bytes_max, 1);
+            let (connection, out) = (&mut server.connection, &mut server.out);
+            connection.send_data(&limits, stream, &data, After::More, out);
+            frames += 1;
+        }
+        server.feed(&update);
+        server.connection.output_sent();
+        assert!(frames < 5000, "it goes on and on");
+    }
+    assert_eq!(server.error, Some(Reject::BudgetSpent));
+}

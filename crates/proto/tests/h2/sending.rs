@@ -378,12 +378,29 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
     let mut closed = Vec::new();
     pair.connection.settle(&mut pair.out, |stream| closed.push(stream));
+    pair.connection.settle(&mut pair.out, |_| panic!("it is told once"));
     pair.connection.check();
     assert_eq!(closed, [two]);
+    assert_eq!(pair.written(), ["ping answered"]);
+    assert_eq!(pair.send(&["data 3 more"]), [], "nothing more is handed out");
+    assert_eq!(pair.connection.streams_open(), 1);
+    // A client that knows of the response and goes on all the same is told to stop.
+    assert_eq!(pair.send(&["ping-ack answered"]), []);
     assert_eq!(pair.written(), ["reset 3 NO_ERROR"]);
     // What was under way does no harm.
     assert_eq!(pair.send(&["data 3 late", "headers 3 +end a=b"]), []);
     assert_eq!(pair.connection.next(), Next::Receive);
+    // One that ends its request, or resets it, is not.
+    for line in ["data # +end", "reset # 8"] {
+        let id = if line == "reset # 8" { 7 } else { 5 };
+        let stream = pair.request(id, POST);
+        pair.respond(stream, ResponseLength::Exact(0));
+        pair.connection.settle(&mut pair.out, |_| {});
+        pair.written();
+        assert_eq!(pair.send(&[&line.replace('#', &id.to_string()), "ping-ack answered"]), []);
+        assert!(pair.written().is_empty());
+    }
+    assert_eq!(pair.connection.streams_open(), 0);
 }
 
 #[test]
@@ -539,6 +556,8 @@ fn an_idle_connection_is_small_and_gives_back_what_work_took() {
         pair.connection.output_sent();
     }
     assert!(pair.connection.memory_bytes().1 > 2048);
+    pair.connection.trim();
+    assert!(size + pair.connection.memory_bytes().1 <= 2048, "the tables are what is left");
     pair.connection.shrink();
     pair.connection.check();
     let (tables, others) = pair.connection.memory_bytes();

@@ -288,10 +288,15 @@ impl Decoder {
         Ok(Field { name: entry.name, value: entry.value, traits: entry.traits })
     }
 
+    /// Gives back memory that is needed while a block is read.
+    pub fn trim(&mut self) {
+        self.scratch = Vec::new();
+    }
+
     /// Gives back memory that the table's entries do not need.
     pub fn shrink(&mut self) {
         self.table.shrink();
-        self.scratch = Vec::new();
+        self.trim();
     }
 
     /// The memory that it holds, in bytes.
