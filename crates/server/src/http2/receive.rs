@@ -91,6 +91,10 @@ impl Http2 {
             return self.begin(number, head, link, |_, _| Body::empty());
         }
         let stream = self.streams.at(number);
+        stream.length = match request.body {
+            BodyLength::Exact(length) => Some(length),
+            BodyLength::None | BodyLength::Chunked => None,
+        };
         stream.gathered = pool::take();
         stream.step = Step::Gather { head, request };
         self.gathering.push(number);
@@ -139,12 +143,8 @@ impl Http2 {
             stream.step = step;
             return;
         };
-        let length = match request.body {
-            BodyLength::Exact(length) => Some(length),
-            BodyLength::None | BodyLength::Chunked => None,
-        };
         self.begin(number, head, link, |stream, limit| {
-            let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+            let (writer, reader) = pipe(PIPE_BYTES_MAX, stream.length);
             stream.taken = Some(writer.taken());
             let is_awaited = request.expect_continue && stream.gathered.is_empty();
             if stream.gathered.is_empty() {
@@ -226,8 +226,7 @@ impl Http2 {
         }
     }
 
-    /// The response is complete, and nobody wants the rest of the request. A peer may hear of a
-    /// response only when it has sent all of it, so that a short rest is received.
+    /// The response is complete, and nobody wants the rest of the request.
     pub(super) fn throw_away<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
@@ -272,6 +271,10 @@ impl Http2 {
     pub(super) fn sweep<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if self.streams.unread == 0 {
             return;
+        }
+        // The core gives the peer a round trip to see its response before it resets the stream.
+        if !self.streams.is_read_on() {
+            protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
         }
         let is_draining = link.worker.order() >= Order::Drain;
         for number in self.streams.numbers() {

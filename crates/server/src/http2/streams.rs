@@ -35,6 +35,8 @@ pub(super) struct Stream {
     /// How fast the peer sends, while the server waits for content.
     pub(super) receiving: Meter,
     pub(super) received: u64,
+    /// How much content there will be, if that is known.
+    pub(super) length: Option<u64>,
     /// Content that was thrown away.
     pub(super) thrown_away: u64,
     /// How fast the peer opens its window, while the server waits for that.
@@ -111,6 +113,7 @@ impl Stream {
             end: None,
             receiving: Meter::default(),
             received: 0,
+            length: None,
             thrown_away: 0,
             sending: Meter::default(),
             sent: 0,
@@ -135,7 +138,7 @@ impl Stream {
         self.end = None;
         (self.receiving, self.received) = (Meter::default(), 0);
         (self.sending, self.sent) = (Meter::default(), 0);
-        (self.taken_told, self.thrown_away) = (0, 0);
+        (self.taken_told, self.thrown_away, self.length) = (0, 0, None);
         self.deadlines = Deadlines::NONE;
     }
 }
@@ -154,8 +157,13 @@ pub(super) struct Streams {
 
 impl Default for Streams {
     fn default() -> Self {
-        let (all, free, by_place) = (Vec::new(), Vec::new(), Vec::new());
-        Self { all, free, by_place, unread: 0, woken: Arc::default() }
+        Self {
+            all: Vec::new(),
+            free: Vec::new(),
+            by_place: Vec::new(),
+            unread: 0,
+            woken: Arc::default(),
+        }
     }
 }
 
@@ -213,6 +221,11 @@ impl Streams {
 
     pub(super) fn open_streams(&self) -> impl Iterator<Item = &Stream> {
         self.all.iter().map(|stream| &**stream).filter(|stream| stream.key.is_some())
+    }
+
+    /// Does somebody read the content of a request that is answered?
+    pub(super) fn is_read_on(&self) -> bool {
+        self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
     /// Drops everything of the application, for the next lease.
