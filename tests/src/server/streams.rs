@@ -154,7 +154,13 @@ impl<W: Wire> Streams<W> {
         let id = self.next;
         self.next += 2;
         let end = if is_whole { flag::END_STREAM } else { 0 };
-        self.frame(Kind::Headers, flag::END_HEADERS | end, id, &block);
+        let mut pieces = block.chunks(16_384).peekable();
+        let (mut kind, mut flags) = (Kind::Headers, end);
+        while let Some(piece) = pieces.next() {
+            flags |= if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+            self.frame(kind, flags, id, piece);
+            (kind, flags) = (Kind::Continuation, 0);
+        }
         id
     }
 

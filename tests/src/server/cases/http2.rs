@@ -15,6 +15,19 @@ use std::time::Duration;
 const SHORT: Duration = Duration::from_millis(700);
 const ENHANCE_YOUR_CALM: u32 = 11;
 
+/// Ends a case whose client has a connection that lives.
+async fn close<S: Served>(server: S, mut client: Streams<S::Wire>) {
+    client.round_trip().await;
+    drop(client);
+    end(server).await;
+}
+
+async fn end<S: Served>(server: S) {
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.cut, []);
+}
+
 /// Requests are answered by the same application, HEAD and 204 without content.
 pub async fn requests_are_answered<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
@@ -30,10 +43,11 @@ pub async fn requests_are_answered<B: Bench>(bench: &B) {
     assert_eq!((answer.status(), answer.field("content-length")), (200, Some("5")));
     assert_eq!((answer.text(), client.answer(empty).await.status()), ("", 204));
     assert_eq!(client.answer(missing).await.status(), 404);
-    let close = client.get("/close");
-    let answer = client.answer(close).await;
+    let closes = client.get("/close");
+    let answer = client.answer(closes).await;
     assert_eq!((answer.text(), answer.field("connection")), ("bye", None));
     client.round_trip().await;
+    close(server, client).await;
 }
 
 /// The preface may come in pieces, and a request of HTTP/1.1 may begin like it.
@@ -48,6 +62,7 @@ pub async fn the_preface_may_come_in_pieces<B: Bench>(bench: &B) {
         client.send(&bytes[cut..]);
         let id = client.get("/hello");
         assert_eq!(client.answer(id).await.text(), "hello", "after {cut} bytes");
+        client.round_trip().await;
     }
     let mut peer = Peer::new(server.connect());
     peer.send("P");
@@ -57,6 +72,7 @@ pub async fn the_preface_may_come_in_pieces<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.send("PRI * HTTP/2.0\r\n\r\nSX");
     assert!(peer.reply().await.status >= 400);
+    end(server).await;
 }
 
 /// Where prior knowledge is switched off, the preface is answered by HTTP/1.1.
@@ -66,6 +82,7 @@ pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.send(frame::PREFACE);
     assert_eq!(peer.reply().await.status, 505);
+    end(server).await;
 }
 
 /// Handlers of one connection wait beside each other, and do not hold ready ones up.
@@ -80,6 +97,7 @@ pub async fn streams_do_not_wait_for_each_other<B: Bench>(bench: &B) {
     for id in waiting {
         assert_eq!(client.answer(id).await.text(), "waited");
     }
+    close(server, client).await;
 }
 
 /// One stream too many is refused, and the others live.
@@ -94,6 +112,7 @@ pub async fn one_stream_too_many_is_refused<B: Bench>(bench: &B) {
     for id in waiting {
         assert_eq!(client.answer(id).await.text(), "waited");
     }
+    close(server, client).await;
 }
 
 /// Responses larger than all windows arrive whole, several at a time.
@@ -111,6 +130,7 @@ pub async fn large_responses_arrive_whole<B: Bench>(bench: &B) {
     let answer = client.answer(stream).await;
     assert_eq!(answer.text().lines().count(), 2000);
     assert_eq!(answer.text().lines().last(), Some("piece 1999"));
+    close(server, client).await;
 }
 
 /// Bodies larger than all windows arrive whole, several at a time, also at slow handlers.
@@ -129,6 +149,7 @@ pub async fn large_bodies_arrive_whole<B: Bench>(bench: &B) {
             assert!(answer.body == body, "{path}: {} {}", answer.status(), answer.body.len());
         }
     }
+    close(server, client).await;
 }
 
 /// A body may come byte by byte, and as no more than its end.
@@ -144,6 +165,7 @@ pub async fn small_pieces_of_a_body_are_one_body<B: Bench>(bench: &B) {
     let id = client.open("POST", "/echo", &[("content-length", "4")], false);
     client.data(id, b"four", true);
     assert_eq!(client.answer(id).await.text(), "four");
+    close(server, client).await;
 }
 
 /// Trailers of a request reach the handler.
@@ -157,6 +179,7 @@ pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
     block.extend_from_slice(b"x-checksum\x03abc");
     client.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, &block);
     assert_eq!(client.answer(id).await.text(), "5 abc");
+    close(server, client).await;
 }
 
 /// The interim response comes when the handler reads.
@@ -174,6 +197,7 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
     assert_eq!((answer.statuses(), answer.text()), (vec![100, 200], "now"));
     let id = client.open("POST", "/ignore", &expect, false);
     assert_eq!(client.answer(id).await.statuses(), [200]);
+    close(server, client).await;
 }
 
 /// An answer may come before its request is complete: the client is asked to send no more.
@@ -191,6 +215,7 @@ pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B) {
     assert_eq!(client.so_far(id).reset, Some(0));
     let id = client.get("/hello");
     assert_eq!(client.answer(id).await.text(), "hello");
+    close(server, client).await;
 }
 
 /// A body may be left to somebody who reads it after the response.
@@ -203,6 +228,7 @@ pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B) {
     let reader = client.get("/read-kept");
     client.upload(id, &pattern(300_000)).await;
     assert_eq!(client.answer(reader).await.text(), "300000 bytes");
+    close(server, client).await;
 }
 
 /// Limits are answered as over HTTP/1.1, and the connection lives.
@@ -228,6 +254,7 @@ pub async fn limits_are_answered<B: Bench>(bench: &B) {
     assert_eq!(client.answer(id).await.status(), 500);
     let id = client.get("/hello");
     assert_eq!(client.answer(id).await.text(), "hello");
+    close(server, client).await;
 }
 
 /// Panics are answered on their streams, and late handlers as well.
@@ -246,6 +273,7 @@ pub async fn panics_and_timeouts_are_told_on_their_stream<B: Bench>(bench: &B) {
     assert_eq!((answer.status(), answer.reset, answer.is_complete), (200, Some(2), false));
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
+    close(server, client).await;
 }
 
 /// A reset drops the handler, unless that was promised to run to its end.
@@ -266,6 +294,7 @@ pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     bench.until("the promise is kept", || shared.finished.get() == 1).await;
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
+    close(server, client).await;
 }
 
 /// A connection that breaks ends all its handlers.
@@ -278,6 +307,7 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
             client.get(path);
         }
         client.open("POST", "/count", &[], false);
+        client.round_trip().await;
         bench.until("all began", || shared.started.get() == started + 4).await;
         if breaks {
             client.break_off();
@@ -286,6 +316,7 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
         }
         bench.until("all were dropped", || shared.dropped.get() == dropped + 4).await;
     }
+    end(server).await;
 }
 
 /// A drain finishes what is under way, in two steps.
@@ -299,8 +330,10 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     let stream = client.get("/gated/1");
     bench.until("all began", || shared.started.get() == 3).await;
     server.shut_down();
-    client.round_trip().await;
-    client.round_trip().await;
+    while client.go_away.is_empty() {
+        client.round_trip().await;
+        bench.sleep(Duration::from_millis(2)).await;
+    }
     assert_eq!(client.go_away.first().map(|(last, code)| (*last, *code)), Some((0x7fff_ffff, 0)));
     idle.ended().await;
     assert_eq!(idle.go_away.last().map(|(_, code)| *code), Some(0));
@@ -364,6 +397,7 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
     assert_eq!(client.answer(id).await.text(), "waited");
     client.ended().await;
     assert_eq!(client.go_away.first().map(|(_, code)| *code), Some(0));
+    end(server).await;
 }
 
 /// A body that comes too slowly is a 408 on its stream, and the connection lives.
@@ -375,6 +409,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     assert_eq!(client.answer(id).await.status(), 408);
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
+    close(server, client).await;
 }
 
 /// A stream whose window stays shut is reset, and the connection lives.
@@ -392,6 +427,7 @@ pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     let empty = client.get("/empty");
     assert_eq!(client.answer(empty).await.status(), 204);
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    close(server, client).await;
 }
 
 /// The window of the connection is watched like those of streams.
@@ -406,6 +442,7 @@ pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(be
     }
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
     assert!(shared.produced.get() < 200_000, "{}", shared.produced.get());
+    close(server, client).await;
 }
 
 /// An exchange may take no longer than its limit.
@@ -418,6 +455,7 @@ pub async fn an_exchange_has_its_time<B: Bench>(bench: &B) {
     assert_eq!(client.answer(waiting).await.status(), 503);
     assert_eq!(client.answer(endless).await.reset, Some(8));
     client.round_trip().await;
+    close(server, client).await;
 }
 
 /// Floods end their connection, and no other.
