@@ -125,7 +125,8 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
         let length = text[start..].find(|c| !is_part(c)).unwrap_or(text.len() - start);
         let number = text[start..start + length].trim_end_matches([',', '.']);
         at = start + length;
-        let is_in_word = text[..start].ends_with(|c: char| c.is_alphanumeric() || "_-/".contains(c));
+        let is_in_word =
+            text[..start].ends_with(|c: char| c.is_alphanumeric() || "_-/".contains(c));
         if !is_in_word && number.matches('.').count() < 2 {
             let (before, behind) = (&text[..start], &text[start + number.len()..]);
             found.push(Number { text: number, before, behind });
@@ -248,7 +249,8 @@ mod tests {
         for text in ["costs 3.96", "some 31 % less", "606 bytes", "| 10,115 us | 1 |"] {
             assert_eq!(complaints(text).len(), 1, "{text}");
         }
-        let words = "64 connections, TLS 1.3, HTTP/1.1, 0.1.0, `3.96`, [x](y/3.96.md), h2\n```\n1.5\n```\n";
+        let words =
+            "64 connections, TLS 1.3, HTTP/1.1, 0.1.0, `3.96`, [x](y/3.96.md), h2\n```\n1.5\n```\n";
         assert_eq!(complaints(words), [""; 0]);
         assert_eq!(complaints("3.95 and 31 %, of which there is no run file"), [""; 0]);
     }

@@ -119,10 +119,9 @@ fn runs_of_the_first_form_are_still_read() {
 fn packed_runs_keep_all_but_the_histograms_of_single_blocks() {
     let mut second = full();
     second.run = "another".into();
-    second.blocks.push(Block {
-        latency: Some(Histogram::new([(2_000, 10)])),
-        ..second.blocks[0].clone()
-    });
+    second
+        .blocks
+        .push(Block { latency: Some(Histogram::new([(2_000, 10)])), ..second.blocks[0].clone() });
     let files = pack::read(&pack::write(&[full(), second.clone()]).unwrap()).unwrap();
     assert_eq!(files, [full().packed(), second.clone().packed()]);
     let [_, packed] = &files[..] else { panic!("{} files", files.len()) };

@@ -7,9 +7,9 @@ mod synthetic;
 use std::fs;
 use std::path::Path;
 
-use peregrine_lab_model::{RunFile, pack};
 use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::verdict::Ratio;
+use peregrine_lab_model::{RunFile, pack};
 use peregrine_lab_report::Report;
 
 fn compare(name: &str, files: &[RunFile]) {
