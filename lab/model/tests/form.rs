@@ -50,6 +50,25 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn every_digit_of_a_figure_survives_the_file() {
+    let mut file = full();
+    // Read without care, these differ in the last digit.
+    for estimate in [1.1608543243243241, 0.8333333333333334, 5.0e-324, 2.2250738585072011e-308] {
+        file.verdicts[0].ratio.estimate = estimate;
+        assert_eq!(RunFile::read(&file.write()).unwrap(), file);
+        assert_eq!(
+            pack::read(&pack::write(&[file.clone()]).unwrap()).unwrap(),
+            [file.clone().packed()]
+        );
+    }
+    for step in 0..10_000 {
+        file.verdicts[0].ratio.high = 1.0 + f64::from(step).sqrt() / 97.0;
+        file.verdicts[0].ratio.low = 1.0 / (1.0 + f64::from(step));
+        assert_eq!(RunFile::read(&file.write()).unwrap().verdicts, file.verdicts);
+    }
+}
+
+#[test]
 fn a_file_with_nothing_but_its_name_is_readable() {
     let file = RunFile::read(r#"{"schema":2,"run":"stopped at once"}"#).unwrap();
     assert_eq!(file, RunFile::new("stopped at once"));
