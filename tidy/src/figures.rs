@@ -174,8 +174,12 @@ impl Runs<'_> {
         let files = match self.folders.entry(folder.to_owned()) {
             std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
             std::collections::btree_map::Entry::Vacant(vacant) => {
-                let path = self.root.join(results::FOLDER).join(folder).join(pack::NAME);
-                let bytes = fs::read(&path).map_err(|error| format!("{folder}: {error}"))?;
+                let path = self.root.join(results::FOLDER).join(folder);
+                if results::is_red(&path) {
+                    return Err(format!("{folder} has a red report: take its figures out"));
+                }
+                let bytes = fs::read(path.join(pack::NAME))
+                    .map_err(|error| format!("{folder}: {error}"))?;
                 let files = pack::read(&bytes).map_err(|error| format!("{folder}: {error}"))?;
                 vacant.insert(files)
             }
@@ -223,6 +227,7 @@ fn field_of(file: &RunFile, field: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peregrine_lab_model::block::Block;
 
     fn complaints(text: &str) -> Vec<String> {
         check_section(text, |run, field| match (run, field) {
@@ -253,6 +258,28 @@ mod tests {
             "64 connections, TLS 1.3, HTTP/1.1, 0.1.0, `3.96`, [x](y/3.96.md), h2\n```\n1.5\n```\n";
         assert_eq!(complaints(words), [""; 0]);
         assert_eq!(complaints("3.95 and 31 %, of which there is no run file"), [""; 0]);
+    }
+
+    #[test]
+    fn figures_of_a_red_run_are_refused() {
+        let root = std::env::temp_dir().join(format!("tidy-figures-{}", std::process::id()));
+        let folder = root.join(results::FOLDER).join("some");
+        fs::create_dir_all(&folder).unwrap();
+        let mut file = RunFile::new("json-c64");
+        file.blocks = [3_000, 1_000, 2_000, 2_500].map(block).to_vec();
+        fs::write(folder.join(pack::NAME), pack::write(&[file]).unwrap()).unwrap();
+        let value = |run, field| Runs { root: &root, folders: BTreeMap::new() }.value(run, field);
+        assert_eq!(value("some json-c64", "us:a"), Ok(2.25));
+        assert!(value("some json-c65", "us:a").unwrap_err().contains("no run"));
+        assert!(value("some json-c64", "us:b").unwrap_err().contains("no field"));
+        fs::write(folder.join("report.md"), "**red: Must not be published as a comparison**")
+            .unwrap();
+        assert!(value("some json-c64", "us:a").unwrap_err().contains("red report"));
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    fn block(server_cpu_ns: u64) -> Block {
+        Block { contender: "a".to_owned(), requests: 1, server_cpu_ns, ..Block::default() }
     }
 
     #[test]

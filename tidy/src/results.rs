@@ -99,8 +99,12 @@ fn red_report(root: &Path, target: &Path) -> Option<PathBuf> {
         return None;
     }
     let folder = if target.is_dir() { target.as_path() } else { target.parent()? };
-    let report = folder.join("report.md");
-    fs::read_to_string(&report).ok()?.contains(RED).then_some(report)
+    is_red(folder).then(|| folder.join("report.md"))
+}
+
+/// Whether the report of a folder of results must not be published.
+pub(crate) fn is_red(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("report.md")).is_ok_and(|report| report.contains(RED))
 }
 
 fn without_dots(path: &Path) -> PathBuf {

