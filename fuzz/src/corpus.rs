@@ -1,6 +1,7 @@
 //! The inputs that mutation starts from, taken from the case files.
 
-use crate::script::parse;
+use crate::script::{Case, parse};
+use crate::wire;
 use std::path::Path;
 
 /// The bytes of every request case.
@@ -15,6 +16,7 @@ pub fn requests() -> Vec<Vec<u8>> {
         .expect("the case files are beside the sources")
         .map(|entry| entry.expect("a case file can be listed").path())
         .collect();
+    paths.retain(|path| path.is_file());
     paths.sort();
     let files =
         paths.iter().map(|path| std::fs::read_to_string(path).expect("a case file is text"));
@@ -34,6 +36,56 @@ pub fn connections() -> Vec<Vec<u8>> {
 #[must_use]
 pub fn responses() -> Vec<Vec<u8>> {
     connections()
+}
+
+fn h2_cases() -> Vec<Case> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto/cases/h2");
+    let mut paths: Vec<_> = std::fs::read_dir(folder)
+        .expect("the case files are beside the sources")
+        .map(|entry| entry.expect("a case file can be listed").path())
+        .collect();
+    paths.sort();
+    let files =
+        paths.iter().map(|path| std::fs::read_to_string(path).expect("a case file is text"));
+    files.flat_map(|file| parse(&file)).collect()
+}
+
+/// The frames of every case of HTTP/2, behind a byte for each way to run a connection: as bytes, and in
+/// the form of which the target makes whole frames.
+///
+/// # Panics
+///
+/// If the case files are not where the sources were.
+#[must_use]
+pub fn frames() -> Vec<Vec<u8>> {
+    let hello = wire::bytes(["hello"].iter()).len();
+    let mut seeds = Vec::new();
+    for (case, way) in h2_cases().iter().zip((0..=255_u8).cycle()) {
+        let bytes = wire::bytes(case.texts("send"));
+        if bytes.len() > SEED_BYTES_MAX {
+            continue;
+        }
+        let Some(frames) = bytes.get(hello..) else { continue };
+        seeds.push([&[way & !1], frames].concat());
+        seeds.push([&[way | 1], crate::h2::pack(frames).as_slice()].concat());
+    }
+    seeds
+}
+
+/// Header blocks: those of every case of HTTP/2.
+///
+/// # Panics
+///
+/// If the case files are not where the sources were.
+#[must_use]
+pub fn blocks() -> Vec<Vec<u8>> {
+    let lines = h2_cases();
+    let blocks = lines.iter().flat_map(|case| case.texts("send")).filter(|line| {
+        let is_plain = !line.contains("+pad") && !line.contains("+priority");
+        line.starts_with("headers") && is_plain
+    });
+    let bytes = blocks.map(|line| wire::bytes([line].iter()));
+    bytes.filter(|bytes| bytes.len() <= SEED_BYTES_MAX).map(|bytes| bytes[9..].to_vec()).collect()
 }
 
 /// Longer cases are about limits and only slow the others down.

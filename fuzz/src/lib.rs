@@ -11,6 +11,9 @@
 
 mod connection;
 pub mod corpus;
+mod h2;
+#[path = "../../crates/proto/tests/h2/play.rs"]
+mod h2_play;
 pub mod mutate;
 #[path = "../../crates/proto/tests/h1/play.rs"]
 mod play;
@@ -19,8 +22,11 @@ mod reader;
 mod response;
 #[path = "../../crates/proto/tests/h1/script.rs"]
 mod script;
+#[path = "../../crates/proto/tests/h2/wire.rs"]
+mod wire;
 
 pub use connection::{body, head};
+pub use h2::{h2, hpack};
 pub use peregrine_router::fuzz::fuzz_one as router;
 pub use peregrine_tls::fuzz_one as tls;
 pub use response::response;
@@ -40,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "head", run: head, seeds: corpus::requests },
     Target { name: "body", run: body, seeds: corpus::connections },
     Target { name: "response", run: response, seeds: corpus::responses },
+    Target { name: "h2", run: h2, seeds: corpus::frames },
+    Target { name: "hpack", run: hpack, seeds: corpus::blocks },
     Target { name: "router", run: router, seeds: corpus::routes },
     Target { name: "tls", run: tls, seeds: corpus::records },
 ];

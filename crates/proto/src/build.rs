@@ -4,7 +4,9 @@
 use crate::field::{self, Known};
 use crate::h1::method_and_target;
 use crate::limits::HEAD_BYTES_CEILING;
-use crate::{FieldIndex, HeadIndex, Limits, Reject, Scheme, Span, Version, authority};
+use crate::{
+    FieldIndex, HeadIndex, Limits, Method, Reject, Scheme, Span, TargetForm, Version, authority,
+};
 
 /// What stands before the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,96 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
+    /// Begins the head of a CONNECT request for a protocol (RFC 8441), whatever method `line` has,
+    /// otherwise as [`begin`](Self::begin). No head of HTTP/1 says that: its bytes have a line
+    /// `:protocol: ` with the name behind the request line, which is no field.
+    ///
+    /// # Errors
+    /// The line or the protocol breaks a rule, or is longer than `limits` has it.
+    pub fn begin_connect(
+        limits: &'head Limits,
+        line: &RequestLine<'_>,
+        protocol: &[u8],
+        bytes: &'head mut Vec<u8>,
+        index: &'head mut HeadIndex,
+    ) -> Result<Self, Reject> {
+        // The parser takes no CONNECT. A method of the same length stands in for it meanwhile.
+        const STAND_IN: &[u8] = b"OPTIONS";
+        let line = RequestLine { method: STAND_IN, ..*line };
+        let this = Self::begin(limits, &line, bytes, index)?;
+        this.bytes[..STAND_IN.len()].copy_from_slice(b"CONNECT");
+        this.index.method = Method::Connect;
+        if this.index.form == TargetForm::Asterisk {
+            return Err(Reject::TargetAsterisk);
+        }
+        if !field::is_token(protocol) {
+            return Err(Reject::FieldValueInvalid);
+        }
+        this.check_length(b":protocol: \r\n".len() + protocol.len())?;
+        this.bytes.extend_from_slice(b":protocol: ");
+        let start = this.bytes.len();
+        this.bytes.extend_from_slice(protocol);
+        this.index.protocol = Some(Span::new(start, this.bytes.len()));
+        this.bytes.extend_from_slice(b"\r\n");
+        Ok(this)
+    }
+
+    /// Begins a head of which much is known: `method` is that of the line, which names a scheme and a
+    /// sound authority, and whose target is a path that begins with a slash, perhaps with a query, of
+    /// sound bytes. It makes what [`begin`](Self::begin) makes, without looking for it.
+    #[inline]
+    pub(crate) fn begin_plain(
+        limits: &Limits,
+        line: &RequestLine<'_>,
+        method: Method,
+        bytes: &mut Vec<u8>,
+        index: &mut HeadIndex,
+    ) -> Result<(), Reject> {
+        let RequestLine { method: name, scheme, authority, target, version } = *line;
+        let scheme_name = scheme.map_or("", Scheme::name);
+        let length = name.len() + scheme_name.len() + authority.len() + target.len();
+        let length = length + b" :// HTTP/2.0\r\n".len();
+        if length > limits.request_line_bytes_max {
+            return Err(Reject::RequestLineTooLong);
+        }
+        if length + b"\r\n".len() > limits.head_bytes_max.min(HEAD_BYTES_CEILING) {
+            return Err(Reject::HeadTooLong);
+        }
+        bytes.clear();
+        index.clear();
+        bytes.reserve(length + BYTES_EXPECTED);
+        bytes.extend_from_slice(name);
+        bytes.push(b' ');
+        let start = bytes.len();
+        bytes.extend_from_slice(scheme_name.as_bytes());
+        bytes.extend_from_slice(b"://");
+        let authority_start = bytes.len();
+        bytes.extend_from_slice(authority);
+        let path_start = bytes.len();
+        bytes.extend_from_slice(target);
+        let end = bytes.len();
+        bytes.extend_from_slice(b" HTTP/2.0\r\n");
+        let query = target.iter().position(|byte| *byte == b'?').map(|at| path_start + at);
+        index.method = method;
+        index.method_span = Span::new(0, name.len());
+        index.scheme = scheme;
+        index.target = Span::new(start, end);
+        index.form = TargetForm::Absolute;
+        index.authority = Span::new(authority_start, path_start);
+        index.path = Span::new(path_start, query.unwrap_or(end));
+        index.query = query.map(|at| Span::new(at + 1, end));
+        index.version = version;
+        debug_assert!(
+            {
+                let (mut others, mut other) = (Vec::new(), HeadIndex::default());
+                let begun = HeadBuilder::begin(limits, line, &mut others, &mut other).is_ok();
+                begun && *bytes == others && *index == other
+            },
+            "it is what the parser finds"
+        );
+        Ok(())
+    }
+
     /// Adds a field. White space around its value is left out.
     ///
     /// # Errors
@@ -127,6 +219,27 @@ impl<'head> HeadBuilder<'head> {
             Some(0) => return Err(Reject::FieldValueNul),
             Some(_) => return Err(Reject::FieldValueInvalid),
         }
+        self.checked_field(known, name, value)
+    }
+
+    /// Goes on with a head that was begun in `bytes` and `index`.
+    #[inline]
+    pub(crate) fn resume(
+        limits: &'head Limits,
+        bytes: &'head mut Vec<u8>,
+        index: &'head mut HeadIndex,
+    ) -> Self {
+        Self { limits, bytes, index }
+    }
+
+    /// Adds a field whose name and value are known to be sound. `known` is the name's variant.
+    #[inline]
+    pub(crate) fn checked_field(
+        &mut self,
+        known: Known,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), Reject> {
         let line = name.len() + value.len() + b": \r\n".len();
         if line > self.limits.field_bytes_max {
             return Err(Reject::FieldTooLong);
@@ -146,6 +259,45 @@ impl<'head> HeadBuilder<'head> {
         Ok(())
     }
 
+    /// Adds two texts to the value of the last field, which are known to be sound.
+    pub(crate) fn extend_last(&mut self, first: &[u8], second: &[u8]) -> Result<(), Reject> {
+        let more = first.len() + second.len();
+        self.check_length(more)?;
+        let last = self.index.fields.last_mut().expect("there is a field");
+        let line = last.name.len() + last.value.len() + b": \r\n".len();
+        if line + more > self.limits.field_bytes_max {
+            return Err(Reject::FieldTooLong);
+        }
+        self.bytes.truncate(usize::from(last.value.end));
+        self.bytes.extend_from_slice(first);
+        self.bytes.extend_from_slice(second);
+        last.value = Span::new(usize::from(last.value.start), self.bytes.len());
+        self.bytes.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Moves a field behind all others.
+    pub(crate) fn move_to_end(&mut self, at: usize) {
+        let start = usize::from(self.index.fields[at].name.start);
+        let length = usize::from(self.index.fields[at].value.end) + b"\r\n".len() - start;
+        self.bytes[start..].rotate_left(length);
+        let rest = &mut self.index.fields[at..];
+        rest.rotate_left(1);
+        let (moved, others) = rest.split_last_mut().expect("there is the field that moves");
+        let back = |span: Span, bytes: usize| {
+            Span::new(usize::from(span.start) - bytes, usize::from(span.end) - bytes)
+        };
+        for field in others {
+            field.name = back(field.name, length);
+            field.value = back(field.value, length);
+        }
+        let end = usize::from(moved.value.end) + b"\r\n".len();
+        let (name, value) = (moved.name.range(), moved.value.range());
+        let forth = self.bytes.len() - end;
+        moved.name = Span::new(name.start + forth, name.end + forth);
+        moved.value = Span::new(value.start + forth, value.end + forth);
+    }
+
     /// Ends the head.
     ///
     /// # Errors
@@ -163,3 +315,6 @@ impl<'head> HeadBuilder<'head> {
         if bytes > bytes_max { Err(Reject::HeadTooLong) } else { Ok(()) }
     }
 }
+
+/// So many bytes of fields are expected behind a request line.
+const BYTES_EXPECTED: usize = 512;

@@ -8,10 +8,11 @@ mod receive;
 mod send;
 #[cfg(test)]
 mod states;
-mod trailers;
 mod write;
 
+pub(crate) use framing::decimal;
 pub(crate) use parse::method_and_target;
+pub(crate) use write::decimal as write_decimal;
 
 pub use connection::{Connection, Event, Next, Waiting};
 pub use framing::Framing;

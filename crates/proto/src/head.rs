@@ -19,7 +19,7 @@ pub enum Method {
     Put,
     /// DELETE.
     Delete,
-    /// CONNECT. It is refused while parsing, so no head has it.
+    /// CONNECT. It is refused while parsing, so no head has it but one of HTTP/2 that names a protocol.
     Connect,
     /// OPTIONS.
     Options,
@@ -183,6 +183,8 @@ pub struct HeadIndex {
     /// Host and port: of the target in absolute form, else of Host. Empty if an HTTP/1.0 request has
     /// neither.
     pub authority: Span,
+    /// The protocol that the request is for, in a CONNECT request that names one (RFC 8441).
+    pub protocol: Option<Span>,
     /// The version.
     pub version: Version,
     /// All fields in the order of sending.
@@ -213,6 +215,7 @@ impl HeadIndex {
             path,
             query,
             authority,
+            protocol,
             version,
             fields,
             present,
@@ -226,6 +229,7 @@ impl HeadIndex {
         *path = Span::EMPTY;
         *query = None;
         *authority = Span::EMPTY;
+        *protocol = None;
         *version = Version::Http11;
         fields.clear();
         *present = 0;

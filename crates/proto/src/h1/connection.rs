@@ -3,7 +3,7 @@
 use super::framing::Framing;
 use super::receive::{self, Receive};
 use super::send::{self, Announced, BodyMode, RequestFacts, ResponseLength, Send};
-use super::trailers::Trailers;
+use crate::trailers::Trailers;
 use crate::{Date, HeadIndex, Limits, Method, Reject, Version};
 use std::ops::Range;
 

@@ -78,7 +78,7 @@ fn body_length(head: &[u8], limits: &Limits, index: &HeadIndex) -> Result<BodyLe
 }
 
 // RFC 9110 §8.6: Content-Length is one or more digits, and overflow must be prevented.
-fn decimal(text: &[u8]) -> Result<u64, Reject> {
+pub(crate) fn decimal(text: &[u8]) -> Result<u64, Reject> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(Reject::ContentLengthInvalid);
     }

@@ -4,8 +4,8 @@ use super::chunked::{self, Phase};
 use super::connection::Event;
 use super::framing::Framing;
 use super::parse::{self, Bound, Line, Progress, Stop};
-use super::trailers::Trailers;
 use crate::limits::HEAD_BYTES_CEILING;
+use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, Reject};
 
 /// What the receiving machine is at. [`State::after`] has the legal moves.

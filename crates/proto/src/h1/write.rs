@@ -42,7 +42,7 @@ pub(super) fn is_name(name: &[u8]) -> bool {
 
 /// Writes a number in decimal digits.
 #[inline]
-pub(super) fn decimal(number: u64, out: &mut Vec<u8>) {
+pub(crate) fn decimal(number: u64, out: &mut Vec<u8>) {
     let mut digits = [0; DECIMAL_DIGITS_MAX];
     let (mut at, mut rest) = (DECIMAL_DIGITS_MAX, number);
     loop {

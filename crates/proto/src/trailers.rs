@@ -4,18 +4,18 @@ use crate::Span;
 
 /// Trailer fields with their own copy of the bytes: those of the connection are gone by then.
 #[derive(Debug, Default)]
-pub(super) struct Trailers {
+pub(crate) struct Trailers {
     bytes: Vec<u8>,
     fields: Vec<(Span, Span)>,
 }
 
 impl Trailers {
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.fields.len()
     }
 
     /// Adds a field. All fields together are no longer than a trailer section, at most 65,535 bytes.
-    pub(super) fn add(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
         let name_start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         let value_start = self.bytes.len();
@@ -24,7 +24,7 @@ impl Trailers {
         self.fields.push((name, Span::new(value_start, self.bytes.len())));
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.fields.iter().map(|(name, value)| (name.of(&self.bytes), value.of(&self.bytes)))
     }
 }

@@ -1,0 +1,33 @@
+//! HTTP/2 (RFC 9113), with HPACK (RFC 7541), priorities (RFC 9218) and extended CONNECT (RFC 8441).
+//!
+//! Start reading at [`Connection`]. Received bytes go from `receive.rs` (frames, content) to `blocks.rs`
+//! (requests and trailers, by the rules in `request.rs`) or `control.rs` (all other frames). Responses are
+//! written in `send.rs`; whose content is next, the queues of `priority.rs` say. Open streams are in
+//! `streams.rs`, windows in `flow.rs`. What a peer may make the server do for nothing is counted in
+//! `budget.rs`. Frames and HPACK know none of that: `frame.rs`, `hpack/`.
+
+mod blocks;
+mod budget;
+mod connection;
+mod control;
+mod event;
+mod flow;
+pub mod frame;
+pub mod hpack;
+mod limits;
+mod priority;
+mod receive;
+mod reject;
+mod request;
+mod send;
+#[cfg(test)]
+mod states;
+mod streams;
+
+pub use connection::Connection;
+pub use event::{After, Cause, Event, Next, Ready, Request, Waiting};
+pub use frame::{Code, PrefaceMatch, is_preface};
+pub use limits::Limits;
+pub use priority::Priority;
+pub use reject::{Reject, Scope};
+pub use streams::StreamKey;

@@ -1,0 +1,158 @@
+//! What a peer makes the server do for nothing.
+//!
+//! One account for all attacks. Each deed that costs the server something and brings the peer nothing
+//! is charged; completed responses and content that moves are credited, and so is time. Honest use
+//! earns more than it spends, however heavy it is; an attack spends what it is given and is told to
+//! calm down. RFC 9113 §10.5.
+
+use super::limits::Limits;
+use super::reject::Reject;
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// The client reset a stream whose response was not complete (CVE-2023-44487).
+    Reset,
+    /// The client broke a rule so that the server had to reset a stream (CVE-2025-8671).
+    Fault,
+    /// A request was refused: too many streams, too long, or malformed.
+    Refused,
+    /// A frame on a stream that is closed.
+    Late,
+    /// A DATA frame without content that ends nothing.
+    EmptyData,
+    /// Padding of so many bytes.
+    Padding(u32),
+    /// A HEADERS frame that does not end its block, or a CONTINUATION frame.
+    Fragment,
+    /// A frame of a block without a byte of it.
+    EmptyFragment,
+    /// The fields of a block, in bytes.
+    Fields(usize),
+    /// SETTINGS with so many settings.
+    Settings(usize),
+    /// A PING.
+    Ping,
+    /// A deprecated priority.
+    Priority,
+    /// A new priority.
+    PriorityUpdate,
+    /// More window.
+    WindowUpdate,
+    /// GOAWAY.
+    GoAway,
+    /// An unknown frame, or an acknowledgement of nothing.
+    Unknown,
+}
+
+impl Deed {
+    /// What it costs. A completed response earns 10, and content 1 for each 256 bytes.
+    fn cost(self) -> u32 {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        match self {
+            Self::Reset | Self::Refused | Self::Settings(0..=15) => 10,
+            Self::Fault => 20,
+            Self::EmptyData | Self::Priority | Self::WindowUpdate | Self::Late => 1,
+            Self::Padding(bytes) => bytes.div_ceil(64),
+            Self::Ping | Self::PriorityUpdate | Self::Fragment | Self::Unknown => 2,
+            Self::EmptyFragment => 10,
+            // The most that a head may have by default costs less than a response earns.
+            Self::Fields(bytes) => count(bytes) / 4096,
+            Self::Settings(settings) => count(settings),
+            Self::GoAway => 10,
+        }
+    }
+}
+
+/// What a completed response earns.
+const RESPONSE: u32 = 10;
+/// What a DATA frame that is sent earns: a client may answer it with two WINDOW_UPDATE frames.
+const DATA_SENT: u32 = 2;
+/// So many bytes of content earn 1.
+const BYTES_PER_UNIT: u32 = 256;
+
+/// The account. `left <= limits.budget_max`.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: u32,
+    /// Bytes of content that have earned nothing yet.
+    bytes: u32,
+    /// Answers written since the peer was last seen to read.
+    answers: u16,
+    /// Up to when time was credited.
+    since_ms: Option<u64>,
+}
+
+impl Budget {
+    pub(super) const fn new(limits: &Limits) -> Self {
+        Self { left: limits.budget_max, bytes: 0, answers: 0, since_ms: None }
+    }
+
+    /// Charges a deed, or refuses it because too little is left.
+    #[inline]
+    pub(super) fn charge(&mut self, deed: Deed) -> Result<(), Reject> {
+        self.left = self.left.checked_sub(deed.cost()).ok_or(Reject::BudgetSpent)?;
+        Ok(())
+    }
+
+    /// Counts an answer that the peer must read.
+    pub(super) fn answer(&mut self, limits: &Limits) -> Result<(), Reject> {
+        if self.answers >= limits.answers_max {
+            return Err(Reject::AnswersUnread);
+        }
+        self.answers += 1;
+        Ok(())
+    }
+
+    /// The peer has read all answers.
+    pub(super) fn answers_read(&mut self) {
+        self.answers = 0;
+    }
+
+    /// A response is complete.
+    #[inline]
+    pub(super) fn response(&mut self, limits: &Limits) {
+        self.earn(limits, RESPONSE);
+    }
+
+    /// Content was received.
+    #[inline]
+    pub(super) fn received(&mut self, limits: &Limits, bytes: u32) {
+        let bytes = self.bytes + bytes;
+        self.bytes = bytes % BYTES_PER_UNIT;
+        self.earn(limits, bytes / BYTES_PER_UNIT);
+    }
+
+    /// A DATA frame was sent. One that is small because the window is, while more is at hand, earns
+    /// nothing but for its bytes: a client that opens its windows byte by byte pays for each.
+    #[inline]
+    pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, more: bool) {
+        self.received(limits, bytes);
+        if bytes >= BYTES_PER_UNIT || !more {
+            self.earn(limits, DATA_SENT);
+        }
+    }
+
+    /// Time goes by, by a clock that never goes back.
+    pub(super) fn tick(&mut self, limits: &Limits, now_ms: u64) {
+        let rate = u64::from(limits.budget_per_second);
+        let Some(since) = self.since_ms.filter(|_| rate > 0) else {
+            self.since_ms = Some(now_ms);
+            return;
+        };
+        let units = now_ms.saturating_sub(since).saturating_mul(rate) / 1000;
+        if units > 0 {
+            self.since_ms = Some(since + units * 1000 / rate);
+            self.earn(limits, u32::try_from(units).unwrap_or(u32::MAX));
+        }
+    }
+
+    pub(super) const fn left(&self) -> u32 {
+        self.left
+    }
+
+    #[inline]
+    fn earn(&mut self, limits: &Limits, units: u32) {
+        self.left = self.left.saturating_add(units).min(limits.budget_max);
+    }
+}

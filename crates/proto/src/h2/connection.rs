@@ -1,0 +1,480 @@
+//! One HTTP/2 connection: what its two directions share, and the calls that are neither.
+
+use super::budget::{Budget, Deed};
+use super::event::{Cause, Event, Next, Waiting};
+use super::flow::{ReceiveFlow, increment};
+use super::frame::{self, Code, Kind, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting};
+use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
+use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
+use super::priority::{Priority, Queues};
+use super::receive::{Receive, Step};
+use super::reject::Reject;
+use super::streams::{Closed, Move, State, StreamKey, Streams};
+use crate::trailers::Trailers;
+
+/// One HTTP/2 connection, without buffers but for the HPACK tables.
+///
+/// Kinds of methods, in the order of use:
+///
+/// - bytes in: [`receive`](Self::receive) until it needs input, [`consumed`](Self::consumed) for
+///   content that is used up, [`close_receive`](Self::close_receive);
+/// - bytes out: [`send_interim`](Self::send_interim) or nothing, then [`respond`](Self::respond), then
+///   content and its end, by [`send_data`](Self::send_data) and [`finish`](Self::finish); or
+///   [`reset`](Self::reset) instead of what is left;
+/// - a turn's end: [`settle`](Self::settle);
+/// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`is_stalled`](Self::is_stalled),
+///   [`trailers`](Self::trailers);
+/// - wishes: [`drain`](Self::drain), [`drain_at_once`](Self::drain_at_once), [`close`](Self::close),
+///   [`discard_body`](Self::discard_body), [`trim`](Self::trim), [`shrink`](Self::shrink);
+/// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
+///
+/// Which content is sent when, the connection decides, and the bytes are the caller's. A response
+/// that is at hand and not longer than [`room`](Self::room) is sent at once. All others are offered by
+/// [`offer`](Self::offer), and sent when [`next_ready`](Self::next_ready) names their stream.
+///
+/// A call with the key of a stream that has closed does nothing: who drives the connection need not
+/// know yet that the peer has reset it.
+///
+/// ```
+/// use peregrine_proto::{Date, HeadIndex, h1::ResponseLength};
+/// use peregrine_proto::h2::{After, Connection, Event, Limits, frame};
+///
+/// let (limits, date) = (Limits::default(), Date::from_unix_seconds(784_111_777));
+/// let (mut bytes, mut head, mut out) = (Vec::new(), HeadIndex::new(), Vec::new());
+/// let mut connection = Connection::new(&limits, &mut out);
+///
+/// let mut unread = frame::PREFACE.to_vec();
+/// frame::write_settings([], &mut unread);
+/// // GET, https, /, and the authority `a`, by HPACK.
+/// let end = frame::flag::END_STREAM | frame::flag::END_HEADERS;
+/// frame::write(frame::Kind::Headers, end, 1, b"\x82\x87\x84\x01\x01a", &mut unread);
+///
+/// let (used, event) = connection.receive(&limits, &unread, &mut bytes, &mut head, &mut out);
+/// assert_eq!(event, Event::Settings);
+/// let unread = &unread[used..];
+/// let (used, event) = connection.receive(&limits, unread, &mut bytes, &mut head, &mut out);
+/// assert_eq!(used, unread.len());
+/// let Event::Request(request) = event else { panic!("{event:?}") };
+/// assert_eq!(head.authority.of(&bytes), b"a");
+///
+/// connection.respond(&limits, request.stream, 200, [], ResponseLength::Exact(2), &date, &mut out);
+/// assert!(connection.room(&limits, request.stream) >= 2);
+/// connection.send_data(&limits, request.stream, b"hi", After::End, &mut out);
+/// connection.settle(&mut out, |_| {});
+/// ```
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) receive: Receive,
+    pub(super) streams: Streams,
+    pub(super) queues: Queues,
+    pub(super) flow: ReceiveFlow,
+    /// How much content the client lets the server send; never below 0.
+    pub(super) send_window: i32,
+    /// The client's SETTINGS_INITIAL_WINDOW_SIZE.
+    pub(super) initial_window: i32,
+    /// The client's SETTINGS_MAX_FRAME_SIZE.
+    pub(super) frame_bytes_max: u32,
+    pub(super) decoder: Decoder,
+    pub(super) encoder: Encoder,
+    pub(super) budget: Budget,
+    /// Where strings are put together for the time of a call.
+    pub(super) scratch: Vec<u8>,
+    /// The trailers of the last `End`.
+    pub(super) trailers: Option<Box<Trailers>>,
+    /// Priorities of streams that are not open yet; identifier 0 for none.
+    pub(super) early: [(u32, Priority); EARLY_PRIORITIES],
+    pub(super) going: Going,
+    /// The client has sent GOAWAY.
+    pub(super) peer_going: bool,
+    /// The client has acknowledged the settings.
+    pub(super) settings_hold: bool,
+    /// How many streams were answered whose request is not complete.
+    pub(super) unfinished: u16,
+    /// They were told to end by a PING that is not answered yet.
+    pub(super) asked_to_leave: bool,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection holds one");
+
+/// So many priorities of streams that are not open yet are remembered.
+const EARLY_PRIORITIES: usize = 4;
+
+/// How far the server is on its way to close the connection in peace. RFC 9113 §6.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Going {
+    /// It serves.
+    No,
+    /// The client was told, and may have sent requests before it knew.
+    Told,
+    /// No stream above this one is served.
+    Last(u32),
+}
+
+/// What a PING that measures the way says.
+pub(super) const MEASURE: [u8; 8] = *b"measure?";
+/// What a PING says whose answer shows that the client has seen the responses before it.
+pub(super) const LEAVE: [u8; 8] = *b"answered";
+/// What a PING says whose answer shows that the client knows of the GOAWAY before it.
+pub(super) const GOING: [u8; 8] = *b"go away?";
+
+impl Connection {
+    /// A connection on which nothing was received. Writes the server's preface, which need not wait for
+    /// the client's.
+    // RFC 9113 §3.4: the server connection preface is a SETTINGS frame, the first one that it sends.
+    #[must_use]
+    pub fn new(limits: &Limits, out: &mut Vec<u8>) -> Self {
+        use setting::{ENABLE_CONNECT_PROTOCOL, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE};
+        use setting::{MAX_CONCURRENT_STREAMS, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE};
+        let table = limits.decoder_table_bytes_max;
+        let settings = [
+            (HEADER_TABLE_SIZE, table, table != TABLE_BYTES_DEFAULT),
+            (MAX_CONCURRENT_STREAMS, limits.streams_max.min(STREAMS_CEILING), true),
+            (INITIAL_WINDOW_SIZE, limits.stream_window, limits.stream_window != WINDOW_DEFAULT),
+            (
+                MAX_FRAME_SIZE,
+                limits.payload_bytes_max(),
+                limits.payload_bytes_max() != PAYLOAD_BYTES_DEFAULT,
+            ),
+            (MAX_HEADER_LIST_SIZE, limits.fields_bytes_max(), true),
+            // RFC 8441 §3: a server says by this setting that it takes extended CONNECT.
+            (ENABLE_CONNECT_PROTOCOL, 1, limits.connect_protocol),
+            // RFC 9218 §2.1: a server that does not use the tree of priorities says so.
+            (setting::NO_RFC7540_PRIORITIES, 1, true),
+        ];
+        let told = settings.iter().filter(|(_, _, told)| *told);
+        frame::write_settings(told.map(|(identifier, value, _)| (*identifier, *value)), out);
+        let mut flow = ReceiveFlow::new(limits);
+        if let Some(increment) = flow.open() {
+            frame::write_window_update(0, increment, out);
+        }
+        Self {
+            receive: Receive::new(),
+            streams: Streams::new(),
+            queues: Queues::new(),
+            flow,
+            send_window: WINDOW_DEFAULT.cast_signed(),
+            initial_window: WINDOW_DEFAULT.cast_signed(),
+            frame_bytes_max: PAYLOAD_BYTES_DEFAULT,
+            decoder: Decoder::new(),
+            encoder: Encoder::new(limits.encoder_table_bytes_max),
+            budget: Budget::new(limits),
+            scratch: Vec::new(),
+            trailers: None,
+            early: [(0, Priority::DEFAULT); EARLY_PRIORITIES],
+            going: Going::No,
+            peer_going: false,
+            settings_hold: false,
+            unfinished: 0,
+            asked_to_leave: false,
+        }
+    }
+
+    /// Content of a request was used up: so much more may come, which the client is told by
+    /// WINDOW_UPDATE as soon as it is half a window.
+    pub fn consumed(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
+        let target = self.flow.stream_target;
+        let is_closed = self.receive.step == Step::Closed;
+        let Some(state) = self.streams.get_mut(stream).filter(|_| !is_closed) else { return };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(state.held);
+        state.held -= bytes;
+        self.flow.held -= bytes;
+        if state.receives()
+            && let Some(increment) = increment(target, state.window, state.held)
+        {
+            state.window += increment;
+            frame::write_window_update(stream.id, increment, out);
+        }
+        self.open_window(out);
+    }
+
+    /// Opens the connection's window if half of it was used up.
+    #[inline]
+    pub(super) fn open_window(&mut self, out: &mut Vec<u8>) {
+        if self.receive.step != Step::Closed
+            && let Some(increment) = self.flow.open()
+        {
+            frame::write_window_update(0, increment, out);
+        }
+    }
+
+    /// Nobody wants the rest of a request's content: no `Data` and no `End` follow. What was handed out
+    /// counts as consumed.
+    pub fn discard_body(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
+        let Some(state) = self.streams.get_mut(stream) else { return };
+        state.discarding = true;
+        self.flow.held -= std::mem::take(&mut state.held);
+        self.open_window(out);
+    }
+
+    /// Ends a stream in the middle of its work, for the server's own reasons.
+    pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
+        if self.streams.get(stream).is_some() {
+            frame::write_reset(stream.id, code, out);
+            self.close_stream(stream, Move::Reset, out);
+        }
+    }
+
+    /// Ends a stream because of a rule that the client broke.
+    pub(super) fn fault(
+        &mut self,
+        limits: &Limits,
+        stream: StreamKey,
+        reject: Reject,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Reject> {
+        self.answer_reset(limits, stream.id, reject, out)?;
+        let is_known = !self.streams.at(stream.slot).leaving;
+        self.close_stream(stream, Move::Reset, out);
+        Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
+    }
+
+    /// Writes a reset that the client has brought about, and charges it.
+    // RFC 9113 §5.4.2: a stream error is answered with RST_STREAM.
+    pub(super) fn answer_reset(
+        &mut self,
+        limits: &Limits,
+        id: u32,
+        reject: Reject,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Reject> {
+        self.budget.charge(Deed::Fault)?;
+        self.budget.answer(limits)?;
+        frame::write_reset(id, reject.code(), out);
+        Ok(())
+    }
+
+    /// Takes an open stream out of everything. What was held of it counts as consumed.
+    #[inline]
+    pub(super) fn close_stream(&mut self, key: StreamKey, step: Move, out: &mut Vec<u8>) {
+        self.queues.remove(&mut self.streams, key.slot);
+        let stream = self.streams.at_mut(key.slot);
+        self.flow.held -= stream.held;
+        self.unfinished -= u16::from(stream.is_unfinished());
+        stream.go(step);
+        let closed = match step {
+            Move::ReceiveEnd | Move::SendEnd => Closed::Ended,
+            Move::Reset => Closed::ByUs,
+            Move::ResetByPeer => Closed::ByPeer,
+        };
+        self.streams.close(key, closed);
+        self.open_window(out);
+    }
+
+    /// Ends a turn: of streams whose response is complete, while content of the request was still to
+    /// come, nothing more is handed out. Each of them is told to `closed`.
+    ///
+    /// The client is given a round trip to see the response and to end the stream by itself, because
+    /// some clients forget a response that a reset follows at once. It is measured by a PING; what is not
+    /// ended when that is answered is reset.
+    // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
+    // request, by RST_STREAM with NO_ERROR.
+    pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
+        if self.unfinished == 0 || self.asked_to_leave || self.receive.step == Step::Closed {
+            return;
+        }
+        for slot in 0..self.streams.places() {
+            let stream = self.streams.at_mut(slot);
+            if stream.id != 0 && stream.is_unfinished() {
+                (stream.leaving, stream.discarding) = (true, true);
+                self.flow.held -= std::mem::take(&mut stream.held);
+                closed(StreamKey { id: stream.id, slot });
+            }
+        }
+        self.open_window(out);
+        self.asked_to_leave = true;
+        frame::write(Kind::Ping, 0, 0, &LEAVE, out);
+    }
+
+    /// The client has seen the responses to requests that it has not ended.
+    pub(super) fn reset_leaving(&mut self, out: &mut Vec<u8>) {
+        for slot in 0..self.streams.places() {
+            let stream = self.streams.at(slot);
+            if stream.id != 0 && stream.leaving {
+                let key = StreamKey { id: stream.id, slot };
+                frame::write_reset(key.id, Code::NO_ERROR, out);
+                self.close_stream(key, Move::Reset, out);
+            }
+        }
+    }
+
+    /// No other requests are to come, in two steps: the client is told, and requests that it sent before
+    /// it knew are still served; when it answers the PING that is sent along, the last stream is fixed.
+    /// If it does not in time, call [`drain_at_once`](Self::drain_at_once).
+    // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier, and
+    // after a round trip another one with the last stream that it serves.
+    pub fn drain(&mut self, out: &mut Vec<u8>) {
+        if self.going == Going::No && self.receive.step != Step::Closed {
+            self.going = Going::Told;
+            frame::write_go_away(WINDOW_CEILING, Code::NO_ERROR, out);
+            frame::write(Kind::Ping, 0, 0, &GOING, out);
+        }
+    }
+
+    /// No other requests are served: those that come after the last one are ignored, and the client may
+    /// send them again elsewhere.
+    pub fn drain_at_once(&mut self, out: &mut Vec<u8>) {
+        if !matches!(self.going, Going::Last(_)) && self.receive.step != Step::Closed {
+            let last = self.streams.highest();
+            self.going = Going::Last(last);
+            frame::write_go_away(last, Code::NO_ERROR, out);
+        }
+    }
+
+    /// The server ends the connection: a deadline passed, say. Nothing more is received, and nothing
+    /// more may be written.
+    pub fn close(&mut self, code: Code, out: &mut Vec<u8>) {
+        if self.receive.step != Step::Closed {
+            frame::write_go_away(self.last_stream(), code, out);
+            self.receive.step = Step::Closed;
+        }
+    }
+
+    /// The peer broke a rule of the connection.
+    // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with the
+    // last stream that it processed, and must then close the connection.
+    #[cold]
+    pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event {
+        self.close(reject.code(), out);
+        Event::Error(reject)
+    }
+
+    fn last_stream(&self) -> u32 {
+        match self.going {
+            Going::Last(last) => last,
+            Going::No | Going::Told => self.streams.highest(),
+        }
+    }
+
+    /// The peer sent its end. Call it when all that arrived before was given to
+    /// [`receive`](Self::receive) and that said [`Event::NeedInput`]. Requests that are not complete
+    /// fail; those that are may still be answered, since the peer may have closed its own direction
+    /// only.
+    pub fn close_receive(&mut self) -> Event {
+        if self.receive.step == Step::Closed {
+            return Event::Closed;
+        }
+        let within = self.receive.is_within();
+        self.receive.step = Step::Closed;
+        if within { Event::Error(Reject::ConnectionCutShort) } else { Event::Closed }
+    }
+
+    /// What follows.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        let is_done = self.peer_going || matches!(self.going, Going::Last(_));
+        if self.receive.step == Step::Closed || (is_done && self.streams.count() == 0) {
+            Next::Close
+        } else {
+            Next::Receive
+        }
+    }
+
+    /// Which wait it is.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        match self.receive.waiting() {
+            Waiting::Idle if self.streams.count() > 0 => Waiting::Streams,
+            waiting => waiting,
+        }
+    }
+
+    /// Whether content of a stream is at hand that its own window has no room for. If the window of the
+    /// connection has none, [`is_blocked`](Self::is_blocked) says so.
+    #[must_use]
+    pub fn is_stalled(&self, stream: StreamKey) -> bool {
+        self.streams.get(stream).is_some_and(|state| state.wants && state.send_window <= 0)
+    }
+
+    /// Whether content is at hand that the connection's window has no room for.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.send_window <= 0 && !self.queues.is_empty()
+    }
+
+    /// How many streams are open.
+    #[must_use]
+    pub const fn streams_open(&self) -> usize {
+        self.streams.count() as usize
+    }
+
+    /// The trailers of the request whose `End` was the last event. Fields that mean nothing in a
+    /// trailer section (framing, routing, authentication and the like) are left out.
+    pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.trailers.iter().flat_map(|trailers| trailers.iter())
+    }
+
+    /// What time it is, in milliseconds by a clock that never goes back: what a peer may do for nothing
+    /// comes back with time. Once a turn is often enough, and once a minute too.
+    pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
+        self.budget.tick(limits, now_ms);
+    }
+
+    /// All that was written before is sent: the peer reads. What it makes the server answer counts from
+    /// here, so a server that never calls it ends the connection after
+    /// [`answers_max`](Limits::answers_max) answers.
+    pub fn output_sent(&mut self) {
+        self.budget.answers_read();
+    }
+
+    /// How much the peer may still make the server do for nothing.
+    #[must_use]
+    pub const fn budget_left(&self) -> u32 {
+        self.budget.left()
+    }
+
+    /// Gives back the memory of streams that have ended, if none is open. The client does not notice.
+    /// Call it when the connection is idle for a moment.
+    pub fn trim(&mut self) {
+        self.streams.shrink();
+        self.decoder.trim();
+        self.scratch = Vec::new();
+        self.trailers = None;
+    }
+
+    /// Gives back the memory of the HPACK tables too, after a long time without requests. The table of
+    /// responses' fields is emptied, which the client learns with the next response; the table that the
+    /// client fills keeps what it has, and no more.
+    pub fn shrink(&mut self) {
+        self.trim();
+        self.decoder.shrink();
+        self.encoder.shrink();
+    }
+
+    /// The memory that it holds beside its own size, in bytes: of the HPACK tables, and of all else.
+    #[must_use]
+    pub fn memory_bytes(&self) -> (usize, usize) {
+        let tables = self.decoder.memory_bytes() + self.encoder.memory_bytes();
+        let others = self.streams.memory_bytes()
+            + self.scratch.capacity()
+            + self.receive.memory_bytes()
+            + self.trailers.as_ref().map_or(0, |_| size_of::<Trailers>());
+        (tables, others)
+    }
+
+    /// Asserts every invariant.
+    pub fn check(&self) {
+        self.streams.check();
+        self.queues.check(&self.streams);
+        self.decoder.check();
+        self.encoder.check();
+        let held: u64 = self.streams.all().map(|stream| u64::from(stream.held)).sum();
+        assert_eq!(held, u64::from(self.flow.held), "what is held is held by streams");
+        assert!(self.send_window >= 0, "no setting changes the connection's window");
+        for stream in self.streams.all() {
+            let could = stream.wants && stream.send_window > 0;
+            assert_eq!(stream.queued, could, "who wants to send and may waits for its turn");
+        }
+        let unfinished = self.streams.all().filter(|stream| stream.is_unfinished());
+        assert_eq!(unfinished.count(), usize::from(self.unfinished));
+    }
+
+    /// The client's side of a stream ends.
+    #[inline]
+    pub(super) fn end_receive(&mut self, key: StreamKey, out: &mut Vec<u8>) {
+        let stream = self.streams.at_mut(key.slot);
+        if stream.state == State::Open {
+            return stream.go(Move::ReceiveEnd);
+        }
+        self.close_stream(key, Move::ReceiveEnd, out);
+    }
+}

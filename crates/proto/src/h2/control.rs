@@ -1,0 +1,252 @@
+//! Frames that steer: SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and priorities.
+
+use super::budget::Deed;
+use super::connection::{Connection, GOING, Going, LEAVE, MEASURE};
+use super::event::{Cause, Event};
+use super::frame::{
+    self, Code, Header, Kind, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, SETTING_BYTES,
+    WINDOW_CEILING, flag, setting,
+};
+use super::limits::{Limits, WINDOW_DEFAULT};
+use super::priority::Priority;
+use super::receive::Step;
+use super::reject::Reject;
+use super::streams::{Found, Move, Slot, StreamKey};
+
+impl Connection {
+    /// Reads a SETTINGS frame.
+    pub(super) fn settings(
+        &mut self,
+        limits: &Limits,
+        header: Header,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Reject> {
+        if header.has(flag::ACK) {
+            if self.settings_hold {
+                self.budget.charge(Deed::Unknown)?;
+            } else {
+                self.settings_hold = true;
+                self.apply_own_settings(limits);
+            }
+            return Ok(None);
+        }
+        if self.receive.step == Step::Frame {
+            self.budget.charge(Deed::Settings(payload.len() / SETTING_BYTES))?;
+        }
+        self.receive.step = Step::Frame;
+        // RFC 9113 §6.5.3: the values are processed in the order in which they appear.
+        for (identifier, value) in frame::settings(payload) {
+            self.apply_setting(identifier, value)?;
+        }
+        // RFC 9113 §6.5.3: once all values were processed, the acknowledgement is sent at once.
+        self.budget.answer(limits)?;
+        frame::write(Kind::Settings, flag::ACK, 0, &[], out);
+        Ok(Some(Event::Settings))
+    }
+
+    /// The client has acknowledged the settings.
+    fn apply_own_settings(&mut self, limits: &Limits) {
+        self.decoder.set_size_max(limits.decoder_table_bytes_max);
+        // RFC 9113 §6.9.3: a client may have sent by the larger window before it knew of the smaller.
+        let less = WINDOW_DEFAULT.saturating_sub(limits.stream_window);
+        if less > 0 {
+            for slot in 0..self.streams.places() {
+                let stream = self.streams.at_mut(slot);
+                stream.window = stream.window.saturating_sub(less);
+            }
+        }
+    }
+
+    // RFC 9113 §6.5.2: what each setting may be. Unknown ones must be ignored.
+    fn apply_setting(&mut self, identifier: u16, value: u32) -> Result<(), Reject> {
+        match identifier {
+            setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
+            setting::ENABLE_PUSH if value > 1 => return Err(Reject::SettingPush),
+            setting::INITIAL_WINDOW_SIZE => {
+                let window = i32::try_from(value).map_err(|_| Reject::SettingWindow)?;
+                self.change_initial_window(window)?;
+            }
+            setting::MAX_FRAME_SIZE => {
+                if !(PAYLOAD_BYTES_DEFAULT..=PAYLOAD_BYTES_CEILING).contains(&value) {
+                    return Err(Reject::SettingFrameSize);
+                }
+                self.frame_bytes_max = value;
+            }
+            // RFC 8441 §3: the value must be 0 or 1.
+            setting::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Reject::SettingConnect),
+            // RFC 9218 §2.1: any value other than 0 and 1 must be treated as a connection error.
+            setting::NO_RFC7540_PRIORITIES if value > 1 => return Err(Reject::SettingPriorities),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    // RFC 9113 §6.9.2: a new initial window changes the windows of all streams by the difference, which
+    // may make them negative; one that grows too large is a connection error.
+    fn change_initial_window(&mut self, window: i32) -> Result<(), Reject> {
+        let before = std::mem::replace(&mut self.initial_window, window);
+        let difference = window - before;
+        for slot in 0..self.streams.places() {
+            let stream = self.streams.at_mut(slot);
+            if stream.id == 0 {
+                continue;
+            }
+            let window = stream.send_window.checked_add(difference);
+            stream.send_window = window.ok_or(Reject::InitialWindowOverflow)?;
+            self.requeue(slot);
+        }
+        Ok(())
+    }
+
+    /// Puts a stream into its queue or takes it out, after its window has changed.
+    #[inline]
+    pub(super) fn requeue(&mut self, slot: Slot) {
+        let stream = self.streams.at(slot);
+        let could = stream.wants && stream.send_window > 0;
+        match (could, stream.queued) {
+            (true, false) => self.queues.insert(&mut self.streams, slot),
+            (false, true) => self.queues.remove(&mut self.streams, slot),
+            _ => {}
+        }
+    }
+
+    /// Reads a PING frame.
+    pub(super) fn ping(
+        &mut self,
+        limits: &Limits,
+        header: Header,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Reject> {
+        if !header.has(flag::ACK) {
+            self.budget.charge(Deed::Ping)?;
+            self.budget.answer(limits)?;
+            // RFC 9113 §6.7: a PING is answered by one with the same payload.
+            frame::write(Kind::Ping, flag::ACK, 0, payload, out);
+        } else if payload == MEASURE {
+            self.flow.measured(limits);
+        } else if payload == LEAVE && self.asked_to_leave {
+            self.asked_to_leave = false;
+            self.reset_leaving(out);
+        } else if payload == GOING && self.going == Going::Told {
+            self.drain_at_once(out);
+        } else {
+            self.budget.charge(Deed::Unknown)?;
+        }
+        Ok(None)
+    }
+
+    /// Reads a WINDOW_UPDATE frame.
+    pub(super) fn window_update(
+        &mut self,
+        limits: &Limits,
+        header: Header,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Reject> {
+        self.budget.charge(Deed::WindowUpdate)?;
+        let increment = frame::number(payload).unwrap_or_default() & WINDOW_CEILING;
+        let increment = increment.cast_signed();
+        if header.stream == 0 {
+            // RFC 9113 §6.9: an increment of 0 is an error; §6.9.1: so is a window above 2^31-1.
+            if increment == 0 {
+                return Err(Reject::WindowZero);
+            }
+            let window = self.send_window.checked_add(increment);
+            self.send_window = window.ok_or(Reject::WindowOverflow)?;
+            return Ok(None);
+        }
+        let slot = match self.streams.find(header.stream) {
+            Found::Open(slot) => slot,
+            Found::Idle => return Err(Reject::StreamIdle),
+            // RFC 9113 §5.1: WINDOW_UPDATE may come for a short time after a stream's end.
+            Found::Closed(_) => return self.budget.charge(Deed::Late).map(|()| None),
+        };
+        let state = self.streams.at_mut(slot);
+        let reject = match state.send_window.checked_add(increment) {
+            _ if increment == 0 => Reject::StreamWindowZero,
+            None => Reject::StreamWindowOverflow,
+            Some(window) => {
+                state.send_window = window;
+                self.requeue(slot);
+                return Ok(None);
+            }
+        };
+        let stream = StreamKey { id: header.stream, slot };
+        self.fault(limits, stream, reject, out)
+    }
+
+    /// Reads an RST_STREAM frame.
+    pub(super) fn reset_stream(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Reject> {
+        let code = Code(frame::number(payload).unwrap_or_default());
+        match self.streams.find(header.stream) {
+            Found::Open(slot) => {
+                let state = self.streams.at(slot);
+                // After a complete response the client only says that it sends no more.
+                let (is_free, is_known) = (state.is_unfinished(), !state.leaving);
+                self.budget.charge(if is_free { Deed::Late } else { Deed::Reset })?;
+                let stream = StreamKey { id: header.stream, slot };
+                self.close_stream(stream, Move::ResetByPeer, out);
+                Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Peer(code) }))
+            }
+            // RFC 9113 §6.4: RST_STREAM on an idle stream is a connection error.
+            Found::Idle => Err(Reject::StreamIdle),
+            Found::Closed(_) => self.budget.charge(Deed::Late).map(|()| None),
+        }
+    }
+
+    /// Reads a PRIORITY frame, which says nothing any more.
+    // RFC 9113 §6.3: a PRIORITY frame with a length other than 5 is a stream error.
+    pub(super) fn priority(
+        &mut self,
+        limits: &Limits,
+        header: Header,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Reject> {
+        let reject = Reject::PriorityLength;
+        self.budget.charge(Deed::Priority)?;
+        match self.streams.find(header.stream) {
+            _ if header.length == 5 => Ok(None),
+            Found::Open(slot) => {
+                let stream = StreamKey { id: header.stream, slot };
+                self.fault(limits, stream, reject, out)
+            }
+            // No stream is there that could be reset.
+            Found::Idle | Found::Closed(_) => Err(reject),
+        }
+    }
+
+    /// Reads a PRIORITY_UPDATE frame.
+    // RFC 9218 §7.1: it names the stream that it is about, which must be one that a client may open; for
+    // one that is idle the last one is to be kept until the request comes.
+    pub(super) fn priority_update(&mut self, payload: &[u8]) -> Result<Option<Event>, Reject> {
+        self.budget.charge(Deed::PriorityUpdate)?;
+        let id = frame::number(payload).unwrap_or_default() & WINDOW_CEILING;
+        if id.is_multiple_of(2) {
+            return Err(Reject::PriorityUpdateStream);
+        }
+        let priority = Priority::parse(payload.get(4..).unwrap_or_default());
+        match self.streams.find(id) {
+            Found::Open(slot) => {
+                self.queues.remove(&mut self.streams, slot);
+                self.streams.at_mut(slot).priority = priority;
+                self.requeue(slot);
+            }
+            Found::Idle => {
+                let known = self.early.iter().position(|(early, _)| *early == id);
+                // A request that never came makes room first, then the oldest.
+                let last = known.unwrap_or(self.early.len() - 1);
+                self.early[..=last].rotate_right(1);
+                self.early[0] = (id, priority);
+            }
+            Found::Closed(_) => {}
+        }
+        Ok(None)
+    }
+}

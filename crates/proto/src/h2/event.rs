@@ -1,0 +1,134 @@
+//! What a connection says to who drives it.
+
+use super::frame::Code;
+use super::reject::Reject;
+use super::streams::StreamKey;
+use crate::BodyLength;
+use std::ops::Range;
+
+/// What the received bytes mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing more can be said without more bytes. Call again with the unused bytes and those after.
+    NeedInput,
+    /// A head is complete, in the buffers that were given.
+    Request(Request),
+    /// Content of a request: this range of `unread`. Never empty. It is held against the client's
+    /// windows until [`Connection::consumed`](super::Connection::consumed) says that it is used up.
+    Data {
+        /// The stream.
+        stream: StreamKey,
+        /// Where it is in `unread`.
+        range: Range<usize>,
+    },
+    /// The content is complete; [`Connection::trailers`](super::Connection::trailers) has what came
+    /// after it, until the next call.
+    End {
+        /// The stream.
+        stream: StreamKey,
+    },
+    /// Every version of HTTP refuses the request. Answer with the status, unless a response has begun:
+    /// then reset the stream. Nothing more of the request is handed out. If its head was refused, the
+    /// buffers hold no head, and no [`Event::Request`] came before.
+    Refuse {
+        /// The stream.
+        stream: StreamKey,
+        /// The rule that was broken.
+        reject: crate::Reject,
+    },
+    /// A stream ended in the middle of its work: its exchange fails. The key is of no more use.
+    Reset {
+        /// The stream.
+        stream: StreamKey,
+        /// Who ended it, and why.
+        cause: Cause,
+    },
+    /// A request broke a rule of HTTP/2 in its head, or a frame came on a stream that is closed: it was
+    /// answered with a reset. No exchange has to do with it.
+    Rejected {
+        /// The stream's identifier.
+        id: u32,
+        /// The rule that was broken.
+        reject: Reject,
+    },
+    /// The client's settings have changed: more may be ready to be sent.
+    Settings,
+    /// The client wants no other streams; it closes the connection when those that are open end.
+    GoAway {
+        /// Why.
+        code: Code,
+    },
+    /// The peer broke a rule of the connection, and was told so. Fail all exchanges, send what was
+    /// written, and close.
+    Error(Reject),
+    /// The connection is over; nothing more is read.
+    Closed,
+}
+
+/// A request whose head is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its stream.
+    pub stream: StreamKey,
+    /// How much content follows. With `None`, neither `Data` nor `End` follows: the request is complete.
+    /// `Chunked` stands for any length that is known at its end only.
+    pub body: BodyLength,
+    /// Whether the client waits for an interim 100 response before it sends the content.
+    pub expect_continue: bool,
+}
+
+/// Why a stream ended in the middle of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The client reset it, with this code.
+    Peer(Code),
+    /// The client broke this rule, so it was reset.
+    Fault(Reject),
+}
+
+/// Which wait the connection is in; the server owns the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// For the preface and the first SETTINGS frame.
+    Preface,
+    /// For the rest of a header block.
+    Head,
+    /// For the rest of another frame.
+    Frame,
+    /// For nothing in particular while streams are open. What each of them waits for, who drives it
+    /// knows: content until its `End`, and room if [`Connection::is_stalled`](super::Connection::is_stalled).
+    Streams,
+    /// For the next request.
+    Idle,
+    /// For nothing from the peer.
+    Nothing,
+}
+
+/// What follows now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Requests may be received.
+    Receive,
+    /// Close, once what was written is sent.
+    Close,
+}
+
+/// What may be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// The stream whose turn it is.
+    pub stream: StreamKey,
+    /// How many bytes the next DATA frame can have, at least 1.
+    pub bytes_max: usize,
+}
+
+/// What comes after a piece of content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// More of it, at hand.
+    More,
+    /// More of it, which is offered when it is at hand.
+    Wait,
+    /// Nothing: the response is complete.
+    End,
+}

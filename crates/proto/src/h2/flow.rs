@@ -1,0 +1,142 @@
+//! How much may be sent: what the server lets the client send, and the reverse. RFC 9113 §5.2, §6.9.
+
+use super::limits::{Limits, WINDOW_DEFAULT};
+
+/// By how much a window is to be opened: what was consumed of it, and what it has grown, as soon as
+/// that is half of it. `left` is what the peer may still send, `held` what came and was not consumed.
+///
+/// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which content
+/// comes and is consumed.
+#[inline]
+pub(super) fn increment(target: u32, left: u32, held: u32) -> Option<u32> {
+    let missing = target.saturating_sub(left).saturating_sub(held);
+    if missing > 0 && missing >= target / 2 { Some(missing) } else { None }
+}
+
+/// The connection's own window, and how large it and those of streams are to be.
+///
+/// A window that is filled within a round trip is too small for it. A round trip is measured without
+/// a clock: from a PING to its answer. The content that comes in between is what fits on the way.
+#[derive(Debug)]
+pub(super) struct ReceiveFlow {
+    /// How much content the client may still send.
+    pub(super) left: u32,
+    /// Content that came and was not consumed.
+    pub(super) held: u32,
+    /// What the connection's window is to be.
+    pub(super) target: u32,
+    /// What the windows of streams are to be.
+    pub(super) stream_target: u32,
+    /// Content since the last PING that measures, or since it was answered.
+    bytes: u32,
+    /// So much content comes before the next one.
+    interval: u32,
+    /// One is not answered yet.
+    measuring: bool,
+}
+
+impl ReceiveFlow {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            left: WINDOW_DEFAULT,
+            held: 0,
+            target: limits.connection_window.max(WINDOW_DEFAULT),
+            stream_target: limits.stream_window,
+            bytes: 0,
+            interval: (limits.stream_window / 2).max(INTERVAL_MIN),
+            measuring: false,
+        }
+    }
+
+    /// How far the window is to be opened, which it is after the call.
+    #[inline]
+    pub(super) fn open(&mut self) -> Option<u32> {
+        let increment = increment(self.target, self.left, self.held)?;
+        self.left += increment;
+        Some(increment)
+    }
+
+    /// Content came. Returns whether a PING is to be sent to measure the way.
+    #[inline]
+    pub(super) fn received(&mut self, limits: &Limits, bytes: u32) -> bool {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let starts = !self.measuring && self.bytes >= self.interval && self.may_grow(limits);
+        if starts {
+            self.measuring = true;
+            self.bytes = 0;
+        }
+        starts
+    }
+
+    fn may_grow(&self, limits: &Limits) -> bool {
+        self.stream_target < limits.stream_window_max || self.target < limits.connection_window_max
+    }
+
+    /// The PING was answered.
+    pub(super) fn measured(&mut self, limits: &Limits) {
+        if !std::mem::take(&mut self.measuring) {
+            return;
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let grown = |window: u32, window_max: u32| match bytes >= window / 2 {
+            true => window.saturating_mul(2).min(window_max.max(window)),
+            false => window,
+        };
+        let before = (self.target, self.stream_target);
+        self.stream_target = grown(self.stream_target, limits.stream_window_max);
+        self.target = grown(self.target, limits.connection_window_max);
+        // A way that is long enough for the window it has is measured more and more rarely.
+        self.interval = match before == (self.target, self.stream_target) {
+            true => self.interval.saturating_mul(2),
+            false => (self.stream_target / 2).max(INTERVAL_MIN),
+        };
+    }
+}
+
+/// Less content than this is no measure of anything, in bytes.
+const INTERVAL_MIN: u32 = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::{ReceiveFlow, increment};
+    use crate::h2::Limits;
+
+    #[test]
+    fn a_window_is_opened_when_half_of_it_was_consumed() {
+        assert_eq!(increment(100, 100, 0), None);
+        assert_eq!(increment(100, 51, 0), None);
+        assert_eq!(increment(100, 50, 0), Some(50));
+        assert_eq!(increment(100, 0, 51), None);
+        assert_eq!(increment(100, 0, 50), Some(50));
+        assert_eq!(increment(100, 150, 50), None);
+        assert_eq!(increment(0, 0, 0), None);
+    }
+
+    #[test]
+    fn windows_that_are_filled_within_a_round_trip_grow_to_their_limits_and_others_stay() {
+        let limits = Limits::DEFAULT;
+        let mut flow = ReceiveFlow::new(&limits);
+        let mut pings = 0;
+        for _ in 0..10_000 {
+            if flow.received(&limits, 16_384) {
+                pings += 1;
+                flow.received(&limits, flow.target);
+                flow.measured(&limits);
+            }
+        }
+        assert_eq!(flow.target, limits.connection_window_max);
+        assert_eq!(flow.stream_target, limits.stream_window_max);
+        assert!(pings < 10, "{pings}");
+
+        let mut flow = ReceiveFlow::new(&limits);
+        let mut pings = 0;
+        for _ in 0..10_000 {
+            if flow.received(&limits, 16_384) {
+                pings += 1;
+                flow.measured(&limits);
+            }
+        }
+        assert_eq!(flow.stream_target, limits.stream_window);
+        assert!(pings < 20, "{pings}");
+    }
+}

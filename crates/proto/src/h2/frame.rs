@@ -1,0 +1,381 @@
+//! Frames: their headers, and what their payloads are made of. RFC 9113 §4 and §6.
+
+/// A frame's header has so many bytes. RFC 9113 §4.1.
+pub const HEADER_BYTES: usize = 9;
+
+/// The longest payload that a peer must accept, and the default of what it may send, in bytes.
+/// RFC 9113 §4.2.
+pub const PAYLOAD_BYTES_DEFAULT: u32 = 1 << 14;
+
+/// The longest payload that there can be, in bytes. RFC 9113 §4.2.
+pub const PAYLOAD_BYTES_CEILING: u32 = (1 << 24) - 1;
+
+/// The largest window, and the largest identifier of a stream. RFC 9113 §6.9.1, §5.1.1.
+pub const WINDOW_CEILING: u32 = (1 << 31) - 1;
+
+/// What a client sends first. RFC 9113 §3.4.
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How the bytes at the start of a connection compare with the preface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefaceMatch {
+    /// They begin with all of it: the peer speaks HTTP/2 by prior knowledge.
+    Match,
+    /// They are a part of it: more bytes are needed to tell.
+    Partial,
+    /// They differ: it is another protocol.
+    No,
+}
+
+/// Whether a connection that begins with these bytes speaks HTTP/2. RFC 9113 §3.3, §3.4.
+///
+/// No request of HTTP/1 that a server serves begins as the preface does beyond its first byte (`P`,
+/// as in POST), so the question is settled by the second byte in all honest cases.
+#[must_use]
+pub fn is_preface(prefix: &[u8]) -> PrefaceMatch {
+    let seen = prefix.len().min(PREFACE.len());
+    if prefix[..seen] != PREFACE[..seen] {
+        PrefaceMatch::No
+    } else if seen == PREFACE.len() {
+        PrefaceMatch::Match
+    } else {
+        PrefaceMatch::Partial
+    }
+}
+
+/// The type of a frame. RFC 9113 §6, RFC 9218 §7.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Content.
+    Data,
+    /// A header block begins.
+    Headers,
+    /// A deprecated priority, which is ignored.
+    Priority,
+    /// The end of a stream in the middle of its work.
+    ResetStream,
+    /// Settings, or the word that they hold.
+    Settings,
+    /// What a client never sends.
+    PushPromise,
+    /// A question or its answer.
+    Ping,
+    /// No other streams are to come.
+    GoAway,
+    /// More may be sent.
+    WindowUpdate,
+    /// A header block goes on.
+    Continuation,
+    /// A priority that changed.
+    PriorityUpdate,
+    /// Any other; it is ignored.
+    Unknown(u8),
+}
+
+impl Kind {
+    /// The type with this number.
+    #[inline]
+    #[must_use]
+    pub const fn find(number: u8) -> Self {
+        match number {
+            0x0 => Self::Data,
+            0x1 => Self::Headers,
+            0x2 => Self::Priority,
+            0x3 => Self::ResetStream,
+            0x4 => Self::Settings,
+            0x5 => Self::PushPromise,
+            0x6 => Self::Ping,
+            0x7 => Self::GoAway,
+            0x8 => Self::WindowUpdate,
+            0x9 => Self::Continuation,
+            0x10 => Self::PriorityUpdate,
+            number => Self::Unknown(number),
+        }
+    }
+
+    /// The type's number.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Data => 0x0,
+            Self::Headers => 0x1,
+            Self::Priority => 0x2,
+            Self::ResetStream => 0x3,
+            Self::Settings => 0x4,
+            Self::PushPromise => 0x5,
+            Self::Ping => 0x6,
+            Self::GoAway => 0x7,
+            Self::WindowUpdate => 0x8,
+            Self::Continuation => 0x9,
+            Self::PriorityUpdate => 0x10,
+            Self::Unknown(number) => number,
+        }
+    }
+}
+
+/// Bits of a frame's header.
+pub mod flag {
+    /// The stream's last frame of this direction, on DATA and HEADERS.
+    pub const END_STREAM: u8 = 0x1;
+    /// An answer, on SETTINGS and PING.
+    pub const ACK: u8 = 0x1;
+    /// The block's last frame, on HEADERS and CONTINUATION.
+    pub const END_HEADERS: u8 = 0x4;
+    /// Padding follows, on DATA and HEADERS.
+    pub const PADDED: u8 = 0x8;
+    /// Five bytes of deprecated priority follow, on HEADERS.
+    pub const PRIORITY: u8 = 0x20;
+}
+
+/// Identifiers of settings. RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1.
+pub mod setting {
+    /// The size of the decoder's dynamic table.
+    pub const HEADER_TABLE_SIZE: u16 = 0x1;
+    /// Whether the server may push.
+    pub const ENABLE_PUSH: u16 = 0x2;
+    /// How many streams the peer may open.
+    pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
+    /// The window that streams begin with.
+    pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
+    /// The longest payload.
+    pub const MAX_FRAME_SIZE: u16 = 0x5;
+    /// The longest list of fields.
+    pub const MAX_HEADER_LIST_SIZE: u16 = 0x6;
+    /// Whether a server takes extended CONNECT.
+    pub const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
+    /// Whether the sender ignores the tree of priorities.
+    pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
+}
+
+/// Why a stream or a connection ends. RFC 9113 §7.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code(pub u32);
+
+impl Code {
+    /// Nothing is wrong.
+    pub const NO_ERROR: Self = Self(0x0);
+    /// A rule was broken.
+    pub const PROTOCOL_ERROR: Self = Self(0x1);
+    /// The sender failed.
+    pub const INTERNAL_ERROR: Self = Self(0x2);
+    /// More came than the window had room for.
+    pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
+    /// Settings were not acknowledged in time.
+    pub const SETTINGS_TIMEOUT: Self = Self(0x4);
+    /// A frame came after the end of its stream.
+    pub const STREAM_CLOSED: Self = Self(0x5);
+    /// A frame has a wrong length.
+    pub const FRAME_SIZE_ERROR: Self = Self(0x6);
+    /// The stream was not looked at: the request can be sent again.
+    pub const REFUSED_STREAM: Self = Self(0x7);
+    /// The stream is not wanted any more.
+    pub const CANCEL: Self = Self(0x8);
+    /// A header block cannot be read.
+    pub const COMPRESSION_ERROR: Self = Self(0x9);
+    /// A tunnel's other end failed.
+    pub const CONNECT_ERROR: Self = Self(0xa);
+    /// The peer makes too much work.
+    pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
+    /// The transport is not secure enough.
+    pub const INADEQUATE_SECURITY: Self = Self(0xc);
+    /// The request is to be sent by HTTP/1.1.
+    pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
+
+    /// Its name, or `None` if it is not registered. RFC 9113 §7: unknown codes mean nothing special.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        const NAMES: [&str; 14] = [
+            "NO_ERROR",
+            "PROTOCOL_ERROR",
+            "INTERNAL_ERROR",
+            "FLOW_CONTROL_ERROR",
+            "SETTINGS_TIMEOUT",
+            "STREAM_CLOSED",
+            "FRAME_SIZE_ERROR",
+            "REFUSED_STREAM",
+            "CANCEL",
+            "COMPRESSION_ERROR",
+            "CONNECT_ERROR",
+            "ENHANCE_YOUR_CALM",
+            "INADEQUATE_SECURITY",
+            "HTTP_1_1_REQUIRED",
+        ];
+        if self.0 < 14 { Some(NAMES[self.0 as usize]) } else { None }
+    }
+}
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => formatter.write_str(name),
+            None => write!(formatter, "{:#x}", self.0),
+        }
+    }
+}
+
+/// A frame's header. RFC 9113 §4.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The payload's length in bytes, at most [`PAYLOAD_BYTES_CEILING`].
+    pub length: u32,
+    /// The type.
+    pub kind: Kind,
+    /// The flags, of which each type knows some.
+    pub flags: u8,
+    /// The stream's identifier; 0 for the connection.
+    pub stream: u32,
+}
+
+impl Header {
+    /// The header at the start of `bytes`, if all of it is there.
+    #[inline]
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = *bytes.first_chunk::<HEADER_BYTES>()?;
+        Some(Self {
+            length: u32::from_be_bytes([0, l0, l1, l2]),
+            kind: Kind::find(kind),
+            flags,
+            // RFC 9113 §4.1: the reserved bit must be ignored when receiving.
+            stream: u32::from_be_bytes([s0, s1, s2, s3]) & WINDOW_CEILING,
+        })
+    }
+
+    /// The header as bytes.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(&self) -> [u8; HEADER_BYTES] {
+        let [_, l0, l1, l2] = self.length.to_be_bytes();
+        let [s0, s1, s2, s3] = self.stream.to_be_bytes();
+        [l0, l1, l2, self.kind.number(), self.flags, s0, s1, s2, s3]
+    }
+
+    /// Whether all these flags are set.
+    #[inline]
+    #[must_use]
+    pub const fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+}
+
+/// A payload without its padding, or `None` if the padding is as long as the payload. RFC 9113 §6.1.
+#[inline]
+#[must_use]
+pub fn without_padding(header: Header, payload: &[u8]) -> Option<&[u8]> {
+    if !header.has(flag::PADDED) {
+        return Some(payload);
+    }
+    let (padding, rest) = payload.split_first()?;
+    rest.len().checked_sub(usize::from(*padding)).map(|length| &rest[..length])
+}
+
+/// The number at the start of a payload.
+#[inline]
+#[must_use]
+pub fn number(payload: &[u8]) -> Option<u32> {
+    payload.first_chunk().map(|chunk| u32::from_be_bytes(*chunk))
+}
+
+/// The settings of a payload, as identifiers and values. RFC 9113 §6.5.1.
+pub fn settings(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> {
+    payload.as_chunks::<SETTING_BYTES>().0.iter().map(|[i0, i1, v0, v1, v2, v3]| {
+        (u16::from_be_bytes([*i0, *i1]), u32::from_be_bytes([*v0, *v1, *v2, *v3]))
+    })
+}
+
+/// A setting has so many bytes. RFC 9113 §6.5.1.
+pub const SETTING_BYTES: usize = 6;
+
+/// Writes a frame whose payload is at hand. Panics if it is longer than any frame.
+#[inline]
+pub fn write(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
+    write_header(kind, flags, stream, payload.len(), out);
+    out.extend_from_slice(payload);
+}
+
+/// Writes the header of a frame with a payload of so many bytes. Panics if no frame is that long.
+#[inline]
+pub fn write_header(kind: Kind, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    assert!(length <= PAYLOAD_BYTES_CEILING, "a frame is shorter");
+    out.extend_from_slice(&Header { length, kind, flags, stream }.bytes());
+}
+
+/// Writes RST_STREAM. RFC 9113 §6.4.
+pub fn write_reset(stream: u32, code: Code, out: &mut Vec<u8>) {
+    write(Kind::ResetStream, 0, stream, &code.0.to_be_bytes(), out);
+}
+
+/// Writes WINDOW_UPDATE. RFC 9113 §6.9.
+pub fn write_window_update(stream: u32, increment: u32, out: &mut Vec<u8>) {
+    write(Kind::WindowUpdate, 0, stream, &increment.to_be_bytes(), out);
+}
+
+/// Writes SETTINGS. RFC 9113 §6.5.
+pub fn write_settings(settings: impl IntoIterator<Item = (u16, u32)>, out: &mut Vec<u8>) {
+    let start = out.len();
+    write_header(Kind::Settings, 0, 0, 0, out);
+    for (identifier, value) in settings {
+        out.extend_from_slice(&identifier.to_be_bytes());
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+    set_length(start, out);
+}
+
+/// Writes GOAWAY without debug data. RFC 9113 §6.8.
+pub fn write_go_away(last: u32, code: Code, out: &mut Vec<u8>) {
+    let start = out.len();
+    write_header(Kind::GoAway, 0, 0, 0, out);
+    out.extend_from_slice(&last.to_be_bytes());
+    out.extend_from_slice(&code.0.to_be_bytes());
+    set_length(start, out);
+}
+
+/// Corrects the length of the frame whose header begins at `start` and whose payload ends `out`.
+#[inline]
+pub(super) fn set_length(start: usize, out: &mut [u8]) {
+    let length = u32::try_from(out.len() - start - HEADER_BYTES).unwrap_or(u32::MAX);
+    assert!(length <= PAYLOAD_BYTES_CEILING, "a frame is shorter");
+    out[start..start + 3].copy_from_slice(&length.to_be_bytes()[1..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Header, Kind, PREFACE, PrefaceMatch, flag, is_preface, without_padding};
+
+    #[test]
+    fn a_header_is_read_as_it_was_written_but_for_the_reserved_bit() {
+        for number in 0..=255_u8 {
+            let kind = Kind::find(number);
+            assert_eq!(kind.number(), number);
+            let header = Header { length: 0x01_02_03, kind, flags: number, stream: 0x7fff_fffe };
+            let mut bytes = header.bytes();
+            bytes[5] |= 0x80;
+            assert_eq!(Header::read(&bytes), Some(header));
+            assert_eq!(Header::read(&bytes[..8]), None);
+        }
+    }
+
+    #[test]
+    fn the_preface_is_told_from_other_protocols_at_the_first_byte_that_differs() {
+        for end in 0..PREFACE.len() {
+            assert_eq!(is_preface(&PREFACE[..end]), PrefaceMatch::Partial);
+            let mut other = PREFACE[..=end].to_vec();
+            other[end] ^= 1;
+            assert_eq!(is_preface(&other), PrefaceMatch::No);
+        }
+        assert_eq!(is_preface(PREFACE), PrefaceMatch::Match);
+        assert_eq!(is_preface(&[PREFACE.as_slice(), b"more"].concat()), PrefaceMatch::Match);
+        assert_eq!(is_preface(b"POST / HTTP/1.1\r\n"), PrefaceMatch::No);
+    }
+
+    #[test]
+    fn padding_is_shorter_than_its_payload() {
+        let header = Header { length: 4, kind: Kind::Data, flags: flag::PADDED, stream: 1 };
+        assert_eq!(without_padding(header, &[2, b'a', 0, 0]), Some(&b"a"[..]));
+        assert_eq!(without_padding(header, &[3, 0, 0, 0]), Some(&b""[..]));
+        assert_eq!(without_padding(header, &[4, 0, 0, 0]), None);
+        assert_eq!(without_padding(header, &[]), None);
+    }
+}

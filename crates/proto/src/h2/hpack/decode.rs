@@ -1,0 +1,324 @@
+//! Header blocks to fields. RFC 7541 §3 and §6.
+
+use super::huffman;
+use super::integer;
+use super::static_table;
+use super::table::{Name, SIZE_CEILING, Table};
+use crate::authority;
+use crate::field::{self, Known, QUERY};
+use crate::h2::Reject;
+
+/// A field as it stands in a header block.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'a> {
+    /// The name, of any bytes.
+    pub name: &'a [u8],
+    /// The value, of any bytes.
+    pub value: &'a [u8],
+    /// What is known about both.
+    pub traits: Traits,
+}
+
+/// Takes the fields of a block.
+pub trait Sink {
+    /// Takes a field. Returns whether it wants the others; if not, the decoder goes on without it.
+    fn field(&mut self, field: Field<'_>) -> bool;
+}
+
+/// What is known about a field; the dynamic table keeps it, so that it is found out once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Which well-known name it is.
+    pub known: Known,
+    /// What the name means to a request.
+    pub(crate) name: NameClass,
+    /// Whether the value may be that of a field. That of `:authority` is a host and a port then, and that
+    /// of `:path` a path with its slash and perhaps a query.
+    pub(crate) value_is_valid: bool,
+}
+
+/// What a name means in a request of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum NameClass {
+    /// `:method`.
+    Method,
+    /// `:scheme`.
+    Scheme,
+    /// `:authority`.
+    Authority,
+    /// `:path`.
+    Path,
+    /// `:protocol`.
+    Protocol,
+    /// Any other name with a colon at its start.
+    OtherPseudo,
+    /// A field's.
+    Field,
+    /// A field's that only means something to connections of HTTP/1.
+    Connection,
+    /// One with a letter in upper case.
+    Uppercase,
+    /// Empty, or no token.
+    Invalid,
+}
+
+impl Traits {
+    /// What is known about a name and a value.
+    #[must_use]
+    pub fn of(name: &[u8], value: &[u8]) -> Self {
+        let known = Known::find(name);
+        let this = Self { known, name: NameClass::of(name, known), value_is_valid: false };
+        this.with_value(value)
+    }
+
+    fn with_value(self, value: &[u8]) -> Self {
+        let value_is_valid = match self.name {
+            NameClass::Authority => authority::is_host_and_port(value),
+            NameClass::Path => {
+                value.first() == Some(&b'/') && value.iter().all(|byte| field::is(*byte, QUERY))
+            }
+            _ => is_value(value),
+        };
+        Self { value_is_valid, ..self }
+    }
+}
+
+// RFC 9113 §8.2.1: a value has no NUL, CR or LF, nor white space at its ends. Other control bytes are
+// no part of a value by RFC 9110 §5.5.
+pub(crate) fn is_value(value: &[u8]) -> bool {
+    let ends = (value.first(), value.last());
+    let space = |end: Option<&u8>| matches!(end, Some(b' ' | b'\t'));
+    !space(ends.0) && !space(ends.1) && field::value_end(value, 0) == value.len()
+}
+
+impl NameClass {
+    fn of(name: &[u8], known: Known) -> Self {
+        match known {
+            Known::Other => Self::of_other(name),
+            _ if name != known.name().as_bytes() => Self::Uppercase,
+            // RFC 9113 §8.2.2: connection-specific fields.
+            Known::Connection | Known::KeepAlive | Known::TransferEncoding | Known::Upgrade => {
+                Self::Connection
+            }
+            _ => Self::Field,
+        }
+    }
+
+    fn of_other(name: &[u8]) -> Self {
+        match name {
+            b":method" => Self::Method,
+            b":scheme" => Self::Scheme,
+            b":authority" => Self::Authority,
+            b":path" => Self::Path,
+            b":protocol" => Self::Protocol,
+            b"proxy-connection" => Self::Connection,
+            [b':', ..] => Self::OtherPseudo,
+            _ if !field::is_token(name) => Self::Invalid,
+            _ if name.iter().any(u8::is_ascii_uppercase) => Self::Uppercase,
+            _ => Self::Field,
+        }
+    }
+}
+
+/// Where a string is.
+enum Text {
+    /// In the block.
+    Block(usize, usize),
+    /// In the scratch buffer, where Huffman codes are undone.
+    Scratch(usize, usize),
+}
+
+impl Text {
+    #[inline]
+    fn of<'a>(&self, block: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
+        match *self {
+            Self::Block(start, end) => &block[start..end],
+            Self::Scratch(start, end) => &scratch[start..end],
+        }
+    }
+}
+
+/// Reads header blocks, with the dynamic table that the peer's encoder fills.
+#[derive(Debug)]
+pub struct Decoder {
+    table: Table,
+    /// The largest size that the peer may choose: the setting that it has acknowledged.
+    size_max: u32,
+    /// The setting was made smaller than the table was, and the peer has not said so yet.
+    must_resize: bool,
+    scratch: Vec<u8>,
+}
+
+impl Decoder {
+    /// A decoder with an empty table of the size that holds before any setting. RFC 9113 §6.5.2.
+    #[must_use]
+    pub const fn new() -> Self {
+        let size = super::TABLE_BYTES_DEFAULT;
+        Self { table: Table::new(size), size_max: size, must_resize: false, scratch: Vec::new() }
+    }
+
+    /// The peer has acknowledged this SETTINGS_HEADER_TABLE_SIZE, which counts as 65,535 if it is
+    /// larger.
+    pub fn set_size_max(&mut self, size_max: u32) {
+        self.size_max = size_max.min(SIZE_CEILING);
+        // RFC 7541 §4.2: a change that makes the table smaller is signalled before the next field.
+        self.must_resize |= self.size_max < self.table.size_max();
+    }
+
+    /// Gives all fields of a block to `sink`, as long as it wants them. Returns how many bytes they
+    /// have by the count of RFC 9113 §6.5.2, which may not pass `bytes_max`.
+    ///
+    /// # Errors
+    /// The block cannot be read to its end. The table then is not what the peer believes it is, so
+    /// the connection must end.
+    pub fn decode(
+        &mut self,
+        block: &[u8],
+        bytes_max: usize,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Reject> {
+        let (mut at, mut bytes, mut wanted, mut fields) = (0, 0_usize, true, false);
+        while let Some(first) = block.get(at) {
+            if first & 0xe0 == 0x20 {
+                at = self.resize(block, at, fields)?;
+                continue;
+            }
+            if self.must_resize {
+                return Err(Reject::SizeUpdateMissing);
+            }
+            fields = true;
+            let length;
+            if first & 0x80 != 0 {
+                let (index, next) = integer::read(block, at, 7)?;
+                let field = self.entry(index)?;
+                length = field.name.len() + field.value.len();
+                wanted = wanted && sink.field(field);
+                at = next;
+            } else {
+                (at, length) = self.literal(block, at, *first, &mut wanted, sink)?;
+            }
+            bytes += length + super::table::ENTRY_OVERHEAD as usize;
+            if bytes > bytes_max {
+                return Err(Reject::FieldsExcessive);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a literal field; returns where the next one begins and the bytes of this one.
+    fn literal(
+        &mut self,
+        block: &[u8],
+        at: usize,
+        first: u8,
+        wanted: &mut bool,
+        sink: &mut impl Sink,
+    ) -> Result<(usize, usize), Reject> {
+        let inserts = first & 0x40 != 0;
+        let (index, at) = integer::read(block, at, if inserts { 6 } else { 4 })?;
+        self.scratch.clear();
+        let (name, at) = match index {
+            0 => self.string(block, at).map(|(name, at)| (Some(name), at))?,
+            _ => (None, at),
+        };
+        let (value, at) = self.string(block, at)?;
+        let value = value.of(block, &self.scratch);
+        let field = match &name {
+            Some(name) => {
+                let name = name.of(block, &self.scratch);
+                Field { name, value, traits: Traits::of(name, value) }
+            }
+            None => {
+                let entry = self.entry(index)?;
+                Field { value, traits: entry.traits.with_value(value), ..entry }
+            }
+        };
+        let (length, traits) = (field.name.len() + value.len(), field.traits);
+        *wanted = *wanted && sink.field(field);
+        if inserts {
+            let name = match (&name, index.checked_sub(static_table::COUNT + 1)) {
+                (Some(name), _) => Name::Bytes(name.of(block, &self.scratch)),
+                (None, Some(age)) => Name::Entry(age as usize),
+                (None, None) => {
+                    Name::Bytes(static_table::entry(index).map_or(&[], |entry| entry.name))
+                }
+            };
+            self.table.insert(name, value, traits);
+        }
+        Ok((at, length))
+    }
+
+    // RFC 7541 §5.2: a string has its length, and a bit that says whether it is in the Huffman code.
+    fn string(&mut self, block: &[u8], at: usize) -> Result<(Text, usize), Reject> {
+        let is_huffman = block.get(at).ok_or(Reject::BlockCutShort)? & 0x80 != 0;
+        let (length, start) = integer::read(block, at, 7)?;
+        let end = start + length as usize;
+        let code = block.get(start..end).ok_or(Reject::BlockCutShort)?;
+        if !is_huffman {
+            return Ok((Text::Block(start, end), end));
+        }
+        let from = self.scratch.len();
+        huffman::decode(code, &mut self.scratch)?;
+        Ok((Text::Scratch(from, self.scratch.len()), end))
+    }
+
+    // RFC 7541 §4.2: a size update stands at the beginning of a block; §6.3: it may not pass the limit.
+    fn resize(&mut self, block: &[u8], at: usize, fields: bool) -> Result<usize, Reject> {
+        let (size, at) = integer::read(block, at, 5)?;
+        if fields {
+            return Err(Reject::SizeUpdateLate);
+        }
+        if size > self.size_max {
+            return Err(Reject::SizeUpdateTooLarge);
+        }
+        self.table.resize(size);
+        self.must_resize = false;
+        Ok(at)
+    }
+
+    // RFC 7541 §2.3.3: an index beyond both tables is a decoding error, and so is 0 (§6.1).
+    #[inline]
+    fn entry(&self, index: u32) -> Result<Field<'_>, Reject> {
+        if let Some(age) = index.checked_sub(static_table::COUNT + 1) {
+            let (name, value, traits) = self.table.get(age as usize).ok_or(Reject::IndexInvalid)?;
+            return Ok(Field { name, value, traits });
+        }
+        let entry = static_table::entry(index).ok_or(Reject::IndexInvalid)?;
+        Ok(Field { name: entry.name, value: entry.value, traits: entry.traits })
+    }
+
+    /// Gives back memory that is needed while a block is read.
+    pub fn trim(&mut self) {
+        self.scratch = Vec::new();
+    }
+
+    /// Gives back memory that the table's entries do not need.
+    pub fn shrink(&mut self) {
+        self.table.shrink();
+        self.trim();
+    }
+
+    /// The memory that it holds, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes() + self.scratch.capacity()
+    }
+
+    /// The size of the dynamic table by the count of RFC 7541 §4.1.
+    #[must_use]
+    pub const fn table_bytes(&self) -> u32 {
+        self.table.size()
+    }
+
+    /// Asserts every invariant.
+    pub fn check(&self) {
+        self.table.check();
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,268 @@
+//! Fields to header blocks. RFC 7541 §6.
+
+use super::decode::Traits;
+use super::integer;
+use super::static_table;
+use super::table::{Name, Table};
+use crate::field::{self, Known};
+
+/// The size of a dynamic table before any setting. RFC 9113 §6.5.2.
+pub const TABLE_BYTES_DEFAULT: u32 = 4096;
+
+/// Writes header blocks, with a dynamic table of its own choice of entries.
+///
+/// What occurs for the second time goes into the table: content types, the server's name, the date of
+/// this second. What occurs once costs no entry. Credentials and cookies never do, and are marked so
+/// that no proxy does it either. Strings are written as they are: the Huffman code would save bytes
+/// only where the table saves nearly all of them.
+#[derive(Debug)]
+pub struct Encoder {
+    table: Table,
+    /// Pairs of places where a field that was seen is remembered by its hash; empty before the first
+    /// field.
+    seen: Vec<Seen>,
+    /// The largest size that this side wants.
+    size_wanted: u32,
+    /// The size that the peer's decoder believes in.
+    size_told: u32,
+    /// The largest size that the peer allows.
+    size_allowed: u32,
+    /// The table was emptied, which the peer is to be told.
+    emptied: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    hash: u32,
+    /// The number of its insertion, plus 1; 0 if it was not inserted.
+    number: u32,
+}
+
+/// How many pairs of places there are.
+const SEEN_PAIRS: u32 = 32;
+
+impl Encoder {
+    /// An encoder whose table has at most so many bytes, and at most 4,096 before the peer allows more.
+    #[must_use]
+    pub const fn new(size_wanted: u32) -> Self {
+        Self {
+            table: Table::new(if size_wanted < TABLE_BYTES_DEFAULT {
+                size_wanted
+            } else {
+                TABLE_BYTES_DEFAULT
+            }),
+            seen: Vec::new(),
+            size_wanted,
+            size_told: TABLE_BYTES_DEFAULT,
+            size_allowed: TABLE_BYTES_DEFAULT,
+            emptied: false,
+        }
+    }
+
+    /// The peer's SETTINGS_HEADER_TABLE_SIZE.
+    pub fn set_size_allowed(&mut self, size: u32) {
+        // A limit that was lower in between must be told as well: an emptied table is as low as any.
+        if size > self.size_allowed && self.size_allowed < self.size_told {
+            self.emptied = true;
+            self.table.clear();
+        }
+        self.size_allowed = size;
+        if size < self.table.size_max() {
+            self.table.resize(size);
+        }
+    }
+
+    /// Begins a block. Every block begins so.
+    // RFC 7541 §4.2: a change of the size is told at the beginning of the first block after it.
+    #[inline]
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        let size = self.size_wanted.min(self.size_allowed);
+        if self.emptied || self.size_told > self.size_allowed || size > self.size_told {
+            self.tell_size(size, out);
+        }
+    }
+
+    #[cold]
+    fn tell_size(&mut self, size: u32, out: &mut Vec<u8>) {
+        if self.emptied {
+            integer::write(0, 5, 0x20, out);
+        }
+        integer::write(size as usize, 5, 0x20, out);
+        self.table.resize(size);
+        self.size_told = size;
+        self.emptied = false;
+    }
+
+    /// Writes `:status`.
+    #[inline]
+    pub fn status(&mut self, status: u16, out: &mut Vec<u8>) {
+        match static_table::find_status(status) {
+            0 => {
+                let digit = |number: u16| b'0' + u8::try_from(number % 10).unwrap_or(0);
+                let digits = [digit(status / 100), digit(status / 10), digit(status)];
+                literal(0x00, 4, STATUS_INDEX, b"", &digits, out);
+            }
+            index => out.push(0x80 | index),
+        }
+    }
+
+    /// Writes a field. `name` is in lower case and a token, `known` is its variant, and the value has
+    /// no control bytes.
+    #[inline]
+    pub fn field(&mut self, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        let bytes = name.len() + value.len() + super::table::ENTRY_OVERHEAD as usize;
+        let found = if is_sensitive(known) {
+            Found::Sensitive
+        } else if bytes > self.table.size_max() as usize / 4 {
+            Found::New
+        } else {
+            self.look_up(hash(known, name, value), name, value)
+        };
+        if let Found::Entry(age) = found {
+            return integer::write(static_table::COUNT as usize + 1 + age, 7, 0x80, out);
+        }
+        let (pattern, bits) = match found {
+            Found::Again => (0x40, 6),
+            // RFC 7541 §7.1.3: what must not be guessed is not to be indexed by anybody.
+            Found::Sensitive => (0x10, 4),
+            Found::New | Found::Entry(_) => (0x00, 4),
+        };
+        literal(pattern, bits, static_table::find_name(known, name), name, value, out);
+        if let Found::Again = found {
+            self.table.insert(Name::Bytes(name), value, Traits { known, ..UNUSED });
+        }
+    }
+
+    /// Looks a field up, and notes that it was seen or that it will be inserted.
+    #[inline]
+    fn look_up(&mut self, hash: u32, name: &[u8], value: &[u8]) -> Found {
+        if self.seen.is_empty() {
+            self.seen.resize(2 * SEEN_PAIRS as usize, Seen::default());
+        }
+        let (inserted, live) = (self.table.inserted(), self.table.len());
+        let age = |seen: &Seen| inserted.wrapping_sub(seen.number) as usize;
+        let is_live = |seen: &Seen| seen.number != 0 && age(seen) < live;
+        let start = 2 * (hash % SEEN_PAIRS) as usize;
+        let pair = &mut self.seen[start..start + 2];
+        if let Some(seen) = pair.iter_mut().find(|seen| seen.hash == hash) {
+            if is_live(seen) {
+                let same =
+                    self.table.get(age(seen)).filter(|entry| (entry.0, entry.1) == (name, value));
+                return if same.is_some() { Found::Entry(age(seen)) } else { Found::New };
+            }
+            seen.number = inserted.wrapping_add(1);
+            return Found::Again;
+        }
+        let at = match (is_live(&pair[0]), is_live(&pair[1])) {
+            (false, _) => 0,
+            (_, false) => 1,
+            // The older one makes room: a date, say, of a second that is over.
+            _ => usize::from(age(&pair[1]) > age(&pair[0])),
+        };
+        // What was seen once makes room for what is seen now, in turns.
+        pair[at] = Seen { hash, number: 0 };
+        if at == 0 && !is_live(&pair[1]) {
+            pair.swap(0, 1);
+        }
+        Found::New
+    }
+
+    /// Empties the table and gives its memory back. The peer is told with the next block, and can do
+    /// the same.
+    pub fn shrink(&mut self) {
+        self.emptied |= self.table.size() > 0;
+        self.table.clear();
+        self.table.shrink();
+        self.seen = Vec::new();
+    }
+
+    /// The memory that it holds, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes() + self.seen.capacity() * size_of::<Seen>()
+    }
+
+    /// Asserts every invariant.
+    pub fn check(&self) {
+        self.table.check();
+        assert!(self.table.size_max() <= self.size_wanted.min(self.size_allowed));
+        assert!(self.seen.len() <= 2 * SEEN_PAIRS as usize);
+    }
+}
+
+/// What is known of a field that is to be written.
+enum Found {
+    /// The table has it, so many before the newest entry.
+    Entry(usize),
+    /// It was seen before: it is to be inserted.
+    Again,
+    /// It is new, or too long for the table.
+    New,
+    /// It must not be indexed.
+    Sensitive,
+}
+
+/// Where `:status` stands in the static table.
+const STATUS_INDEX: usize = 8;
+
+/// What an encoder's entries have in place of what only a decoder asks.
+const UNUSED: Traits =
+    Traits { known: Known::Other, name: super::decode::NameClass::Field, value_is_valid: true };
+
+// RFC 7541 §7.1.3: Authorization and Cookie are examples of what an encoder ought not to index.
+const fn is_sensitive(known: Known) -> bool {
+    matches!(
+        known,
+        Known::SetCookie | Known::Cookie | Known::Authorization | Known::ProxyAuthorization
+    )
+}
+
+#[inline]
+fn literal(pattern: u8, bits: u32, index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    integer::write(index, bits, pattern, out);
+    if index == 0 {
+        integer::write(name.len(), 7, 0, out);
+        out.extend_from_slice(name);
+    }
+    integer::write(value.len(), 7, 0, out);
+    let start = out.len();
+    out.extend_from_slice(value);
+    if field::value_end(value, 0) < value.len() {
+        clean(&mut out[start..]);
+    }
+}
+
+/// Makes spaces of control bytes.
+// RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
+#[cold]
+fn clean(value: &mut [u8]) {
+    for byte in value {
+        if (*byte < b' ' && *byte != b'\t') || *byte == 0x7f {
+            *byte = b' ';
+        }
+    }
+}
+
+/// A hash of a name and a value. It looks at the ends and the middle only: what it finds is compared.
+#[inline]
+fn hash(known: Known, name: &[u8], value: &[u8]) -> u32 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let name = if known == Known::Other { sample(name) } else { known as u64 };
+    let lengths = (value.len() as u64) << 32 | name.rotate_left(16);
+    let mixed = (sample(value) ^ lengths ^ name.rotate_left(40)).wrapping_mul(FACTOR);
+    (mixed >> 32) as u32
+}
+
+/// A word made of the first, the last and the middle bytes of a text.
+#[inline]
+fn sample(text: &[u8]) -> u64 {
+    match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(first), Some(last)) => {
+            let middle = text[text.len() / 2 - 4..].first_chunk::<8>().unwrap_or(first);
+            let [first, middle, last] =
+                [first, middle, last].map(|chunk| u64::from_le_bytes(*chunk));
+            first ^ middle.rotate_left(23) ^ last.rotate_left(45)
+        }
+        _ => text.iter().fold(text.len() as u64, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}

@@ -1,0 +1,257 @@
+//! The Huffman code of HPACK. RFC 7541 §5.2 and Appendix B.
+//!
+//! The code is canonical, so the lengths of its codes say all of it. A table that is made at compile
+//! time from them gives the symbol of the next ten bits, which all text of heads is made of; longer
+//! codes are found by where the codes of each length end.
+
+use crate::h2::Reject;
+
+/// The bits that one look-up takes.
+const LOOKUP_BITS: u32 = 10;
+/// The longest code, in bits.
+const CODE_BITS_MAX: usize = 30;
+
+/// Appends the bytes that `code` stands for.
+///
+/// The output is at most 8/5 as long as the input, so what bounds blocks bounds it.
+// RFC 7541 §5.2: padding is shorter than 8 bits and made of the first bits of EOS, which are ones; a
+// string with EOS itself is a decoding error.
+pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
+    out.reserve(code.len() * 8 / 5);
+    // The unread bits, from the highest down; all below them are ones.
+    let (mut bits, mut count) = (u64::MAX, 0_u32);
+    let mut rest = code;
+    loop {
+        if count < 32 {
+            (bits, count, rest) = refill(bits, count, rest);
+        }
+        let entry = LOOKUP[(bits >> (64 - LOOKUP_BITS)) as usize];
+        let (symbol, length) = if entry.length == 0 {
+            long_code(bits)
+        } else {
+            (entry.symbol, u32::from(entry.length))
+        };
+        if length > count {
+            // All bits that are left are ones, and fewer than a byte.
+            let is_padding = count < 8 && bits == u64::MAX;
+            return if is_padding { Ok(()) } else { Err(Reject::HuffmanInvalid) };
+        }
+        if length == END_LENGTH {
+            return Err(Reject::HuffmanInvalid);
+        }
+        out.push(symbol);
+        bits = bits << length | ((1 << length) - 1);
+        count -= length;
+    }
+}
+
+/// Adds whole bytes behind the unread bits, as many as there are and fit.
+#[inline]
+fn refill(bits: u64, count: u32, rest: &[u8]) -> (u64, u32, &[u8]) {
+    if let Some((chunk, rest)) = rest.split_first_chunk::<4>() {
+        let word = u64::from(u32::from_be_bytes(*chunk));
+        let shift = 32 - count;
+        let kept = bits & !(0xffff_ffff << shift);
+        return (kept | word << shift, count + 32, rest);
+    }
+    let (mut bits, mut count) = (bits, count);
+    for byte in rest {
+        let shift = 56 - count;
+        bits = bits & !(0xff << shift) | u64::from(*byte) << shift;
+        count += 8;
+    }
+    (bits, count, &[])
+}
+
+/// The symbol of a code of more than ten bits, and its length.
+#[cold]
+fn long_code(bits: u64) -> (u8, u32) {
+    for (length, codes) in CODES.iter().enumerate().skip(LOOKUP_BITS as usize + 1) {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 30 bits remain")]
+        let code = (bits >> (64 - length)) as u32;
+        let (first, count, offset) = *codes;
+        if code.wrapping_sub(first) < count {
+            let at = usize::from(offset) + (code - first) as usize;
+            #[expect(clippy::cast_possible_truncation, reason = "symbols but END are bytes")]
+            return match SYMBOLS[at] {
+                END => (0, END_LENGTH),
+                symbol => (symbol as u8, length as u32),
+            };
+        }
+    }
+    (0, END_LENGTH)
+}
+
+/// The symbol that ends a string, which is never sent.
+const END: u16 = 256;
+/// Longer than any code, so that it is never taken for one that the input has.
+const END_LENGTH: u32 = 31;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    symbol: u8,
+    /// 0 for a code of more than ten bits.
+    length: u8,
+}
+
+/// For each length: the first code, how many there are, and where their symbols begin.
+static CODES: [(u32, u32, u16); CODE_BITS_MAX + 1] = {
+    let mut codes = [(0, 0, 0); CODE_BITS_MAX + 1];
+    let (mut code, mut offset, mut length) = (0_u32, 0_u16, 1);
+    while length <= CODE_BITS_MAX {
+        code <<= 1;
+        let (mut count, mut symbol) = (0, 0);
+        while symbol < LENGTHS.len() {
+            if LENGTHS[symbol] as usize == length {
+                count += 1;
+            }
+            symbol += 1;
+        }
+        codes[length] = (code, count, offset);
+        code += count;
+        offset += count as u16;
+        length += 1;
+    }
+    assert!(code == 1 << CODE_BITS_MAX, "the code is complete");
+    codes
+};
+
+/// All symbols in the order of their codes.
+static SYMBOLS: [u16; LENGTHS.len()] = {
+    let mut symbols = [0; LENGTHS.len()];
+    let (mut at, mut length) = (0, 1);
+    while length <= CODE_BITS_MAX {
+        let mut symbol = 0;
+        while symbol < LENGTHS.len() {
+            if LENGTHS[symbol] as usize == length {
+                symbols[at] = symbol as u16;
+                at += 1;
+            }
+            symbol += 1;
+        }
+        length += 1;
+    }
+    symbols
+};
+
+static LOOKUP: [Entry; 1 << LOOKUP_BITS] = {
+    let mut lookup = [Entry { symbol: 0, length: 0 }; 1 << LOOKUP_BITS];
+    let mut length = 1;
+    while length <= LOOKUP_BITS as usize {
+        let (first, count, offset) = CODES[length];
+        let mut at = 0;
+        while at < count {
+            let spread = 1_usize << (LOOKUP_BITS as usize - length);
+            let start = (first + at) as usize * spread;
+            let mut slot = 0;
+            while slot < spread {
+                let symbol = SYMBOLS[offset as usize + at as usize] as u8;
+                lookup[start + slot] = Entry { symbol, length: length as u8 };
+                slot += 1;
+            }
+            at += 1;
+        }
+        length += 1;
+    }
+    lookup
+};
+
+/// RFC 7541 Appendix B: the length of each symbol's code in bits, the last one that of EOS.
+#[rustfmt::skip]
+const LENGTHS: [u8; 257] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
+    28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6,
+    5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5,
+    6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23,
+    24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23,
+    21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25,
+    19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23,
+    26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{CODES, LENGTHS, SYMBOLS, decode};
+    use crate::h2::Reject;
+    use proptest::prelude::*;
+
+    /// The code of each symbol, bit by bit.
+    fn encode(text: &[u8]) -> Vec<u8> {
+        let mut bits = Vec::new();
+        for symbol in text {
+            let length = usize::from(LENGTHS[usize::from(*symbol)]);
+            let (first, _, offset) = CODES[length];
+            let at = SYMBOLS.iter().position(|one| *one == u16::from(*symbol)).unwrap();
+            let code = first as usize + at - usize::from(offset);
+            bits.extend((0..length).rev().map(|bit| code >> bit & 1 == 1));
+        }
+        while bits.len() % 8 != 0 {
+            bits.push(true);
+        }
+        let byte = |bits: &[bool]| bits.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+        bits.chunks(8).map(byte).collect()
+    }
+
+    fn decoded(code: &[u8]) -> Result<Vec<u8>, Reject> {
+        let mut out = Vec::new();
+        decode(code, &mut out).map(|()| out)
+    }
+
+    // RFC 7541 C.4.1, C.6.1.
+    #[test]
+    fn the_examples_of_the_standard_are_decoded() {
+        let host = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+        assert_eq!(decoded(&host).unwrap(), b"www.example.com");
+        assert_eq!(encode(b"www.example.com"), host);
+        assert_eq!(decoded(&[0x64, 0x02]).unwrap(), b"302");
+        assert_eq!(decoded(&[]).unwrap(), b"");
+    }
+
+    #[test]
+    fn padding_of_a_byte_or_with_a_zero_and_the_end_symbol_are_refused() {
+        for code in [&[0xff][..], &[0x00], &[0xf1, 0xff, 0xff], &[0xff; 4], &[0xff; 8]] {
+            assert_eq!(decoded(code), Err(Reject::HuffmanInvalid), "{code:?}");
+        }
+        // 'a' is 00011, and padding has ones.
+        assert_eq!(decoded(&[0b0001_1111]).unwrap(), b"a");
+        for padding in 0..7 {
+            assert_eq!(decoded(&[0b0001_1000 | padding]), Err(Reject::HuffmanInvalid));
+        }
+    }
+
+    #[test]
+    fn every_byte_is_decoded_alone_and_between_others() {
+        for byte in 0..=255 {
+            assert_eq!(decoded(&encode(&[byte])).unwrap(), [byte]);
+            let text = [b'a', byte, b'~', byte, byte, 0, b'z'];
+            assert_eq!(decoded(&encode(&text)).unwrap(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(
+            text in proptest::collection::vec(prop_oneof![0x20..0x7f_u8, any::<u8>()], 0..80),
+        ) {
+            prop_assert_eq!(decoded(&encode(&text)).unwrap(), text);
+        }
+
+        #[test]
+        fn what_is_decoded_is_encoded_to_the_same(
+            code in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            if let Ok(text) = decoded(&code) {
+                prop_assert_eq!(encode(&text), code);
+            }
+        }
+    }
+}

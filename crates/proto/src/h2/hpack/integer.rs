@@ -1,0 +1,101 @@
+//! Numbers with a prefix. RFC 7541 §5.1.
+
+use crate::h2::Reject;
+
+/// No number in a header block is larger and means something: lengths of strings, indices, and sizes
+/// of tables are all bounded far below.
+const CEILING: u32 = 1 << 28;
+
+/// The number at `at` whose prefix has `bits` bits (1 to 8), and where what follows it begins.
+#[inline]
+pub(super) fn read(block: &[u8], at: usize, bits: u32) -> Result<(u32, usize), Reject> {
+    let first = *block.get(at).ok_or(Reject::BlockCutShort)?;
+    let mask = 0xff_u8 >> (8 - bits);
+    if first & mask < mask {
+        return Ok((u32::from(first & mask), at + 1));
+    }
+    read_more(block, at + 1, u32::from(mask))
+}
+
+// RFC 7541 §5.1: integer encodings that exceed an implementation's limits, in value or length, must
+// be treated as decoding errors.
+fn read_more(block: &[u8], mut at: usize, prefix: u32) -> Result<(u32, usize), Reject> {
+    let mut number = u64::from(prefix);
+    for shift in [0, 7, 14, 21, 28] {
+        let byte = *block.get(at).ok_or(Reject::BlockCutShort)?;
+        at += 1;
+        number += u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return match u32::try_from(number) {
+                Ok(number) if number <= CEILING => Ok((number, at)),
+                _ => Err(Reject::IntegerTooLarge),
+            };
+        }
+    }
+    Err(Reject::IntegerTooLarge)
+}
+
+/// Writes a number with a prefix of `bits` bits, below `pattern`'s own bits.
+#[inline]
+pub(super) fn write(number: usize, bits: u32, pattern: u8, out: &mut Vec<u8>) {
+    let mask = 0xff_u8 >> (8 - bits);
+    match u8::try_from(number) {
+        Ok(small) if small < mask => out.push(pattern | small),
+        _ => {
+            out.push(pattern | mask);
+            let mut rest = number - usize::from(mask);
+            while rest >= 0x80 {
+                out.push(0x80 | low_bits(rest));
+                rest >>= 7;
+            }
+            out.push(low_bits(rest));
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "seven bits fit in a byte")]
+fn low_bits(number: usize) -> u8 {
+    (number & 0x7f) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CEILING, read, write};
+    use crate::h2::Reject;
+    use proptest::prelude::*;
+
+    // RFC 7541 C.1.
+    #[test]
+    fn the_examples_of_the_standard_are_read_and_written() {
+        for (number, bits, bytes) in
+            [(10, 5, &[0b01010][..]), (1337, 5, &[0b11111, 154, 10]), (42, 8, &[42])]
+        {
+            let mut out = Vec::new();
+            write(number as usize, bits, 0, &mut out);
+            assert_eq!(out, bytes);
+            assert_eq!(read(bytes, 0, bits), Ok((number, bytes.len())));
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_too_large_too_long_or_cut_short_are_refused() {
+        assert_eq!(read(&[], 0, 5), Err(Reject::BlockCutShort));
+        assert_eq!(read(&[0x1f], 0, 5), Err(Reject::BlockCutShort));
+        assert_eq!(read(&[0x1f, 0x80], 0, 5), Err(Reject::BlockCutShort));
+        let long = [0x1f, 0x80, 0x80, 0x80, 0x80, 0x80, 0];
+        assert_eq!(read(&long, 0, 5), Err(Reject::IntegerTooLarge));
+        let large = [0x1f, 0xff, 0xff, 0xff, 0xff, 0x7f];
+        assert_eq!(read(&large, 0, 5), Err(Reject::IntegerTooLarge));
+        let zeros = [0x1f, 0x80, 0x80, 0x80, 0x80, 0];
+        assert_eq!(read(&zeros, 0, 5), Ok((31, 6)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(number in 0..=CEILING, bits in 1..=8_u32) {
+            let mut out = Vec::new();
+            write(number as usize, bits, 0, &mut out);
+            prop_assert_eq!(read(&out, 0, bits), Ok((number, out.len())));
+        }
+    }
+}

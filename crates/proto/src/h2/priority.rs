@@ -1,0 +1,216 @@
+//! Priorities as requests say them (RFC 9218), and the queues of streams that have something to send.
+
+use super::streams::{NOWHERE, Slot, Streams};
+use crate::field;
+
+/// How urgent a response is, and whether it is of use in parts. RFC 9218 §4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// 0 is the most urgent, 7 the least. Default 3.
+    pub urgency: u8,
+    /// Whether it shares the connection with others of its urgency, rather than being sent before
+    /// those that were asked for later.
+    pub incremental: bool,
+}
+
+impl Priority {
+    /// That of a request that says nothing.
+    ///
+    /// RFC 9218 §4.2 makes it not incremental. A client that says nothing has not asked for one
+    /// response after the other, though, and a long one would keep all others waiting; so they share.
+    pub const DEFAULT: Self = Self { urgency: 3, incremental: true };
+
+    /// Reads the value of a Priority field. What it does not say is the standard's default: urgency 3,
+    /// not incremental.
+    // RFC 9218 §4: unknown parameters, and values that are out of range or of another type, must be
+    // ignored.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Self {
+        let mut priority = Self { urgency: 3, incremental: false };
+        for member in field::list(value) {
+            match member {
+                [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
+                b"i" | b"i=?1" => priority.incremental = true,
+                b"i=?0" => priority.incremental = false,
+                _ => {}
+            }
+        }
+        priority
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// How many urgencies there are.
+const URGENCIES: usize = 8;
+
+/// Eight pairs of queues, the links of which are in the streams.
+///
+/// Of one urgency, those that are not incremental leave in the order of their identifiers, and the
+/// incremental ones in turns; if there are both, the two queues take turns.
+#[derive(Debug)]
+pub(super) struct Queues {
+    queues: [[Queue; 2]; URGENCIES],
+    /// Which of the two is next, a bit for each urgency.
+    turns: u8,
+    /// Which urgencies have streams, a bit each.
+    filled: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: Slot,
+    last: Slot,
+}
+
+impl Queues {
+    pub(super) const fn new() -> Self {
+        const EMPTY: Queue = Queue { first: NOWHERE, last: NOWHERE };
+        Self { queues: [[EMPTY; 2]; URGENCIES], turns: 0, filled: 0 }
+    }
+
+    /// Whether a stream of this urgency, which is in no queue, would wait for others.
+    #[inline]
+    pub(super) const fn others_before(&self, urgency: u8) -> bool {
+        // The bits of this urgency and of all that are more urgent.
+        self.filled & (0xff >> (7 - urgency)) != 0
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// Puts a stream into its queue. It is in none.
+    pub(super) fn insert(&mut self, streams: &mut Streams, slot: Slot) {
+        let stream = streams.at(slot);
+        let (id, priority) = (stream.id, stream.priority);
+        let queue =
+            &mut self.queues[usize::from(priority.urgency)][usize::from(priority.incremental)];
+        let mut before = queue.last;
+        if !priority.incremental {
+            // Identifiers ascend, so it is nearly always the last one.
+            while before != NOWHERE && streams.at(before).id > id {
+                before = streams.at(before).previous;
+            }
+        }
+        let after = match before {
+            NOWHERE => std::mem::replace(&mut queue.first, slot),
+            before => std::mem::replace(&mut streams.at_mut(before).next, slot),
+        };
+        match after {
+            NOWHERE => queue.last = slot,
+            after => streams.at_mut(after).previous = slot,
+        }
+        let stream = streams.at_mut(slot);
+        (stream.previous, stream.next, stream.queued) = (before, after, true);
+        self.filled |= 1 << priority.urgency;
+    }
+
+    /// Takes a stream out of its queue, if it is in one.
+    pub(super) fn remove(&mut self, streams: &mut Streams, slot: Slot) {
+        let stream = streams.at_mut(slot);
+        if !stream.queued {
+            return;
+        }
+        let (priority, previous, next) = (stream.priority, stream.previous, stream.next);
+        (stream.previous, stream.next, stream.queued) = (NOWHERE, NOWHERE, false);
+        let pair = &mut self.queues[usize::from(priority.urgency)];
+        let queue = &mut pair[usize::from(priority.incremental)];
+        match previous {
+            NOWHERE => queue.first = next,
+            previous => streams.at_mut(previous).next = next,
+        }
+        match next {
+            NOWHERE => queue.last = previous,
+            next => streams.at_mut(next).previous = previous,
+        }
+        if pair[0].first == NOWHERE && pair[1].first == NOWHERE {
+            self.filled &= !(1 << priority.urgency);
+        }
+    }
+
+    /// The stream that sends next.
+    #[inline]
+    pub(super) fn next(&self) -> Option<Slot> {
+        if self.filled == 0 {
+            return None;
+        }
+        let urgency = self.filled.trailing_zeros() as usize;
+        let pair = &self.queues[urgency];
+        let turn = usize::from(self.turns >> urgency & 1);
+        let first =
+            if pair[turn].first == NOWHERE { pair[1 - turn].first } else { pair[turn].first };
+        Some(first)
+    }
+
+    /// The stream that was next has sent a frame and has more: the others have their turn.
+    pub(super) fn sent(&mut self, streams: &mut Streams, slot: Slot) {
+        let priority = streams.at(slot).priority;
+        let bit = 1 << priority.urgency;
+        self.turns = if priority.incremental { self.turns & !bit } else { self.turns | bit };
+        if priority.incremental && streams.at(slot).next != NOWHERE {
+            self.remove(streams, slot);
+            self.insert(streams, slot);
+        }
+    }
+
+    /// Asserts every invariant.
+    pub(super) fn check(&self, streams: &Streams) {
+        let mut count = 0;
+        for (urgency, pair) in self.queues.iter().enumerate() {
+            for (at, queue) in pair.iter().enumerate() {
+                let (mut previous, mut slot) = (NOWHERE, queue.first);
+                while slot != NOWHERE {
+                    let stream = streams.at(slot);
+                    let place = (usize::from(stream.priority.urgency), stream.priority.incremental);
+                    assert_eq!(
+                        place,
+                        (urgency, at == 1),
+                        "a stream is in the queue of its priority"
+                    );
+                    assert!(stream.queued && stream.previous == previous, "links go both ways");
+                    assert!(stream.wants && stream.send_window > 0, "who waits could send");
+                    (previous, slot) = (slot, stream.next);
+                    count += 1;
+                }
+                assert_eq!(queue.last, previous, "a queue ends with its last stream");
+            }
+            let filled = pair.iter().any(|queue| queue.first != NOWHERE);
+            assert_eq!(self.filled >> urgency & 1 == 1, filled);
+        }
+        let queued = streams.all().filter(|stream| stream.queued).count();
+        assert_eq!(count, queued, "who is marked is in a queue");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Priority;
+
+    #[test]
+    fn priorities_are_read_and_what_is_wrong_in_them_is_ignored() {
+        let cases: &[(&[u8], u8, bool)] = &[
+            (b"", 3, false),
+            (b"u=0", 0, false),
+            (b"u=7, i", 7, true),
+            (b"i,u=1", 1, true),
+            (b"i=?1", 3, true),
+            (b"i=?0", 3, false),
+            (b"u=8", 3, false),
+            (b"u=-1", 3, false),
+            (b"u=1.0", 3, false),
+            (b"u=\"1\"", 3, false),
+            (b"i=1", 3, false),
+            (b"u=5, x=1, i, y", 5, true),
+            (b"u=1, u=6", 6, false),
+        ];
+        for (value, urgency, incremental) in cases {
+            let expected = Priority { urgency: *urgency, incremental: *incremental };
+            assert_eq!(Priority::parse(value), expected, "{}", value.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Why a frame, a stream or a connection is refused: one variant a rule.
+
+use super::frame::Code;
+use std::fmt;
+
+/// What ends because of a broken rule. RFC 9113 §5.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The connection: GOAWAY.
+    Connection,
+    /// The stream: RST_STREAM.
+    Stream,
+}
+
+macro_rules! rejects {
+    ($($variant:ident: $scope:ident $code:ident $section:literal, $cause:literal;)*) => {
+        /// A rule of HTTP/2 that the peer broke, or a limit that it passed.
+        ///
+        /// What a request says that any version of HTTP refuses is a [`crate::Reject`] instead, which
+        /// is answered with its status.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Reject {
+            $(
+                #[doc = concat!($cause, ". ", stringify!($scope), " error ", stringify!($code), ", ", $section, ".")]
+                $variant,
+            )*
+        }
+
+        impl Reject {
+            /// Every variant, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            const fn facts(self) -> (Scope, Code, &'static str, &'static str) {
+                match self {
+                    $(Self::$variant => (Scope::$scope, Code::$code, $section, $cause),)*
+                }
+            }
+        }
+    };
+}
+
+rejects! {
+    PrefaceInvalid: Connection PROTOCOL_ERROR "RFC 9113 §3.4",
+        "The connection does not begin with the preface";
+    SettingsMissing: Connection PROTOCOL_ERROR "RFC 9113 §3.4",
+        "The first frame is not SETTINGS";
+    FrameTooLong: Connection FRAME_SIZE_ERROR "RFC 9113 §4.2",
+        "A frame is longer than the server said it takes";
+    StreamZero: Connection PROTOCOL_ERROR "RFC 9113 §6",
+        "A frame that belongs to a stream names none";
+    StreamNotZero: Connection PROTOCOL_ERROR "RFC 9113 §6",
+        "A frame that belongs to the connection names a stream";
+    StreamEven: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
+        "A client's stream has an even identifier";
+    StreamBackward: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
+        "A new stream has a smaller identifier than one before it";
+    StreamIdle: Connection PROTOCOL_ERROR "RFC 9113 §5.1",
+        "A frame came on a stream that was not opened";
+    StreamEnded: Connection STREAM_CLOSED "RFC 9113 §5.1",
+        "A frame came on a stream that both sides had ended";
+    StreamHalfClosed: Stream STREAM_CLOSED "RFC 9113 §5.1",
+        "A frame came on a stream that the client had ended";
+    StreamReset: Stream STREAM_CLOSED "RFC 9113 §5.1",
+        "A frame came on a stream that the client had reset";
+    StreamsTooMany: Stream REFUSED_STREAM "RFC 9113 §5.1.2",
+        "The client has as many streams open as it may";
+    PaddingTooLong: Connection PROTOCOL_ERROR "RFC 9113 §6.1",
+        "The padding is as long as the frame";
+    HeadersTooShort: Connection FRAME_SIZE_ERROR "RFC 9113 §6.2",
+        "A HEADERS frame has no room for the priority that it says it has";
+    BlockInterrupted: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
+        "Another frame stands within a header block";
+    ContinuationAlone: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
+        "A CONTINUATION frame continues nothing";
+    BlockTooLong: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
+        "A header block is longer than the server reads, so that the fields after it would be lost";
+    PriorityLength: Stream FRAME_SIZE_ERROR "RFC 9113 §6.3",
+        "A PRIORITY frame has not 5 bytes";
+    ResetLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.4",
+        "An RST_STREAM frame has not 4 bytes";
+    SettingsLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.5",
+        "A SETTINGS frame is no whole number of settings";
+    SettingsAckLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.5",
+        "A SETTINGS frame that acknowledges is not empty";
+    SettingPush: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
+        "SETTINGS_ENABLE_PUSH is neither 0 nor 1";
+    SettingWindow: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.5.2",
+        "SETTINGS_INITIAL_WINDOW_SIZE is larger than any window";
+    SettingFrameSize: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
+        "SETTINGS_MAX_FRAME_SIZE is no length that frames may have";
+    SettingConnect: Connection PROTOCOL_ERROR "RFC 8441 §3",
+        "SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1";
+    SettingPriorities: Connection PROTOCOL_ERROR "RFC 9218 §2.1",
+        "SETTINGS_NO_RFC7540_PRIORITIES is neither 0 nor 1";
+    PushPromise: Connection PROTOCOL_ERROR "RFC 9113 §8.4",
+        "A client cannot push";
+    PingLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.7",
+        "A PING frame has not 8 bytes";
+    GoAwayLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.8",
+        "A GOAWAY frame has less than 8 bytes";
+    WindowUpdateLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.9",
+        "A WINDOW_UPDATE frame has not 4 bytes";
+    WindowZero: Connection PROTOCOL_ERROR "RFC 9113 §6.9",
+        "A WINDOW_UPDATE frame adds nothing to the connection's window";
+    StreamWindowZero: Stream PROTOCOL_ERROR "RFC 9113 §6.9",
+        "A WINDOW_UPDATE frame adds nothing to a stream's window";
+    WindowOverflow: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
+        "The connection's window is larger than any window may be";
+    StreamWindowOverflow: Stream FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
+        "A stream's window is larger than any window may be";
+    InitialWindowOverflow: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.9.2",
+        "A new initial window makes a stream's window larger than any may be";
+    WindowExceeded: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
+        "More content came than the connection's window had room for";
+    StreamWindowExceeded: Stream FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
+        "More content came than the stream's window had room for";
+    PriorityUpdateLength: Connection FRAME_SIZE_ERROR "RFC 9218 §7.1",
+        "A PRIORITY_UPDATE frame has less than 4 bytes";
+    PriorityUpdateStream: Connection PROTOCOL_ERROR "RFC 9218 §7.1",
+        "A PRIORITY_UPDATE frame names no stream of the client";
+    IndexInvalid: Connection COMPRESSION_ERROR "RFC 7541 §2.3.3",
+        "A header block names an entry that the tables do not have";
+    IntegerTooLarge: Connection COMPRESSION_ERROR "RFC 7541 §5.1",
+        "A number in a header block is larger than any that means something";
+    BlockCutShort: Connection COMPRESSION_ERROR "RFC 9113 §4.3",
+        "A header block ends in the middle of a field";
+    HuffmanInvalid: Connection COMPRESSION_ERROR "RFC 7541 §5.2",
+        "A string has a code that stands for no byte, or wrong padding";
+    SizeUpdateTooLarge: Connection COMPRESSION_ERROR "RFC 7541 §6.3",
+        "The dynamic table is made larger than the server allows";
+    SizeUpdateLate: Connection COMPRESSION_ERROR "RFC 7541 §4.2",
+        "The dynamic table's size is changed after the first field of a block";
+    SizeUpdateMissing: Connection COMPRESSION_ERROR "RFC 7541 §4.2",
+        "The dynamic table's size was not changed after the server's setting was";
+    FieldsExcessive: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
+        "The fields of a header block are many times longer than the server reads";
+    FieldNameUppercase: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
+        "A field name has a letter in upper case";
+    FieldNameInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
+        "A field name is empty, or has a byte that no name has";
+    FieldValueInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
+        "A field value has a control byte, or white space at one of its ends";
+    ConnectionField: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
+        "A field means something to connections of HTTP/1 only";
+    TeOther: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
+        "The TE field says something else than trailers";
+    PseudoUnknown: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
+        "A pseudo-field is none of a request";
+    PseudoRepeated: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
+        "A pseudo-field occurs more than once";
+    PseudoLate: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
+        "A pseudo-field stands after a field";
+    PseudoInTrailers: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
+        "There is a pseudo-field among the trailers";
+    PseudoMissing: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
+        "A request has no method, no scheme or no path";
+    PathEmpty: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
+        "The path is empty";
+    AuthorityDiffers: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
+        "The Host field names another host than the authority";
+    ConnectInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.5",
+        "A CONNECT request has a scheme or a path, or no authority";
+    ProtocolMisplaced: Stream PROTOCOL_ERROR "RFC 8441 §4",
+        "A protocol goes with CONNECT only";
+    TrailersUnended: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
+        "Trailers do not end the stream";
+    ContentLengthDiffers: Stream PROTOCOL_ERROR "RFC 9113 §8.1.1",
+        "The content has not the length that the head says";
+    BudgetSpent: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
+        "The client makes more work for nothing than the server does";
+    AnswersUnread: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
+        "The client asks for answers and does not read them";
+    ConnectionCutShort: Connection PROTOCOL_ERROR "RFC 9113 §5.4.1",
+        "The connection ended within a frame";
+}
+
+impl Reject {
+    /// What ends because of it.
+    #[inline]
+    #[must_use]
+    pub const fn scope(self) -> Scope {
+        self.facts().0
+    }
+
+    /// The code that the peer is told.
+    #[inline]
+    #[must_use]
+    pub const fn code(self) -> Code {
+        self.facts().1
+    }
+
+    /// The section of the standard that has the rule: `RFC 9113 §6.1`.
+    #[must_use]
+    pub const fn section(self) -> &'static str {
+        self.facts().2
+    }
+
+    /// The rule that was broken, in one sentence without its full stop.
+    #[must_use]
+    pub const fn cause(self) -> &'static str {
+        self.facts().3
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({})", self.cause(), self.section())
+    }
+}
+
+impl std::error::Error for Reject {}

@@ -1,0 +1,416 @@
+//! From the fields of a header block to a request's head, by the rules of RFC 9113 §8.
+
+use super::hpack::{Field, Sink};
+use super::hpack::{NameClass, is_value};
+use super::limits::Limits;
+use super::priority::Priority;
+use super::reject::Reject;
+use crate::trailers::Trailers;
+use crate::{
+    BodyLength, HeadBuilder, HeadIndex, Known, Method, RequestLine, Scheme, Span, TargetForm,
+    Version, field, h1,
+};
+
+/// What becomes of a request that is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It breaks a rule of HTTP/2: the stream is reset.
+    Reset(Reject),
+    /// Any version of HTTP refuses it: it is answered with a status.
+    Answer(crate::Reject),
+}
+
+impl From<Reject> for Refusal {
+    fn from(reject: Reject) -> Self {
+        Self::Reset(reject)
+    }
+}
+
+impl From<crate::Reject> for Refusal {
+    fn from(reject: crate::Reject) -> Self {
+        Self::Answer(reject)
+    }
+}
+
+/// What a sound head means for its stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accepted {
+    pub(super) body: BodyLength,
+    /// The content's length, if the head tells it.
+    pub(super) content_length: Option<u64>,
+    pub(super) expecting: bool,
+    pub(super) is_tunnel: bool,
+    /// The priority, if the head tells it.
+    pub(super) priority: Option<Priority>,
+}
+
+impl Accepted {
+    /// What counts for a head that is refused.
+    pub(super) const REFUSED: Self = Self {
+        body: BodyLength::None,
+        content_length: None,
+        expecting: false,
+        is_tunnel: false,
+        priority: None,
+    };
+}
+
+/// Takes the fields of a request and writes its head.
+///
+/// Pseudo-fields come first and in any order, and the head begins with the request line; so they wait
+/// in `scratch` until the first field comes.
+pub(super) struct RequestSink<'a> {
+    limits: &'a Limits,
+    bytes: &'a mut Vec<u8>,
+    index: &'a mut HeadIndex,
+    scratch: &'a mut Vec<u8>,
+    pseudo: [Option<Span>; PSEUDO_COUNT],
+    begun: bool,
+    /// Authority and path are what nearly all are: a host, and a path that begins with a slash.
+    plain: bool,
+    /// The fields' bytes by the count of RFC 9113 §6.5.2.
+    fields_bytes: usize,
+    /// Which field is the cookie.
+    cookie: Option<usize>,
+    /// Where in `scratch` the crumbs begin that other fields part from the cookie.
+    crumbs: usize,
+    refusal: Option<Refusal>,
+}
+
+const METHOD: usize = 0;
+const SCHEME: usize = 1;
+const AUTHORITY: usize = 2;
+const PATH: usize = 3;
+const PROTOCOL: usize = 4;
+const PSEUDO_COUNT: usize = 5;
+
+impl Sink for RequestSink<'_> {
+    #[inline]
+    fn field(&mut self, field: Field<'_>) -> bool {
+        match self.take(field) {
+            Ok(()) => true,
+            Err(refusal) => {
+                self.refusal = Some(refusal);
+                false
+            }
+        }
+    }
+}
+
+impl<'a> RequestSink<'a> {
+    /// A sink that forgets what was in `bytes` and `index`.
+    #[inline]
+    pub(super) fn new(
+        limits: &'a Limits,
+        bytes: &'a mut Vec<u8>,
+        index: &'a mut HeadIndex,
+        scratch: &'a mut Vec<u8>,
+    ) -> Self {
+        bytes.clear();
+        index.clear();
+        scratch.clear();
+        Self {
+            limits,
+            bytes,
+            index,
+            scratch,
+            pseudo: [None; PSEUDO_COUNT],
+            begun: false,
+            plain: true,
+            fields_bytes: 0,
+            cookie: None,
+            crumbs: 0,
+            refusal: None,
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, field: Field<'_>) -> Result<(), Refusal> {
+        self.fields_bytes += field.name.len() + field.value.len() + FIELD_OVERHEAD;
+        if self.fields_bytes > self.limits.fields_bytes_max() as usize {
+            return Err(crate::Reject::HeadTooLong.into());
+        }
+        match field.traits.name {
+            NameClass::Field => {}
+            NameClass::Method => return self.keep(METHOD, field),
+            NameClass::Scheme => return self.keep(SCHEME, field),
+            NameClass::Authority => return self.keep(AUTHORITY, field),
+            NameClass::Path => return self.keep(PATH, field),
+            NameClass::Protocol => return self.keep(PROTOCOL, field),
+            class => return Err(refused_name(class, self.begun).into()),
+        }
+        if !field.traits.value_is_valid {
+            return Err(Reject::FieldValueInvalid.into());
+        }
+        if !self.begun {
+            self.begin()?;
+        }
+        match field.traits.known {
+            Known::Cookie => return self.crumb(field.value),
+            // RFC 9113 §8.2.2: TE must not contain any value other than "trailers".
+            Known::Te if !field.value.eq_ignore_ascii_case(b"trailers") => {
+                return Err(Reject::TeOther.into());
+            }
+            _ => {}
+        }
+        Ok(self.builder().checked_field(field.traits.known, field.name, field.value)?)
+    }
+
+    #[inline]
+    fn builder(&mut self) -> HeadBuilder<'_> {
+        HeadBuilder::resume(&self.limits.request, self.bytes, self.index)
+    }
+
+    // RFC 9113 §8.3: all pseudo-fields stand before all fields, and none occurs more than once.
+    #[inline]
+    fn keep(&mut self, which: usize, field: Field<'_>) -> Result<(), Refusal> {
+        if self.begun {
+            return Err(Reject::PseudoLate.into());
+        }
+        if self.pseudo[which].is_some() {
+            return Err(Reject::PseudoRepeated.into());
+        }
+        if !field.traits.value_is_valid {
+            self.plain = false;
+            if !is_value(field.value) {
+                return Err(Reject::FieldValueInvalid.into());
+            }
+        }
+        let start = self.scratch.len();
+        self.scratch.extend_from_slice(field.value);
+        self.pseudo[which] = Some(Span::new(start, self.scratch.len()));
+        Ok(())
+    }
+
+    /// Writes the request line.
+    fn begin(&mut self) -> Result<(), Refusal> {
+        self.begun = true;
+        let text = |which: usize| self.pseudo[which].map(|span| span.of(self.scratch));
+        // RFC 9113 §8.3.1: a request has exactly one method, scheme and path, unless it is CONNECT.
+        let method = text(METHOD).ok_or(Reject::PseudoMissing)?;
+        let protocol = text(PROTOCOL);
+        if method == b"CONNECT" && protocol.is_none() {
+            // RFC 9113 §8.5: the scheme and the path must be omitted, and the authority is there.
+            let is_right = text(SCHEME).or(text(PATH)).is_none() && text(AUTHORITY).is_some();
+            let refused = Refusal::Answer(crate::Reject::ConnectRefused);
+            return Err(if is_right { refused } else { Reject::ConnectInvalid.into() });
+        }
+        if protocol.is_some() && !self.limits.connect_protocol {
+            // RFC 8441 §3: a client must not send it before the server's setting allows it.
+            return Err(Reject::PseudoUnknown.into());
+        }
+        if protocol.is_some() && method != b"CONNECT" {
+            return Err(Reject::ProtocolMisplaced.into());
+        }
+        let scheme = text(SCHEME).ok_or(Reject::PseudoMissing)?;
+        let target = text(PATH).ok_or(Reject::PseudoMissing)?;
+        if target.is_empty() {
+            return Err(Reject::PathEmpty.into());
+        }
+        let scheme = Some(Scheme::find(scheme).ok_or(crate::Reject::TargetScheme)?);
+        let authority = match text(AUTHORITY) {
+            // RFC 9113 §8.3.1: for http and https the authority must not be empty.
+            Some([]) => return Err(crate::Reject::TargetHostInvalid.into()),
+            authority => authority.unwrap_or_default(),
+        };
+        let line = RequestLine { method, scheme, authority, target, version: Version::Http2 };
+        self.crumbs = self.scratch.len();
+        let known = Method::find(method);
+        if self.plain && protocol.is_none() && known != Method::Extension && !authority.is_empty() {
+            let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
+            return Ok(HeadBuilder::begin_plain(limits, &line, known, bytes, index)?);
+        }
+        let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
+        let mut builder = match protocol {
+            None => HeadBuilder::begin(limits, &line, bytes, index)?,
+            Some(protocol) => HeadBuilder::begin_connect(limits, &line, protocol, bytes, index)?,
+        };
+        if target == b"*" && !authority.is_empty() {
+            builder.field(b"host", authority)?;
+        }
+        Ok(())
+    }
+
+    // RFC 9113 §8.2.3: cookies that were split are joined with "; " before anybody else sees them.
+    fn crumb(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        match self.cookie {
+            None => {
+                self.cookie = Some(self.index.fields.len());
+                Ok(self.builder().checked_field(Known::Cookie, b"cookie", value)?)
+            }
+            Some(at) if at + 1 == self.index.fields.len() => {
+                self.builder().extend_last(b"; ", value).map_err(Refusal::Answer)
+            }
+            Some(_) => {
+                self.scratch.extend_from_slice(b"; ");
+                self.scratch.extend_from_slice(value);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the head. `ends` says whether the request is complete with it.
+    #[inline]
+    pub(super) fn finish(mut self, ends: bool) -> Result<Accepted, Refusal> {
+        if let Some(refusal) = self.refusal {
+            return Err(refusal);
+        }
+        if !self.begun {
+            self.begin()?;
+        }
+        if self.scratch.len() > self.crumbs {
+            self.join_crumbs()?;
+        }
+        self.builder().finish()?;
+        self.check_host()?;
+        const SPECIAL: u64 =
+            Known::ContentLength.bit() | Known::Expect.bit() | Known::Priority.bit();
+        let is_tunnel = self.index.method == Method::Connect;
+        let body = if ends { BodyLength::None } else { BodyLength::Chunked };
+        let mut accepted = Accepted { body, is_tunnel, ..Accepted::REFUSED };
+        if self.index.present & SPECIAL != 0 {
+            self.conclude(ends, &mut accepted)?;
+        }
+        Ok(accepted)
+    }
+
+    #[cold]
+    fn join_crumbs(&mut self) -> Result<(), Refusal> {
+        let at = self.cookie.expect("crumbs follow a cookie");
+        let limits = &self.limits.request;
+        let mut builder = HeadBuilder::resume(limits, self.bytes, self.index);
+        builder.move_to_end(at);
+        Ok(builder.extend_last(&self.scratch[self.crumbs..], b"")?)
+    }
+
+    // RFC 9113 §8.3.1: a request whose Host differs from its authority is to be treated as malformed;
+    // one for http or https must have one of them.
+    #[inline]
+    fn check_host(&self) -> Result<(), Refusal> {
+        if !self.index.has(Known::Host) {
+            let is_missing = self.index.authority.is_empty();
+            return if is_missing { Err(crate::Reject::HostMissing.into()) } else { Ok(()) };
+        }
+        if self.index.form != TargetForm::Absolute {
+            return Ok(());
+        }
+        let host = self.index.find(Known::Host).unwrap_or_default();
+        let (host, authority) = (host.of(self.bytes), self.index.authority.of(self.bytes));
+        let same = host.eq_ignore_ascii_case(authority);
+        if same { Ok(()) } else { Err(Reject::AuthorityDiffers.into()) }
+    }
+
+    /// What fields say that few requests have.
+    fn conclude(&self, ends: bool, accepted: &mut Accepted) -> Result<(), Refusal> {
+        if let Some(value) = self.index.find(Known::ContentLength) {
+            let value = value.of(self.bytes);
+            if self.index.repeats(Known::ContentLength) || value.contains(&b',') {
+                return Err(crate::Reject::ContentLengthRepeated.into());
+            }
+            let length = h1::decimal(value)?;
+            if ends && length > 0 {
+                // RFC 9113 §8.1.1: the length must equal the sum of the DATA frames' content.
+                return Err(Reject::ContentLengthDiffers.into());
+            }
+            if length > self.limits.request.body_bytes_max {
+                return Err(crate::Reject::BodyTooLarge.into());
+            }
+            accepted.content_length = Some(length);
+            if length > 0 {
+                accepted.body = BodyLength::Exact(length);
+            }
+        }
+        // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
+        let values = self.index.values(Known::Expect);
+        let mut all = values.flat_map(|value| field::list(value.of(self.bytes)));
+        if all.any(|one| !one.eq_ignore_ascii_case(b"100-continue")) {
+            return Err(crate::Reject::ExpectationUnknown.into());
+        }
+        accepted.expecting = !ends && self.index.has(Known::Expect);
+        // RFC 9218 §5: the client's view of the priority is in the Priority field.
+        accepted.priority =
+            self.index.find(Known::Priority).map(|value| Priority::parse(value.of(self.bytes)));
+        Ok(())
+    }
+}
+
+/// Why a name is refused that no request has. `begun` says whether a field came before it.
+#[cold]
+fn refused_name(class: NameClass, begun: bool) -> Reject {
+    match class {
+        NameClass::Connection => Reject::ConnectionField,
+        NameClass::Uppercase => Reject::FieldNameUppercase,
+        NameClass::Invalid | NameClass::Field => Reject::FieldNameInvalid,
+        _ if begun => Reject::PseudoLate,
+        _ => Reject::PseudoUnknown,
+    }
+}
+
+/// What each field counts beside its bytes. RFC 9113 §6.5.2.
+const FIELD_OVERHEAD: usize = 32;
+
+/// Takes the fields that come after content.
+pub(super) struct TrailerSink<'a> {
+    limits: &'a crate::Limits,
+    trailers: Option<Box<Trailers>>,
+    bytes: usize,
+    refusal: Option<Refusal>,
+}
+
+impl Sink for TrailerSink<'_> {
+    fn field(&mut self, field: Field<'_>) -> bool {
+        self.refusal = self.take(field).err();
+        self.refusal.is_none()
+    }
+}
+
+impl<'a> TrailerSink<'a> {
+    pub(super) const fn new(limits: &'a crate::Limits) -> Self {
+        Self { limits, trailers: None, bytes: 0, refusal: None }
+    }
+
+    fn take(&mut self, field: Field<'_>) -> Result<(), Refusal> {
+        match field.traits.name {
+            NameClass::Field => {}
+            class @ (NameClass::Connection | NameClass::Uppercase | NameClass::Invalid) => {
+                return Err(refused_name(class, true).into());
+            }
+            // RFC 9113 §8.1: trailers must not include pseudo-fields.
+            _ => return Err(Reject::PseudoInTrailers.into()),
+        }
+        if !field.traits.value_is_valid {
+            return Err(Reject::FieldValueInvalid.into());
+        }
+        self.bytes += field.name.len() + field.value.len() + b": \r\n".len();
+        let bytes_max = self.limits.trailer_bytes_max.min(crate::limits::HEAD_BYTES_CEILING);
+        if self.bytes > bytes_max {
+            return Err(crate::Reject::TrailersTooLong.into());
+        }
+        // RFC 9110 §6.5.1: fields for framing, routing and the like mean nothing in a trailer section,
+        // and a recipient may discard them.
+        if field.traits.known.allowed_in_trailers() {
+            let kept = self.trailers.get_or_insert_default();
+            if kept.count() >= self.limits.fields_max {
+                return Err(crate::Reject::FieldsTooMany.into());
+            }
+            kept.add(field.name, field.value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<Option<Box<Trailers>>, Refusal> {
+        match self.refusal {
+            Some(refusal) => Err(refusal),
+            None => Ok(self.trailers),
+        }
+    }
+}
+
+/// Takes nothing: for blocks that are read for the dynamic table's sake.
+pub(super) struct NoSink;
+
+impl Sink for NoSink {
+    fn field(&mut self, _: Field<'_>) -> bool {
+        false
+    }
+}

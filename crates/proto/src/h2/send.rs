@@ -1,0 +1,405 @@
+//! The sending side: responses to frames, and which of them is next.
+
+use super::connection::Connection;
+use super::event::{After, Ready};
+use super::frame::{self, Code, HEADER_BYTES, Kind, flag};
+use super::limits::Limits;
+use super::streams::{Move, Sending, State, Stream, StreamKey};
+use crate::h1::{self, BodyMode, ResponseLength};
+use crate::{Date, Known, field};
+
+impl Connection {
+    /// Writes the head of the final response to a request, and returns how its content is framed.
+    /// Without content, or with 0 bytes of it, the response is complete by that.
+    ///
+    /// The arguments are treated as by [`h1::Connection::respond`]: `status` is 200 to 999, anything
+    /// else is written as 500; of `fields`, what speaks of connections and transfer codings is left out,
+    /// and so is a name that is no token; the first `Date` replaces `date`; Content-Length is written
+    /// from `length`, but for responses to HEAD and with status 304. Names are written in lower case.
+    ///
+    /// Panics if a response has begun. If the stream is closed, it writes nothing and says
+    /// [`BodyMode::None`].
+    #[expect(clippy::too_many_arguments, reason = "a response has so many parts")]
+    pub fn respond<'a>(
+        &mut self,
+        limits: &Limits,
+        stream: StreamKey,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        length: ResponseLength,
+        date: &Date,
+        out: &mut Vec<u8>,
+    ) -> BodyMode {
+        let Some(state) = self.streams.get_mut(stream) else { return BodyMode::None };
+        assert!(state.sending == Sending::Waiting, "one response answers a request");
+        let status = if (200..=999).contains(&status) { status } else { 500 };
+        let mode = body_mode(status, length, state.by_head, state.is_tunnel);
+        state.expecting = false;
+        (state.sending, state.left) = match mode {
+            BodyMode::Exact(bytes) => (Sending::Exact, bytes),
+            _ => (Sending::Unknown, 0),
+        };
+        let ends = matches!(mode, BodyMode::None | BodyMode::Exact(0));
+        let start = self.begin_block(out);
+        self.encoder.status(status, out);
+        let own = self.write_fields(fields, out);
+        if !own.date {
+            // RFC 9110 §6.6.1: an origin server with a clock must generate Date.
+            self.encoder.field(Known::Date, b"date", date.as_bytes(), out);
+        }
+        let content_length = match (mode, own.content_length, length) {
+            (BodyMode::Exact(bytes), ..) => Some(bytes),
+            // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the content
+            // of a 200 to GET would have been; a handler may know it without having it.
+            (BodyMode::None, ..) if status == 204 => None,
+            (BodyMode::None, Some(bytes), _) => Some(bytes),
+            (BodyMode::None, None, ResponseLength::Exact(bytes)) if status != 304 => Some(bytes),
+            _ => None,
+        };
+        if let Some(bytes) = content_length {
+            self.scratch.clear();
+            h1::write_decimal(bytes, &mut self.scratch);
+            self.encoder.field(Known::ContentLength, b"content-length", &self.scratch, out);
+        }
+        self.end_block(stream.id, ends, start, out);
+        if ends {
+            self.end_send(limits, stream, out);
+        }
+        mode
+    }
+
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. It writes nothing where it
+    /// must not: after the final response began; nor a 100 that the client does not wait for.
+    // RFC 9113 §8.6: HTTP/2 removes support for the 101 status.
+    pub fn send_interim<'a>(
+        &mut self,
+        stream: StreamKey,
+        status: u16,
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(state) = self.streams.get_mut(stream) else { return };
+        let is_right = match status {
+            100 => std::mem::take(&mut state.expecting),
+            _ => (102..200).contains(&status),
+        };
+        if is_right && state.sending == Sending::Waiting {
+            let start = self.begin_block(out);
+            self.encoder.status(status, out);
+            self.write_fields(fields, out);
+            self.end_block(stream.id, false, start, out);
+        }
+    }
+
+    /// How many bytes of content may be sent at once without getting ahead of others that wait: as many
+    /// as a DATA frame and the windows take, or 0.
+    #[inline]
+    #[must_use]
+    pub fn room(&self, limits: &Limits, stream: StreamKey) -> usize {
+        match self.streams.get(stream) {
+            Some(state)
+                if !self.queues.others_before(state.priority.urgency)
+                    || self.queues.next() == Some(stream.slot) =>
+            {
+                self.room_of(limits, state)
+            }
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    fn room_of(&self, limits: &Limits, stream: &Stream) -> usize {
+        let window = stream.send_window.min(self.send_window).max(0).cast_unsigned();
+        window.min(self.frame_bytes_max).min(limits.data_bytes_max) as usize
+    }
+
+    /// Content of a response is at hand. When its turn comes, [`next_ready`](Self::next_ready) says so.
+    pub fn offer(&mut self, stream: StreamKey) {
+        let Some(state) = self.streams.get_mut(stream) else { return };
+        if matches!(state.sending, Sending::Exact | Sending::Unknown) {
+            state.wants = true;
+            self.requeue(stream.slot);
+        }
+    }
+
+    /// The stream whose content is to be sent next, if the windows have room for any: the most urgent of
+    /// those that were offered.
+    // RFC 9218 §10: responses are sent by urgency; those that are not incremental in the order of their
+    // requests, and incremental ones by sharing.
+    #[inline]
+    #[must_use]
+    pub fn next_ready(&self, limits: &Limits) -> Option<Ready> {
+        if self.send_window <= 0 {
+            return None;
+        }
+        let slot = self.queues.next()?;
+        let stream = self.streams.at(slot);
+        let bytes_max = self.room_of(limits, stream);
+        Some(Ready { stream: StreamKey { id: stream.id, slot }, bytes_max })
+    }
+
+    /// Writes one DATA frame, and says by `after` what comes after `data`. Returns how many bytes of
+    /// `data` were taken: as many as [`room_of`](Self::room) a frame and the windows have, and as belong
+    /// to the response; if not all, what is left counts as [`After::More`], unless the response is
+    /// complete.
+    ///
+    /// A response of known length is complete with its last byte, whatever `after` says; with
+    /// [`After::End`] before that, the stream is reset.
+    #[inline]
+    pub fn send_data(
+        &mut self,
+        limits: &Limits,
+        stream: StreamKey,
+        data: &[u8],
+        after: After,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(state) = self.streams.get(stream) else { return 0 };
+        let taken = self.taken(limits, state, data.len());
+        let after = if taken < data.len() { After::More } else { after };
+        let ends = self.ends(state, taken, after);
+        if taken > 0 || ends {
+            let flags = if ends { flag::END_STREAM } else { 0 };
+            frame::write(Kind::Data, flags, stream.id, &data[..taken], out);
+        }
+        self.sent(limits, stream, taken, after, ends, out);
+        if after == After::End && !ends {
+            self.finish(limits, stream, [], out);
+        }
+        taken
+    }
+
+    /// Like [`send_data`](Self::send_data) for content that is sent from where it is: writes the header of
+    /// a DATA frame with at most `bytes` bytes and returns how many there are in it, which the caller
+    /// sends next. `more` says whether there are more at hand after `bytes`. The end of content of
+    /// unknown length is left to [`finish`](Self::finish).
+    pub fn announce(
+        &mut self,
+        limits: &Limits,
+        stream: StreamKey,
+        bytes: usize,
+        more: bool,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(state) = self.streams.get(stream) else { return 0 };
+        let taken = self.taken(limits, state, bytes);
+        let after = if more || taken < bytes { After::More } else { After::Wait };
+        let ends = self.ends(state, taken, after);
+        if taken > 0 {
+            let flags = if ends { flag::END_STREAM } else { 0 };
+            frame::write_header(Kind::Data, flags, stream.id, taken, out);
+        }
+        self.sent(limits, stream, taken, after, ends, out);
+        taken
+    }
+
+    /// How many of so many bytes go into the next DATA frame.
+    #[inline]
+    fn taken(&self, limits: &Limits, stream: &Stream, bytes: usize) -> usize {
+        match stream.sending {
+            Sending::Waiting | Sending::Done => 0,
+            Sending::Exact => {
+                let left = usize::try_from(stream.left).unwrap_or(usize::MAX);
+                bytes.min(left).min(self.room_of(limits, stream))
+            }
+            Sending::Unknown => bytes.min(self.room_of(limits, stream)),
+        }
+    }
+
+    /// Whether so many bytes, with what comes after them, complete a response.
+    #[inline]
+    fn ends(&self, stream: &Stream, taken: usize, after: After) -> bool {
+        match stream.sending {
+            Sending::Waiting | Sending::Done => false,
+            Sending::Exact => stream.left == taken as u64,
+            Sending::Unknown => after == After::End,
+        }
+    }
+
+    /// Notes what was sent.
+    #[inline]
+    fn sent(
+        &mut self,
+        limits: &Limits,
+        key: StreamKey,
+        taken: usize,
+        after: After,
+        ends: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let bytes = u32::try_from(taken).expect("a frame's length has 24 bits");
+        let stream = self.streams.at_mut(key.slot);
+        if stream.sending == Sending::Exact {
+            stream.left -= u64::from(bytes);
+        }
+        stream.send_window -= bytes.cast_signed();
+        stream.wants =
+            after == After::More && matches!(stream.sending, Sending::Exact | Sending::Unknown);
+        self.send_window -= bytes.cast_signed();
+        if taken > 0 {
+            self.budget.sent(limits, bytes, after == After::More && !ends);
+        }
+        if ends {
+            return self.end_send(limits, key, out);
+        }
+        self.requeue(key.slot);
+        if taken > 0 && self.streams.at(key.slot).queued {
+            self.queues.sent(&mut self.streams, key.slot);
+        }
+    }
+
+    /// Ends a response, unless it is complete: with trailers if its length is unknown and there are any.
+    /// One that [`respond`](Self::respond) would leave out, or that must not be a trailer, is left out.
+    /// If fewer bytes came than the Content-Length promised, or no response has begun, the stream is
+    /// reset.
+    pub fn finish<'a>(
+        &mut self,
+        limits: &Limits,
+        stream: StreamKey,
+        trailers: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(state) = self.streams.get(stream) else { return };
+        match state.sending {
+            Sending::Done => {}
+            // RFC 9113 §8.1.1: a response with less content than it says would be malformed.
+            Sending::Waiting | Sending::Exact => self.reset(stream, Code::INTERNAL_ERROR, out),
+            Sending::Unknown => {
+                let mut trailers = trailers
+                    .into_iter()
+                    // RFC 9110 §6.5.1: no field for framing, routing and the like goes into a trailer.
+                    .filter(|(name, _)| Known::find(name).allowed_in_trailers())
+                    .peekable();
+                if trailers.peek().is_some() {
+                    let start = self.begin_block(out);
+                    self.write_fields(trailers, out);
+                    self.end_block(stream.id, true, start, out);
+                } else {
+                    frame::write(Kind::Data, flag::END_STREAM, stream.id, &[], out);
+                }
+                self.end_send(limits, stream, out);
+            }
+        }
+    }
+
+    /// The response is complete.
+    #[inline]
+    fn end_send(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
+        let stream = self.streams.at_mut(key.slot);
+        (stream.wants, stream.left) = (false, 0);
+        if !stream.refused {
+            self.budget.response(limits);
+        }
+        if stream.state == State::HalfClosedRemote {
+            return self.close_stream(key, Move::SendEnd, out);
+        }
+        stream.sending = Sending::Done;
+        stream.go(Move::SendEnd);
+        self.unfinished += u16::from(stream.is_unfinished());
+        self.requeue(key.slot);
+    }
+
+    /// Begins a HEADERS frame; returns where.
+    #[inline]
+    fn begin_block(&mut self, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        self.encoder.begin(out);
+        start
+    }
+
+    /// Ends the HEADERS frame that begins at `start`.
+    #[inline]
+    fn end_block(&self, id: u32, ends: bool, start: usize, out: &mut Vec<u8>) {
+        let length = out.len() - start - HEADER_BYTES;
+        let length_max = self.frame_bytes_max as usize;
+        if length > length_max {
+            return split_block(id, ends, start, length_max, out);
+        }
+        let flags = flag::END_HEADERS | if ends { flag::END_STREAM } else { 0 };
+        let length = u32::try_from(length).expect("a frame's length has 24 bits");
+        let header = frame::Header { length, kind: Kind::Headers, flags, stream: id };
+        out[start..start + HEADER_BYTES].copy_from_slice(&header.bytes());
+    }
+
+    /// Writes the caller's fields, but for those that this side decides about.
+    // RFC 9113 §8.2.2: an endpoint must not generate connection-specific fields.
+    #[inline]
+    fn write_fields<'a>(
+        &mut self,
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+        out: &mut Vec<u8>,
+    ) -> Own {
+        let mut own = Own::default();
+        for (name, value) in fields {
+            let known = Known::find(name);
+            let value = field::trim(value);
+            match known {
+                Known::TransferEncoding | Known::Connection | Known::Upgrade | Known::KeepAlive => {
+                }
+                Known::ContentLength => {
+                    own.content_length = own.content_length.or_else(|| h1::decimal(value).ok());
+                }
+                Known::Date if own.date => {}
+                Known::Other => self.write_other(name, value, out),
+                _ => {
+                    own.date |= known == Known::Date;
+                    self.encoder.field(known, known.name().as_bytes(), value, out);
+                }
+            }
+        }
+        own
+    }
+
+    fn write_other(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        if !field::is_token(name) || name.eq_ignore_ascii_case(b"proxy-connection") {
+            return;
+        }
+        if name.iter().any(u8::is_ascii_uppercase) {
+            // RFC 9113 §8.2: field names must be converted to lowercase.
+            return self.encoder.field(Known::Other, &name.to_ascii_lowercase(), value, out);
+        }
+        self.encoder.field(Known::Other, name, value, out);
+    }
+}
+
+/// What the caller's fields say that is not simply written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    date: bool,
+    content_length: Option<u64>,
+}
+
+/// Makes frames of a block that is too long for one.
+// RFC 9113 §4.3: a block that does not fit in HEADERS goes on in CONTINUATION frames.
+#[cold]
+fn split_block(id: u32, ends: bool, start: usize, length_max: usize, out: &mut Vec<u8>) {
+    let block = out.split_off(start + HEADER_BYTES);
+    out.truncate(start);
+    let count = block.len().div_ceil(length_max);
+    for (at, fragment) in block.chunks(length_max).enumerate() {
+        let (kind, mut flags) = match at {
+            0 => (Kind::Headers, if ends { flag::END_STREAM } else { 0 }),
+            _ => (Kind::Continuation, 0),
+        };
+        if at + 1 == count {
+            flags |= flag::END_HEADERS;
+        }
+        frame::write(kind, flags, id, fragment, out);
+    }
+}
+
+/// How the content is framed.
+fn body_mode(status: u16, length: ResponseLength, by_head: bool, is_tunnel: bool) -> BodyMode {
+    match (status, length) {
+        // RFC 9110 §6.4.1: responses to HEAD, and those with status 204 or 304, have no content.
+        _ if by_head => BodyMode::None,
+        (204 | 304, _) => BodyMode::None,
+        // RFC 9110 §9.3.6: a 2xx response to CONNECT has no Content-Length; the tunnel follows.
+        (200..=299, _) if is_tunnel => BodyMode::Chunked,
+        // RFC 9110 §15.3.6: a server must not generate content in a 205 response.
+        (205, _) => BodyMode::Exact(0),
+        (_, ResponseLength::Exact(bytes)) => BodyMode::Exact(bytes),
+        (_, ResponseLength::Unknown) => BodyMode::Chunked,
+    }
+}

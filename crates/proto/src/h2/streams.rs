@@ -1,0 +1,574 @@
+//! The streams of a connection: a slab of small states, and where each identifier's state is.
+
+use super::limits::STREAMS_CEILING;
+use super::priority::Priority;
+
+/// A place in the slab.
+pub(super) type Slot = u16;
+
+/// No place.
+pub(super) const NOWHERE: Slot = Slot::MAX;
+
+/// Which stream is meant: its identifier, and its place, which no other open stream of the connection
+/// has. A key of a stream that is closed is known as such, whoever has its place then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamKey {
+    pub(super) id: u32,
+    pub(super) slot: Slot,
+}
+
+impl StreamKey {
+    /// The identifier: odd, and larger than those of all earlier requests.
+    #[must_use]
+    pub const fn id(self) -> u32 {
+        self.id
+    }
+
+    /// A small number that no other open stream of the connection has: an index for what a server
+    /// keeps beside the stream. It is below the limit on streams.
+    #[must_use]
+    pub const fn place(self) -> usize {
+        self.slot as usize
+    }
+}
+
+/// What an open stream is at. RFC 9113 §5.1; a stream that is idle or closed has no state here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Both sides may send.
+    Open,
+    /// The client has ended its side.
+    HalfClosedRemote,
+    /// The server has ended its side.
+    HalfClosedLocal,
+    /// Both have, or one has reset it.
+    Closed,
+}
+
+/// What moves a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// The client ends its side.
+    ReceiveEnd,
+    /// The server ends its side.
+    SendEnd,
+    /// The server resets the stream.
+    Reset,
+    /// The client resets the stream.
+    ResetByPeer,
+}
+
+impl State {
+    /// The state after a move, or `None` if the move is illegal.
+    ///
+    /// | from | move | to |
+    /// |---|---|---|
+    /// | Open | ReceiveEnd, SendEnd | HalfClosedRemote, HalfClosedLocal |
+    /// | HalfClosedRemote | SendEnd | Closed |
+    /// | HalfClosedLocal | ReceiveEnd | Closed |
+    /// | all but Closed | Reset, ResetByPeer | Closed |
+    pub(super) const fn after(self, step: Move) -> Option<Self> {
+        Some(match (self, step) {
+            (Self::Open, Move::ReceiveEnd) => Self::HalfClosedRemote,
+            (Self::Open, Move::SendEnd) => Self::HalfClosedLocal,
+            (Self::HalfClosedRemote, Move::SendEnd)
+            | (Self::HalfClosedLocal, Move::ReceiveEnd)
+            | (
+                Self::Open | Self::HalfClosedRemote | Self::HalfClosedLocal,
+                Move::Reset | Move::ResetByPeer,
+            ) => Self::Closed,
+            _ => return None,
+        })
+    }
+}
+
+/// What the response of an open stream is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Sending {
+    /// No final response has begun.
+    Waiting,
+    /// Within content of known length; `left` has the rest.
+    Exact,
+    /// Within content of unknown length.
+    Unknown,
+    /// The response is complete.
+    Done,
+}
+
+/// An open stream.
+///
+/// A free place has the identifier 0, and in `next` the next free one.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// Content that was announced and has not come; `u64::MAX` if none was announced.
+    pub(super) content_left: u64,
+    /// How much more content a request may have.
+    pub(super) allowance: u64,
+    /// Bytes of the response that were promised and not sent.
+    pub(super) left: u64,
+    pub(super) id: u32,
+    /// How much the client lets the server send; below 0 after a setting made it smaller.
+    pub(super) send_window: i32,
+    /// How much the client may send.
+    pub(super) window: u32,
+    /// Content that came and was not consumed.
+    pub(super) held: u32,
+    pub(super) previous: Slot,
+    pub(super) next: Slot,
+    pub(super) state: State,
+    pub(super) sending: Sending,
+    pub(super) priority: Priority,
+    /// There is content to send.
+    pub(super) wants: bool,
+    /// It is in a queue.
+    pub(super) queued: bool,
+    /// The request's method was HEAD.
+    pub(super) by_head: bool,
+    /// It is a tunnel, by extended CONNECT.
+    pub(super) is_tunnel: bool,
+    /// Nobody wants the rest of the request's content.
+    pub(super) discarding: bool,
+    /// Its driver was told that nothing more comes of the request, whose response is complete.
+    pub(super) leaving: bool,
+    /// The request was refused, so that its response is no useful work.
+    pub(super) refused: bool,
+    /// The client waits for a 100 response.
+    pub(super) expecting: bool,
+}
+
+const _: () = assert!(size_of::<Stream>() <= 64, "every open stream has one");
+
+impl Stream {
+    /// Whether the client may still send content or trailers.
+    #[inline]
+    pub(super) const fn receives(&self) -> bool {
+        matches!(self.state, State::Open | State::HalfClosedLocal)
+    }
+
+    /// Whether the response is complete while the request is not, which is an end of both but in a
+    /// tunnel.
+    #[inline]
+    pub(super) const fn is_unfinished(&self) -> bool {
+        matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel
+    }
+
+    /// The only place that changes the state. Panics if the move is illegal: the connection broke its
+    /// rule.
+    #[inline]
+    pub(super) fn go(&mut self, step: Move) {
+        self.state = self.state.after(step).expect("the connection makes legal moves only");
+    }
+}
+
+/// How a stream was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// It was never opened, or it was closed so long ago that it is not known any more.
+    Unknown,
+    /// Both sides ended it.
+    Ended,
+    /// The client reset it.
+    ByPeer,
+    /// The server reset it, so that frames may come that were under way.
+    ByUs,
+}
+
+/// What is known about the stream of an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is open.
+    Open(Slot),
+    /// It is not open any more.
+    Closed(Closed),
+    /// It was never used, nor a larger one.
+    Idle,
+}
+
+/// All streams of a connection.
+#[derive(Debug)]
+pub(super) struct Streams {
+    slab: Vec<Stream>,
+    /// The first free place.
+    free: Slot,
+    /// From identifiers to places, by open addressing; the length is a power of two and at least twice
+    /// the count, or 0.
+    table: Vec<Slot>,
+    count: u16,
+    /// The largest identifier that the client has used.
+    highest: u32,
+    recent: Recent,
+}
+
+impl Streams {
+    pub(super) const fn new() -> Self {
+        Self {
+            slab: Vec::new(),
+            free: NOWHERE,
+            table: Vec::new(),
+            count: 0,
+            highest: 0,
+            recent: Recent::new(),
+        }
+    }
+
+    /// How many are open.
+    #[inline]
+    pub(super) const fn count(&self) -> u32 {
+        self.count as u32
+    }
+
+    pub(super) const fn highest(&self) -> u32 {
+        self.highest
+    }
+
+    #[inline]
+    pub(super) fn at(&self, slot: Slot) -> &Stream {
+        &self.slab[usize::from(slot)]
+    }
+
+    #[inline]
+    pub(super) fn at_mut(&mut self, slot: Slot) -> &mut Stream {
+        &mut self.slab[usize::from(slot)]
+    }
+
+    /// The state of a stream, if it is open.
+    #[inline]
+    pub(super) fn get(&self, key: StreamKey) -> Option<&Stream> {
+        self.slab.get(usize::from(key.slot)).filter(|stream| stream.id == key.id)
+    }
+
+    /// The state of a stream, if it is open.
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
+        self.slab.get_mut(usize::from(key.slot)).filter(|stream| stream.id == key.id)
+    }
+
+    /// All open streams.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Stream> {
+        self.slab.iter().filter(|stream| stream.id != 0)
+    }
+
+    /// How many places there are; a free one has the identifier 0.
+    pub(super) fn places(&self) -> Slot {
+        Slot::try_from(self.slab.len()).expect("places have 16 bits")
+    }
+
+    /// The keys of all open streams.
+    pub(super) fn keys(&self) -> impl Iterator<Item = StreamKey> {
+        let slots = (0..NOWHERE).zip(&self.slab).filter(|(_, stream)| stream.id != 0);
+        slots.map(|(slot, stream)| StreamKey { id: stream.id, slot })
+    }
+
+    /// What is known about the stream of a client's identifier.
+    #[inline]
+    pub(super) fn find(&self, id: u32) -> Found {
+        if id > self.highest {
+            return Found::Idle;
+        }
+        match self.place(id) {
+            Some(at) => Found::Open(self.table[at]),
+            None => Found::Closed(self.recent.get(id, self.highest)),
+        }
+    }
+
+    /// Notes that the client has used an identifier that was idle.
+    #[inline]
+    pub(super) fn begin(&mut self, id: u32) {
+        debug_assert!(id > self.highest, "it was idle");
+        self.recent.advance(self.highest, id);
+        self.highest = id;
+    }
+
+    /// Opens a stream whose identifier has begun. There are fewer than the ceiling.
+    #[inline]
+    pub(super) fn open(&mut self, stream: Stream) -> StreamKey {
+        debug_assert!(self.count() < STREAMS_CEILING, "the connection counts them");
+        let id = stream.id;
+        let slot = if self.free == NOWHERE {
+            self.slab.push(stream);
+            Slot::try_from(self.slab.len() - 1).expect("places have 16 bits")
+        } else {
+            let slot = self.free;
+            let place = self.at_mut(slot);
+            let next = place.next;
+            *place = stream;
+            self.free = next;
+            slot
+        };
+        self.count += 1;
+        if self.table.len() < 2 * usize::from(self.count) {
+            self.grow();
+        } else {
+            self.link(slot, id);
+        }
+        StreamKey { id, slot }
+    }
+
+    /// Closes a stream that is in no queue.
+    #[inline]
+    pub(super) fn close(&mut self, key: StreamKey, closed: Closed) {
+        self.unlink(key.id);
+        self.recent.set(key.id, self.highest, closed);
+        self.count -= 1;
+        let free = self.free;
+        let stream = self.at_mut(key.slot);
+        stream.id = 0;
+        stream.next = free;
+        self.free = key.slot;
+    }
+
+    /// Notes how a stream ended that was begun and never opened.
+    pub(super) fn refuse(&mut self, id: u32) {
+        self.recent.set(id, self.highest, Closed::ByUs);
+    }
+
+    /// Gives all memory back, if no stream is open.
+    pub(super) fn shrink(&mut self) {
+        if self.count == 0 {
+            (self.slab, self.table, self.free) = (Vec::new(), Vec::new(), NOWHERE);
+        }
+    }
+
+    /// The memory that it holds, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.slab.capacity() * size_of::<Stream>() + self.table.capacity() * size_of::<Slot>()
+    }
+
+    #[inline]
+    fn home(&self, id: u32) -> usize {
+        (id >> 1) as usize & (self.table.len() - 1)
+    }
+
+    /// Where the table has an open stream.
+    #[inline]
+    fn place(&self, id: u32) -> Option<usize> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let mut at = self.home(id);
+        loop {
+            match self.table[at] {
+                NOWHERE => return None,
+                slot if self.at(slot).id == id => return Some(at),
+                _ => at = (at + 1) & (self.table.len() - 1),
+            }
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, slot: Slot, id: u32) {
+        let mut at = self.home(id);
+        while self.table[at] != NOWHERE {
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        self.table[at] = slot;
+    }
+
+    /// Takes an identifier out of the table, and moves those back that had to step aside for it.
+    #[inline]
+    fn unlink(&mut self, id: u32) {
+        let mask = self.table.len() - 1;
+        let mut hole = self.place(id).expect("an open stream is in the table");
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let slot = self.table[at];
+            if slot == NOWHERE {
+                break;
+            }
+            let home = self.home(self.at(slot).id);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.table[hole] = slot;
+                hole = at;
+            }
+        }
+        self.table[hole] = NOWHERE;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let length = (2 * usize::from(self.count)).next_power_of_two().max(TABLE_MIN);
+        self.table = vec![NOWHERE; length];
+        let open: Vec<_> = self.keys().collect();
+        for key in open {
+            self.link(key.slot, key.id);
+        }
+    }
+
+    /// Asserts every invariant.
+    pub(super) fn check(&self) {
+        let open = self.all().count();
+        assert_eq!(open, usize::from(self.count), "the count is that of the open streams");
+        assert!(self.table.is_empty() || self.table.len().is_power_of_two());
+        assert!(self.table.len() >= 2 * open, "the table has room");
+        assert_eq!(self.table.iter().filter(|slot| **slot != NOWHERE).count(), open);
+        for key in self.keys() {
+            assert_eq!(self.find(key.id), Found::Open(key.slot), "the table leads to it");
+            let stream = self.at(key.slot);
+            assert!(stream.state != State::Closed, "a closed stream leaves the slab");
+            assert!(stream.id % 2 == 1 && stream.id <= self.highest);
+            let done = stream.sending == Sending::Done;
+            assert_eq!(done, stream.state == State::HalfClosedLocal, "the response ends its side");
+            assert!(stream.left == 0 || stream.sending == Sending::Exact);
+            assert!(!stream.queued || stream.wants, "who waits wants to send");
+        }
+    }
+}
+
+/// The table's least length.
+const TABLE_MIN: usize = 16;
+
+/// How the last streams were closed, two bits each, so that late frames are told from wrong ones.
+#[derive(Debug)]
+struct Recent {
+    low: [u64; RECENT as usize / 64],
+    high: [u64; RECENT as usize / 64],
+}
+
+/// So many identifiers up to the highest are remembered.
+const RECENT: u32 = 256;
+
+impl Recent {
+    const fn new() -> Self {
+        Self { low: [0; RECENT as usize / 64], high: [0; RECENT as usize / 64] }
+    }
+
+    #[inline]
+    const fn bit(id: u32) -> (usize, u64) {
+        let at = (id >> 1) % RECENT;
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+
+    /// Forgets what is too old, and that of identifiers from `highest` to `id`.
+    #[inline]
+    fn advance(&mut self, highest: u32, id: u32) {
+        if id - highest == 2 || highest == 0 && id == 1 {
+            let (word, bit) = Self::bit(id);
+            self.low[word] &= !bit;
+            self.high[word] &= !bit;
+        } else {
+            self.skip(highest, id);
+        }
+    }
+
+    #[cold]
+    fn skip(&mut self, highest: u32, id: u32) {
+        let from = (highest + 1).max(id.saturating_sub(2 * RECENT) + 1);
+        for skipped in (from..=id).filter(|one| one % 2 == 1) {
+            let (word, bit) = Self::bit(skipped);
+            self.low[word] &= !bit;
+            self.high[word] &= !bit;
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, id: u32, highest: u32, closed: Closed) {
+        if highest - id >= 2 * RECENT {
+            return;
+        }
+        let (word, bit) = Self::bit(id);
+        if matches!(closed, Closed::Ended | Closed::ByUs) {
+            self.low[word] |= bit;
+        }
+        if matches!(closed, Closed::ByPeer | Closed::ByUs) {
+            self.high[word] |= bit;
+        }
+    }
+
+    fn get(&self, id: u32, highest: u32) -> Closed {
+        if highest - id >= 2 * RECENT {
+            // Long ago: as if the server had reset it, since to end the connection would be worse.
+            return Closed::ByUs;
+        }
+        let (word, bit) = Self::bit(id);
+        match (self.low[word] & bit != 0, self.high[word] & bit != 0) {
+            (false, false) => Closed::Unknown,
+            (true, false) => Closed::Ended,
+            (false, true) => Closed::ByPeer,
+            (true, true) => Closed::ByUs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Closed, Found, NOWHERE, Priority, Sending, State, Stream, StreamKey, Streams};
+    use proptest::prelude::*;
+
+    fn stream(id: u32) -> Stream {
+        Stream {
+            content_left: u64::MAX,
+            allowance: 0,
+            left: 0,
+            id,
+            send_window: 0,
+            window: 0,
+            held: 0,
+            previous: NOWHERE,
+            next: NOWHERE,
+            state: State::Open,
+            sending: Sending::Waiting,
+            priority: Priority::DEFAULT,
+            wants: false,
+            queued: false,
+            by_head: false,
+            is_tunnel: false,
+            discarding: false,
+            leaving: false,
+            refused: false,
+            expecting: false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_identifier_is_found_as_it_was_left(
+            steps in proptest::collection::vec((0..4_u8, 1..40_u32, any::<prop::sample::Index>()), 1..300),
+        ) {
+            let mut streams = Streams::new();
+            let mut open: Vec<StreamKey> = Vec::new();
+            let mut closed: Vec<(u32, Closed)> = Vec::new();
+            for (kind, step, which) in steps {
+                if kind < 2 || open.is_empty() {
+                    let step = if kind == 0 { 1 } else { step };
+                    let id = (streams.highest() + 2 * step) | 1;
+                    streams.begin(id);
+                    open.push(streams.open(stream(id)));
+                } else {
+                    let key = open.swap_remove(which.index(open.len()));
+                    let how = [Closed::Ended, Closed::ByPeer, Closed::ByUs][step as usize % 3];
+                    streams.close(key, how);
+                    closed.push((key.id, how));
+                    prop_assert!(streams.get(key).is_none());
+                }
+                streams.check();
+                for key in &open {
+                    prop_assert_eq!(streams.find(key.id), Found::Open(key.slot));
+                    prop_assert!(streams.get(*key).is_some());
+                }
+                for (id, how) in &closed {
+                    let is_old = streams.highest() - id >= 512;
+                    let expected = if is_old { Closed::ByUs } else { *how };
+                    prop_assert_eq!(streams.find(*id), Found::Closed(expected));
+                }
+                prop_assert_eq!(streams.find(streams.highest() + 2), Found::Idle);
+            }
+        }
+    }
+
+    #[test]
+    fn streams_that_come_and_go_take_no_more_memory() {
+        let mut streams = Streams::new();
+        for id in (1..200_000).step_by(2) {
+            streams.begin(id);
+            let key = streams.open(stream(id));
+            streams.close(key, Closed::Ended);
+        }
+        assert!(streams.memory_bytes() <= 512, "{}", streams.memory_bytes());
+        streams.shrink();
+        assert_eq!(streams.memory_bytes(), 0);
+        assert_eq!(streams.find(199_999), Found::Closed(Closed::Ended));
+    }
+}

@@ -1,0 +1,130 @@
+//! The targets of HTTP/2.
+
+use crate::h2_play::{Answer, play};
+use crate::wire;
+use peregrine_proto::h2::frame::{self, HEADER_BYTES, Header, Kind};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use peregrine_proto::h2::{Limits, Reject};
+use peregrine_proto::{Known, field};
+
+/// A whole connection, whose invariants are asserted after each step. Bits of the first byte choose
+/// whether the others are bytes or whole frames, the limits, and when the server answers.
+pub fn h2(data: &[u8]) {
+    let Some((way, rest)) = data.split_first() else { return };
+    let mut bytes = wire::bytes(["hello"].iter());
+    if way & 1 == 0 {
+        bytes.extend_from_slice(rest);
+    } else {
+        unpack(rest, &mut bytes);
+    }
+    let limits = if way & 2 == 0 { Limits::DEFAULT } else { small() };
+    let answer = [Answer::Late, Answer::Early, Answer::Never][usize::from(way >> 2 & 3) % 3];
+    let whole = play(&limits, &bytes, &[], answer);
+    let single: Vec<_> = (0..bytes.len()).collect();
+    let step = usize::from(way >> 4) + 2;
+    let some: Vec<_> = (0..bytes.len()).step_by(step).collect();
+    for cuts in [single, some] {
+        let pieces = play(&limits, &bytes, &cuts, answer);
+        assert_eq!(whole, pieces, "the events do not depend on the cuts");
+    }
+}
+
+fn small() -> Limits {
+    Limits {
+        request: peregrine_proto::Limits {
+            head_bytes_max: 200,
+            request_line_bytes_max: 60,
+            field_bytes_max: 80,
+            fields_max: 5,
+            body_bytes_max: 100,
+            trailer_bytes_max: 60,
+            ..peregrine_proto::Limits::DEFAULT
+        },
+        streams_max: 3,
+        stream_window: 50,
+        decoder_table_bytes_max: 200,
+        encoder_table_bytes_max: 100,
+        block_bytes_max: 300,
+        continuations_max: 3,
+        answers_max: 10,
+        budget_max: 100,
+        ..Limits::DEFAULT
+    }
+}
+
+/// A type, flags, a stream, a length and so many bytes make a frame that is whole, so that mutation does
+/// not part what follows from its headers.
+fn unpack(mut data: &[u8], out: &mut Vec<u8>) {
+    while let Some(([kind, flags, stream, length], rest)) = data.split_first_chunk::<4>() {
+        let (payload, rest) = rest.split_at(usize::from(*length).min(rest.len()));
+        frame::write(Kind::find(kind % 18), *flags, u32::from(*stream), payload, out);
+        data = rest;
+    }
+}
+
+/// Frames in the form that [`unpack`] reads; those that are too long for it are left out.
+pub(crate) fn pack(mut frames: &[u8]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    while let Some(header) = Header::read(frames) {
+        let Some(rest) = frames.get(HEADER_BYTES + header.length as usize..) else { break };
+        let payload = &frames[HEADER_BYTES..HEADER_BYTES + header.length as usize];
+        if let (Ok(length), Ok(stream)) = (u8::try_from(payload.len()), u8::try_from(header.stream))
+        {
+            packed.extend([header.kind.number(), header.flags, stream, length]);
+            packed.extend_from_slice(payload);
+        }
+        frames = rest;
+    }
+    packed
+}
+
+struct Kept(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Sink for Kept {
+    fn field(&mut self, field: Field<'_>) -> bool {
+        self.0.push((field.name.to_vec(), field.value.to_vec()));
+        true
+    }
+}
+
+fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Kept, Reject> {
+    let mut kept = Kept(Vec::new());
+    decoder.decode(block, 1 << 24, &mut kept)?;
+    decoder.check();
+    Ok(kept)
+}
+
+/// Header blocks: what is decoded is what another decoder makes of it, and what comes of it when it is
+/// encoded is read by both. The input is two blocks, which come twice, so that what the first time put
+/// into the table is there the second time.
+pub fn hpack(data: &[u8]) {
+    let (one, two) = data.split_at(data.first().map_or(0, |at| usize::from(*at) % data.len()));
+    let (mut decoder, mut oracle) = (Decoder::new(), loona_hpack::Decoder::new());
+    oracle.set_max_allowed_table_size(4096);
+    let (mut encoder, mut again, mut other) =
+        (Encoder::new(300), Decoder::new(), loona_hpack::Decoder::new());
+    for block in [two, one, two, one] {
+        // The oracle refuses a size update that no field follows; the standard does not.
+        let block = [block, &[0x82]].concat();
+        let Ok(Kept(fields)) = decode(&mut decoder, &block) else { return };
+        assert_eq!(oracle.decode(&block).ok().as_ref(), Some(&fields), "the oracle reads the same");
+        let mut out = Vec::new();
+        encoder.begin(&mut out);
+        let sound = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+            let is_value = value.iter().all(|byte| *byte == b'\t' || (b' '..0x7f).contains(byte));
+            field::is_token(name) && !name.iter().any(u8::is_ascii_uppercase) && is_value
+        };
+        let sound: Vec<_> = fields.iter().filter(sound).cloned().collect();
+        // Each twice, so that the table is used.
+        for (name, value) in sound.iter().chain(&sound) {
+            encoder.field(Known::find(name), name, value, &mut out);
+            encoder.check();
+        }
+        let twice: Vec<_> = sound.iter().chain(&sound).cloned().collect();
+        let Ok(Kept(read)) = decode(&mut again, &out) else { panic!("what we write, we read") };
+        assert_eq!(read, twice);
+        if !out.is_empty() && !twice.is_empty() {
+            assert_eq!(other.decode(&out).ok(), Some(twice), "and so does the oracle");
+        }
+    }
+}
