@@ -25,6 +25,10 @@ use crate::worker::Shared;
 /// cheap beside what it does.
 const OFFER_BYTES_MAX: usize = 16 * 1024;
 
+/// The most offers of one turn: as many as there are vectors kept for them. In a turn with more, the
+/// calls into the kernel cost less than new vectors.
+const OFFERS_MAX: u32 = 64;
+
 impl UringStream {
     /// Gives `out` to the kernel, or queues it behind what is there already.
     pub(crate) fn begin_send(&self, out: &mut Vec<u8>) {
@@ -47,7 +51,7 @@ impl UringStream {
             let bytes = std::mem::replace(out, self.shared.spare.take());
             outgoing.later.get_or_insert_default().push_back(bytes);
             outgoing.under_way = UnderWay::Waiting;
-        } else if out.len() <= OFFER_BYTES_MAX && !self.shared.ending.get() {
+        } else if out.len() <= OFFER_BYTES_MAX && self.shared.can_offer() {
             outgoing.current = Sending::new(std::mem::replace(out, self.shared.spare.take()));
             self.shared.offer(self.index, connection);
         } else {
@@ -121,6 +125,10 @@ impl Connection {
 }
 
 impl Shared {
+    fn can_offer(&self) -> bool {
+        !self.ending.get() && self.ring.borrow().expected() < OFFERS_MAX
+    }
+
     /// Sends what the kernel takes at once, and gives the rest to the ring.
     fn send_now(&self, index: u32, connection: &mut Connection, out: &mut Vec<u8>) {
         let outgoing = &mut connection.outgoing;
