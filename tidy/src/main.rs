@@ -6,7 +6,9 @@
 
 mod circles;
 mod conformance;
+mod figures;
 mod layers;
+mod results;
 mod source;
 
 use std::env;
@@ -23,6 +25,8 @@ const CHECKS: &[Check] = &[
     ("sizes", source::check_sizes),
     ("names", source::check_names),
     ("conformance", conformance::check),
+    ("results", results::check),
+    ("figures", figures::check),
     ("locks", check_locks),
     ("fmt", |root| cargo(root, &["fmt", "--all", "--check"])),
     ("clippy", |root| {

@@ -166,10 +166,6 @@ pub trait Stream: 'static {
     /// Ready when everything that was given to [`send`](Self::send) is the kernel's, and after
     /// [`finish`](Self::finish) the end of our side as well.
     ///
-    /// What a driver gives to the kernel before the worker sleeps may count as the kernel's from the
-    /// beginning. If the kernel then takes less, or nothing any more, the next call says so, and whoever
-    /// called this or waits in [`poll_recv`](Self::poll_recv) is woken.
-    ///
     /// # Errors
     /// The connection broke, and how much was sent is unknown; or bytes were given after the end.
     /// Every later call says so again.
@@ -177,6 +173,16 @@ pub trait Stream: 'static {
 
     /// Would [`poll_sent`](Self::poll_sent) be ready? Asks for no wake-up.
     fn is_sent(&self) -> bool;
+
+    /// Does nothing wait for the peer, as far as is known? What the driver gives to the kernel when the
+    /// worker has done its turn is not known to be sent, and not known to wait. If it turns out that the
+    /// kernel has no room for all of it, whoever waits in [`poll_recv`](Self::poll_recv) is woken.
+    ///
+    /// It is for those who only want to know whether to go on. Before the stream is dropped, and before
+    /// anybody is told that bytes were sent, ask [`is_sent`](Self::is_sent).
+    fn has_room(&self) -> bool {
+        self.is_sent()
+    }
 
     /// How far sending has come: a count that grows whenever the kernel takes bytes. Drivers keep the
     /// kernel from taking much more than what the peer's kernel has room for, so that a count which

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_middleware_the_problem_names_it() {
+    fn without_the_middleware_the_peer_learns_the_problem_and_not_the_cure() {
         let client =
             App::new().get("/", show).get(
                 "/maybe",
@@ -271,7 +271,8 @@ mod tests {
         let client = client.test();
         let response = client.get("/").send_now();
         assert_eq!(response.status(), 500);
-        assert!(response.text().contains(".with(RequestId::new())"), "{}", response.text());
+        assert!(response.text().contains("missing-request-id"), "{}", response.text());
+        assert!(!response.text().contains("RequestId::new"), "{}", response.text());
         assert_eq!(client.get("/maybe").send_now().text(), "none");
     }
 }

@@ -1,8 +1,8 @@
 //! Tower services inside Peregrine, and Peregrine inside tower: bridges, and nothing else.
 //!
-//! - [`tower`] makes a handler of any tower service over `http`, such as an axum `Router`;
-//!   [`Mount::mount`] puts one under a prefix, beside routes of our own.
-//! - [`layer()`] makes a middleware of any tower layer, such as those of `tower-http`.
+//! - [`tower`] makes a handler of a tower service over `http` that is `Clone` and takes [`SendBody`],
+//!   such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside routes of our own.
+//! - [`layer()`] makes a middleware of a tower layer, such as those of `tower-http`.
 //! - [`into_tower`] and [`spawn_tower`] make a tower service of an application of ours, for hyper
 //!   and axum: the way out.
 //!

@@ -15,7 +15,7 @@ pub enum DriverChoice {
     Auto,
     /// io_uring, or an error that says why not.
     Uring,
-    /// tokio: epoll, kqueue or IOCP.
+    /// tokio: epoll. It has never run where tokio uses kqueue or IOCP.
     Tokio,
 }
 

@@ -4,7 +4,7 @@
 //! no dependencies: the owner of the socket gives the bytes that arrived to a connection, and sends the
 //! bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
 //!
-//! It is strict (RFC 9110, RFC 9112, RFC 9113). What two readers could understand in two ways is
+//! The parser is strict (RFC 9110, RFC 9112, RFC 9113). What two readers could understand in two ways is
 //! refused; each refusal is a variant of [`Reject`], or of [`h2::Reject`], that names its rule.
 //!
 //! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection;

@@ -4,7 +4,9 @@ use crate::meter::Rate;
 use peregrine_proto::h2;
 use std::time::Duration;
 
-/// What the server allows a peer, and how long it waits for one. All of it is on by default.
+/// What the server allows a peer, and how long it waits for one. What has a default other than none
+/// is on by default. There is no limit of all memory together: it is bounded by `connections_max`,
+/// and by what one connection may have.
 ///
 /// Sizes are in bytes. A limit that is reached is still allowed; passing it has the effect told at
 /// each. Everything holds per connection unless said otherwise.

@@ -52,6 +52,7 @@ impl<D: Driver> Io<D> {
         self.writer.reset(keep_bytes_max);
         self.deadlines.clear_all();
         self.receiving = Meter::default();
+        self.sending = Meter::default();
         self.hold = None;
     }
 }

@@ -20,8 +20,8 @@ impl Writer {
         self.plain.is_empty() && self.records.is_empty()
     }
 
-    /// Gives everything written to the driver, if it has sent what it was given before. Returns
-    /// whether something was given.
+    /// Gives everything written to the driver, unless what it was given before waits for the peer.
+    /// Returns whether something was given.
     ///
     /// # Errors
     /// The TLS session cannot send.
@@ -30,7 +30,7 @@ impl Writer {
         stream: &S,
         stage: &mut Stage,
     ) -> Result<bool, SendError> {
-        if self.is_empty() || !stream.is_sent() {
+        if self.is_empty() || !stream.has_room() {
             return Ok(false);
         }
         if let Stage::Tls(tls) = stage {

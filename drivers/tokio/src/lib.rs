@@ -1,4 +1,5 @@
-//! The portable driver: epoll and kqueue, through one current-thread tokio runtime per worker.
+//! The portable driver: epoll, through one current-thread tokio runtime per worker. Where tokio has
+//! kqueue or IOCP in the place of epoll, the driver has never run.
 //!
 //! It is a driver of the first class, for every system without io_uring and for containers that
 //! forbid it. It contains no unsafe code and knows no HTTP.

@@ -159,6 +159,11 @@ impl Ring {
         self.expected += 1;
     }
 
+    /// How many completions are expected so.
+    pub(crate) fn expected(&self) -> u32 {
+        self.expected
+    }
+
     /// Submits what is queued and waits as told, with at most one enter.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //!
 //! Most sends are small and fit into the socket's buffer. They are offered to it by an operation that
 //! does not wait, so that the enter in which the worker goes to sleep sends as well, and the worker
-//! counts on their completions: it sleeps until there is one more. They count as sent from the
-//! beginning. If one turns out not to be, whoever waits for bytes is woken to see it.
+//! counts on their completions: it sleeps until there is one more. Meanwhile their connections go on as
+//! if there were room for more. If there turns out to be none, whoever waits is woken to see it.
 //!
 //! Large sends begin with a plain call: whether there is room for more decides how their connection
 //! goes on. What the socket does not take goes to the ring, which sends it when the peer has read.
@@ -24,6 +24,10 @@ use crate::worker::Shared;
 /// The most bytes that are offered by an operation of the ring. Above that the call into the kernel is
 /// cheap beside what it does.
 const OFFER_BYTES_MAX: usize = 16 * 1024;
+
+/// The most offers of one turn: as many as there are vectors kept for them. In a turn with more, the
+/// calls into the kernel cost less than new vectors.
+const OFFERS_MAX: u32 = 64;
 
 impl UringStream {
     /// Gives `out` to the kernel, or queues it behind what is there already.
@@ -47,33 +51,30 @@ impl UringStream {
             let bytes = std::mem::replace(out, self.shared.spare.take());
             outgoing.later.get_or_insert_default().push_back(bytes);
             outgoing.under_way = UnderWay::Waiting;
-        } else if out.len() <= OFFER_BYTES_MAX && !self.shared.ending.get() {
+        } else if out.len() <= OFFER_BYTES_MAX && self.shared.can_offer() {
             outgoing.current = Sending::new(std::mem::replace(out, self.shared.spare.take()));
             self.shared.offer(self.index, connection);
         } else {
             self.shared.send_now(self.index, connection, out);
-            if connection.outgoing.failed != 0 {
-                // Both directions learn that the connection broke.
-                let waiters = connection.take_waiters();
-                drop(streams);
-                waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
-            }
+        }
+        if connection.outgoing.failed != 0 {
+            // Both directions learn that the connection broke.
+            let waiters = connection.take_waiters();
+            drop(streams);
+            waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
         }
     }
 
     pub(crate) fn poll_all_sent(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut streams = self.shared.streams.borrow_mut();
         let outgoing = &mut streams[self.index as usize].outgoing;
-        let is_done = outgoing.is_done();
-        let result = outgoing.result();
-        if is_done && outgoing.under_way == UnderWay::Nothing {
-            return Poll::Ready(result);
+        if outgoing.is_sent() {
+            return Poll::Ready(outgoing.result());
         }
-        // Who is told that everything is sent hears of it if it turns out otherwise.
         let old = outgoing.waiter.register(context, &self.shared.tasks);
         drop(streams);
         drop(old);
-        if is_done { Poll::Ready(result) } else { Poll::Pending }
+        Poll::Pending
     }
 
     /// Ends our side now, or after what is being sent.
@@ -91,12 +92,8 @@ impl UringStream {
 
 impl Outgoing {
     /// Is there nothing to wait for?
-    pub(crate) fn is_done(&self) -> bool {
-        match self.under_way {
-            UnderWay::Nothing => true,
-            UnderWay::Offered => self.end == End::Open,
-            UnderWay::Waiting => self.is_overrun,
-        }
+    pub(crate) fn is_sent(&self) -> bool {
+        self.under_way == UnderWay::Nothing || self.is_overrun
     }
 
     fn result(&self) -> io::Result<()> {
@@ -128,6 +125,10 @@ impl Connection {
 }
 
 impl Shared {
+    fn can_offer(&self) -> bool {
+        !self.ending.get() && self.ring.borrow().expected() < OFFERS_MAX
+    }
+
     /// Sends what the kernel takes at once, and gives the rest to the ring.
     fn send_now(&self, index: u32, connection: &mut Connection, out: &mut Vec<u8>) {
         let outgoing = &mut connection.outgoing;
@@ -199,9 +200,13 @@ impl Shared {
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = current(&mut streams, token) else { return };
             let before = connection.outgoing.under_way;
-            let was_open = connection.outgoing.end == End::Open;
             connection.outgoing.under_way = UnderWay::Nothing;
             if connection.closing {
+                let whole = connection.outgoing.current.rest().len();
+                if before == UnderWay::Offered && usize::try_from(result) != Ok(whole) {
+                    // An orderly end would say that everything was sent.
+                    let _ = connection.reset_on_close();
+                }
                 operation_ended(&mut streams, token);
                 return;
             }
@@ -213,6 +218,12 @@ impl Shared {
                     outgoing.current.advance(result as usize)
                 }
                 _ if result == -libc::EINTR || result == -libc::EAGAIN => false,
+                // Short of memory: the operation that waits may do better.
+                _ if before == UnderWay::Offered
+                    && (result == -libc::ENOBUFS || result == -libc::ENOMEM) =>
+                {
+                    false
+                }
                 // A stream socket that takes nothing of something is as good as broken.
                 0 => outgoing.fail(libc::EPIPE),
                 _ => outgoing.fail(-result),
@@ -225,12 +236,10 @@ impl Shared {
             }
             waiters = match (before, connection.outgoing.under_way) {
                 _ if connection.outgoing.failed != 0 => connection.take_waiters(),
-                // It counted as sent, and is.
-                (UnderWay::Offered, UnderWay::Nothing) if was_open => [Waiter::NONE, Waiter::NONE],
                 (_, UnderWay::Nothing) => {
                     [std::mem::take(&mut connection.outgoing.waiter), Waiter::NONE]
                 }
-                // It counted as sent, and is not.
+                // There was room, and there is none.
                 (UnderWay::Offered, _) => connection.take_waiters(),
                 _ => [Waiter::NONE, Waiter::NONE],
             };

@@ -155,7 +155,13 @@ impl Stream for UringStream {
     fn is_sent(&self) -> bool {
         let streams = self.shared.streams.borrow();
         let outgoing = &streams[self.index as usize].outgoing;
-        outgoing.is_done()
+        outgoing.is_sent()
+    }
+
+    fn has_room(&self) -> bool {
+        let streams = self.shared.streams.borrow();
+        let outgoing = &streams[self.index as usize].outgoing;
+        outgoing.under_way != UnderWay::Waiting || outgoing.is_overrun
     }
 
     fn progress(&self) -> u64 {
@@ -177,10 +183,8 @@ impl Stream for UringStream {
     }
 
     fn reset_on_drop(&self) {
-        let streams = self.shared.streams.borrow();
-        let socket = SockRef::from(&streams[self.index as usize].descriptor);
         // Where it cannot be set, the connection is closed in order.
-        let _ = socket.set_linger(Some(std::time::Duration::ZERO));
+        let _ = self.shared.streams.borrow()[self.index as usize].reset_on_close();
     }
 
     fn peer(&self) -> Address {
@@ -201,6 +205,10 @@ impl Drop for UringStream {
 impl Connection {
     pub(crate) fn token(&self, kind: Kind, index: u32) -> Token {
         Token::new(kind, self.generation, index)
+    }
+
+    pub(crate) fn reset_on_close(&self) -> io::Result<()> {
+        SockRef::from(&self.descriptor).set_linger(Some(std::time::Duration::ZERO))
     }
 
     pub(crate) fn target(&self) -> types::Fd {

@@ -47,6 +47,9 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Reports on run files: HTML, Markdown, JSON.
     Report(Report),
+    /// Packs the runs of a folder into one compressed file, to be kept; `lab report` reads it as it
+    /// reads run files.
+    Pack(Pack),
     /// A server that answers fixed bytes, for calibration; `lab null --help` has its options.
     #[command(disable_help_flag = true)]
     Null(Rest),
@@ -244,6 +247,18 @@ pub(crate) struct Report {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Pack {
+    /// A folder with run files, or one run file.
+    pub(crate) runs: PathBuf,
+    /// Where runs.json.xz and report.md go. The folder that is packed stays as it is.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: PathBuf,
+    /// Write forest.svg as well.
+    #[arg(long)]
+    pub(crate) svg: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Reproduce {
     /// A claim file, by path or name, such as alos-https.
     pub(crate) claim: PathBuf,
@@ -360,6 +375,7 @@ mod tests {
             "lab ladder peregrine --slo p99<5ms",
             "lab verify http://127.0.0.1:8080/",
             "lab report runs/today --html --md --json",
+            "lab pack runs/today --out docs/results/today --svg",
             "lab null",
             "lab contenders",
         ] {

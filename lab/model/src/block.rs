@@ -46,6 +46,9 @@ pub struct Block {
     pub memory_peak_bytes: Option<u64>,
     /// Latency: from the intended start in an open loop, from sending in a closed one.
     pub latency: Option<Histogram>,
+    /// What is left of the latency in a packed file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantiles: Option<Quantiles>,
     /// Everything that was wrong, by kind. Kinds that were looked for and not seen stand here
     /// with 0.
     pub errors: BTreeMap<String, u64>,
@@ -81,6 +84,36 @@ impl Block {
 
 fn per(sum: u64, count: u64) -> Option<f64> {
     (sum > 0 && count > 0).then(|| sum as f64 / count as f64)
+}
+
+/// The latency of one contender in one block, where the histogram is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quantiles {
+    /// How many samples there are.
+    pub samples: u64,
+    /// What half of them do not exceed, in nanoseconds.
+    pub p50_ns: u64,
+    /// What 99 % of them do not exceed, in nanoseconds.
+    pub p99_ns: u64,
+    /// What 99.9 % of them do not exceed, in nanoseconds.
+    pub p99_9_ns: u64,
+    /// The longest, in nanoseconds.
+    pub longest_ns: u64,
+}
+
+impl Quantiles {
+    /// Those of a histogram; none if it has no samples.
+    #[must_use]
+    pub fn of(histogram: &Histogram) -> Option<Quantiles> {
+        Some(Quantiles {
+            samples: histogram.count(),
+            p50_ns: histogram.at(0.5)?,
+            p99_ns: histogram.at(0.99)?,
+            p99_9_ns: histogram.at(0.999)?,
+            longest_ns: histogram.longest()?,
+        })
+    }
 }
 
 /// A block that does not count.

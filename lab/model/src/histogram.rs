@@ -73,6 +73,25 @@ impl Histogram {
         self.buckets.last().map(|(value, _)| *value)
     }
 
+    /// The same samples in far fewer classes: those that [`shares`] fall into, and the last one.
+    /// For these shares, and for the number of samples beyond any share, it says exactly what the
+    /// whole histogram says.
+    #[must_use]
+    pub fn thinned(&self) -> Histogram {
+        let mut kept: Vec<u64> = shares().filter_map(|share| self.at(share)).collect();
+        kept.extend(self.longest());
+        kept.sort_unstable();
+        let mut thinned = Histogram { censored: self.censored, ..Histogram::default() };
+        let mut sum = 0;
+        for (value, count) in &self.buckets {
+            sum += count;
+            if kept.binary_search(value).is_ok() {
+                thinned.buckets.push((*value, std::mem::take(&mut sum)));
+            }
+        }
+        thinned
+    }
+
     fn order(&mut self) {
         self.buckets.sort_unstable();
         self.buckets.dedup_by(|later, first| {
@@ -86,9 +105,37 @@ impl Histogram {
     }
 }
 
+/// Steps of [`shares`] between a share and ten times fewer samples beyond it.
+const STEPS: i32 = 20;
+
+/// Powers of ten that [`shares`] go on for: up to one sample in 100,000 lies beyond.
+const DECADES: i32 = 5;
+
+/// The shares that a thinned histogram tells exactly: some below the median, the usual ones, and
+/// even steps of the logarithm of what lies beyond.
+pub fn shares() -> impl Iterator<Item = f64> {
+    let beyond = |step: i32| 10_f64.powf(-f64::from(step) / f64::from(STEPS));
+    let steps = (0..=STEPS * DECADES).map(move |step| 1.0 - beyond(step));
+    [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999].into_iter().chain(steps)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thinned_histogram_says_the_same_in_fewer_classes() {
+        let whole = Histogram::new((1..=5_000_u64).map(|value| (value * 7, 1 + value % 13)));
+        let thin = whole.thinned();
+        assert!(thin.buckets().len() < 120, "{}", thin.buckets().len());
+        assert_eq!(thin.count(), whole.count());
+        assert_eq!(thin.longest(), whole.longest());
+        for share in shares() {
+            assert_eq!(thin.at(share), whole.at(share), "{share}");
+            assert_eq!(thin.beyond(share), whole.beyond(share), "{share}");
+        }
+        assert_eq!(Histogram::default().thinned(), Histogram::default());
+    }
 
     #[test]
     fn shares_are_counted_in_samples() {

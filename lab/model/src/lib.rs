@@ -8,6 +8,9 @@
 //! missing, and unknown words in lists of words read as `other`. A change that breaks readers
 //! raises [`SCHEMA`], and [`RunFile::read`] names both versions when it refuses a file.
 //!
+//! What is kept for good is packed ([`pack`]): many runs in one compressed file, with one thinned
+//! histogram per contender in the place of one per block.
+//!
 //! Where to start: [`RunFile`], then [`Block`] and [`Verdict`].
 
 #![forbid(unsafe_code)]
@@ -19,10 +22,13 @@ pub mod contender;
 pub mod histogram;
 pub mod machine;
 pub mod micro;
+pub mod pack;
 pub mod plan;
 pub mod verdict;
 
 mod read;
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,13 +38,15 @@ use crate::block::{Block, Excluded, MemoryReading};
 use crate::check::Check;
 use crate::claim::{Audit, ClaimResult};
 use crate::contender::Contender;
+use crate::histogram::Histogram;
 use crate::machine::Machine;
 use crate::micro::Operation;
 use crate::plan::Plan;
 use crate::verdict::{Again, Verdict};
 
-/// The version of the run file's form that this library writes, and the newest it reads.
-pub const SCHEMA: u32 = 1;
+/// The version of the run file's form that this library writes, and the newest it reads. In the
+/// second form latencies may stand beside the blocks.
+pub const SCHEMA: u32 = 2;
 
 /// One scenario under one load, with all its contenders.
 ///
@@ -74,6 +82,10 @@ pub struct RunFile {
     /// What was measured, in the order of time. Excluded blocks are not in here.
     #[serde(default)]
     pub blocks: Vec<Block>,
+    /// The latencies of each contender over all of its blocks, in a packed file; the blocks of
+    /// others have their own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub latencies: BTreeMap<String, Histogram>,
     /// The blocks that do not count, each with its reason.
     #[serde(default)]
     pub excluded: Vec<Excluded>,
@@ -147,5 +159,15 @@ impl RunFile {
     /// The blocks of one contender, in the order of time.
     pub fn blocks_of(&self, name: &str) -> impl Iterator<Item = &Block> {
         self.blocks.iter().filter(move |block| block.contender == name)
+    }
+
+    /// The latencies of one contender over all of its blocks.
+    #[must_use]
+    pub fn latency_of(&self, name: &str) -> Histogram {
+        let mut all = self.latencies.get(name).cloned().unwrap_or_default();
+        self.blocks_of(name).filter_map(|block| block.latency.as_ref()).for_each(|one| {
+            all.merge(one);
+        });
+        all
     }
 }

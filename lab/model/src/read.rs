@@ -11,6 +11,8 @@ use crate::{RunFile, SCHEMA};
 pub enum ReadError {
     /// The text is no JSON, or no run file: the message has the line and the column.
     Malformed(serde_json::Error),
+    /// The file is not packed as it should be.
+    Packed(std::io::Error),
     /// The document says in no `schema` field which form it has.
     NoSchema,
     /// The form is one that this library does not know.
@@ -24,6 +26,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::Malformed(error) => write!(formatter, "not a run file: {error}"),
+            ReadError::Packed(error) => write!(formatter, "not a packed run file: {error}"),
             ReadError::NoSchema => {
                 write!(formatter, "not a run file: there is no number in the field `schema`")
             }
@@ -44,14 +47,29 @@ impl std::error::Error for ReadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             ReadError::Malformed(error) => Some(error),
+            ReadError::Packed(error) => Some(error),
             ReadError::NoSchema | ReadError::UnknownSchema { .. } => None,
         }
     }
 }
 
+/// What every form has.
 #[derive(Deserialize)]
-struct Form {
+pub(crate) struct Form {
     schema: Option<serde_json::Value>,
+}
+
+impl Form {
+    /// Whether this library knows the form.
+    pub(crate) fn check(&self) -> Result<(), ReadError> {
+        let schema = self.schema.as_ref().and_then(serde_json::Value::as_u64);
+        match schema.ok_or(ReadError::NoSchema)? {
+            found if found == 0 || found > u64::from(SCHEMA) => {
+                Err(ReadError::UnknownSchema { found })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl RunFile {
@@ -63,10 +81,7 @@ impl RunFile {
     /// [`ReadError`] says what is wrong and what to do about it.
     pub fn read(text: &str) -> Result<RunFile, ReadError> {
         let form: Form = serde_json::from_str(text).map_err(ReadError::Malformed)?;
-        let found = form.schema.and_then(|schema| schema.as_u64()).ok_or(ReadError::NoSchema)?;
-        if found == 0 || found > u64::from(SCHEMA) {
-            return Err(ReadError::UnknownSchema { found });
-        }
+        form.check()?;
         serde_json::from_str(text).map_err(ReadError::Malformed)
     }
 

@@ -6,7 +6,7 @@ use peregrine_lab_model::contender::Contender;
 use peregrine_lab_model::histogram::Histogram;
 use peregrine_lab_model::plan::{Design, Schedule};
 use peregrine_lab_model::verdict::{Decision, Measure, Ratio, Verdict};
-use peregrine_lab_model::{ReadError, RunFile, SCHEMA};
+use peregrine_lab_model::{ReadError, RunFile, SCHEMA, pack};
 
 fn full() -> RunFile {
     let mut file = RunFile::new("get-json-64");
@@ -50,8 +50,27 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn every_digit_of_a_figure_survives_the_file() {
+    let mut file = full();
+    // Read without care, these differ in the last digit.
+    for estimate in [1.1608543243243241, 0.8333333333333334, 5.0e-324] {
+        file.verdicts[0].ratio.estimate = estimate;
+        assert_eq!(RunFile::read(&file.write()).unwrap(), file);
+        assert_eq!(
+            pack::read(&pack::write(&[file.clone()]).unwrap()).unwrap(),
+            [file.clone().packed()]
+        );
+    }
+    for step in 0..10_000 {
+        file.verdicts[0].ratio.high = 1.0 + f64::from(step).sqrt() / 97.0;
+        file.verdicts[0].ratio.low = 1.0 / (1.0 + f64::from(step));
+        assert_eq!(RunFile::read(&file.write()).unwrap().verdicts, file.verdicts);
+    }
+}
+
+#[test]
 fn a_file_with_nothing_but_its_name_is_readable() {
-    let file = RunFile::read(r#"{"schema":1,"run":"stopped at once"}"#).unwrap();
+    let file = RunFile::read(r#"{"schema":2,"run":"stopped at once"}"#).unwrap();
     assert_eq!(file, RunFile::new("stopped at once"));
 }
 
@@ -63,7 +82,7 @@ fn fields_and_words_of_a_later_minor_form_are_read_over() {
         .replace("\"separate\"", "\"alternating\"")
         .replace("\"kind\":\"poisson\"", "\"kind\":\"sawtooth\"")
         .replace("\"server-cpu\"", "\"joules\"")
-        .replace("\"schema\":1", "\"schema\":1,\"colour\":{\"deep\":[1]}");
+        .replace("\"schema\":2", "\"schema\":2,\"colour\":{\"deep\":[1]}");
     let file = RunFile::read(&text).unwrap();
     assert_eq!(file.verdicts[0].decision, Decision::Other);
     assert_eq!(file.verdicts[0].measure, Measure::Other);
@@ -73,7 +92,7 @@ fn fields_and_words_of_a_later_minor_form_are_read_over() {
 
 #[test]
 fn an_unknown_schema_is_named_with_what_to_do() {
-    let newer = full().write().replace("\"schema\":1", "\"schema\":7");
+    let newer = full().write().replace("\"schema\":2", "\"schema\":7");
     let error = RunFile::read(&newer).unwrap_err();
     assert!(matches!(error, ReadError::UnknownSchema { found: 7 }));
     let words = error.to_string();
@@ -107,4 +126,43 @@ fn a_figure_without_a_counter_is_none() {
     assert_eq!(block.requests_per_s(), Some(100_000.0));
     assert_eq!(block.client_ns_per_request(), None);
     assert_eq!(Block::default().requests_per_s(), None);
+}
+
+#[test]
+fn runs_of_the_first_form_are_still_read() {
+    let text = full().write().replace("\"schema\":2", "\"schema\":1");
+    assert_eq!(RunFile::read(&text).unwrap(), RunFile { schema: 1, ..full() });
+}
+
+#[test]
+fn packed_runs_keep_all_but_the_histograms_of_single_blocks() {
+    let mut second = full();
+    second.run = "another".into();
+    second
+        .blocks
+        .push(Block { latency: Some(Histogram::new([(2_000, 10)])), ..second.blocks[0].clone() });
+    let files = pack::read(&pack::write(&[full(), second.clone()]).unwrap()).unwrap();
+    assert_eq!(files, [full().packed(), second.clone().packed()]);
+    let [_, packed] = &files[..] else { panic!("{} files", files.len()) };
+    assert_eq!(packed.latency_of("one").count(), 1_010);
+    assert_eq!(packed.blocks[1].quantiles.unwrap().p50_ns, 2_000);
+    let without = |mut file: RunFile| {
+        file.latencies.clear();
+        for block in &mut file.blocks {
+            (block.latency, block.quantiles) = (None, None);
+        }
+        file
+    };
+    assert_eq!(without(packed.clone()), without(second));
+    assert_eq!(packed.clone().packed(), *packed, "packing twice changes nothing");
+    assert_eq!(pack::read(&pack::write(&[]).unwrap()).unwrap(), []);
+}
+
+#[test]
+fn what_is_no_packed_file_is_said_to_be_none() {
+    let whole = pack::write(&[full()]).unwrap();
+    for bytes in [&b""[..], b"{}", &whole[..whole.len() / 2]] {
+        let error = pack::read(bytes).unwrap_err();
+        assert!(matches!(error, ReadError::Packed(_)), "{error}");
+    }
 }

@@ -265,7 +265,7 @@ fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {
         late: sum(|block| block.late),
         dropped: sum(|block| block.dropped),
         errors: sum(Block::errors_total),
-        latency: latency(&blocks),
+        latency: latency(&file.latency_of(name)),
         blocks: blocks.iter().map(|block| point(block)).collect(),
     })
 }
@@ -273,7 +273,8 @@ fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {
 fn point(block: &Block) -> BlockPoint {
     BlockPoint {
         number: block.number,
-        started_s: block.started_ns as f64 / 1e9,
+        // To a millisecond, as packed runs have it.
+        started_s: (block.started_ns / 1_000_000) as f64 / 1e3,
         server_us: block.server_ns_per_request().map(|nanoseconds| nanoseconds / 1e3),
         requests_per_s: block.requests_per_s(),
     }
@@ -301,9 +302,7 @@ fn spread(mut values: Vec<f64>) -> Option<Spread> {
     Some(Spread { median: at(0.5), quarter_low: at(0.25), quarter_high: at(0.75) })
 }
 
-fn latency(blocks: &[&Block]) -> Option<Latency> {
-    let mut all = Histogram::default();
-    blocks.iter().filter_map(|block| block.latency.as_ref()).for_each(|one| all.merge(one));
+fn latency(all: &Histogram) -> Option<Latency> {
     let milliseconds = |share: f64| Some(all.at(share)? as f64 / 1e6);
     let beyond_p99_9 = all.beyond(0.999);
     // Shares at even distances of the logarithm of what lies beyond: 0, 50 %, 90 %, 99 %, ...

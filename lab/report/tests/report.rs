@@ -7,9 +7,9 @@ mod synthetic;
 use std::fs;
 use std::path::Path;
 
-use peregrine_lab_model::RunFile;
 use peregrine_lab_model::check::Outcome;
 use peregrine_lab_model::verdict::Ratio;
+use peregrine_lab_model::{RunFile, pack};
 use peregrine_lab_report::Report;
 
 fn compare(name: &str, files: &[RunFile]) {
@@ -402,4 +402,16 @@ fn a_report_on_nothing_says_so() {
     assert!(report.html().contains("Must not be published"));
     let bare = RunFile::new("stopped at once");
     assert!(Report::new(&[bare]).html().contains("nothing was measured"));
+}
+
+#[test]
+fn packed_runs_are_reported_as_the_runs_are() {
+    let reproduction = synthetic::page::reproduction();
+    for files in [synthetic::one(), synthetic::five(), synthetic::twenty(), reproduction] {
+        let packed = pack::read(&pack::write(&files).unwrap()).unwrap();
+        let (before, after) = (Report::new(&files), Report::new(&packed));
+        assert_eq!(before.markdown(), after.markdown());
+        assert_eq!(before.html(), after.html());
+        assert_eq!(before.forest_svg(), after.forest_svg());
+    }
 }

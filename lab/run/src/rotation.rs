@@ -264,6 +264,7 @@ fn block(up: &Up, number: u32, started: Duration, asked: &Asked, used: &Spent) -
         context_switches: Some(used.switches_voluntary + used.switches_forced),
         memory_peak_bytes: up.holdings(false).peak_bytes,
         latency: asked.latency.clone(),
+        quantiles: None,
         // Once per contender is enough to say what was looked for and not seen.
         errors: match number {
             0 => record::errors(&asked.faults),

@@ -35,6 +35,7 @@ macro_rules! server {
             @tests $name, $benches;
             surprises::an_answer_arrives_though_its_body_was_cut_short,
             surprises::what_was_delivered_is_not_named_as_cut,
+            surprises::an_end_is_noticed_before_the_body_is_asked_for,
             surprises::the_rest_of_an_unread_body_holds_no_drain_up,
             surprises::close_notify_within_a_body_is_answered,
             requests::a_connection_is_kept_alive,
@@ -211,6 +212,7 @@ macro_rules! server {
             rates::a_slow_reader_behind_large_buffers_gets_all_of_a_response,
             rates::peers_that_do_not_read_leave_nothing_in_the_kernel,
             rates::who_reads_no_small_response_is_cut_off,
+            rates::who_pauses_before_the_end_gets_every_answer,
             endings::the_last_answer_arrives_while_its_body_still_comes,
             endings::a_413_arrives_after_megabytes,
             buffers::half_heads_hold_no_buffer_while_they_wait,
@@ -285,6 +287,7 @@ macro_rules! server_on_kernel {
             $crate::server!(
                 @tests kernel_unix, $crate::server::KernelBenches::unix($choice);
                 surprises::who_becomes_idle_in_a_drain_has_a_moment,
+                rates::who_pauses_before_the_end_gets_every_answer,
             );
             $crate::server!(@with_resets resets, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(@heavy heavy, $crate::server::KernelBenches::tcp($choice));

@@ -11,8 +11,8 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request or of a handshake, or for something to do without any.
     pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
-        // A response that counted as sent may turn out not to be.
-        if !self.stream.is_sent() {
+        // The last response may turn out to find no room.
+        if !self.stream.has_room() {
             return Poll::Ready(Ok(None));
         }
         match self.stream.poll_recv(context) {

@@ -161,7 +161,7 @@ impl<D: Driver> Connection<D> {
             session.phase = Phase::Http2;
         }
         match first {
-            Ok(None) => {}
+            Ok(None) => session.http1.goes_on(),
             Ok(Some(chunk)) => {
                 if self.stage.is_handshaking() {
                     let (worker, limits) = (&*self.worker, &self.worker.limits);
@@ -202,7 +202,7 @@ impl<D: Driver> Connection<D> {
                     let flushed = self.flush(session);
                     match flushed {
                         // A peer that takes a response slowly is not idle.
-                        Ok(_) if session.io.writer.is_empty() && self.stream.is_sent() => {
+                        Ok(_) if session.io.writer.is_empty() && self.stream.has_room() => {
                             return Poll::Ready(None);
                         }
                         Ok(_) => For { bytes: true, room: true },
@@ -330,6 +330,10 @@ impl<D: Driver> Connection<D> {
     ) -> Poll<Event> {
         let (worker, io) = (&*self.worker, &mut session.io);
         if worker.order() >= Order::Cut {
+            // Whether the peer has what was sent last is known in a moment, and the report asks for it.
+            if self.stream.has_room() && self.stream.poll_sent(context).is_pending() {
+                return Poll::Pending;
+            }
             return Poll::Ready(Event::Cut);
         }
         let rate = worker.limits.rate();
@@ -375,10 +379,12 @@ impl<D: Driver> Connection<D> {
     /// Gives what is written to the driver, if it can take it.
     fn flush(&mut self, session: &mut Session<D>) -> Result<bool, Event> {
         let io = &mut session.io;
-        if io.writer.is_empty() || !self.stream.is_sent() {
+        if io.writer.is_empty() || !self.stream.has_room() {
             return Ok(false);
         }
-        io.everything_is_sent(self.stream.progress());
+        if self.stream.is_sent() {
+            io.everything_is_sent(self.stream.progress());
+        }
         self.worker.observed.send();
         io.writer
             .flush(&self.stream, &mut self.stage)

@@ -188,6 +188,11 @@ impl Http1 {
         self.exchange.stop();
     }
 
+    /// A response of the last lease is still on its way: the time to be idle begins when it is sent.
+    pub(crate) fn goes_on(&mut self) {
+        self.answered = true;
+    }
+
     /// Was a request answered on this lease?
     pub(crate) fn has_answered(&self) -> bool {
         self.answered

@@ -101,6 +101,8 @@ impl Http1 {
                     link.pause_content();
                     return Fed::Wait(false);
                 }
+                // Nothing more comes: what is here is all there is, asked for or not.
+                Room::Unasked if link.is_ended() => {}
                 // The peer sends nothing before the handler asks for it, but a reset may come.
                 Room::Unasked => {
                     link.pause_content();

@@ -53,6 +53,9 @@ fn carry_out(options: &Options) -> Result<Exit, Failure> {
     if let Command::Report(wanted) = &options.command {
         return report::report(wanted);
     }
+    if let Command::Pack(wanted) = &options.command {
+        return report::pack(wanted);
+    }
     let places = Places::find(options.lab.as_deref(), options.target.as_deref())?;
     match &options.command {
         Command::Reproduce(wanted) => reproduce::reproduce(wanted, &places),
@@ -66,7 +69,8 @@ fn carry_out(options: &Options) -> Result<Exit, Failure> {
         | Command::Audit(_)
         | Command::Load(_)
         | Command::Null(_)
-        | Command::Report(_) => Ok(Exit::Right),
+        | Command::Report(_)
+        | Command::Pack(_) => Ok(Exit::Right),
     }
 }
 

@@ -1,9 +1,10 @@
-//! `lab report`: HTML, Markdown, JSON and one picture from run files.
+//! `lab report`: HTML, Markdown, JSON and one picture from run files. `lab pack`: what is kept of them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use peregrine_lab_model::RunFile;
+use peregrine_lab_model::{RunFile, pack};
 use peregrine_lab_report::Report;
 
 use crate::exit::{Exit, Failure};
@@ -31,6 +32,30 @@ pub(super) fn report(wanted: &options::Report) -> Result<Exit, Failure> {
     Ok(Exit::Right)
 }
 
+/// Packs the runs of a folder into one file, and writes the report that can be made from it.
+pub(super) fn pack(wanted: &options::Pack) -> Result<Exit, Failure> {
+    let files = read(&wanted.runs)?;
+    let failed = |error: std::io::Error| Failure::file(wanted.out.display(), &error);
+    let bytes = pack::write(&files).map_err(failed)?;
+    let packed = pack::read(&bytes)
+        .map_err(|error| Failure::usage(format!("{}: {error}", wanted.runs.display())))?;
+    let [before, after] = [&files, &packed].map(|files| Report::new(files).markdown());
+    if before != after {
+        return Err(Failure::usage(format!(
+            "{}: the report on the packed runs would be another one; nothing was written",
+            wanted.runs.display()
+        )));
+    }
+    fs::create_dir_all(&wanted.out).map_err(failed)?;
+    let path = wanted.out.join(pack::NAME);
+    fs::write(&path, bytes).map_err(|error| Failure::file(path.display(), &error))?;
+    println!("{}", path.display());
+    for path in write(&packed, &wanted.out, [false, true, false, wanted.svg])? {
+        println!("{}", path.display());
+    }
+    Ok(Exit::Right)
+}
+
 /// The run files at a path: itself, or all in a folder in the order of their names.
 fn read(path: &Path) -> Result<Vec<RunFile>, Failure> {
     let paths = if path.is_dir() { in_folder(path)? } else { vec![path.to_owned()] };
@@ -40,12 +65,20 @@ fn read(path: &Path) -> Result<Vec<RunFile>, Failure> {
             path.display()
         )));
     }
-    let read_one = |path: &PathBuf| {
-        let text =
-            fs::read_to_string(path).map_err(|error| Failure::file(path.display(), &error))?;
-        RunFile::read(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-    };
-    let mut files: Vec<RunFile> = paths.iter().map(read_one).collect::<Result<_, _>>()?;
+    let mut files = Vec::new();
+    let mut names = BTreeSet::new();
+    for path in &paths {
+        for file in read_one(path)? {
+            if !names.insert(file.run.clone()) {
+                return Err(Failure::usage(format!(
+                    "{}: the run {} is in another file of the folder too; remove one of them",
+                    path.display(),
+                    file.run
+                )));
+            }
+            files.push(file);
+        }
+    }
     // Levels of one scenario in the order of their connections, and rates in theirs.
     let key = |file: &RunFile| {
         let rate = file.plan.schedule.rate_per_s().unwrap_or(0.0);
@@ -55,13 +88,24 @@ fn read(path: &Path) -> Result<Vec<RunFile>, Failure> {
     Ok(files)
 }
 
+/// The runs of one file: one, or all that are packed in it.
+fn read_one(path: &Path) -> Result<Vec<RunFile>, Failure> {
+    let bytes = fs::read(path).map_err(|error| Failure::file(path.display(), &error))?;
+    let files = match path.to_string_lossy().ends_with(pack::ENDING) {
+        true => pack::read(&bytes),
+        false => RunFile::read(&String::from_utf8_lossy(&bytes)).map(|file| vec![file]),
+    };
+    files.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed = |error: std::io::Error| Failure::file(folder.display(), &error);
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let is_run = name.ends_with(".json") && !name.starts_with('.');
+        let is_run = [".json", pack::ENDING].iter().any(|ending| name.ends_with(ending))
+            && !name.starts_with('.');
         if is_run && !OUTPUTS.contains(&name.as_str()) {
             paths.push(path);
         }
@@ -114,6 +158,17 @@ mod tests {
         let written = write(&files, folder.path(), [true; 4]).unwrap();
         assert_eq!(written.len(), 4);
         assert!(fs::read_to_string(&written[0]).unwrap().starts_with("<!doctype html>"));
+    }
+
+    #[test]
+    fn a_run_that_stands_in_two_files_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = RunFile::new("a");
+        fs::write(folder.path().join("a.json"), file.write()).unwrap();
+        fs::write(folder.path().join(pack::NAME), pack::write(&[file]).unwrap()).unwrap();
+        let failure = read(folder.path()).unwrap_err();
+        assert_eq!(failure.exit, Exit::Usage);
+        assert!(failure.text.contains("the run a is in another file"), "{}", failure.text);
     }
 
     #[test]

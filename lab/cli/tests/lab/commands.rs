@@ -91,6 +91,21 @@ fn a_report_is_written_from_a_folder_of_run_files_and_from_single_ones() {
 }
 
 #[test]
+fn a_packed_folder_is_reported_as_the_folder_is() {
+    let bench = bench();
+    bench.lab("run json --contenders right --blocks 6 --tolerate-noise --out runs").expect(0);
+    bench.lab("pack runs --out kept --svg").expect(0).says(&["runs.json.xz", "report.md", "svg"]);
+    assert!(bench.path("runs/json-c4.json").exists(), "the folder stays as it is");
+    bench.lab("report kept --html --md --svg").expect(0);
+    bench.lab("report runs --svg").expect(0);
+    for name in ["report.html", "report.md", "forest.svg"] {
+        assert_eq!(bench.text(&format!("kept/{name}")), bench.text(&format!("runs/{name}")));
+    }
+    std::fs::write(bench.path("kept/runs.json.xz"), "[]").unwrap();
+    bench.lab("report kept").expect(64).complains(&["runs.json.xz", "not a packed run file"]);
+}
+
+#[test]
 fn a_report_on_what_is_no_run_file_says_so() {
     let bench = bench();
     bench.lab("report nowhere").expect(74).complains(&["nowhere"]);

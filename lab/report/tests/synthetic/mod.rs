@@ -158,6 +158,7 @@ fn block(
         context_switches: Some((requests / 40.0) as u64 + place as u64),
         memory_peak_bytes: Some(3_500_000 + (server.1 * 900_000.0) as u64),
         latency: Some(latency(requests * 30.0, base_ns, tail, noise)),
+        quantiles: None,
         errors,
         guards: Vec::new(),
     }

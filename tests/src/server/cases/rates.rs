@@ -141,3 +141,34 @@ pub async fn who_reads_no_small_response_is_cut_off<B: Bench>(bench: &B) {
     drop(peer);
     assert_eq!(outcome.ended("write-stalled"), 1, "{outcome:?}");
 }
+
+/// A peer that stops reading for a moment gets every answer, whichever of them the kernel had no room
+/// for, and though the connection ends behind the last.
+pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
+    bench.calm_with_large_buffers();
+    let (server, _) = begin_with(bench, Promises::default().limits());
+    // Among so many there is one whose last answer finds some room, but not enough.
+    for count in 16..48 {
+        for closes in [false, true] {
+            let mut peer = Peer::new(server.connect());
+            for _ in 1..count {
+                peer.get("/large/8000");
+                bench.sleep(Duration::from_millis(2)).await;
+            }
+            if closes {
+                peer.send("GET /large/8000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            } else {
+                peer.get("/large/8000");
+                peer.half_close();
+            }
+            bench.sleep(Duration::from_millis(50)).await;
+            for number in 0..count {
+                let reply = peer.reply().await;
+                assert_eq!(reply.body.len(), 8_000, "answer {number} of {count}");
+            }
+            peer.expect_end().await;
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 32)]);
+}

@@ -139,6 +139,18 @@ pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
     assert_eq!(cut, [None]);
 }
 
+/// The same where the peer only ends its side: the rest of the body cannot come any more.
+pub async fn an_end_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    peer.half_close();
+    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    server.shut_down();
+    server.ended().await;
+}
+
 /// A handler that has not asked for its body yet ends with its peer.
 pub async fn a_reset_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);

@@ -1,0 +1,289 @@
+//! Figures of speed in the pages that users read, against the run files behind them.
+//!
+//! A comment stands behind the numbers that it is about and names the run and a field for each of
+//! them: the last number before it is the last field's.
+//!
+//! ```text
+//! 3.96, 5.20 and 31 %<!-- figures: first-flight json-c64: us:peregrine us:hyper more:hyper -->
+//! ```
+//!
+//! Every number with a decimal point, a per cent sign or a unit has to have one. A section that
+//! says "no run file" to its reader is believed.
+
+use crate::results;
+use peregrine_lab_model::verdict::Measure;
+use peregrine_lab_model::{RunFile, pack};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The pages, with the one section that is looked at, or all of them.
+const PAGES: [(&str, Option<&str>); 2] =
+    [("README.md", Some("## How fast it is")), ("docs/performance.md", None)];
+
+/// How a comment begins.
+const OPEN: &str = "<!-- figures: ";
+
+/// What a section says whose figures cannot be traced.
+const NO_RUN_FILE: &str = "no run file";
+
+/// What makes a whole number a figure when it stands behind it.
+const UNITS: [&str; 9] = [" %", "%", " us", " ns", " ms", " KB", " KiB", " MiB", " bytes"];
+
+/// A number before this is a version.
+const VERSIONED: [&str; 5] = ["TLS ", "HTTP/", "Rust ", "Linux ", "axum "];
+
+/// Every figure of the pages is what its run file says.
+pub(crate) fn check(root: &Path) -> Vec<String> {
+    let mut runs = Runs { root, folders: BTreeMap::new() };
+    let mut complaints = Vec::new();
+    for (page, wanted) in PAGES {
+        let text = fs::read_to_string(root.join(page)).unwrap_or_default();
+        for section in sections(&text) {
+            if wanted.is_none_or(|wanted| section.starts_with(wanted)) {
+                let found = check_section(section, |run, field| runs.value(run, field));
+                complaints.extend(found.into_iter().map(|found| format!("{page}: {found}")));
+            }
+        }
+    }
+    complaints
+}
+
+/// The text cut before each heading; blocks of code are left out.
+fn sections(text: &str) -> Vec<&str> {
+    let mut starts = vec![0];
+    starts.extend(text.match_indices("\n#").map(|(at, _)| at + 1));
+    starts.push(text.len());
+    starts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
+}
+
+/// What is wrong in one section, by a function from a run and a field to its value.
+fn check_section(
+    section: &str,
+    mut value: impl FnMut(&str, &str) -> Result<f64, String>,
+) -> Vec<String> {
+    let (mut complaints, mut untraced) = (Vec::new(), Vec::new());
+    let section = without_code(section);
+    let may_be_untraced = section.contains(NO_RUN_FILE);
+    let mut pieces = section.split(OPEN);
+    let mut text = pieces.next().unwrap_or_default();
+    for piece in pieces {
+        let (comment, behind) = piece.split_once("-->").unwrap_or((piece, ""));
+        let mut numbers = numbers(text);
+        let (run, fields) = comment.split_once(": ").unwrap_or((comment, ""));
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        if fields.is_empty() || fields.len() > numbers.len() {
+            let (wanted, there) = (fields.len(), numbers.len());
+            complaints.push(format!("“{comment}” has {wanted} fields for {there} numbers"));
+        } else {
+            let traced = numbers.split_off(numbers.len() - fields.len());
+            for (number, field) in traced.iter().zip(fields) {
+                match value(run, field) {
+                    Ok(value) if number.is(value) => {}
+                    Ok(value) => complaints.push(format!(
+                        "{} stands for {run}: {field}, which is {value:.5}",
+                        number.text
+                    )),
+                    Err(error) => complaints.push(error),
+                }
+            }
+        }
+        untraced.extend(numbers.iter().filter_map(Number::untraced));
+        text = behind;
+    }
+    untraced.extend(numbers(text).iter().filter_map(Number::untraced));
+    if !may_be_untraced {
+        complaints.append(&mut untraced);
+    }
+    complaints
+}
+
+/// The text without blocks and spans of code, and without the targets of links.
+fn without_code(text: &str) -> String {
+    let blocks: Vec<&str> = text.split("```").step_by(2).collect();
+    let spans: String = blocks.join(" ").split('`').step_by(2).collect::<Vec<_>>().join("`");
+    let mut pieces = spans.split("](");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + "]" + piece.split_once(')').map_or("", |it| it.1))
+}
+
+/// A number of a text, with what stands around it.
+#[derive(Debug)]
+struct Number<'a> {
+    text: &'a str,
+    before: &'a str,
+    behind: &'a str,
+}
+
+/// The numbers of a text. Digits within words, versions of three parts and dates are none.
+fn numbers(text: &str) -> Vec<Number<'_>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(step) = text[at..].find(|c: char| c.is_ascii_digit()) {
+        let start = at + step;
+        let is_part = |c: char| c.is_ascii_digit() || c == ',' || c == '.';
+        let length = text[start..].find(|c| !is_part(c)).unwrap_or(text.len() - start);
+        let number = text[start..start + length].trim_end_matches([',', '.']);
+        at = start + length;
+        let is_in_word =
+            text[..start].ends_with(|c: char| c.is_alphanumeric() || "_-/".contains(c));
+        if !is_in_word && number.matches('.').count() < 2 {
+            let (before, behind) = (&text[..start], &text[start + number.len()..]);
+            found.push(Number { text: number, before, behind });
+        }
+    }
+    found
+}
+
+impl Number<'_> {
+    /// Whether it is this value, rounded as it is.
+    fn is(&self, value: f64) -> bool {
+        let decimals = self.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        format!("{value:.decimals$}") == self.text.replace(',', "")
+    }
+
+    /// The complaint about a figure that nothing is said about.
+    fn untraced(&self) -> Option<String> {
+        let is_level = self.behind.starts_with(" % interval");
+        let is_version = VERSIONED.iter().any(|word| self.before.ends_with(word));
+        let has_unit = UNITS.iter().any(|unit| self.behind.starts_with(unit));
+        (!is_version && !is_level && (self.text.contains('.') || has_unit)).then(|| {
+            let line = self.before.lines().next_back().unwrap_or_default();
+            let behind = self.behind.lines().next().unwrap_or_default();
+            let line = format!("{line}{}{behind}", self.text);
+            let line = line.trim();
+            format!(
+                "{} has no run file: write `{OPEN}FOLDER RUN: FIELD -->` behind it, or “{NO_RUN_FILE}” \
+                 in its section: {line}",
+                self.text
+            )
+        })
+    }
+}
+
+/// The run files that were read.
+struct Runs<'a> {
+    root: &'a Path,
+    folders: BTreeMap<String, Vec<RunFile>>,
+}
+
+impl Runs<'_> {
+    /// A field's value in a run, which is named by its folder and its name.
+    fn value(&mut self, run: &str, field: &str) -> Result<f64, String> {
+        let (folder, name) = run.split_once(' ').ok_or(format!("“{run}” is no FOLDER RUN"))?;
+        let files = match self.folders.entry(folder.to_owned()) {
+            std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                let path = self.root.join(results::FOLDER).join(folder);
+                if results::is_red(&path) {
+                    return Err(format!("{folder} has a red report: take its figures out"));
+                }
+                let bytes = fs::read(path.join(pack::NAME))
+                    .map_err(|error| format!("{folder}: {error}"))?;
+                let files = pack::read(&bytes).map_err(|error| format!("{folder}: {error}"))?;
+                vacant.insert(files)
+            }
+        };
+        let file = files.iter().find(|file| file.run == name);
+        let file = file.ok_or_else(|| format!("{folder} has no run “{name}”"))?;
+        field_of(file, field).ok_or_else(|| format!("{run} has no field “{field}”"))
+    }
+}
+
+/// `us:NAME`: the median of the blocks, in microseconds of server CPU time per request.
+/// `ratio:NAME`, `low:NAME`, `high:NAME`: its cost against the reference's, with the interval.
+/// `more:NAME`, `less:NAME`: how far that is above or below 1, in per cent.
+/// `saved:NAME`: how much less than it the reference needs, in per cent. `noise`: in per cent.
+fn field_of(file: &RunFile, field: &str) -> Option<f64> {
+    let (kind, name) = field.split_once(':').unwrap_or((field, ""));
+    if kind == "noise" {
+        return file.again.as_ref().map(|again| again.band * 100.0);
+    }
+    if kind == "us" {
+        let mut costs: Vec<f64> =
+            file.blocks_of(name).filter_map(|block| block.server_ns_per_request()).collect();
+        costs.sort_unstable_by(f64::total_cmp);
+        let middle = costs.len() / 2;
+        let below = costs.get(middle.checked_sub(1 - costs.len() % 2)?)?;
+        return Some((below + costs.get(middle)?) / 2.0 / 1e3);
+    }
+    let judged = file.verdicts.iter().find(|verdict| {
+        verdict.contender == name
+            && verdict.measure == Measure::ServerCpu
+            && verdict.reference == file.plan.reference
+    });
+    let ratio = judged?.ratio;
+    match kind {
+        "ratio" => Some(ratio.estimate),
+        "low" => Some(ratio.low),
+        "high" => Some(ratio.high),
+        "more" => Some((ratio.estimate - 1.0) * 100.0),
+        "less" => Some((1.0 - ratio.estimate) * 100.0),
+        "saved" => Some((1.0 - 1.0 / ratio.estimate) * 100.0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_lab_model::block::Block;
+
+    fn complaints(text: &str) -> Vec<String> {
+        check_section(text, |run, field| match (run, field) {
+            ("folder run", "us:a") => Ok(3.956),
+            ("folder run", "more:b") => Ok(31.2),
+            _ => Err(format!("{run} has no field “{field}”")),
+        })
+    }
+
+    #[test]
+    fn a_figure_is_its_field_rounded_as_it_is_printed() {
+        let comment = "<!-- figures: folder run: us:a more:b -->";
+        assert_eq!(complaints(&format!("64 connections: 3.96 us, 31 % more{comment}.")), [""; 0]);
+        assert_eq!(complaints(&format!("| 64 | 3.956 | 31.2 {comment} |")), [""; 0]);
+        let wrong = complaints(&format!("3.95 us, 32 %{comment}"));
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong[0].starts_with("3.95 stands for folder run: us:a, which is 3.956"));
+        assert!(complaints(&format!("31 %{comment}"))[0].contains("2 fields for 1 numbers"));
+        assert!(complaints("3.96<!-- figures: folder run: ms:a -->")[0].contains("no field"));
+    }
+
+    #[test]
+    fn a_figure_without_a_field_is_named() {
+        for text in ["costs 3.96", "some 31 % less", "606 bytes", "| 10,115 us | 1 |"] {
+            assert_eq!(complaints(text).len(), 1, "{text}");
+        }
+        let words =
+            "64 connections, TLS 1.3, HTTP/1.1, 0.1.0, `3.96`, [x](y/3.96.md), h2\n```\n1.5\n```\n";
+        assert_eq!(complaints(words), [""; 0]);
+        assert_eq!(complaints("3.95 and 31 %, of which there is no run file"), [""; 0]);
+    }
+
+    #[test]
+    fn figures_of_a_red_run_are_refused() {
+        let root = std::env::temp_dir().join(format!("tidy-figures-{}", std::process::id()));
+        let folder = root.join(results::FOLDER).join("some");
+        fs::create_dir_all(&folder).unwrap();
+        let mut file = RunFile::new("json-c64");
+        file.blocks = [3_000, 1_000, 2_000, 2_500].map(block).to_vec();
+        fs::write(folder.join(pack::NAME), pack::write(&[file]).unwrap()).unwrap();
+        let value = |run, field| Runs { root: &root, folders: BTreeMap::new() }.value(run, field);
+        assert_eq!(value("some json-c64", "us:a"), Ok(2.25));
+        assert!(value("some json-c65", "us:a").unwrap_err().contains("no run"));
+        assert!(value("some json-c64", "us:b").unwrap_err().contains("no field"));
+        fs::write(folder.join("report.md"), "**red: Must not be published as a comparison**")
+            .unwrap();
+        assert!(value("some json-c64", "us:a").unwrap_err().contains("red report"));
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    fn block(server_cpu_ns: u64) -> Block {
+        Block { contender: "a".to_owned(), requests: 1, server_cpu_ns, ..Block::default() }
+    }
+
+    #[test]
+    fn a_page_is_cut_at_its_headings() {
+        assert_eq!(sections("a\n# b\nc\n## d\n"), ["a\n", "# b\nc\n", "## d\n"]);
+    }
+}
