@@ -95,7 +95,21 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
     Err(bind(last))
 }
 
+/// So often is a free port looked for, where somebody takes the one that was found.
+const ANY_PORT_TRIES: usize = 16;
+
 fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
+    let mut tries = if address.port() == 0 { ANY_PORT_TRIES } else { 1 };
+    loop {
+        tries -= 1;
+        match bind_all(address, workers) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn bind_all(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     // A socket with SO_REUSEPORT also binds where another process of ours listens, and takes half of
     // its connections without a word. So the first one asks without, which fails if anybody is
     // there, and makes room for the others by going away.
@@ -190,6 +204,20 @@ pub(crate) fn adopt(listener: TcpListener, workers: usize) -> Result<Bound, Erro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_at_a_time_find_free_ports() {
+        let find = || (0..200).try_for_each(|_| bind("127.0.0.1:0", 3).map(drop));
+        let found = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(find)).collect();
+            all.into_iter()
+                .map(|one| one.join().expect("binding does not panic"))
+                .collect::<Vec<_>>()
+        });
+        for one in found {
+            assert!(one.is_ok(), "{}", one.expect_err("it is an error"));
+        }
+    }
 
     #[test]
     fn a_port_that_another_socket_has_is_refused_though_ports_are_shared() {

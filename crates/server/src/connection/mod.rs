@@ -129,7 +129,7 @@ impl<D: Driver> Future for Connection<D> {
                 Poll::Ready(None) => {
                     let mut has_progressed = session.http1.has_answered();
                     if matches!(session.phase, Phase::Http2) {
-                        has_progressed = session.http2.has_answered();
+                        has_progressed |= session.http2.has_answered();
                         this.http2 = session.http2.take_core();
                     }
                     this.sessions.give(session);

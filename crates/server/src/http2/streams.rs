@@ -100,9 +100,9 @@ impl Deadlines {
 }
 
 impl Stream {
-    fn new(number: u32, woken: &Arc<Woken>) -> Box<Self> {
+    fn new(number: u32, woken: &Arc<Woken>) -> Self {
         let waker = Waker::from(Arc::new(StreamWaker { woken: Arc::clone(woken), number }));
-        Box::new(Self {
+        Self {
             key: None,
             step: Step::Free,
             exchange: Exchange::default(),
@@ -119,7 +119,7 @@ impl Stream {
             sent: 0,
             deadlines: Deadlines::NONE,
             waker,
-        })
+        }
     }
 
     /// Does a handler work, or is a response being sent?
@@ -144,27 +144,16 @@ impl Stream {
 }
 
 /// The streams of one connection.
+#[derive(Default)]
 pub(super) struct Streams {
     /// By their numbers, which last as long as the session.
-    all: Vec<Box<Stream>>,
+    all: Vec<Stream>,
     free: Vec<u32>,
     /// Numbers by the core's places.
     by_place: Vec<u32>,
     /// So many are `Unread`.
     pub(super) unread: usize,
     pub(super) woken: Arc<Woken>,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self {
-            all: Vec::new(),
-            free: Vec::new(),
-            by_place: Vec::new(),
-            unread: 0,
-            woken: Arc::default(),
-        }
-    }
 }
 
 impl Streams {
@@ -195,10 +184,7 @@ impl Streams {
 
     /// The stream of this number, if it is open.
     pub(super) fn get(&mut self, number: u32) -> Option<&mut Stream> {
-        self.all
-            .get_mut(number as usize)
-            .filter(|stream| stream.key.is_some())
-            .map(|stream| &mut **stream)
+        self.all.get_mut(number as usize).filter(|stream| stream.key.is_some())
     }
 
     /// The stream is over: everything of its application is dropped.
@@ -220,7 +206,7 @@ impl Streams {
     }
 
     pub(super) fn open_streams(&self) -> impl Iterator<Item = &Stream> {
-        self.all.iter().map(|stream| &**stream).filter(|stream| stream.key.is_some())
+        self.all.iter().filter(|stream| stream.key.is_some())
     }
 
     /// Does somebody read the content of a request that is answered?

@@ -172,3 +172,49 @@ pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("agreed", 32)]);
 }
+
+/// The time for which a connection may be idle begins when its peer has taken the last answer.
+pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let idle = Duration::from_secs(10);
+    let limits = Limits { idle_timeout: idle, ..Limits::default() };
+    let promises = Promises { limits, rate_window: 6 * idle, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    // More than the kernel holds, so that the last answer finds no room.
+    for count in 12..24 {
+        let mut peer = Peer::new(server.connect());
+        for _ in 0..count {
+            peer.get("/large/8000");
+            bench.sleep(Duration::from_millis(2)).await;
+        }
+        bench.sleep(2 * idle).await;
+        assert!(peer.swallow(Duration::from_secs(1)).await > count * 8_000);
+        bench.sleep(idle * 3 / 4).await;
+        peer.get("/hello");
+        assert_eq!(peer.reply().await.text(), "hello", "after {count} answers");
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// How slowly a peer took its answers is not held against the next, who gets the same memory.
+pub async fn nobody_is_judged_by_the_peer_before(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let promises = promises();
+    let window = promises.rate_window;
+    let (server, _) = begin_with(bench, promises.limits());
+    let length = 400_000;
+    for _ in 0..3 {
+        let mut slow = Peer::new(server.connect());
+        slow.get(&format!("/large/{length}"));
+        bench.sleep(window / 2).await;
+        slow.reset();
+        bench.sleep(10 * window).await;
+        let mut peer = Peer::new(server.connect());
+        peer.get(&format!("/large/{length}"));
+        bench.sleep(window / 2).await;
+        assert!(peer.reply().await.body == pattern(length));
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.ended("write-stalled"), 0);
+}
