@@ -95,34 +95,27 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
     Err(bind(last))
 }
 
-/// So often is a free port looked for, where somebody takes the one that was found.
-const ANY_PORT_TRIES: usize = 16;
-
 fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
-    let mut tries = if address.port() == 0 { ANY_PORT_TRIES } else { 1 };
-    loop {
-        tries -= 1;
-        match bind_all(address, workers) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
-            outcome => return outcome,
-        }
-    }
-}
-
-fn bind_all(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     // A socket with SO_REUSEPORT also binds where another process of ours listens, and takes half of
     // its connections without a word. So the first one asks without, which fails if anybody is
-    // there, and makes room for the others by going away.
-    let first = listener(address, false)?;
+    // there, and makes room for the others by going away. Nobody else is at a port that the kernel
+    // chooses, and nobody must get there before the others.
+    let is_any_port = address.port() == 0;
+    let first = listener(address, is_any_port && workers > 1)?;
     let address = first.local_addr()?;
     if workers == 1 {
         let sockets = vec![Socket::Tcp(first)];
         return Ok(Bound { place: Place::Tcp(address), sockets, file: None });
     }
-    drop(first);
-    let sockets = (0..workers)
-        .map(|_| listener(address, true).map(Socket::Tcp))
-        .collect::<io::Result<_>>()?;
+    let mut sockets = Vec::with_capacity(workers);
+    if is_any_port {
+        sockets.push(Socket::Tcp(first));
+    } else {
+        drop(first);
+    }
+    while sockets.len() < workers {
+        sockets.push(Socket::Tcp(listener(address, true)?));
+    }
     Ok(Bound { place: Place::Tcp(address), sockets, file: None })
 }
 

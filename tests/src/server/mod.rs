@@ -259,8 +259,6 @@ macro_rules! server_simulated {
                 rates::a_steady_upload_may_take_hours,
                 rates::an_upload_below_the_least_rate_is_a_408,
                 rates::a_slow_but_steady_reader_gets_all_of_a_response,
-                rates::who_took_its_answers_late_may_be_idle_as_long_as_others,
-                rates::nobody_is_judged_by_the_peer_before,
                 promised::a_stalled_write_leaves_a_promised_handler_alone,
                 buffers::one_handshake_too_many_ends_the_oldest,
                 buffers::a_handshake_that_is_not_taken_is_cut_off_in_time,
@@ -290,6 +288,8 @@ macro_rules! server_on_kernel {
                 @tests kernel_unix, $crate::server::KernelBenches::unix($choice);
                 surprises::who_becomes_idle_in_a_drain_has_a_moment,
                 rates::who_pauses_before_the_end_gets_every_answer,
+                rates::who_took_its_answers_late_may_be_idle_as_long_as_others,
+                rates::nobody_is_judged_by_the_peer_before,
             );
             $crate::server!(@with_resets resets, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(@heavy heavy, $crate::server::KernelBenches::tcp($choice));

@@ -173,23 +173,51 @@ pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", 32)]);
 }
 
+/// Peers whose last answers the kernel has no room for, which becomes known when the connection is
+/// idle already: among so many there are some.
+async fn peers_with_unread_answers<S: Served, B: Bench<Server = S>>(
+    bench: &B,
+    server: &S,
+) -> Vec<(usize, Peer<S::Wire>)> {
+    let mut peers: Vec<_> = (12..40).map(|count| (count, Peer::new(server.connect()))).collect();
+    for number in 0..40 {
+        for (count, peer) in &mut peers {
+            if number < *count {
+                peer.get("/large/8000");
+            }
+        }
+        bench.sleep(Duration::from_millis(4)).await;
+    }
+    peers
+}
+
 /// The time for which a connection may be idle begins when its peer has taken the last answer.
-pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others(bench: &SimulatedBench) {
+pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
-    let idle = Duration::from_secs(10);
+    let window = Duration::from_secs(1);
+    let promises = Promises { rate_window: window, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let peers = peers_with_unread_answers(bench, &server).await;
+    bench.sleep(3 * window).await;
+    server.shut_down();
+    let unsent = server.ended().await.ended("write-stalled");
+    let unsent = usize::try_from(unsent).expect("it is small");
+    assert!((1..peers.len()).contains(&unsent), "{unsent} had more than the kernel takes");
+    drop(peers);
+
+    let idle = Duration::from_secs(4);
     let limits = Limits { idle_timeout: idle, ..Limits::default() };
     let promises = Promises { limits, rate_window: 6 * idle, ..Promises::default() };
     let (server, _) = begin_with(bench, promises.limits());
-    // More than the kernel holds, so that the last answer finds no room.
-    for count in 12..24 {
-        let mut peer = Peer::new(server.connect());
-        for _ in 0..count {
-            peer.get("/large/8000");
-            bench.sleep(Duration::from_millis(2)).await;
+    let mut peers = peers_with_unread_answers(bench, &server).await;
+    bench.sleep(idle * 3 / 4).await;
+    for (count, peer) in &mut peers {
+        for _ in 0..*count {
+            assert_eq!(peer.reply().await.body.len(), 8_000, "of {count} answers");
         }
-        bench.sleep(2 * idle).await;
-        assert!(peer.swallow(Duration::from_secs(1)).await > count * 8_000);
-        bench.sleep(idle * 3 / 4).await;
+    }
+    bench.sleep(idle / 2).await;
+    for (count, peer) in peers.iter_mut().rev().take(unsent) {
         peer.get("/hello");
         assert_eq!(peer.reply().await.text(), "hello", "after {count} answers");
     }
@@ -198,22 +226,28 @@ pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others(bench: &Sim
 }
 
 /// How slowly a peer took its answers is not held against the next, who gets the same memory.
-pub async fn nobody_is_judged_by_the_peer_before(bench: &SimulatedBench) {
+pub async fn nobody_is_judged_by_the_peer_before<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
-    let promises = promises();
-    let window = promises.rate_window;
+    let window = Duration::from_secs(4);
+    let promises = Promises { rate_window: window, ..Promises::default() };
     let (server, _) = begin_with(bench, promises.limits());
-    let length = 400_000;
-    for _ in 0..3 {
-        let mut slow = Peer::new(server.connect());
-        slow.get(&format!("/large/{length}"));
-        bench.sleep(window / 2).await;
-        slow.reset();
-        bench.sleep(10 * window).await;
-        let mut peer = Peer::new(server.connect());
-        peer.get(&format!("/large/{length}"));
-        bench.sleep(window / 2).await;
-        assert!(peer.reply().await.body == pattern(length));
+    let slow: Vec<_> = (0..40)
+        .map(|_| {
+            let mut peer = Peer::new(server.connect());
+            peer.get("/large/8000000");
+            peer
+        })
+        .collect();
+    bench.sleep(window / 4).await;
+    slow.into_iter().for_each(Peer::reset);
+    bench.sleep(window).await;
+    let mut peers = peers_with_unread_answers(bench, &server).await;
+    bench.sleep(window / 4).await;
+    for (count, peer) in &mut peers {
+        for number in 0..*count {
+            let reply = peer.reply().await;
+            assert_eq!(reply.body.len(), 8_000, "answer {number} of {count}");
+        }
     }
     server.shut_down();
     assert_eq!(server.ended().await.ended("write-stalled"), 0);
