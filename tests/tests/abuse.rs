@@ -105,7 +105,7 @@ const REFUSED: &[(u16, &str)] = &[
     (400, "GET /\r\n\r\n"),
     (400, "GET / http/1.1\r\nHost: a\r\n\r\n"),
     (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
-    (505, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    (505, "PRI * HTTP/2.0\r\n\r\nSX\r\n\r\n"),
     // Field names.
     (400, "GET / HTTP/1.1\r\nHost: a\r\n: a\r\n\r\n"),
     (400, "GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"),

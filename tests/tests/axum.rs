@@ -17,9 +17,11 @@ use http_body::{Body as _, Frame};
 use peregrine::tower::{Mount, tower};
 use peregrine::web::App;
 use peregrine::{DriverChoice, Limits, Shutdown};
+use peregrine_proto::h2::frame::{Kind, flag};
 use peregrine_tests::server::app::pattern;
 use peregrine_tests::server::bench::{Bench, Served};
 use peregrine_tests::server::peer::Peer;
+use peregrine_tests::server::streams::Streams;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -76,6 +78,7 @@ on_every_driver! {
     a_task_may_read_on_after_the_response,
     a_body_that_breaks_off_is_an_error_for_its_reader,
     trailers_pass_both_ways,
+    a_router_is_served_over_http2,
     a_promised_length_is_kept,
     a_promise_of_more_than_comes_ends_the_connection,
     events_arrive_one_by_one,
@@ -189,6 +192,14 @@ fn router(shared: &Shared) -> Router {
         .route("/count-later", post(count_later))
         .route("/trailers", post(trailers))
         .route("/events", get(events))
+        .route(
+            "/version",
+            get(async |version: http::Version, uri: http::Uri| {
+                let (scheme, authority) = (uri.scheme_str(), uri.authority());
+                let authority = authority.map_or("", |authority| authority.as_str());
+                format!("{version:?} {} {authority}", scheme.unwrap_or_default())
+            }),
+        )
         .route("/endless", get(async |State(shared): State<Shared>| endless(&shared)))
         .route("/wait", get(wait))
         .route("/panic", get(async || -> &'static str { panic!("on purpose") }))
@@ -445,6 +456,29 @@ async fn trailers_pass_both_ways<B: Bench>(bench: &B) {
     let reply = peer.expect("0\r\nx-checksum: 42\r\n\r\n").await;
     assert!(reply.starts_with(b"HTTP/1.1 200 OK\r\n"));
     peer.expect_alive().await;
+    server.cut();
+}
+
+async fn a_router_is_served_over_http2<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let waiting: Vec<_> = (0..10).map(|_| client.get("/wait")).collect();
+    bench.until("all handlers wait", || shared.started() == 10).await;
+    let version = client.get("/version");
+    assert_eq!(client.answer(version).await.text(), "HTTP/2.0 http localhost");
+    let id = client.open("POST", "/trailers", &[("te", "trailers")], false);
+    client.data(id, b"abc", false);
+    let mut block = vec![0, 10];
+    block.extend_from_slice(b"x-checksum\x0242");
+    client.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, &block);
+    let answer = client.answer(id).await;
+    assert_eq!((answer.heads.len(), answer.status()), (2, 200));
+    assert_eq!(answer.heads[1], [("x-checksum".to_owned(), "42".to_owned())]);
+    shared.gate.add_permits(10);
+    for id in waiting {
+        assert_eq!(client.answer(id).await.status(), 200);
+    }
+    client.round_trip().await;
     server.cut();
 }
 

@@ -1,9 +1,12 @@
 //! Tower services keep the server's promises on every driver.
 
 use peregrine::DriverChoice;
-use peregrine_tests::mounted;
 use peregrine_tests::server::{KernelBenches, SimulatedBenches};
+use peregrine_tests::{mounted, mounted_http2};
 
 mounted!(sim, SimulatedBenches::seeds(0..30));
 mounted!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
 mounted!(uring, KernelBenches::tcp(DriverChoice::Uring));
+mounted_http2!(sim_http2, SimulatedBenches::seeds(0..30));
+mounted_http2!(tokio_http2, KernelBenches::tcp(DriverChoice::Tokio));
+mounted_http2!(uring_http2, KernelBenches::tcp(DriverChoice::Uring));

@@ -39,7 +39,7 @@ pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::Options as DriverOptions;
 pub use peregrine_middleware as middleware;
-pub use peregrine_server::{Cut, Limits, Shutdown, Snapshot};
+pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;

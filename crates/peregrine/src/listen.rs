@@ -98,17 +98,24 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
 fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     // A socket with SO_REUSEPORT also binds where another process of ours listens, and takes half of
     // its connections without a word. So the first one asks without, which fails if anybody is
-    // there, and makes room for the others by going away.
-    let first = listener(address, false)?;
+    // there, and makes room for the others by going away. Nobody else is at a port that the kernel
+    // chooses, and nobody must get there before the others.
+    let is_any_port = address.port() == 0;
+    let first = listener(address, is_any_port && workers > 1)?;
     let address = first.local_addr()?;
     if workers == 1 {
         let sockets = vec![Socket::Tcp(first)];
         return Ok(Bound { place: Place::Tcp(address), sockets, file: None });
     }
-    drop(first);
-    let sockets = (0..workers)
-        .map(|_| listener(address, true).map(Socket::Tcp))
-        .collect::<io::Result<_>>()?;
+    let mut sockets = Vec::with_capacity(workers);
+    if is_any_port {
+        sockets.push(Socket::Tcp(first));
+    } else {
+        drop(first);
+    }
+    while sockets.len() < workers {
+        sockets.push(Socket::Tcp(listener(address, true)?));
+    }
     Ok(Bound { place: Place::Tcp(address), sockets, file: None })
 }
 
@@ -190,6 +197,20 @@ pub(crate) fn adopt(listener: TcpListener, workers: usize) -> Result<Bound, Erro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_at_a_time_find_free_ports() {
+        let find = || (0..200).try_for_each(|_| bind("127.0.0.1:0", 3).map(drop));
+        let found = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(find)).collect();
+            all.into_iter()
+                .map(|one| one.join().expect("binding does not panic"))
+                .collect::<Vec<_>>()
+        });
+        for one in found {
+            assert!(one.is_ok(), "{}", one.expect_err("it is an error"));
+        }
+    }
 
     #[test]
     fn a_port_that_another_socket_has_is_refused_though_ports_are_shared() {

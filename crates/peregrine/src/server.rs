@@ -218,12 +218,6 @@ impl Server {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
-        let mut all = self.listeners.iter().filter_map(|(_, tls)| tls.as_ref());
-        if all.any(|tls| tls.protocols().any(|protocol| protocol == b"h2")) {
-            let cause = "TLS offers `h2`, which this server does not speak: peers that agree on it would \
-                         get errors only; leave it out of `Tls::with_alpn`";
-            return Err(Error::Config(cause.to_owned()));
-        }
         let chosen = self.choice.choose()?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();

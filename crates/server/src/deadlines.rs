@@ -28,9 +28,11 @@ pub(crate) enum Wait {
     Traffic,
     /// Whoever reads a request's content after the response, to take what is there.
     Reading,
+    /// The first of all waits of the streams of HTTP/2.
+    Streams,
 }
 
-const WAITS: usize = Wait::Reading as usize + 1;
+const WAITS: usize = Wait::Streams as usize + 1;
 
 /// The times at which waits end, on the driver's clock.
 #[derive(Debug)]
@@ -52,6 +54,11 @@ impl Deadlines {
         if self.0[wait as usize] == Duration::MAX {
             self.set(wait, at);
         }
+    }
+
+    /// Sets a time unless the wait has an earlier one.
+    pub(crate) fn hasten(&mut self, wait: Wait, at: Duration) {
+        self.0[wait as usize] = self.0[wait as usize].min(at);
     }
 
     /// The time of a wait; `None` if it has none.
@@ -86,6 +93,7 @@ impl Deadlines {
             Wait::Linger,
             Wait::Traffic,
             Wait::Reading,
+            Wait::Streams,
         ];
         let passed = ALL.into_iter().find(|wait| self.0[*wait as usize] <= now)?;
         self.clear(passed);

@@ -1,6 +1,6 @@
 //! How a connection ended.
 
-use peregrine_proto::Reject;
+use peregrine_proto::{Reject, h2};
 use std::fmt;
 use std::io;
 
@@ -30,6 +30,8 @@ pub enum Ended {
     Lifetime,
     /// The peer broke a rule of the protocol.
     Rejected(Reject),
+    /// The peer broke a rule of HTTP/2, or made the server do too much for nothing.
+    Http2(h2::Reject),
     /// The TLS handshake, or a record after it, failed. The text says why.
     TlsFailed(String),
     /// The TLS handshake was not complete in time.
@@ -66,6 +68,8 @@ impl Ended {
             Self::ExchangeLate => "exchange-late",
             Self::Lifetime => "lifetime",
             Self::Rejected(_) => "rejected",
+            Self::Http2(reject) if reject.code() == h2::Code::ENHANCE_YOUR_CALM => "http2-excess",
+            Self::Http2(_) => "http2-rejected",
             Self::TlsFailed(_) => "tls-failed",
             Self::HandshakeLate => "handshake-late",
             Self::PlainOnTls => "plain-on-tls",
@@ -83,6 +87,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected(reject) => write!(f, "rejected: {reject}"),
+            Self::Http2(reject) => write!(f, "{}: {reject}", self.name()),
             Self::TlsFailed(cause) => write!(f, "tls-failed: {cause}"),
             Self::Broken(kind) => write!(f, "broken: {kind}"),
             _ => f.write_str(self.name()),

@@ -4,8 +4,8 @@
 //! on tokio and in the simulator. Nothing here names a concrete driver or touches the kernel.
 //!
 //! Start with `connection/mod.rs`: the loop that drives one connection. `http1/` is what HTTP/1 does in
-//! a turn of it, `exchange.rs` is one request and its response, and `worker.rs` is what all connections
-//! of a thread share. [`Limits`] is everything that may be tuned.
+//! a turn of it and `http2/` what HTTP/2 does, `exchange.rs` is one request and its response, and
+//! `worker.rs` is what all connections of a thread share. [`Limits`] is everything that may be tuned.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -17,6 +17,7 @@ mod ended;
 mod exchange;
 mod handshakes;
 mod http1;
+mod http2;
 mod inbox;
 mod limits;
 mod link;
@@ -35,7 +36,7 @@ mod worker;
 mod writer;
 
 pub use ended::Ended;
-pub use limits::Limits;
+pub use limits::{Http2Limits, Limits};
 pub use observe::{Observed, Snapshot};
 pub use pulse::{Blocked, Pulse, Watch};
 pub use run::{Listen, run};

@@ -1,6 +1,7 @@
 //! Every limit and timeout of the server, with its default.
 
 use crate::meter::Rate;
+use peregrine_proto::h2;
 use std::time::Duration;
 
 /// What the server allows a peer, and how long it waits for one. What has a default other than none
@@ -124,6 +125,8 @@ pub struct Limits {
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
     pub background_timeout: Duration,
+    /// What holds for HTTP/2 only. All other limits hold for it as well.
+    pub http2: Http2Limits,
 }
 
 impl Default for Limits {
@@ -156,6 +159,7 @@ impl Default for Limits {
             drain_idle_timeout: Duration::from_secs(1),
             shutdown_timeout: Duration::from_secs(30),
             background_timeout: Duration::from_secs(10),
+            http2: Http2Limits::default(),
         }
     }
 }
@@ -177,6 +181,102 @@ impl Limits {
             chunk_extension_bytes_max: self.chunk_extension_bytes_max,
             trailer_bytes_max: self.trailer_bytes_max,
             drain_bytes_max: self.drain_bytes_max,
+        }
+    }
+
+    /// The same for HTTP/2.
+    pub(crate) fn http2(&self) -> h2::Limits {
+        let of = &self.http2;
+        h2::Limits {
+            request: self.protocol(),
+            streams_max: of.streams_max,
+            stream_window: of.stream_window,
+            stream_window_max: of.stream_window_max,
+            connection_window: of.connection_window,
+            connection_window_max: of.connection_window_max,
+            decoder_table_bytes_max: of.decoder_table_bytes_max,
+            encoder_table_bytes_max: of.encoder_table_bytes_max,
+            block_bytes_max: of.block_bytes_max,
+            continuations_max: of.continuations_max,
+            answers_max: of.answers_max,
+            // No handler can take such a request yet.
+            connect_protocol: false,
+            budget_max: of.budget_max,
+            budget_per_second: of.budget_per_second,
+            ..h2::Limits::DEFAULT
+        }
+    }
+}
+
+/// What the server allows a peer that speaks HTTP/2. See [`Limits::http2`].
+///
+/// ```
+/// use peregrine_server::{Http2Limits, Limits};
+///
+/// let http2 = Http2Limits { streams_max: 1000, ..Http2Limits::default() };
+/// let limits = Limits { http2, ..Limits::default() };
+/// assert!(limits.http2.prior_knowledge);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http2Limits {
+    /// Whether a connection without TLS may begin with HTTP/2 at once, as curl's
+    /// `--http2-prior-knowledge` and gRPC without TLS do. Default true. Without it, such a connection is
+    /// answered as HTTP/1.1 answers an unknown version: 505 and close. With TLS, the protocols that are
+    /// offered decide: `Tls::with_alpn`.
+    pub prior_knowledge: bool,
+    /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
+    /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
+    /// try again.
+    pub streams_max: u32,
+    /// How much content a new stream may send before the handler takes any. Default 65,535, the
+    /// protocol's own.
+    pub stream_window: u32,
+    /// How far that grows while content fills it within a round trip. Default 4 MiB, which is 300 Mbit/s
+    /// over 100 ms.
+    pub stream_window_max: u32,
+    /// How much content all streams of a connection may send before handlers take any: what a peer can
+    /// make the server hold. Default 1 MiB. No less than 65,535.
+    pub connection_window: u32,
+    /// How far that grows. Default 8 MiB.
+    pub connection_window_max: u32,
+    /// The table of fields that the peer fills. Default 4 KiB, the protocol's own. At most 65,535.
+    pub decoder_table_bytes_max: u32,
+    /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535.
+    pub encoder_table_bytes_max: u32,
+    /// A compressed head with all its CONTINUATION frames. Default 64 KiB: twice what a head may have,
+    /// so that one that is too long can be answered. Passing it: GOAWAY and close.
+    pub block_bytes_max: u32,
+    /// CONTINUATION frames of one head. Default 32. Passing it: GOAWAY and close.
+    pub continuations_max: u16,
+    /// Acknowledgements and resets that may wait for a peer that does not read. Default 1,000. Passing
+    /// it: GOAWAY and close.
+    pub answers_max: u16,
+    /// What a peer may make the server do for nothing: requests that it resets at once cost 10, pings 2;
+    /// a complete response earns 10, and 256 bytes of content earn 1. This is what a connection begins
+    /// with, and the most that it saves up. Default 2,000, which is 200 requests that are reset at once:
+    /// a browser that leaves a page resets some 100. Passing it: GOAWAY (ENHANCE_YOUR_CALM) and close.
+    pub budget_max: u32,
+    /// How much of it comes back each second. Default 50.
+    pub budget_per_second: u32,
+}
+
+impl Default for Http2Limits {
+    fn default() -> Self {
+        let of = h2::Limits::DEFAULT;
+        Self {
+            prior_knowledge: true,
+            streams_max: of.streams_max,
+            stream_window: of.stream_window,
+            stream_window_max: of.stream_window_max,
+            connection_window: of.connection_window,
+            connection_window_max: of.connection_window_max,
+            decoder_table_bytes_max: of.decoder_table_bytes_max,
+            encoder_table_bytes_max: of.encoder_table_bytes_max,
+            block_bytes_max: of.block_bytes_max,
+            continuations_max: of.continuations_max,
+            answers_max: of.answers_max,
+            budget_max: of.budget_max,
+            budget_per_second: of.budget_per_second,
         }
     }
 }

@@ -7,8 +7,9 @@ use crate::reader::Reader;
 use crate::stage::Stage;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1;
+use peregrine_proto::{Reject, h1};
 use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::head::Head;
 use peregrine_web::upgrade::OnUpgrade;
 use std::rc::Rc;
 use std::time::Duration;
@@ -124,6 +125,17 @@ impl<D: Driver> Link<'_, D> {
     /// Did the peer end its sending side?
     pub(crate) fn is_ended(&self) -> bool {
         self.io.reader.is_ended(self.stage)
+    }
+
+    // RFC 9110 §7.4: a request for an origin that this connection is not secured for is misdirected.
+    #[inline]
+    pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
+        head.index().check_scheme(self.info.tls.is_some())?;
+        let Some(hosts) = self.stage.hosts() else { return Ok(()) };
+        // Only HTTP/1.0 may name no host.
+        let authority = head.authority();
+        let is_covered = authority.is_empty() || hosts.cover(authority);
+        if is_covered { Ok(()) } else { Err(Reject::Misdirected) }
     }
 
     /// The server waits for content from the peer, which is to come at the least rate.

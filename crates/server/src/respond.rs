@@ -1,4 +1,4 @@
-//! Writing responses of HTTP/1.
+//! Writing responses: what both protocols share, and what is HTTP/1's.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::Date;
@@ -47,12 +47,18 @@ pub(crate) fn finish(protocol: &mut Connection, trailers: &HeaderMap, out: &mut 
 
 /// The trailers of the present request.
 pub(crate) fn trailers(protocol: &Connection) -> HeaderMap {
-    let pairs = protocol.trailers().filter_map(|(name, value)| {
+    header_map(protocol.trailers())
+}
+
+/// Fields that the protocol has checked.
+pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
+    let pairs = pairs.filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
     });
     pairs.collect()
 }
 
-fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
+/// A response's fields.
+pub(crate) fn pairs(fields: &Fields) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }

@@ -29,6 +29,12 @@ impl Stage {
         matches!(self, Self::Tls(tls) if tls.received == Received::Handshaking)
     }
 
+    /// Did the handshake agree on HTTP/2?
+    pub(crate) fn is_http2(&self) -> bool {
+        let Self::Tls(tls) = self else { return false };
+        tls.session.facts().is_some_and(|facts| facts.alpn == Some(b"h2"))
+    }
+
     /// Did the peer say that it sends no more, on the TLS level?
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.received == Received::Closed)

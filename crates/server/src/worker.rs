@@ -64,6 +64,7 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) driver: D,
     pub(crate) limits: Limits,
     pub(crate) protocol: peregrine_proto::Limits,
+    pub(crate) http2: peregrine_proto::h2::Limits,
     pub(crate) application: Application,
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
@@ -89,6 +90,7 @@ impl<D: Driver> Worker<D> {
         pulse.name_routes(&application);
         Self {
             protocol: limits.protocol(),
+            http2: limits.http2(),
             wheel: Wheel::new(),
             observed,
             pulse,

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// - Sessions are resumed with tickets, one for each handshake, whose keys change every six hours.
 ///   Nothing is stored on the server.
 /// - No early data: it can be replayed.
-/// - ALPN offers `http/1.1` and `http/1.0`; see [`Tls::with_alpn`].
+/// - ALPN offers `h2`, `http/1.1` and `http/1.0`; see [`Tls::with_alpn`].
 /// - The certificate is chosen by the name a client asks for; see [`Tls::with_certificate`].
 #[derive(Clone)]
 pub struct Tls {
@@ -137,7 +137,7 @@ impl Tls {
     }
 
     /// Sets the application protocols to agree on, the preferred one first. The default is
-    /// `http/1.1`, then `http/1.0`; an empty list takes no part in the negotiation.
+    /// `h2` (HTTP/2), then `http/1.1` and `http/1.0`; without `h2` in it, nobody is served HTTP/2. An empty list takes no part in the negotiation.
     ///
     /// A client that offers protocols but none of these is refused.
     #[must_use]
@@ -197,7 +197,7 @@ impl Tls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = aws_lc_rs::Ticketer::new().map_err(TlsError::BadConfig)?;
         config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
-        config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()];
         let empty = Self {
             config: Arc::new(config),
             certificates: Some(Arc::new(Certificates::default())),

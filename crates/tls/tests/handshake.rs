@@ -61,21 +61,25 @@ fn a_ticket_of_another_server_is_no_use() {
 }
 
 #[test]
-fn http_1_1_is_agreed_on_by_default() {
-    let (tls, mut client) = server_and_client(TLS13);
-    client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
-    assert_eq!(pair.session.facts().unwrap().alpn, Some(&b"http/1.1"[..]));
-    assert_eq!(pair.client.alpn_protocol(), Some(&b"http/1.1"[..]));
+fn http2_is_agreed_on_by_default_where_the_client_speaks_it() {
+    for (offered, agreed) in
+        [(&[&b"http/1.1"[..], b"h2"][..], &b"h2"[..]), (&[b"http/1.1"], b"http/1.1")]
+    {
+        let (tls, mut client) = server_and_client(TLS13);
+        client.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
+        assert_eq!(pair.session.facts().unwrap().alpn, Some(agreed));
+        assert_eq!(pair.client.alpn_protocol(), Some(agreed));
+    }
 }
 
 #[test]
 fn the_servers_order_of_application_protocols_counts() {
     let (tls, mut client) = server_and_client(TLS12);
-    let tls = tls.with_alpn(&[b"h2", b"http/1.1"]);
-    client.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
+    let tls = tls.with_alpn(&[b"http/1.1", b"h2"]);
+    client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
-    assert_eq!(pair.session.facts().unwrap().alpn, Some(&b"h2"[..]));
+    assert_eq!(pair.session.facts().unwrap().alpn, Some(&b"http/1.1"[..]));
 }
 
 #[test]

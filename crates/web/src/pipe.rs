@@ -66,6 +66,9 @@ pub struct Writer(Rc<RefCell<State>>);
 /// The handler's end.
 pub struct Reader(Rc<RefCell<State>>);
 
+/// What the reader of a pipe takes. It outlives the writing end, whose waker it shares.
+pub struct Taken(Rc<RefCell<State>>);
+
 /// The reader was dropped: nobody wants the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaderGone;
@@ -103,6 +106,12 @@ impl Writer {
         self.0.borrow().consumed
     }
 
+    /// What the reader takes, also after the end of the writer.
+    #[must_use]
+    pub fn taken(&self) -> Taken {
+        Taken(Rc::clone(&self.0))
+    }
+
     /// Has the reader been dropped?
     #[must_use]
     pub fn is_reader_gone(&self) -> bool {
@@ -138,6 +147,26 @@ impl Writer {
     }
 }
 
+impl Taken {
+    /// Bytes that the reader has taken, if they are more than `known`; `u64::MAX` when it is gone.
+    pub fn poll_more(&self, known: u64, context: &mut Context<'_>) -> Poll<u64> {
+        let mut state = self.0.borrow_mut();
+        if state.reader_gone {
+            return Poll::Ready(u64::MAX);
+        }
+        if state.consumed > known {
+            return Poll::Ready(state.consumed);
+        }
+        register(&mut state.writer, context);
+        Poll::Pending
+    }
+
+    /// Whoever waits at the writing end is about to look, and need not be woken.
+    pub fn forget_waker(&self) {
+        self.0.borrow_mut().writer = None;
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();
@@ -169,15 +198,13 @@ impl Reader {
             wake(&mut state.writer);
         }
         if let Some(piece) = state.pieces.pop_front() {
-            let was_full = state.unread >= state.bytes_max;
             state.unread -= weight(&piece);
             state.consumed += piece.len() as u64;
             if let Some(left) = &mut state.left {
                 *left = left.saturating_sub(piece.len() as u64);
             }
-            if was_full {
-                wake(&mut state.writer);
-            }
+            // Nobody has asked for this unless the pipe was full, or every piece counts.
+            wake(&mut state.writer);
             return Poll::Ready(Some(Ok(Piece::Data(piece))));
         }
         match std::mem::replace(&mut state.end, End::Done) {
@@ -237,6 +264,12 @@ fn wake(place: &mut Option<Waker>) {
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Writer")
+    }
+}
+
+impl fmt::Debug for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Taken").field(&self.0.borrow().consumed).finish()
     }
 }
 

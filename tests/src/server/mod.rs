@@ -20,6 +20,7 @@ pub mod random;
 pub mod reply;
 pub mod secure;
 mod simulated;
+pub mod streams;
 mod trouble;
 
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
@@ -156,6 +157,44 @@ macro_rules! server {
             kept::a_reset_is_noticed_while_a_body_has_no_room,
         );
     };
+    (@http2 $name:ident, $benches:expr) => {
+        $crate::server!(
+            @tests $name, $benches;
+            http2::requests_are_answered,
+            http2::the_preface_may_come_in_pieces,
+            http2::prior_knowledge_can_be_switched_off,
+            http2::streams_do_not_wait_for_each_other,
+            http2::one_stream_too_many_is_refused,
+            http2::small_pieces_of_a_body_are_one_body,
+            http2::trailers_reach_the_handler,
+            http2::the_100_comes_if_the_handler_reads,
+            http2::an_early_answer_ends_its_request,
+            http2::a_body_may_be_read_after_the_response,
+            http2::limits_are_answered,
+            http2::panics_and_timeouts_are_told_on_their_stream,
+            http2::a_reset_ends_the_handler,
+            http2::a_broken_connection_ends_all_handlers,
+            http2::a_drain_finishes_streams,
+            http2::a_cut_names_all_streams,
+            http2::idle_connections_are_closed,
+            http2::an_old_connection_is_closed,
+            http2::a_slow_body_is_a_408,
+            http2::a_window_that_stays_shut_is_a_reset,
+            http2::a_connection_s_window_that_stays_shut_ends_its_streams,
+            http2::an_exchange_has_its_time,
+            http2::a_broken_rule_ends_the_connection,
+            http2::tls_agrees_on_http2,
+        );
+    };
+    (@http2_heavy $name:ident, $benches:expr) => {
+        $crate::server!(
+            @tests $name, $benches;
+            http2::large_responses_arrive_whole,
+            http2::large_bodies_arrive_whole,
+            http2::floods_are_answered_with_calm,
+            http2::who_reads_nothing_is_cut_off,
+        );
+    };
     // Where a peer can tell an end that was meant from one that was not: not on Unix sockets.
     (@with_resets $name:ident, $benches:expr) => {
         $crate::server!(
@@ -208,6 +247,10 @@ macro_rules! server_simulated {
             $crate::server!(all, $crate::server::SimulatedBenches::seeds($seeds));
             $crate::server!(@with_resets resets, $crate::server::SimulatedBenches::seeds($seeds));
             $crate::server!(@heavy heavy, $crate::server::SimulatedBenches::seeds($heavy_seeds));
+            $crate::server!(@http2 http2, $crate::server::SimulatedBenches::seeds($seeds));
+            $crate::server!(
+                @http2_heavy http2_heavy, $crate::server::SimulatedBenches::seeds($heavy_seeds)
+            );
             $crate::server!(
                 @tests hours, $crate::server::SimulatedBenches::seeds($heavy_seeds);
                 quiet::timeouts_are_kept_after_any_quiet,
@@ -245,9 +288,13 @@ macro_rules! server_on_kernel {
                 @tests kernel_unix, $crate::server::KernelBenches::unix($choice);
                 surprises::who_becomes_idle_in_a_drain_has_a_moment,
                 rates::who_pauses_before_the_end_gets_every_answer,
+                rates::who_took_its_answers_late_may_be_idle_as_long_as_others,
+                rates::nobody_is_judged_by_the_peer_before,
             );
             $crate::server!(@with_resets resets, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(@heavy heavy, $crate::server::KernelBenches::tcp($choice));
+            $crate::server!(@http2 http2, $crate::server::KernelBenches::tcp($choice));
+            $crate::server!(@http2_heavy http2_heavy, $crate::server::KernelBenches::tcp($choice));
             $crate::server!(
                 @tests kernel, $crate::server::KernelBenches::tcp($choice);
                 surprises::who_becomes_idle_in_a_drain_has_a_moment,

@@ -171,3 +171,25 @@ macro_rules! mounted {
         );
     };
 }
+
+/// The same over HTTP/2: `mounted_http2!(name, benches)` makes the module `name`.
+#[macro_export]
+macro_rules! mounted_http2 {
+    ($name:ident, $benches:expr) => {
+        $crate::server!(
+            @tests $name, $crate::server::MountedBenches($benches);
+            http2::requests_are_answered,
+            http2::streams_do_not_wait_for_each_other,
+            http2::small_pieces_of_a_body_are_one_body,
+            http2::trailers_reach_the_handler,
+            http2::the_100_comes_if_the_handler_reads,
+            http2::an_early_answer_ends_its_request,
+            http2::a_body_may_be_read_after_the_response,
+            http2::panics_and_timeouts_are_told_on_their_stream,
+            http2::a_broken_connection_ends_all_handlers,
+            http2::a_drain_finishes_streams,
+            http2::a_slow_body_is_a_408,
+            http2::a_window_that_stays_shut_is_a_reset,
+        );
+    };
+}

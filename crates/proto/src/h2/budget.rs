@@ -66,8 +66,10 @@ impl Deed {
 
 /// What a completed response earns.
 const RESPONSE: u32 = 10;
-/// What a DATA frame that is sent earns: a client may answer it with two WINDOW_UPDATE frames.
+/// What a DATA frame that is sent earns: a client may answer it with a PING, to measure its way.
 const DATA_SENT: u32 = 2;
+/// WINDOW_UPDATE frames that a client may answer it with: for the stream, and for the connection.
+const UPDATES: u32 = 2;
 /// So many bytes of content earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 
@@ -77,6 +79,9 @@ pub(super) struct Budget {
     left: u32,
     /// Bytes of content that have earned nothing yet.
     bytes: u32,
+    /// WINDOW_UPDATE frames that cost nothing, since they may answer what was sent. They are counted
+    /// apart: a burst of DATA frames finds the account full, and is answered when the burst is over.
+    updates: u32,
     /// Answers written since the peer was last seen to read.
     answers: u16,
     /// Up to when time was credited.
@@ -85,13 +90,23 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) const fn new(limits: &Limits) -> Self {
-        Self { left: limits.budget_max, bytes: 0, answers: 0, since_ms: None }
+        Self { left: limits.budget_max, bytes: 0, updates: 0, answers: 0, since_ms: None }
     }
 
     /// Charges a deed, or refuses it because too little is left.
     #[inline]
     pub(super) fn charge(&mut self, deed: Deed) -> Result<(), Reject> {
         self.left = self.left.checked_sub(deed.cost()).ok_or(Reject::BudgetSpent)?;
+        Ok(())
+    }
+
+    /// Charges a WINDOW_UPDATE, unless it may answer what was sent.
+    #[inline]
+    pub(super) fn window_update(&mut self) -> Result<(), Reject> {
+        match self.updates.checked_sub(1) {
+            Some(updates) => self.updates = updates,
+            None => self.charge(Deed::WindowUpdate)?,
+        }
         Ok(())
     }
 
@@ -130,6 +145,7 @@ impl Budget {
         self.received(limits, bytes);
         if bytes >= BYTES_PER_UNIT || !more {
             self.earn(limits, DATA_SENT);
+            self.updates = self.updates.saturating_add(UPDATES);
         }
     }
 

@@ -391,6 +391,12 @@ impl Connection {
         self.send_window <= 0 && !self.queues.is_empty()
     }
 
+    /// Whether a stream is open: its response or its request is not complete.
+    #[must_use]
+    pub fn is_open(&self, stream: StreamKey) -> bool {
+        self.streams.get(stream).is_some()
+    }
+
     /// How many streams are open.
     #[must_use]
     pub const fn streams_open(&self) -> usize {

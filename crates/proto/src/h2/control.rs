@@ -145,7 +145,7 @@ impl Connection {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Reject> {
-        self.budget.charge(Deed::WindowUpdate)?;
+        self.budget.window_update()?;
         let increment = frame::number(payload).unwrap_or_default() & WINDOW_CEILING;
         let increment = increment.cast_signed();
         if header.stream == 0 {

@@ -15,6 +15,7 @@ struct Server {
     requests: usize,
     content: usize,
     answers: bool,
+    last: Option<StreamKey>,
     error: Option<Reject>,
 }
 
@@ -31,6 +32,7 @@ impl Server {
             requests: 0,
             content: 0,
             answers: true,
+            last: None,
             error: None,
         };
         this.feed(&wire::bytes(["hello", "settings-ack"].iter()));
@@ -53,6 +55,7 @@ impl Server {
                 Event::NeedInput | Event::Closed => break,
                 Event::Request(request) => {
                     self.requests += 1;
+                    self.last = Some(request.stream);
                     if request.body == peregrine_proto::BodyLength::None {
                         self.respond(request.stream, 200);
                     }
@@ -285,6 +288,33 @@ fn a_million_requests_in_a_row_are_served() {
     assert_eq!(server.requests, 1_000_000);
     // Only what the last turn's updates cost is spent.
     assert!(server.connection.budget_left() >= Limits::DEFAULT.budget_max - 100);
+}
+
+#[test]
+fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
+    let mut server = Server::new(Limits::DEFAULT);
+    server.answers = false;
+    server.feed(&wire::bytes([format!("headers 1 {GET}")].iter()));
+    let stream = server.last.expect("the request came");
+    let date = Date::from_unix_seconds(0);
+    let (limits, out) = (&server.limits, &mut server.out);
+    server.connection.respond(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
+    // What an event stream says at once, in frames of few bytes.
+    let frames = 5_000;
+    for _ in 0..frames {
+        assert_eq!(server.connection.send_data(limits, stream, b"event", After::Wait, out), 5);
+    }
+    let mut answer = Vec::new();
+    for _ in 0..frames {
+        peregrine_proto::h2::frame::write_window_update(0, 5, &mut answer);
+        peregrine_proto::h2::frame::write_window_update(1, 5, &mut answer);
+    }
+    server.feed(&answer);
+    assert_eq!(server.error, None);
+    assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
+    // One more answers nothing.
+    server.feed(&wire::bytes(["window 0 1"].iter()));
+    assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max - 1);
 }
 
 #[test]

@@ -25,6 +25,7 @@ impl<D: Driver> Connection<D> {
             Event::Cut => Some(self.cut(session)),
             Event::Broken(kind) => Some(match &session.phase {
                 Phase::Http1 if session.http1.is_busy() => self.abandon(session, Ended::PeerLeft),
+                Phase::Http2 if session.http2.is_busy() => self.abandon(session, Ended::PeerLeft),
                 _ => self.abandon(session, Ended::Broken(kind)),
             }),
             Event::Late(Wait::Send) => Some(self.abandon(session, Ended::WriteStalled)),
@@ -37,10 +38,21 @@ impl<D: Driver> Connection<D> {
             Phase::Handshake(_) => return Some(self.abandon(session, Ended::HandshakeLate)),
             Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
             Phase::Closing(_) => return Some(self.over(session)),
-            Phase::Http1 => match session.http1.late(wait, &mut self.link(&mut session.io)) {
-                Turn::Close(close) => close,
-                _ => return None,
-            },
+            Phase::Preface | Phase::Http1 => {
+                session.phase = Phase::Http1;
+                match session.http1.late(wait, &mut self.link(&mut session.io)) {
+                    Turn::Close(close) => close,
+                    _ => return None,
+                }
+            }
+            Phase::Http2 => {
+                let turn = session.http2.late(wait, &mut self.link(&mut session.io));
+                self.detach(session);
+                match turn {
+                    Turn::Close(close) => close,
+                    _ => return None,
+                }
+            }
         };
         self.end(session, close);
         None
@@ -48,7 +60,9 @@ impl<D: Driver> Connection<D> {
 
     /// Begins to close the connection.
     pub(super) fn end(&mut self, session: &mut Session<D>, close: Close) {
-        if let Ended::Rejected(_) | Ended::TlsFailed(_) | Ended::PlainOnTls = &close.ended {
+        if let Ended::Rejected(_) | Ended::Http2(_) | Ended::TlsFailed(_) | Ended::PlainOnTls =
+            &close.ended
+        {
             self.worker.observed.refusal(&close.ended);
         }
         if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
@@ -57,6 +71,13 @@ impl<D: Driver> Connection<D> {
         if matches!(session.phase, Phase::Http1) {
             self.keep_promise(session);
             session.http1.stop();
+        }
+        if matches!(session.phase, Phase::Http2) {
+            self.fail_streams(session);
+            // After an alert nothing is said any more.
+            if !matches!(close.ended, Ended::TlsFailed(_) | Ended::PlainOnTls) {
+                session.http2.close(&mut session.io.writer.plain);
+            }
         }
         session.io.hold = None;
         session.io.deadlines.clear_all();
@@ -71,9 +92,25 @@ impl<D: Driver> Connection<D> {
             Phase::Closing(closing) if !closing.is_sending() => return closing.into_ended(),
             Phase::Upgraded(mut upgrade) => upgrade.fail(),
             Phase::Http1 => self.keep_promise(session),
-            Phase::Handshake(_) | Phase::Closing(_) => {}
+            Phase::Http2 => self.fail_streams(session),
+            Phase::Preface | Phase::Handshake(_) | Phase::Closing(_) => {}
         }
         ended
+    }
+
+    /// No stream of HTTP/2 goes on.
+    fn fail_streams(&mut self, session: &mut Session<D>) {
+        session.http2.fail_all();
+        self.detach(session);
+    }
+
+    /// Handlers of HTTP/2 that were promised to run to their end do so without their streams.
+    pub(super) fn detach(&mut self, session: &mut Session<D>) {
+        for (exchange, left) in session.http2.take_promised() {
+            session.has_detached = true;
+            let peer = self.info.peer.to_string();
+            detached::spawn(&self.worker, exchange, left, peer, self.born());
+        }
     }
 
     /// The connection was closed as it should.
@@ -94,12 +131,15 @@ impl<D: Driver> Connection<D> {
         self.reset_if_cut_short(session);
         // What was delivered is not named.
         let is_sent = session.io.writer.is_empty() && self.stream.is_sent();
-        let request = session.http1.request_name(is_sent).map(ToString::to_string);
-        self.worker.cut.borrow_mut().push(Cut {
-            peer: self.info.peer.to_string(),
-            request,
-            age: self.worker.driver.now().saturating_sub(self.born()),
-        });
+        let age = self.worker.driver.now().saturating_sub(self.born());
+        let name = |request| Cut { peer: self.info.peer.to_string(), request, age };
+        let mut cut = self.worker.cut.borrow_mut();
+        let before = cut.len();
+        let streams = session.http2.request_names(is_sent);
+        cut.extend(streams.map(|request| name(Some(request.to_string()))));
+        if cut.len() == before {
+            cut.push(name(session.http1.request_name(is_sent).map(ToString::to_string)));
+        }
         Ended::Cut
     }
 

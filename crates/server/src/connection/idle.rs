@@ -24,10 +24,14 @@ impl<D: Driver> Connection<D> {
             Poll::Pending => {}
         }
         let (worker, limits) = (&*self.worker, &self.worker.limits);
-        let patience = match (self.stage.is_handshaking(), self.protocol.waiting()) {
+        let is_new = match &self.http2 {
+            None => self.protocol.waiting() == Waiting::FirstByte,
+            Some(core) => core.is_new(),
+        };
+        let patience = match (self.stage.is_handshaking(), is_new) {
             (true, _) => limits.handshake_timeout,
-            (false, Waiting::FirstByte) => limits.first_byte_timeout,
-            (false, _) => limits.idle_timeout,
+            (false, true) => limits.first_byte_timeout,
+            (false, false) => limits.idle_timeout,
         };
         let since = Duration::from_millis(self.since);
         let end_of_life = self.born().saturating_add(limits.lifetime_max.unwrap_or(Duration::MAX));
@@ -38,6 +42,24 @@ impl<D: Driver> Connection<D> {
                 worker.ordered_at().max(since).saturating_add(limits.drain_idle_timeout)
             }
             Order::Cut => Duration::ZERO,
+        };
+        let (end_of_life, drained) = match &self.http2 {
+            None => (end_of_life, drained),
+            Some(core) => match core.told_at() {
+                // RFC 9113 §6.8: a peer is told first, and may have sent requests before it knew.
+                None if drained != Duration::MAX
+                    || worker.order() == Order::LameDuck
+                    || end_of_life <= worker.driver.now() =>
+                {
+                    return Poll::Ready(Ok(None));
+                }
+                None => (end_of_life, drained),
+                Some(told_at) => {
+                    let over = told_at.max(since).saturating_add(limits.drain_idle_timeout);
+                    let is_drained = worker.order() >= Order::LameDuck;
+                    if is_drained { (Duration::MAX, over) } else { (over, Duration::MAX) }
+                }
+            },
         };
         let until = since.saturating_add(patience).min(end_of_life).min(drained);
         let is_drained = drained != Duration::MAX && drained <= worker.driver.now();
@@ -50,7 +72,7 @@ impl<D: Driver> Connection<D> {
             () if drained <= now => Ended::Drained,
             () if end_of_life <= now => Ended::Lifetime,
             () if self.stage.is_handshaking() => Ended::HandshakeLate,
-            () if self.protocol.waiting() == Waiting::FirstByte => Ended::FirstByteLate,
+            () if is_new => Ended::FirstByteLate,
             () => Ended::Idle,
         }))
     }

@@ -15,6 +15,7 @@ use self::session::{Phase, Session};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
+use crate::http2::Core;
 use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
 use crate::stage::Stage;
@@ -22,7 +23,8 @@ use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Address, Driver, Stream};
-use peregrine_proto::h1;
+use peregrine_proto::h1::{self, Waiting};
+use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::Reject as TlsReject;
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use std::future::Future;
@@ -58,6 +60,8 @@ pub(crate) struct Connection<D: Driver> {
     stage: Stage,
     alarm: Alarm,
     protocol: h1::Connection,
+    /// What takes the place of `protocol` on a connection of HTTP/2, while it is idle.
+    http2: Option<Box<Core>>,
     info: Rc<ConnectionInfo>,
     open: Open,
     /// When the connection began, in milliseconds of the driver's clock.
@@ -85,8 +89,20 @@ impl<D: Driver> Connection<D> {
         });
         let protocol = h1::Connection::new(&worker.protocol);
         let alarm = worker.wheel.alarm();
-        let (born, since, session) = (now, now, None);
-        Self { worker, sessions, stream, stage, alarm, protocol, info, open, born, since, session }
+        Self {
+            worker,
+            sessions,
+            stream,
+            stage,
+            alarm,
+            protocol,
+            http2: None,
+            info,
+            open,
+            born: now,
+            since: now,
+            session: None,
+        }
     }
 }
 
@@ -111,7 +127,11 @@ impl<D: Driver> Future for Connection<D> {
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => {
-                    let has_progressed = session.http1.has_answered();
+                    let mut has_progressed = session.http1.has_answered();
+                    if matches!(session.phase, Phase::Http2) {
+                        has_progressed |= session.http2.has_answered();
+                        this.http2 = session.http2.take_core();
+                    }
                     this.sessions.give(session);
                     if has_progressed {
                         this.since = milliseconds(this.worker.driver.now());
@@ -136,6 +156,10 @@ impl<D: Driver> Connection<D> {
     /// Leases what it takes to work.
     fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
         let mut session = self.sessions.take();
+        if let Some(core) = self.http2.take() {
+            session.http2.resume(core);
+            session.phase = Phase::Http2;
+        }
         match first {
             Ok(None) => session.http1.goes_on(),
             Ok(Some(chunk)) => {
@@ -150,6 +174,12 @@ impl<D: Driver> Connection<D> {
                 }
                 if let Err(reject) = self.take(&mut session, chunk) {
                     self.refuse_tls(&mut session, &reject);
+                } else if self.protocol.waiting() == Waiting::FirstByte
+                    && matches!((&session.phase, &self.stage), (Phase::Http1, Stage::Plain))
+                    && self.worker.limits.http2.prior_knowledge
+                    && is_preface(session.io.reader.unread()) != PrefaceMatch::No
+                {
+                    session.phase = Phase::Preface;
                 }
             }
             Err(ended) => self.end(&mut session, Close { ended, lingers: false }),
@@ -221,12 +251,23 @@ impl<D: Driver> Connection<D> {
         let mut link = self.link(&mut session.io);
         Some(match &mut session.phase {
             Phase::Http1 => session.http1.turn(&mut link, context),
+            Phase::Http2 => {
+                let turn = session.http2.turn(&mut link, context);
+                self.detach(session);
+                turn
+            }
             Phase::Handshake(handshake) => {
                 let turn = shake_hands(handshake, &mut link);
                 if matches!(turn, Turn::Again) {
+                    let is_http2 = link.stage.is_http2();
                     self.since = milliseconds(self.worker.driver.now());
-                    session.phase = Phase::Http1;
+                    session.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
                 }
+                turn
+            }
+            Phase::Preface => {
+                let (turn, phase) = tell_protocol(&mut link);
+                session.phase = phase;
                 turn
             }
             Phase::Upgraded(upgrade) => upgrade.turn(&mut link, context),
@@ -392,6 +433,19 @@ fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn
         return Turn::close(Ended::PeerLeft);
     }
     Turn::Wait(For { bytes: true, room: false })
+}
+
+/// Goes on until the first bytes tell which protocol they begin. The phase that follows.
+fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
+    match is_preface(link.io.reader.unread()) {
+        PrefaceMatch::Match => (Turn::Again, Phase::Http2),
+        PrefaceMatch::Partial if !link.is_ended() => {
+            let late = link.worker.driver.now().saturating_add(link.worker.limits.head_timeout);
+            link.io.deadlines.begin(Wait::Head, late);
+            (Turn::Wait(For { bytes: true, room: false }), Phase::Preface)
+        }
+        PrefaceMatch::Partial | PrefaceMatch::No => (Turn::Again, Phase::Http1),
+    }
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -3,6 +3,7 @@
 use crate::closing::Closing;
 use crate::handshakes::Handshake;
 use crate::http1::Http1;
+use crate::http2::Http2;
 use crate::link::Io;
 use crate::upgraded::Upgrade;
 use peregrine_driver::Driver;
@@ -26,6 +27,7 @@ pub(crate) fn sessions<D: Driver>() -> Sessions<D> {
 pub(crate) struct Session<D: Driver> {
     pub(super) io: Io<D>,
     pub(super) http1: Http1,
+    pub(super) http2: Http2,
     pub(super) phase: Phase,
     /// A handler that runs to its end went on without the connection.
     pub(super) has_detached: bool,
@@ -35,8 +37,12 @@ pub(crate) struct Session<D: Driver> {
 pub(super) enum Phase {
     /// TLS shakes hands.
     Handshake(Handshake),
+    /// The first bytes may be those of HTTP/1 or HTTP/2.
+    Preface,
     /// Requests and responses.
     Http1,
+    /// The same, many at a time.
+    Http2,
     /// Another protocol.
     Upgraded(Box<Upgrade>),
     /// The end.
@@ -48,15 +54,17 @@ impl<D: Driver> Reuse for Box<Session<D>> {
         Box::new(Session {
             io: Io::new(),
             http1: Http1::default(),
+            http2: Http2::default(),
             phase: Phase::Http1,
             has_detached: false,
         })
     }
 
     fn clean(&mut self) -> bool {
-        let Session { io, http1, phase, has_detached } = &mut **self;
+        let Session { io, http1, http2, phase, has_detached } = &mut **self;
         io.reset(BUFFER_BYTES_MAX);
         http1.reset();
+        http2.reset();
         *phase = Phase::Http1;
         *has_detached = false;
         true

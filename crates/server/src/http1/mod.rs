@@ -271,7 +271,7 @@ impl Http1 {
         worker.observed.request();
         self.is_last = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
-        if let Err(reject) = check_origin(&head, link) {
+        if let Err(reject) = link.check_origin(&head) {
             return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head);
@@ -452,15 +452,4 @@ impl Http1 {
         let peer = &link.info.peer;
         tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
     }
-}
-
-// RFC 9110 §7.4: a request for an origin that this connection is not secured for is misdirected.
-#[inline]
-fn check_origin<D: Driver>(head: &Head, link: &mut Link<'_, D>) -> Result<(), Reject> {
-    head.index().check_scheme(link.info.tls.is_some())?;
-    let Some(hosts) = link.stage.hosts() else { return Ok(()) };
-    // Only HTTP/1.0 may name no host.
-    let authority = head.authority();
-    let is_covered = authority.is_empty() || hosts.cover(authority);
-    if is_covered { Ok(()) } else { Err(Reject::Misdirected) }
 }

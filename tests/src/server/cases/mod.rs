@@ -5,6 +5,7 @@ pub mod buffers;
 pub mod drain;
 pub mod endings;
 pub mod handlers;
+pub mod http2;
 pub mod kept;
 pub mod kernel;
 pub mod limits;

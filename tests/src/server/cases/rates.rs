@@ -172,3 +172,83 @@ pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("agreed", 32)]);
 }
+
+/// Peers whose last answers the kernel has no room for, which becomes known when the connection is
+/// idle already: among so many there are some.
+async fn peers_with_unread_answers<S: Served, B: Bench<Server = S>>(
+    bench: &B,
+    server: &S,
+) -> Vec<(usize, Peer<S::Wire>)> {
+    let mut peers: Vec<_> = (12..40).map(|count| (count, Peer::new(server.connect()))).collect();
+    for number in 0..40 {
+        for (count, peer) in &mut peers {
+            if number < *count {
+                peer.get("/large/8000");
+            }
+        }
+        bench.sleep(Duration::from_millis(4)).await;
+    }
+    peers
+}
+
+/// The time for which a connection may be idle begins when its peer has taken the last answer.
+pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(bench: &B) {
+    bench.calm_with_large_buffers();
+    let window = Duration::from_secs(1);
+    let promises = Promises { rate_window: window, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let peers = peers_with_unread_answers(bench, &server).await;
+    bench.sleep(3 * window).await;
+    server.shut_down();
+    let unsent = server.ended().await.ended("write-stalled");
+    let unsent = usize::try_from(unsent).expect("it is small");
+    assert!((1..peers.len()).contains(&unsent), "{unsent} had more than the kernel takes");
+    drop(peers);
+
+    let idle = Duration::from_secs(4);
+    let limits = Limits { idle_timeout: idle, ..Limits::default() };
+    let promises = Promises { limits, rate_window: 6 * idle, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut peers = peers_with_unread_answers(bench, &server).await;
+    bench.sleep(idle * 3 / 4).await;
+    for (count, peer) in &mut peers {
+        for _ in 0..*count {
+            assert_eq!(peer.reply().await.body.len(), 8_000, "of {count} answers");
+        }
+    }
+    bench.sleep(idle / 2).await;
+    for (count, peer) in peers.iter_mut().rev().take(unsent) {
+        peer.get("/hello");
+        assert_eq!(peer.reply().await.text(), "hello", "after {count} answers");
+    }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// How slowly a peer took its answers is not held against the next, who gets the same memory.
+pub async fn nobody_is_judged_by_the_peer_before<B: Bench>(bench: &B) {
+    bench.calm_with_large_buffers();
+    let window = Duration::from_secs(4);
+    let promises = Promises { rate_window: window, ..Promises::default() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let slow: Vec<_> = (0..40)
+        .map(|_| {
+            let mut peer = Peer::new(server.connect());
+            peer.get("/large/8000000");
+            peer
+        })
+        .collect();
+    bench.sleep(window / 4).await;
+    slow.into_iter().for_each(Peer::reset);
+    bench.sleep(window).await;
+    let mut peers = peers_with_unread_answers(bench, &server).await;
+    bench.sleep(window / 4).await;
+    for (count, peer) in &mut peers {
+        for number in 0..*count {
+            let reply = peer.reply().await;
+            assert_eq!(reply.body.len(), 8_000, "answer {number} of {count}");
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.ended("write-stalled"), 0);
+}

@@ -1,0 +1,353 @@
+//! HTTP/2 on a busy connection: many exchanges at a time, each of them as over HTTP/1.
+//!
+//! Start with [`Http2::turn`]. It never waits itself. What is received goes to streams by `receive.rs`;
+//! streams that were woken are polled; what they have to say leaves by `send.rs`, as far as the
+//! windows of the peer and the connection's buffer allow.
+
+mod receive;
+mod send;
+mod streams;
+mod times;
+
+use self::streams::{Step, Stream, Streams};
+use crate::deadlines::Wait;
+use crate::ended::Ended;
+use crate::exchange::{Exchange, Panicked, RequestName};
+use crate::link::{For, Link, Turn};
+use crate::worker::Order;
+use peregrine_driver::{Driver, Stream as _};
+use peregrine_proto::h2::{Code, Connection, Next, Waiting};
+use peregrine_web::body::BodyError;
+use peregrine_web::head::Head;
+use peregrine_web::{Body, Problem, Request, Response};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// What a connection of HTTP/2 has while it is idle.
+pub(crate) struct Core {
+    protocol: Connection,
+    /// When the peer was told that no other streams are wanted.
+    told_at: Option<Duration>,
+}
+
+impl Core {
+    /// Is it the first request that the connection waits for?
+    pub(crate) fn is_new(&self) -> bool {
+        self.protocol.waiting() == Waiting::Preface
+    }
+
+    /// When the peer was told that no other streams are wanted.
+    pub(crate) fn told_at(&self) -> Option<Duration> {
+        self.told_at
+    }
+}
+
+/// What HTTP/2 needs to work on requests, in memory that is used again.
+#[derive(Default)]
+pub(crate) struct Http2 {
+    /// On loan from the connection, from the first turn on.
+    core: Option<Box<Core>>,
+    streams: Streams,
+    /// The head that is received next.
+    head: Option<Head>,
+    /// Numbers of streams whose handler begins when all that came was looked at.
+    gathering: Vec<u32>,
+    /// Numbers of streams for which content came in this turn.
+    fed: Vec<u32>,
+    /// Numbers of streams that are polled in this turn.
+    woken: Vec<u32>,
+    /// Exchanges that go on without their streams, and until when.
+    promised: Vec<(Exchange, Option<Duration>)>,
+    /// The last request whose response is written and may not be sent.
+    written: Option<RequestName>,
+    /// A request was answered.
+    answered: bool,
+    /// There is something to forget after the lease.
+    is_used: bool,
+}
+
+/// The protocol core, while a turn is at work.
+fn protocol(core: &mut Option<Box<Core>>) -> &mut Connection {
+    &mut core.as_mut().expect("every turn begins with a core").protocol
+}
+
+impl Http2 {
+    /// Takes the core of an idle connection.
+    pub(crate) fn resume(&mut self, core: Box<Core>) {
+        self.core = Some(core);
+        self.is_used = true;
+    }
+
+    /// Gives the core back to a connection that becomes idle.
+    pub(crate) fn take_core(&mut self) -> Option<Box<Core>> {
+        self.core.take()
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn turn<D: Driver>(
+        &mut self,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Turn {
+        self.begin_turn(link);
+        let mut woken = std::mem::take(&mut self.woken);
+        if !self.streams.is_empty() {
+            self.streams.woken.take(&mut woken);
+        }
+        let received = self.receive(link);
+        for number in woken.drain(..) {
+            self.poll(number, link);
+        }
+        self.woken = woken;
+        if let Err(turn) = received {
+            return turn;
+        }
+        self.send_ready(link);
+        self.sweep(link);
+        self.end_turn(link, context)
+    }
+
+    fn begin_turn<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        let (now, limits) = (link.worker.driver.now(), &link.worker.http2);
+        let (is_to_close, is_sent) = (link.is_to_close(), link.stream.is_sent());
+        let out = &mut link.io.writer.plain;
+        self.is_used = true;
+        let core = self.core.get_or_insert_with(|| {
+            Box::new(Core { protocol: Connection::new(limits, out), told_at: None })
+        });
+        core.protocol.tick(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        if is_sent && out.is_empty() {
+            core.protocol.output_sent();
+        }
+        if is_to_close && core.told_at.is_none() {
+            core.protocol.drain(out);
+            core.told_at = Some(now);
+            let until = now.saturating_add(link.worker.limits.drain_idle_timeout);
+            link.io.deadlines.hasten(Wait::Streams, until);
+        }
+    }
+
+    /// What the connection waits for, if anything.
+    fn end_turn<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
+        let core = self.core.as_mut().expect("every turn begins with a core");
+        let is_full = link.is_full();
+        if !is_full && link.is_ended() {
+            let _cut_short = core.protocol.close_receive();
+            let is_busy = !self.streams.is_empty();
+            return Turn::close(if is_busy { Ended::PeerLeft } else { Ended::PeerClosed });
+        }
+        if core.protocol.next() == Next::Close {
+            return Turn::linger(match core.told_at {
+                Some(_) if link.worker.order() >= Order::LameDuck => Ended::Drained,
+                Some(_) => Ended::Lifetime,
+                None => Ended::Agreed,
+            });
+        }
+        let waiting = core.protocol.waiting();
+        let is_idle = self.streams.is_empty() && core.protocol.streams_open() == 0;
+        if is_idle {
+            link.io.hold = None;
+            if link.io.reader.is_empty() && matches!(waiting, Waiting::Idle | Waiting::Preface) {
+                link.io.deadlines.clear_all();
+                return Turn::Rest;
+            }
+        }
+        match waiting {
+            Waiting::Head if !is_full => self.await_rest(link),
+            // A frame that is no head is waited for like one only where nothing else limits the wait.
+            Waiting::Preface | Waiting::Frame if !is_full && is_idle => self.await_rest(link),
+            _ => link.io.deadlines.clear(Wait::Head),
+        }
+        if !self.streams.is_empty() {
+            link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
+            if !self.streams.woken.arm(context.waker()) {
+                return Turn::Yield;
+            }
+        }
+        let is_ready = protocol(&mut self.core).next_ready(&link.worker.http2).is_some();
+        Turn::Wait(For { bytes: !is_full, room: is_full || is_ready })
+    }
+
+    /// The rest of a frame is to come within the time for heads.
+    fn await_rest<D: Driver>(&self, link: &mut Link<'_, D>) {
+        let late = link.worker.driver.now().saturating_add(link.worker.limits.head_timeout);
+        link.io.deadlines.begin(Wait::Head, late);
+    }
+
+    /// Calls the handler of a request. One that is ready at once is answered here.
+    fn begin<D: Driver>(
+        &mut self,
+        number: u32,
+        mut head: Head,
+        link: &mut Link<'_, D>,
+        body: impl FnOnce(&mut Stream, u64) -> Body,
+    ) {
+        let worker = link.worker;
+        let target = worker.application.find(&mut head);
+        let limit = target.body_limit(worker.limits.body_bytes_max);
+        let stream = self.streams.at(number);
+        let body = body(stream, limit);
+        let states = Rc::clone(worker.application.states());
+        let request = Request::new(head, body, states, Rc::clone(link.info));
+        stream.exchange.begin(target, request);
+        stream.step = Step::Handler;
+        let Stream { exchange, waker, .. } = stream;
+        let polled = exchange.poll_response(&mut Context::from_waker(waker), &worker.pulse);
+        if let Poll::Ready(outcome) = polled {
+            return self.respond(number, outcome, link);
+        }
+        let now = worker.driver.now();
+        let timeout = |timeout: Option<Duration>| {
+            timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
+        };
+        stream.deadlines.handler = timeout(stream.exchange.timeout);
+        stream.deadlines.exchange = timeout(worker.limits.exchange_timeout);
+        self.hasten(number, link);
+    }
+
+    /// Polls what a stream waits for.
+    fn poll<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let Some(stream) = self.streams.get(number) else { return };
+        if let Some(taken) = &stream.taken {
+            taken.forget_waker();
+        }
+        match stream.step {
+            Step::Handler => {
+                let Stream { exchange, waker, .. } = stream;
+                let mut context = Context::from_waker(waker);
+                if let Poll::Ready(outcome) =
+                    exchange.poll_response(&mut context, &link.worker.pulse)
+                {
+                    self.respond(number, outcome, link);
+                }
+            }
+            Step::Frames(_) => self.pump(number, link),
+            Step::Gather { .. } | Step::Whole { .. } => {}
+            Step::ReadOn | Step::Unread | Step::Free => {}
+        }
+        self.feed(number, link);
+    }
+
+    /// The response is complete: the exchange is over, and the stream as well, unless the request is
+    /// not complete yet.
+    fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        self.answered = true;
+        let stream = self.streams.at(number);
+        if let Some(rest) = stream.exchange.take_rest() {
+            let hold = link.worker.driver.hold();
+            link.worker.driver.spawn(async move {
+                rest.await;
+                drop(hold);
+            });
+        }
+        self.written = stream.exchange.take_request_name();
+        stream.exchange.clear();
+        // Whoever reads on gets what came, if that is all of it.
+        if let Some(trailers) = stream.end.take() {
+            stream.upload.push(std::mem::take(&mut stream.gathered).into());
+            stream.upload.finish(|| trailers);
+        }
+        if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
+            return self.streams.close(number);
+        }
+        stream.deadlines.exchange = Duration::MAX;
+        if stream.upload.is_read() {
+            stream.step = Step::ReadOn;
+            return self.feed(number, link);
+        }
+        stream.upload.fail(BodyError::Disconnected);
+        self.throw_away(number, link);
+    }
+
+    /// The stream is over before its response is complete.
+    fn fail(&mut self, number: u32) {
+        let stream = self.streams.at(number);
+        stream.upload.fail(BodyError::Disconnected);
+        if stream.exchange.runs_to_end() {
+            let left = stream.deadlines.handler.min(stream.deadlines.exchange);
+            let left = Some(left).filter(|left| *left != Duration::MAX);
+            self.promised.push((std::mem::take(&mut stream.exchange), left));
+        }
+        self.streams.close(number);
+    }
+
+    /// Ends a stream for a reason of the server's.
+    fn reset_stream<D: Driver>(&mut self, number: u32, code: Code, link: &mut Link<'_, D>) {
+        if let Some(key) = self.streams.at(number).key {
+            protocol(&mut self.core).reset(key, code, &mut link.io.writer.plain);
+        }
+        self.fail(number);
+    }
+
+    /// The connection is over: so are all streams.
+    pub(crate) fn fail_all(&mut self) {
+        for number in self.streams.numbers() {
+            if self.streams.get(number).is_some() {
+                self.fail(number);
+            }
+        }
+    }
+
+    /// Says goodbye, unless that was said.
+    pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
+        if let Some(core) = &mut self.core {
+            core.protocol.close(Code::NO_ERROR, out);
+        }
+    }
+
+    /// Exchanges that were promised to run to their end, whose streams are over.
+    pub(crate) fn take_promised(&mut self) -> impl Iterator<Item = (Exchange, Option<Duration>)> {
+        self.promised.drain(..)
+    }
+
+    /// Is there a request whose response is not complete?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.streams.open_streams().any(Stream::is_busy)
+    }
+
+    /// Requests whose responses are not complete and, unless everything `is_sent`, the last one that
+    /// is.
+    pub(crate) fn request_names(&self, is_sent: bool) -> impl Iterator<Item = &RequestName> {
+        let open = self.streams.open_streams().filter_map(|stream| stream.exchange.request_name());
+        open.chain(self.written.as_ref().filter(|_| !is_sent))
+    }
+
+    /// Was a request answered on this lease?
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Drops everything of the application, for the next lease.
+    pub(crate) fn reset(&mut self) {
+        // Connections of HTTP/1 pay for no more than this.
+        if !std::mem::take(&mut self.is_used) {
+            return;
+        }
+        let Self {
+            core, streams, head, gathering, fed, woken, promised, written, answered, ..
+        } = self;
+        streams.reset();
+        gathering.clear();
+        fed.clear();
+        woken.clear();
+        promised.clear();
+        (*core, *head, *written, *answered) = (None, None, None, false);
+    }
+
+    fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {
+        let request = self.streams.at(number).exchange.request_name();
+        let request = request.map(ToString::to_string).unwrap_or_default();
+        let (message, peer) = (&panicked.0, &link.info.peer);
+        tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
+    }
+
+    /// A problem in the form that the application gives its problems.
+    fn render<D: Driver>(&mut self, number: u32, problem: Problem, link: &Link<'_, D>) -> Response {
+        let application = &link.worker.application;
+        match self.streams.at(number).exchange.head() {
+            Some(head) => application.render(problem, head),
+            None => application.render(problem, &Head::take()),
+        }
+    }
+}

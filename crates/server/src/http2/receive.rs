@@ -1,0 +1,327 @@
+//! What came: requests, and their content on its way to their handlers.
+
+use super::streams::{Step, Stream};
+use super::{Http2, protocol};
+use crate::deadlines::Wait;
+use crate::ended::Ended;
+use crate::link::{Link, Turn};
+use crate::respond;
+use crate::upload::{Room, Upload};
+use crate::worker::Order;
+use bytes::Bytes;
+use peregrine_driver::Driver;
+use peregrine_proto::h2::{Code, Event, Request, StreamKey};
+use peregrine_proto::{BodyLength, Reject};
+use peregrine_web::body::BodyError;
+use peregrine_web::head::Head;
+use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
+use peregrine_web::{Body, pool};
+use std::mem::take;
+use std::ops::Range;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+impl Http2 {
+    /// Looks at all that came, as long as there is room for answers.
+    pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Result<(), Turn> {
+        let outcome = self.receive_all(link);
+        for number in take(&mut self.gathering) {
+            self.begin_with_pipe(number, link);
+        }
+        let mut fed = take(&mut self.fed);
+        for number in fed.drain(..) {
+            self.feed(number, link);
+        }
+        self.fed = fed;
+        outcome
+    }
+
+    fn receive_all<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Result<(), Turn> {
+        while !link.is_full() {
+            let head = self.head.get_or_insert_with(Head::take);
+            let (bytes, index) = head.buffers_mut();
+            let (unread, out) = (link.io.reader.unread(), &mut link.io.writer.plain);
+            let limits = &link.worker.http2;
+            let (used, event) = protocol(&mut self.core).receive(limits, unread, bytes, index, out);
+            if let Event::Data { stream, range } = event {
+                self.gather(stream, range, link);
+                link.io.reader.consume(used);
+                continue;
+            }
+            link.io.reader.consume(used);
+            if event != Event::NeedInput {
+                link.io.deadlines.clear(Wait::Head);
+            }
+            match event {
+                Event::NeedInput => return Ok(()),
+                Event::Request(request) => self.request(request, link),
+                Event::End { stream } => self.end(stream, link),
+                Event::Refuse { stream, reject } => self.refuse(stream, reject, link),
+                Event::Reset { stream, cause } => {
+                    tracing::debug!(target: "peregrine", peer = %link.info.peer, id = stream.id(),
+                        ?cause, "a stream was reset");
+                    if let Some(number) = self.streams.find(stream) {
+                        self.fail(number);
+                    }
+                }
+                Event::Rejected { id, reject } => {
+                    tracing::debug!(target: "peregrine", peer = %link.info.peer, id, %reject,
+                        "a stream was refused");
+                }
+                Event::GoAway { code } => {
+                    tracing::debug!(target: "peregrine", peer = %link.info.peer, ?code,
+                        "the peer wants no other streams");
+                }
+                Event::Settings | Event::Data { .. } => {}
+                Event::Error(reject) => return Err(Turn::linger(Ended::Http2(reject))),
+                Event::Closed => return Err(Turn::linger(Ended::Agreed)),
+            }
+        }
+        Ok(())
+    }
+
+    fn request<D: Driver>(&mut self, request: Request, link: &mut Link<'_, D>) {
+        let head = self.head.take().expect("it was just filled");
+        link.worker.observed.request();
+        let number = self.streams.open(request.stream);
+        if let Err(reject) = link.check_origin(&head) {
+            return self.answer(number, reject.into(), link);
+        }
+        if request.body == BodyLength::None {
+            return self.begin(number, head, link, |_, _| Body::empty());
+        }
+        let stream = self.streams.at(number);
+        stream.length = match request.body {
+            BodyLength::Exact(length) => Some(length),
+            BodyLength::None | BodyLength::Chunked => None,
+        };
+        stream.gathered = pool::take();
+        stream.step = Step::Gather { head, request };
+        self.gathering.push(number);
+    }
+
+    /// Content came.
+    fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut Link<'_, D>) {
+        let Some(number) = self.streams.find(key) else { return };
+        let stream = self.streams.at(number);
+        stream.received += range.len() as u64;
+        if matches!(stream.upload, Upload::Unwanted) {
+            return self.pass_over(number, key, range.len(), link);
+        }
+        stream.gathered.extend_from_slice(&link.io.reader.unread()[range]);
+        if !matches!(stream.step, Step::Gather { .. }) && self.fed.last() != Some(&number) {
+            self.fed.push(number);
+        }
+    }
+
+    /// The content is complete.
+    fn end<D: Driver>(&mut self, key: StreamKey, link: &mut Link<'_, D>) {
+        let Some(number) = self.streams.find(key) else { return };
+        let trailers = respond::header_map(protocol(&mut self.core).trailers());
+        let stream = self.streams.at(number);
+        if matches!(stream.step, Step::Unread) {
+            return self.streams.close(number);
+        }
+        if trailers.is_empty() && matches!(stream.step, Step::Gather { .. }) {
+            let Step::Gather { head, .. } = std::mem::replace(&mut stream.step, Step::Free) else {
+                unreachable!("it is this step");
+            };
+            self.gathering.retain(|gathering| *gathering != number);
+            return self.begin(number, head, link, |stream, limit| {
+                Body::buffer(take(&mut stream.gathered)).limited(limit)
+            });
+        }
+        stream.end = Some(trailers);
+        self.fed.push(number);
+    }
+
+    /// Begins a request whose content is not here whole.
+    fn begin_with_pipe<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let Some(stream) = self.streams.get(number) else { return };
+        let step = std::mem::replace(&mut stream.step, Step::Free);
+        let Step::Gather { head, request } = step else {
+            stream.step = step;
+            return;
+        };
+        self.begin(number, head, link, |stream, limit| {
+            let (writer, reader) = pipe(PIPE_BYTES_MAX, stream.length);
+            stream.taken = Some(writer.taken());
+            let is_awaited = request.expect_continue && stream.gathered.is_empty();
+            if stream.gathered.is_empty() {
+                pool::give(take(&mut stream.gathered));
+            } else {
+                writer.push(Bytes::from(take(&mut stream.gathered)));
+            }
+            stream.upload = Upload::Flowing { pipe: writer, is_awaited };
+            Body::incoming(reader, limit)
+        });
+        self.feed(number, link);
+    }
+
+    /// Moves content to the handler as far as there is room, and tells the peer what was taken.
+    pub(super) fn feed<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let Some(stream) = self.streams.get(number) else { return };
+        let (Some(key), Some(_)) = (stream.key, &stream.taken) else { return };
+        let mut is_awaiting = false;
+        loop {
+            let Stream { upload, waker, .. } = &mut *stream;
+            match upload.poll_room(&mut Context::from_waker(waker)) {
+                Room::None if stream.upload.is_unwanted() => {
+                    let all = usize::try_from(stream.received).unwrap_or(usize::MAX);
+                    let out = &mut link.io.writer.plain;
+                    protocol(&mut self.core).consumed(key, all, out);
+                    return self.discard(number, link);
+                }
+                Room::Awaited => {
+                    let out = &mut link.io.writer.plain;
+                    protocol(&mut self.core).send_interim(key, 100, std::iter::empty(), out);
+                }
+                Room::Free if !stream.gathered.is_empty() => {
+                    stream.upload.push(Bytes::from(take(&mut stream.gathered)));
+                }
+                Room::Free => {
+                    match stream.end.take() {
+                        Some(trailers) => stream.upload.finish(|| trailers),
+                        None => is_awaiting = true,
+                    }
+                    break;
+                }
+                Room::None | Room::Full | Room::Unasked => break,
+            }
+        }
+        self.tell_taken(number, key, link);
+        let stream = self.streams.at(number);
+        if matches!((&stream.step, &stream.upload), (Step::ReadOn, Upload::Done)) {
+            return self.streams.close(number);
+        }
+        let stream = self.streams.at(number);
+        let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
+        if is_awaiting {
+            stream.deadlines.receive = stream.receiving.wait(now, stream.received, rate);
+        } else {
+            stream.receiving.pause(now, stream.received, rate);
+            stream.deadlines.receive = Duration::MAX;
+        }
+        if matches!(stream.step, Step::ReadOn) {
+            // What somebody reads on and takes nothing of is as idle as a connection.
+            stream.deadlines.rest = match is_awaiting {
+                true => Duration::MAX,
+                false => now.saturating_add(link.worker.limits.idle_timeout),
+            };
+        }
+        self.hasten(number, link);
+    }
+
+    /// Nobody wants the rest of a request's content.
+    pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let stream = self.streams.at(number);
+        stream.upload = Upload::Unwanted;
+        (stream.gathered, stream.taken) = (Vec::new(), None);
+        stream.deadlines.receive = Duration::MAX;
+        if stream.end.take().is_some() {
+            return;
+        }
+        if matches!(stream.step, Step::ReadOn) {
+            self.throw_away(number, link);
+        }
+    }
+
+    /// The response is complete, and nobody wants the rest of the request.
+    pub(super) fn throw_away<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let stream = self.streams.at(number);
+        stream.upload = Upload::Unwanted;
+        (stream.gathered, stream.taken) = (Vec::new(), None);
+        let held = usize::try_from(stream.received).unwrap_or(usize::MAX);
+        if let Some(key) = stream.key {
+            protocol(&mut self.core).consumed(key, held, &mut link.io.writer.plain);
+        }
+        let stream = self.streams.at(number);
+        stream.step = Step::Unread;
+        let now = link.worker.driver.now();
+        stream.deadlines.receive = now.saturating_add(link.worker.limits.linger_timeout);
+        stream.deadlines.rest = now.saturating_add(link.worker.limits.linger_max);
+        self.streams.unread += 1;
+        self.hasten(number, link);
+    }
+
+    /// Content came that nobody wants.
+    fn pass_over<D: Driver>(
+        &mut self,
+        number: u32,
+        key: StreamKey,
+        bytes: usize,
+        link: &mut Link<'_, D>,
+    ) {
+        let limits = &link.worker.limits;
+        let stream = self.streams.at(number);
+        stream.thrown_away += bytes as u64;
+        let out = &mut link.io.writer.plain;
+        if stream.thrown_away > u64::from(limits.drain_bytes_max) {
+            // The peer gets no other window for it.
+            return protocol(&mut self.core).discard_body(key, out);
+        }
+        protocol(&mut self.core).consumed(key, bytes, out);
+        if matches!(stream.step, Step::Unread) {
+            let now = link.worker.driver.now();
+            stream.deadlines.receive = now.saturating_add(limits.linger_timeout);
+        }
+    }
+
+    /// Closes streams of which nothing more can come.
+    pub(super) fn sweep<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        if self.streams.unread == 0 {
+            return;
+        }
+        // The core gives the peer a round trip to see its response before it resets the stream.
+        if !self.streams.is_read_on() {
+            protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
+        }
+        let is_draining = link.worker.order() >= Order::Drain;
+        for number in self.streams.numbers() {
+            let Some(stream) = self.streams.get(number) else { continue };
+            let (Step::Unread, Some(key)) = (&stream.step, stream.key) else { continue };
+            if !protocol(&mut self.core).is_open(key) {
+                self.streams.close(number);
+            } else if is_draining {
+                self.reset_stream(number, Code::NO_ERROR, link);
+            }
+        }
+    }
+
+    /// Opens the windows by what the reader has taken, and asks to be woken when that is more.
+    fn tell_taken<D: Driver>(&mut self, number: u32, key: StreamKey, link: &mut Link<'_, D>) {
+        let Stream { taken, taken_told, waker, .. } = self.streams.at(number);
+        let Some(all) = taken else { return };
+        let mut context = Context::from_waker(waker);
+        while let Poll::Ready(count) = all.poll_more(*taken_told, &mut context) {
+            let more = usize::try_from(count - *taken_told).unwrap_or(usize::MAX);
+            *taken_told = count;
+            let out = &mut link.io.writer.plain;
+            protocol(&mut self.core).consumed(key, more, out);
+            if count == u64::MAX {
+                *taken = None;
+                return;
+            }
+        }
+    }
+
+    /// The peer broke a rule of every version of HTTP.
+    fn refuse<D: Driver>(&mut self, key: StreamKey, reject: Reject, link: &mut Link<'_, D>) {
+        let Some(number) = self.streams.find(key) else {
+            let number = self.streams.open(key);
+            return self.answer(number, reject.into(), link);
+        };
+        let stream = self.streams.at(number);
+        match stream.step {
+            Step::Gather { .. } => {
+                stream.step = Step::Free;
+                self.answer(number, reject.into(), link);
+            }
+            // As over HTTP/1, the handler answers.
+            _ => {
+                stream.upload.fail(BodyError::Rejected(reject));
+                self.discard(number, link);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Responses: their heads, and their content as it becomes ready and as the peer takes it.
+
+use super::streams::{Frames, Step, Stream};
+use super::{Http2, protocol};
+use crate::exchange::{Exchange, Panicked, guarded};
+use crate::link::Link;
+use crate::respond;
+use bytes::Buf;
+use peregrine_driver::Driver;
+use peregrine_proto::h1::{BodyMode, ResponseLength};
+use peregrine_proto::h2::{After, Code, StreamKey};
+use peregrine_web::body::BodyError;
+use peregrine_web::{Problem, Response};
+use std::mem::take;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Frames of a response's body without content that are taken in one turn.
+const FRAMES_PER_TURN: usize = 32;
+
+impl Http2 {
+    /// Writes an answer of the server's own.
+    pub(super) fn answer<D: Driver>(
+        &mut self,
+        number: u32,
+        problem: Problem,
+        link: &mut Link<'_, D>,
+    ) {
+        let response = self.render(number, problem, link);
+        self.respond(number, Ok(response), link);
+    }
+
+    /// Writes the response, or begins to.
+    pub(super) fn respond<D: Driver>(
+        &mut self,
+        number: u32,
+        outcome: Result<Response, Panicked>,
+        link: &mut Link<'_, D>,
+    ) {
+        let mut response = outcome.unwrap_or_else(|panicked| {
+            self.log_panic(number, &panicked, link);
+            self.render(number, Problem::handler_panicked(), link)
+        });
+        let stream = self.streams.at(number);
+        let Some(key) = stream.key else { return };
+        stream.deadlines.handler = Duration::MAX;
+        stream.exchange.keep_rest(response.take_rest());
+        // RFC 9113 §8.6: HTTP/2 has no 101 (Switching Protocols).
+        if let Some(upgrade) = response.take_upgrade() {
+            tracing::error!(target: "peregrine",
+                "a handler answered with an upgrade to a request of HTTP/2, which has none; the peer \
+                 got a 500");
+            let answer = self.render(number, Problem::handler_panicked(), link);
+            let unused = std::mem::replace(&mut response, answer);
+            guarded("the destructor of an upgrade", || drop((upgrade, unused)));
+        }
+        if response.body.as_slice().is_some() {
+            self.respond_whole(number, key, response, link);
+        } else {
+            self.respond_with_frames(number, key, response, link);
+        }
+    }
+
+    /// The body is here.
+    fn respond_whole<D: Driver>(
+        &mut self,
+        number: u32,
+        key: StreamKey,
+        mut response: Response,
+        link: &mut Link<'_, D>,
+    ) {
+        let (limits, is_full) = (&link.worker.http2, link.is_full());
+        let bytes = response.body.as_slice().unwrap_or_default();
+        let length = ResponseLength::Exact(bytes.len() as u64);
+        let mode = self.write_head(key, &response, length, link);
+        if matches!(mode, BodyMode::None | BodyMode::Exact(0)) {
+            return self.finish(number, link);
+        }
+        let protocol = protocol(&mut self.core);
+        if !is_full && bytes.len() <= protocol.room(limits, key) {
+            protocol.send_data(limits, key, bytes, After::End, &mut link.io.writer.plain);
+            return self.finish(number, link);
+        }
+        protocol.offer(key);
+        self.streams.at(number).step = Step::Whole { body: take(&mut response.body), from: 0 };
+        self.limit_sending(number, link);
+    }
+
+    /// The body is sent as it becomes ready.
+    fn respond_with_frames<D: Driver>(
+        &mut self,
+        number: u32,
+        key: StreamKey,
+        mut response: Response,
+        link: &mut Link<'_, D>,
+    ) {
+        let body = take(&mut response.body);
+        let length = Exchange::length_of(&body);
+        let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
+        let mode = self.write_head(key, &response, length, link);
+        let stream = self.streams.at(number);
+        stream.exchange.stream(body);
+        let left = match mode {
+            BodyMode::None | BodyMode::Exact(0) => return self.finish(number, link),
+            BodyMode::Exact(bytes) => Some(bytes),
+            BodyMode::Chunked | BodyMode::UntilClose => None,
+        };
+        stream.step = Step::Frames(Frames { left, ..Frames::default() });
+        self.limit_sending(number, link);
+        self.pump(number, link);
+    }
+
+    fn write_head<D: Driver>(
+        &mut self,
+        key: StreamKey,
+        response: &Response,
+        length: ResponseLength,
+        link: &mut Link<'_, D>,
+    ) -> BodyMode {
+        let (limits, date) = (&link.worker.http2, link.worker.date());
+        let (status, fields) = (response.status.as_u16(), respond::pairs(&response.fields));
+        let out = &mut link.io.writer.plain;
+        protocol(&mut self.core).respond(limits, key, status, fields, length, &date, out)
+    }
+
+    /// Begins the time that an exchange may take as a whole, where there is such a limit.
+    fn limit_sending<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        if let Some(timeout) = link.worker.limits.exchange_timeout {
+            let until = link.worker.driver.now().saturating_add(timeout);
+            let deadlines = &mut self.streams.at(number).deadlines;
+            deadlines.exchange = deadlines.exchange.min(until);
+        }
+        self.watch_window(number, link);
+    }
+
+    /// Asks the application for content, unless some is at hand.
+    pub(super) fn pump<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let limits = &link.worker.http2;
+        for _ in 0..FRAMES_PER_TURN {
+            let Stream { key, step, exchange, waker, .. } = self.streams.at(number);
+            let (Some(key), Step::Frames(frames)) = (*key, step) else { return };
+            if !frames.data.is_empty() {
+                return;
+            }
+            let out = &mut link.io.writer.plain;
+            match exchange.poll_frame(&mut Context::from_waker(waker), &link.worker.pulse) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) => {
+                        frames.data = data;
+                        protocol(&mut self.core).offer(key);
+                        return self.watch_window(number, link);
+                    }
+                    Err(frame) => {
+                        if let Ok(more) = frame.into_trailers() {
+                            frames.trailers.extend(more);
+                        }
+                    }
+                },
+                Poll::Ready(None) => {
+                    let trailers = frames.trailers.iter();
+                    let trailers =
+                        trailers.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+                    protocol(&mut self.core).finish(limits, key, trailers, out);
+                    return self.finish(number, link);
+                }
+                Poll::Ready(Some(Err(error))) => return self.break_off(number, &error, link),
+            }
+        }
+        // A body that is always ready, and has nothing, is asked again when others had their turn.
+        self.streams.woken.wake(number);
+    }
+
+    /// What was promised cannot be kept: the peer learns that the content is not whole.
+    fn break_off<D: Driver>(&mut self, number: u32, error: &BodyError, link: &mut Link<'_, D>) {
+        let peer = &link.info.peer;
+        let request = self.streams.at(number).exchange.request_name();
+        let request = request.map(ToString::to_string).unwrap_or_default();
+        if matches!(error, BodyError::Failed(_)) {
+            tracing::error!(target: "peregrine", %error, request, %peer,
+                "the body of a response failed");
+        } else {
+            tracing::debug!(target: "peregrine", %error, request, %peer,
+                "the body of a response ended with that of its request");
+        }
+        self.reset_stream(number, Code::INTERNAL_ERROR, link);
+    }
+
+    /// Writes content, the most urgent first, until the buffer is full.
+    pub(super) fn send_ready<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        let limits = &link.worker.http2;
+        while !link.is_full() {
+            let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return };
+            let key = ready.stream;
+            let Some(number) = self.streams.find(key) else {
+                debug_assert!(false, "only streams with an exchange offer content");
+                let out = &mut link.io.writer.plain;
+                protocol(&mut self.core).reset(key, Code::INTERNAL_ERROR, out);
+                continue;
+            };
+            let stream = self.streams.at(number);
+            let (core, out) = (protocol(&mut self.core), &mut link.io.writer.plain);
+            let is_complete = match &mut stream.step {
+                Step::Whole { body, from } => {
+                    let rest = &body.as_slice().unwrap_or_default()[*from..];
+                    let sent = core.send_data(limits, key, rest, After::End, out);
+                    *from += sent;
+                    stream.sent += sent as u64;
+                    sent == rest.len()
+                }
+                Step::Frames(frames) => {
+                    let sent = core.send_data(limits, key, &frames.data, After::Wait, out);
+                    frames.data.advance(sent);
+                    frames.left = frames.left.map(|left| left - sent as u64);
+                    stream.sent += sent as u64;
+                    frames.left == Some(0)
+                }
+                Step::Gather { .. } | Step::Handler | Step::ReadOn | Step::Unread | Step::Free => {
+                    unreachable!("only a response that has begun has content")
+                }
+            };
+            if is_complete {
+                self.finish(number, link);
+            } else {
+                self.pump(number, link);
+                self.watch_window(number, link);
+            }
+        }
+    }
+
+    /// Holds the peer to the least rate while content waits for its window.
+    pub(super) fn watch_window<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let Some(stream) = self.streams.get(number) else { return };
+        let has_content = match &stream.step {
+            Step::Whole { .. } => true,
+            Step::Frames(frames) => !frames.data.is_empty(),
+            _ => false,
+        };
+        let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
+        let core = protocol(&mut self.core);
+        let is_waiting =
+            has_content && stream.key.is_some_and(|key| core.is_stalled(key) || core.is_blocked());
+        if is_waiting {
+            stream.deadlines.send = stream.sending.wait(now, stream.sent, rate);
+        } else {
+            stream.sending.pause(now, stream.sent, rate);
+            // The window of the connection may close while another stream has its turn.
+            stream.deadlines.send =
+                if has_content { now.saturating_add(rate.slack) } else { Duration::MAX };
+        }
+        self.hasten(number, link);
+    }
+}

@@ -1,0 +1,334 @@
+//! The open streams of a connection, each with its exchange, in memory that is used again.
+
+use crate::exchange::Exchange;
+use crate::meter::Meter;
+use crate::upload::Upload;
+use bytes::Bytes;
+use http::HeaderMap;
+use peregrine_proto::h2::{Request, StreamKey};
+use peregrine_web::Body;
+use peregrine_web::head::Head;
+use peregrine_web::pipe::Taken;
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+/// Streams whose memory a session keeps for its next connection; that of others is freed.
+const STREAMS_KEPT_MAX: usize = 16;
+
+/// One stream: a request, its exchange, and how far both directions are.
+pub(super) struct Stream {
+    /// Which stream it is; `None` while nothing has this place.
+    pub(super) key: Option<StreamKey>,
+    pub(super) step: Step,
+    pub(super) exchange: Exchange,
+    pub(super) upload: Upload,
+    /// What the reader of the content has taken, also when all of it is in the pipe.
+    pub(super) taken: Option<Taken>,
+    /// So much of that is known to the protocol core.
+    pub(super) taken_told: u64,
+    /// Content that no pipe has yet: it is one piece of memory, in however small frames it came.
+    pub(super) gathered: Vec<u8>,
+    /// The content is complete, with these trailers, but for what was gathered.
+    pub(super) end: Option<HeaderMap>,
+    /// How fast the peer sends, while the server waits for content.
+    pub(super) receiving: Meter,
+    pub(super) received: u64,
+    /// How much content there will be, if that is known.
+    pub(super) length: Option<u64>,
+    /// Content that was thrown away.
+    pub(super) thrown_away: u64,
+    /// How fast the peer opens its window, while the server waits for that.
+    pub(super) sending: Meter,
+    pub(super) sent: u64,
+    pub(super) deadlines: Deadlines,
+    pub(super) waker: Waker,
+}
+
+/// What is done on a stream at present.
+pub(super) enum Step {
+    /// Content is gathered as long as there are unread bytes: most is here whole with its head.
+    Gather { head: Head, request: Request },
+    /// The handler works on its response.
+    Handler,
+    /// A body that is here is sent, from this place on.
+    Whole { body: Body, from: usize },
+    /// A body is sent frame by frame.
+    Frames(Frames),
+    /// The response is complete, and somebody goes on reading the request's content.
+    ReadOn,
+    /// The response is complete, and the rest of the request is thrown away.
+    Unread,
+    /// Nothing: there is no stream.
+    Free,
+}
+
+/// A response's body on its way.
+#[derive(Default)]
+pub(super) struct Frames {
+    /// What is at hand.
+    pub(super) data: Bytes,
+    /// Bytes still to come, where a length was promised.
+    pub(super) left: Option<u64>,
+    pub(super) trailers: HeaderMap,
+}
+
+/// Until when a stream waits, on the driver's clock.
+#[derive(Clone, Copy)]
+pub(super) struct Deadlines {
+    pub(super) handler: Duration,
+    pub(super) exchange: Duration,
+    pub(super) receive: Duration,
+    pub(super) send: Duration,
+    /// Whoever reads on takes something, or what is thrown away ends.
+    pub(super) rest: Duration,
+}
+
+impl Deadlines {
+    const NONE: Self = Self {
+        handler: Duration::MAX,
+        exchange: Duration::MAX,
+        receive: Duration::MAX,
+        send: Duration::MAX,
+        rest: Duration::MAX,
+    };
+
+    pub(super) fn first(&self) -> Duration {
+        self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.rest)
+    }
+}
+
+impl Stream {
+    fn new(number: u32, woken: &Arc<Woken>) -> Self {
+        let waker = Waker::from(Arc::new(StreamWaker { woken: Arc::clone(woken), number }));
+        Self {
+            key: None,
+            step: Step::Free,
+            exchange: Exchange::default(),
+            upload: Upload::Done,
+            taken: None,
+            taken_told: 0,
+            gathered: Vec::new(),
+            end: None,
+            receiving: Meter::default(),
+            received: 0,
+            length: None,
+            thrown_away: 0,
+            sending: Meter::default(),
+            sent: 0,
+            deadlines: Deadlines::NONE,
+            waker,
+        }
+    }
+
+    /// Does a handler work, or is a response being sent?
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.step, Step::Handler | Step::Whole { .. } | Step::Frames(_))
+    }
+
+    /// Forgets everything but memory and waker.
+    fn clear(&mut self) {
+        self.key = None;
+        self.step = Step::Free;
+        self.exchange.clear();
+        self.upload = Upload::Done;
+        self.taken = None;
+        self.gathered = Vec::new();
+        self.end = None;
+        (self.receiving, self.received) = (Meter::default(), 0);
+        (self.sending, self.sent) = (Meter::default(), 0);
+        (self.taken_told, self.thrown_away, self.length) = (0, 0, None);
+        self.deadlines = Deadlines::NONE;
+    }
+}
+
+/// The streams of one connection.
+#[derive(Default)]
+pub(super) struct Streams {
+    /// By their numbers, which last as long as the session.
+    all: Vec<Stream>,
+    free: Vec<u32>,
+    /// Numbers by the core's places.
+    by_place: Vec<u32>,
+    /// So many are `Unread`.
+    pub(super) unread: usize,
+    pub(super) woken: Arc<Woken>,
+}
+
+impl Streams {
+    /// Takes a place for a stream that has begun.
+    pub(super) fn open(&mut self, key: StreamKey) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            let number = u32::try_from(self.all.len()).expect("there are at most 32,768 streams");
+            self.all.push(Stream::new(number, &self.woken));
+            number
+        });
+        self.at(number).key = Some(key);
+        if self.by_place.len() <= key.place() {
+            self.by_place.resize(key.place() + 1, 0);
+        }
+        self.by_place[key.place()] = number;
+        number
+    }
+
+    /// The number of an open stream.
+    pub(super) fn find(&self, key: StreamKey) -> Option<u32> {
+        let number = *self.by_place.get(key.place())?;
+        (self.all.get(number as usize)?.key == Some(key)).then_some(number)
+    }
+
+    pub(super) fn at(&mut self, number: u32) -> &mut Stream {
+        &mut self.all[number as usize]
+    }
+
+    /// The stream of this number, if it is open.
+    pub(super) fn get(&mut self, number: u32) -> Option<&mut Stream> {
+        self.all.get_mut(number as usize).filter(|stream| stream.key.is_some())
+    }
+
+    /// The stream is over: everything of its application is dropped.
+    pub(super) fn close(&mut self, number: u32) {
+        let stream = self.at(number);
+        let was_unread = matches!(stream.step, Step::Unread);
+        stream.clear();
+        self.unread -= usize::from(was_unread);
+        self.free.push(number);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.all.len()
+    }
+
+    /// Numbers below this one may be in use.
+    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.all.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn open_streams(&self) -> impl Iterator<Item = &Stream> {
+        self.all.iter().filter(|stream| stream.key.is_some())
+    }
+
+    /// Does somebody read the content of a request that is answered?
+    pub(super) fn is_read_on(&self) -> bool {
+        self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
+    }
+
+    /// Drops everything of the application, for the next lease.
+    pub(super) fn reset(&mut self) {
+        if !self.is_empty() {
+            for stream in &mut self.all {
+                stream.clear();
+            }
+        }
+        self.all.truncate(STREAMS_KEPT_MAX);
+        self.free.clear();
+        self.free.extend(self.numbers().rev());
+        self.by_place.clear();
+        self.unread = 0;
+    }
+}
+
+/// Which streams were woken, and the connection's waker. Handlers may wake from any thread.
+#[derive(Default)]
+pub(super) struct Woken(Mutex<Set>);
+
+#[derive(Default)]
+struct Set {
+    /// A bit for each number.
+    words: Vec<u64>,
+    is_any: bool,
+    /// Who is to be told of the first bit; `None` while a turn is at work.
+    connection: Option<Waker>,
+}
+
+impl Woken {
+    /// Begins a turn: moves the numbers that were woken to `numbers`.
+    pub(super) fn take(&self, numbers: &mut Vec<u32>) {
+        let mut set = self.lock();
+        set.connection = None;
+        if !take(&mut set.is_any) {
+            return;
+        }
+        for (index, word) in (0..).zip(&mut set.words) {
+            let mut word = take(word);
+            while word != 0 {
+                numbers.push(index * u64::BITS + word.trailing_zeros());
+                word &= word - 1;
+            }
+        }
+    }
+
+    /// Ends a turn: `connection` is woken by the next stream that is. False if one was already.
+    pub(super) fn arm(&self, connection: &Waker) -> bool {
+        let mut set = self.lock();
+        if set.is_any {
+            return false;
+        }
+        set.connection = Some(connection.clone());
+        true
+    }
+
+    /// Marks a stream.
+    pub(super) fn wake(&self, number: u32) {
+        let connection = {
+            let mut set = self.lock();
+            let word = (number / u64::BITS) as usize;
+            if set.words.len() <= word {
+                set.words.resize(word + 1, 0);
+            }
+            set.words[word] |= 1 << (number % u64::BITS);
+            set.is_any = true;
+            set.connection.take()
+        };
+        if let Some(connection) = connection {
+            connection.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Set> {
+        // Nothing that panics runs under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes one stream.
+struct StreamWaker {
+    woken: Arc<Woken>,
+    number: u32,
+}
+
+impl Wake for StreamWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.wake(self.number);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.wake(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_woken_stream_is_told_once_and_the_first_wakes_the_connection() {
+        let woken = Arc::new(Woken::default());
+        let connection = Arc::new(Woken::default());
+        let waker =
+            Waker::from(Arc::new(StreamWaker { woken: Arc::clone(&connection), number: 7 }));
+        assert!(woken.arm(&waker));
+        for number in [3, 64, 200, 3] {
+            woken.wake(number);
+        }
+        assert!(!woken.arm(&waker));
+        let (mut numbers, mut connections) = (Vec::new(), Vec::new());
+        woken.take(&mut numbers);
+        connection.take(&mut connections);
+        assert_eq!((numbers, connections), (vec![3, 64, 200], vec![7]));
+        let mut again = Vec::new();
+        woken.take(&mut again);
+        assert!(again.is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+//! Times that are over: of a head, of a stream, of the goodbye.
+
+use super::streams::Step;
+use super::{Http2, protocol};
+use crate::deadlines::Wait;
+use crate::ended::Ended;
+use crate::link::{Link, Turn};
+use peregrine_driver::Driver;
+use peregrine_proto::h2::Code;
+use peregrine_web::Problem;
+use peregrine_web::body::BodyError;
+use std::time::Duration;
+
+impl Http2 {
+    /// The time of `wait` is over.
+    pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
+        match wait {
+            Wait::Head => Turn::linger(Ended::HeadLate),
+            Wait::Streams => {
+                self.look_at_deadlines(link);
+                Turn::Again
+            }
+            _ => Turn::Again,
+        }
+    }
+
+    /// Lets the connection look at a stream's deadlines when the first of them has come.
+    pub(super) fn hasten<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let first = self.streams.at(number).deadlines.first();
+        if first != Duration::MAX {
+            link.io.deadlines.hasten(Wait::Streams, first);
+        }
+    }
+
+    fn look_at_deadlines<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        let now = link.worker.driver.now();
+        self.end_goodbye(now, link);
+        for number in self.streams.numbers() {
+            self.look_at_stream(number, now, link);
+            if self.streams.get(number).is_some() {
+                self.hasten(number, link);
+            }
+        }
+    }
+
+    /// The peer had its time to learn that no other streams are wanted.
+    fn end_goodbye<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
+        let told_at = self.core.as_ref().and_then(|core| core.told_at());
+        let Some(told_at) = told_at else { return };
+        let until = told_at.saturating_add(link.worker.limits.drain_idle_timeout);
+        if until <= now {
+            protocol(&mut self.core).drain_at_once(&mut link.io.writer.plain);
+        } else {
+            link.io.deadlines.hasten(Wait::Streams, until);
+        }
+    }
+
+    fn look_at_stream<D: Driver>(&mut self, number: u32, now: Duration, link: &mut Link<'_, D>) {
+        let Some(stream) = self.streams.get(number) else { return };
+        let deadlines = stream.deadlines;
+        let is_handling = matches!(stream.step, Step::Handler);
+        if is_handling && deadlines.handler.min(deadlines.exchange) <= now {
+            stream.exchange.drop_handler();
+            return self.answer(number, Problem::handler_late(), link);
+        }
+        if deadlines.exchange <= now {
+            return self.cut_off(number, "an exchange took too long", link);
+        }
+        // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
+        // request, by RST_STREAM with NO_ERROR.
+        if matches!(stream.step, Step::Unread) {
+            if deadlines.receive.min(deadlines.rest) <= now {
+                self.reset_stream(number, Code::NO_ERROR, link);
+            }
+            return;
+        }
+        if deadlines.rest <= now {
+            stream.upload.fail(BodyError::Disconnected);
+            return self.throw_away(number, link);
+        }
+        let rate = link.worker.limits.rate();
+        if deadlines.receive <= now {
+            if stream.receiving.is_late(now, stream.received, rate) {
+                stream.upload.fail(BodyError::TooSlow);
+                self.discard(number, link);
+            } else {
+                stream.deadlines.receive = stream.receiving.wait(now, stream.received, rate);
+            }
+        }
+        if deadlines.send <= now {
+            self.watch_window(number, link);
+            if self.streams.at(number).deadlines.send <= now {
+                self.cut_off(number, "the peer did not open its window", link);
+            }
+        }
+    }
+
+    fn cut_off<D: Driver>(&mut self, number: u32, why: &str, link: &mut Link<'_, D>) {
+        let request = self.streams.at(number).exchange.request_name();
+        let request = request.map(ToString::to_string).unwrap_or_default();
+        let peer = &link.info.peer;
+        tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {why}");
+        self.reset_stream(number, Code::CANCEL, link);
+    }
+}

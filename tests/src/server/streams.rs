@@ -1,0 +1,344 @@
+//! A client that speaks HTTP/2, made of the frames and the HPACK of the protocol core.
+
+use crate::server::bench::{Got, PATIENCE, Wire};
+use peregrine_proto::Known;
+use peregrine_proto::h2::frame::{self, Header, Kind, flag, setting};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A client on a wire.
+pub struct Streams<W> {
+    wire: W,
+    received: Vec<u8>,
+    decoder: Decoder,
+    encoder: Encoder,
+    answers: BTreeMap<u32, Answer>,
+    next: u32,
+    /// What the server lets us send, of all streams and of each.
+    window: i64,
+    windows: BTreeMap<u32, i64>,
+    /// Are windows opened by what is received?
+    opens_windows: bool,
+    /// Every GOAWAY: its last stream and its code.
+    pub go_away: Vec<(u32, u32)>,
+    last: Option<Got>,
+}
+
+/// What came on a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The heads of interim responses, the final one and the trailers.
+    pub heads: Vec<Vec<(String, String)>>,
+    /// The content.
+    pub body: Vec<u8>,
+    /// The response is complete.
+    pub is_complete: bool,
+    /// The code of RST_STREAM, if that came.
+    pub reset: Option<u32>,
+}
+
+impl Answer {
+    /// The final status.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.statuses().into_iter().find(|status| *status >= 200).unwrap_or(0)
+    }
+
+    /// All statuses.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<u16> {
+        let all = self.heads.iter().flatten().filter(|(name, _)| name == ":status");
+        all.map(|(_, value)| value.parse().unwrap_or(0)).collect()
+    }
+
+    /// The content as text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap_or("(no text)")
+    }
+
+    /// A field of any head or of the trailers.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut all = self.heads.iter().flatten();
+        all.find(|field| field.0 == name).map(|(_, value)| value.as_str())
+    }
+}
+
+#[derive(Default)]
+struct Fields(Vec<(String, String)>);
+
+impl Sink for Fields {
+    fn field(&mut self, field: Field<'_>) -> bool {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.0.push((text(field.name), text(field.value)));
+        true
+    }
+}
+
+impl<W: Wire> Streams<W> {
+    /// A client that has sent its preface.
+    #[must_use]
+    pub fn new(wire: W) -> Self {
+        Self::with_settings(wire, &[])
+    }
+
+    /// The same with settings.
+    #[must_use]
+    pub fn with_settings(wire: W, settings: &[(u16, u32)]) -> Self {
+        let mut bytes = frame::PREFACE.to_vec();
+        frame::write_settings(settings.iter().copied(), &mut bytes);
+        let mut client = Self::silent(wire);
+        client.send(&bytes);
+        client
+    }
+
+    /// A client that has sent nothing.
+    #[must_use]
+    pub fn silent(wire: W) -> Self {
+        Self {
+            wire,
+            received: Vec::new(),
+            decoder: Decoder::new(),
+            encoder: Encoder::new(4096),
+            answers: BTreeMap::new(),
+            next: 1,
+            window: 65_535,
+            windows: BTreeMap::new(),
+            opens_windows: true,
+            go_away: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// From now on the client opens no window.
+    pub fn keep_windows_shut(&mut self) {
+        self.opens_windows = false;
+    }
+
+    /// Sends bytes.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.wire.send(bytes);
+    }
+
+    /// Sends one frame.
+    pub fn frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        frame::write(kind, flags, stream, payload, &mut bytes);
+        self.send(&bytes);
+    }
+
+    /// The block of a request.
+    pub fn block(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+        let mut block = Vec::new();
+        self.encoder.begin(&mut block);
+        let line = [(":method", method), (":scheme", "http"), (":authority", "localhost")];
+        for (name, value) in line.into_iter().chain([(":path", path)]).chain(fields.iter().copied())
+        {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            self.encoder.field(Known::Other, name, value, &mut block);
+        }
+        block
+    }
+
+    /// Opens a stream. `is_whole`: nothing follows its head.
+    pub fn open(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+        is_whole: bool,
+    ) -> u32 {
+        let block = self.block(method, path, fields);
+        let id = self.next;
+        self.next += 2;
+        let end = if is_whole { flag::END_STREAM } else { 0 };
+        let mut pieces = block.chunks(16_384).peekable();
+        let (mut kind, mut flags) = (Kind::Headers, end);
+        while let Some(piece) = pieces.next() {
+            flags |= if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+            self.frame(kind, flags, id, piece);
+            (kind, flags) = (Kind::Continuation, 0);
+        }
+        id
+    }
+
+    /// Sends a GET request.
+    pub fn get(&mut self, path: &str) -> u32 {
+        self.open("GET", path, &[], true)
+    }
+
+    /// Sends content, whatever the windows are.
+    pub fn data(&mut self, stream: u32, data: &[u8], is_last: bool) {
+        let end = if is_last { flag::END_STREAM } else { 0 };
+        self.frame(Kind::Data, end, stream, data);
+    }
+
+    /// Sends content as the windows allow, and the end.
+    ///
+    /// # Panics
+    /// The windows stay shut.
+    pub async fn upload(&mut self, stream: u32, mut data: &[u8]) {
+        while !data.is_empty() {
+            let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
+            let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
+            if count == 0 {
+                assert!(self.fill(PATIENCE).await, "the windows stay shut: {:?}", self.last);
+                continue;
+            }
+            let taken = i64::try_from(count).expect("it is small");
+            self.window -= taken;
+            *self.windows.entry(stream).or_insert(65_535) -= taken;
+            self.data(stream, &data[..count], count == data.len());
+            data = &data[count..];
+        }
+    }
+
+    /// Resets a stream.
+    pub fn reset(&mut self, stream: u32) {
+        let mut bytes = Vec::new();
+        frame::write_reset(stream, frame::Code::CANCEL, &mut bytes);
+        self.send(&bytes);
+    }
+
+    /// Breaks the connection off.
+    pub fn break_off(self) {
+        self.wire.reset();
+    }
+
+    /// Waits until a stream is over, and takes what came on it.
+    ///
+    /// # Panics
+    /// It does not end.
+    pub async fn answer(&mut self, stream: u32) -> Answer {
+        loop {
+            let answer = self.answers.entry(stream).or_default();
+            if answer.is_complete || answer.reset.is_some() {
+                return answer.clone();
+            }
+            let so_far = answer.clone();
+            let is_new = self.fill(PATIENCE).await;
+            assert!(is_new, "{stream} does not end ({:?}): {so_far:?}", self.last);
+        }
+    }
+
+    /// Waits until so much content came on a stream.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn expect(&mut self, stream: u32, bytes: usize) {
+        while self.answers.entry(stream).or_default().body.len() < bytes {
+            assert!(self.fill(PATIENCE).await, "no content on {stream}: {:?}", self.last);
+        }
+    }
+
+    /// What came on a stream so far.
+    pub fn so_far(&mut self, stream: u32) -> Answer {
+        self.answers.entry(stream).or_default().clone()
+    }
+
+    /// Sends a PING and waits until it is answered: what was sent before was looked at.
+    ///
+    /// # Panics
+    /// It is not answered.
+    pub async fn round_trip(&mut self) {
+        self.frame(Kind::Ping, 0, 0, b"are you?");
+        self.answers.remove(&0);
+        while self.answers.entry(0).or_default().body != b"are you?" {
+            assert!(self.fill(PATIENCE).await, "a PING is not answered: {:?}", self.last);
+        }
+    }
+
+    /// Waits for the end of the connection.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn ended(&mut self) -> Got {
+        while self.fill(PATIENCE).await {}
+        self.last.clone().expect("the connection does not end")
+    }
+
+    /// Receives for a while.
+    pub async fn listen(&mut self, patience: Duration) {
+        while self.fill(patience).await {}
+    }
+
+    async fn fill(&mut self, patience: Duration) -> bool {
+        if self.last.is_some() {
+            return false;
+        }
+        match self.wire.recv(patience).await {
+            Got::Bytes(bytes) => {
+                self.received.extend(bytes);
+                while self.take_frame() {}
+                true
+            }
+            Got::Nothing => false,
+            end => {
+                self.last = Some(end);
+                false
+            }
+        }
+    }
+
+    fn take_frame(&mut self) -> bool {
+        let Some(header) = Header::read(&self.received) else { return false };
+        let end = frame::HEADER_BYTES + header.length as usize;
+        if self.received.len() < end {
+            return false;
+        }
+        let payload = self.received[frame::HEADER_BYTES..end].to_vec();
+        self.received.drain(..end);
+        self.look_at(header, &payload);
+        true
+    }
+
+    fn look_at(&mut self, header: Header, payload: &[u8]) {
+        let number = |from: usize| frame::number(&payload[from..]).expect("it has four bytes");
+        match header.kind {
+            Kind::Headers => {
+                assert!(header.has(flag::END_HEADERS), "heads of the cases fit in a frame");
+                let mut fields = Fields::default();
+                self.decoder.decode(payload, 1 << 20, &mut fields).expect("the block is right");
+                let answer = self.answers.entry(header.stream).or_default();
+                answer.heads.push(fields.0);
+                answer.is_complete |= header.has(flag::END_STREAM);
+            }
+            Kind::Data => {
+                let answer = self.answers.entry(header.stream).or_default();
+                answer.body.extend_from_slice(payload);
+                answer.is_complete |= header.has(flag::END_STREAM);
+                let is_complete = answer.is_complete;
+                if self.opens_windows && header.length > 0 {
+                    let mut bytes = Vec::new();
+                    frame::write_window_update(0, header.length, &mut bytes);
+                    if !is_complete {
+                        frame::write_window_update(header.stream, header.length, &mut bytes);
+                    }
+                    self.send(&bytes);
+                }
+            }
+            Kind::ResetStream => {
+                self.answers.entry(header.stream).or_default().reset = Some(number(0));
+            }
+            Kind::Settings if !header.has(flag::ACK) => {
+                let of = frame::settings(payload);
+                for (_, window) in of.filter(|(id, _)| *id == setting::INITIAL_WINDOW_SIZE) {
+                    assert_eq!(window, 65_535, "the cases count on the default");
+                }
+                self.frame(Kind::Settings, flag::ACK, 0, &[]);
+            }
+            Kind::Ping if header.has(flag::ACK) => {
+                self.answers.entry(0).or_default().body = payload.to_vec();
+            }
+            Kind::Ping => self.frame(Kind::Ping, flag::ACK, 0, payload),
+            Kind::GoAway => self.go_away.push((number(0), number(4))),
+            Kind::WindowUpdate if header.stream == 0 => self.window += i64::from(number(0)),
+            Kind::WindowUpdate => {
+                *self.windows.entry(header.stream).or_insert(65_535) += i64::from(number(0));
+            }
+            _ => {}
+        }
+    }
+}
