@@ -272,8 +272,9 @@ impl Http2 {
         if self.streams.unread == 0 {
             return;
         }
-        // The core gives the peer a round trip to see its response before it resets the stream.
-        if !self.streams.is_read_on() {
+        // The core gives the peer a round trip to see its response before it resets the stream. A peer
+        // that sends nothing may take its time to do so by itself.
+        if self.streams.is_uploading_for_nothing() && !self.streams.is_read_on() {
             protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
         }
         let is_draining = link.worker.order() >= Order::Drain;

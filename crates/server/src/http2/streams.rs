@@ -214,6 +214,12 @@ impl Streams {
         self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
+    /// Does content come for a request that is answered, and that nobody reads?
+    pub(super) fn is_uploading_for_nothing(&self) -> bool {
+        let mut open = self.open_streams();
+        open.any(|stream| matches!(stream.step, Step::Unread) && stream.received > 0)
+    }
+
     /// Drops everything of the application, for the next lease.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {
