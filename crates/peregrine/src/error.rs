@@ -168,6 +168,7 @@ mod tests {
         Error::Bind { address: address.to_owned(), cause }.to_string()
     }
 
+    #[cfg(feature = "tls")]
     #[test]
     fn what_main_prints_is_the_text_for_people() {
         let missing = peregrine_tls::Tls::from_pem_files("no-such.pem", "no-such.key");

@@ -40,6 +40,7 @@ pub use orders::Handle;
 pub use peregrine_driver::Options as DriverOptions;
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
+#[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
@@ -54,6 +55,7 @@ pub mod prelude {
     pub use crate::Server;
     pub use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
     pub use peregrine_middleware::*;
+    #[cfg(feature = "tls")]
     pub use peregrine_tls::Tls;
     pub use peregrine_web::prelude::*;
 }

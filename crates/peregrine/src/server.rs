@@ -100,7 +100,8 @@ impl Server {
         self
     }
 
-    /// Speaks HTTPS at `address` too.
+    /// Speaks HTTPS at `address` too. With the feature `tls`, which is on by default.
+    #[cfg(feature = "tls")]
     pub fn tls(mut self, address: impl Into<String>, tls: Tls) -> Self {
         self.listeners.push((Source::Address(address.into()), Some(tls)));
         self
@@ -119,7 +120,8 @@ impl Server {
         self
     }
 
-    /// Speaks HTTPS on a listener that somebody else bound.
+    /// Speaks HTTPS on a listener that somebody else bound. With the feature `tls`.
+    #[cfg(feature = "tls")]
     pub fn tls_listener(mut self, listener: TcpListener, tls: Tls) -> Self {
         self.listeners.push((Source::Listener(listener), Some(tls)));
         self

@@ -1,4 +1,4 @@
-//! What a handshake agreed on.
+//! How far a session has come, and what its handshake agreed on.
 
 /// The version of the protocol that both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,4 +22,18 @@ pub struct Facts<'a> {
     pub alpn: Option<&'a [u8]>,
     /// The client came back with a ticket and was spared the certificate.
     pub resumed: bool,
+}
+
+/// Where the receiving side of a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// The handshake is not complete; nothing can be sent.
+    Handshaking,
+    /// The handshake is complete.
+    ///
+    /// If the peer's bytes end here, without a `close_notify`, somebody may have cut them off: what
+    /// was received is authentic, but it may not be all.
+    Open,
+    /// The peer said that it has sent everything. Sending is still possible.
+    Closed,
 }

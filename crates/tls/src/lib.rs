@@ -19,29 +19,51 @@
 //! ```
 //!
 //! Start reading in `session.rs`; `config.rs` is what a user meets, `reject.rs` what a peer can do
-//! wrong, `limits.rs` how much of it is borne.
+//! wrong, `limits.rs` how much of it is borne. Without the feature `rustls`, which is on by default,
+//! there is `absent.rs` in place of them.
 #![forbid(unsafe_code)]
 
+#[cfg(not(feature = "rustls"))]
+mod absent;
+#[cfg(feature = "rustls")]
 mod certificate;
+#[cfg(feature = "rustls")]
 mod choice;
+#[cfg(feature = "rustls")]
 mod config;
+#[cfg(feature = "rustls")]
 mod error;
 mod facts;
+#[cfg(feature = "rustls")]
 mod fuzz;
+#[cfg(feature = "rustls")]
 mod hosts;
 mod limits;
+#[cfg(feature = "rustls")]
 mod opening;
+#[cfg(feature = "rustls")]
 mod reject;
+#[cfg(feature = "rustls")]
 mod session;
+#[cfg(feature = "rustls")]
 mod validity;
 
+#[cfg(not(feature = "rustls"))]
+pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
+#[cfg(feature = "rustls")]
 pub use config::{SelfSigned, Tls};
+#[cfg(feature = "rustls")]
 pub use error::{Origin, TlsError, Warning};
-pub use facts::{Facts, Version};
+pub use facts::{Facts, Received, Version};
+#[cfg(feature = "rustls")]
 #[doc(hidden)]
 pub use fuzz::fuzz_one;
+#[cfg(feature = "rustls")]
 pub use hosts::Hosts;
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
+#[cfg(feature = "rustls")]
 pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
+#[cfg(feature = "rustls")]
 pub use rustls;
-pub use session::{Received, Session};
+#[cfg(feature = "rustls")]
+pub use session::Session;

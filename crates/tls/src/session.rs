@@ -1,7 +1,7 @@
 //! One connection's TLS.
 
 use crate::choice;
-use crate::facts::{Facts, Version};
+use crate::facts::{Facts, Received, Version};
 use crate::hosts::Hosts;
 use crate::limits::{
     HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
@@ -75,20 +75,6 @@ struct Connection {
     server_name: Option<Box<str>>,
     /// What to compare the hosts of requests with, if that is asked for.
     hosts: Option<Hosts>,
-}
-
-/// Where the receiving side of a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
-    /// The handshake is not complete; nothing can be sent.
-    Handshaking,
-    /// The handshake is complete.
-    ///
-    /// If the peer's bytes end here, without a `close_notify`, somebody may have cut them off: what
-    /// was received is authentic, but it may not be all.
-    Open,
-    /// The peer said that it has sent everything. Sending is still possible.
-    Closed,
 }
 
 impl Session {

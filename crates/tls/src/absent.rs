@@ -1,0 +1,113 @@
+//! What stands for TLS in a build without it.
+//!
+//! There is no value of these types, so that nobody can ask for TLS, and code that handles it needs no
+//! conditions and is compiled to nothing.
+
+use crate::facts::{Facts, Received};
+use std::fmt;
+
+/// The settings of a TLS server, of which there are none without the feature `rustls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {}
+
+/// A session, which none has.
+#[derive(Debug)]
+pub enum Session {}
+
+/// The hosts that a certificate names.
+#[derive(Debug)]
+pub enum Hosts {}
+
+/// What a peer can do wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reject {
+    /// It does not speak TLS but plain HTTP.
+    PlainHttp,
+}
+
+/// Why nothing can be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {}
+
+/// What can be wrong with settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsError {}
+
+impl Tls {
+    /// Begins a session.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        match *self {}
+    }
+}
+
+impl Session {
+    /// Takes what the peer sent.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn receive(
+        &mut self,
+        _: &[u8],
+        _: &mut Vec<u8>,
+        _: &mut Vec<u8>,
+    ) -> Result<Received, Reject> {
+        match *self {}
+    }
+
+    /// Encrypts what is to be sent.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn send(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), SendError> {
+        match *self {}
+    }
+
+    /// Says that nothing more is sent.
+    pub fn close(&mut self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+
+    /// What the handshake agreed on.
+    #[must_use]
+    pub fn facts(&self) -> Option<Facts<'_>> {
+        match *self {}
+    }
+
+    /// The hosts that requests may be for.
+    pub fn hosts(&mut self) -> Option<&mut Hosts> {
+        match *self {}
+    }
+}
+
+impl Hosts {
+    /// Does the certificate name the host of `authority`?
+    pub fn cover(&mut self, _: &str) -> bool {
+        match *self {}
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("plain HTTP where TLS is spoken")
+    }
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl std::error::Error for Reject {}
+impl std::error::Error for SendError {}
+impl std::error::Error for TlsError {}
