@@ -1,9 +1,10 @@
 //! What the fuzz target runs: a peer that sends anything, at any point.
 
 use crate::config::Tls;
+use crate::facts::Received;
 use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::reject::Reject;
-use crate::session::{Received, Session};
+use crate::session::Session;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
