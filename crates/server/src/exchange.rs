@@ -144,6 +144,11 @@ impl Exchange {
         guarded("a body's size hint", || body.length()).flatten()
     }
 
+    /// Has a body ended already, so that no trailers follow either?
+    pub(crate) fn is_over(body: &Body) -> bool {
+        guarded("a body's end", || body.is_end_stream()).unwrap_or(true)
+    }
+
     /// What runs on when the response is complete.
     pub(crate) fn keep_rest(&mut self, rest: Option<Rest>) {
         self.rest = rest;

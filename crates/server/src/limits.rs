@@ -78,7 +78,8 @@ pub struct Limits {
     /// of them, which is one whose peer does not go on.
     pub handshakes_max: usize,
     /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
-    /// does not read, parse or produce more for this connection until the peer took them.
+    /// does not read, parse or produce more for this connection until the peer took them. HTTP/2 produces no
+    /// more content then, and reads on until twice as much waits.
     pub pending_output_bytes_max: usize,
     /// After an answer that ends the connection while the peer still sends, the server goes on reading,
     /// so that the answer is not lost to a reset: until the peer has been silent for this long. Default
@@ -125,6 +126,10 @@ pub struct Limits {
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
     pub background_timeout: Duration,
+    /// Whether all plain connections come from a gateway that is trusted to have spoken TLS with the
+    /// client: a request may then be for `https`, as HAProxy and Envoy say in HTTP/2. Default false: such a
+    /// request is answered 421 (RFC 9110, section 7.4).
+    pub behind_gateway: bool,
     /// What holds for HTTP/2 only. All other limits hold for it as well.
     pub http2: Http2Limits,
 }
@@ -159,6 +164,7 @@ impl Default for Limits {
             drain_idle_timeout: Duration::from_secs(1),
             shutdown_timeout: Duration::from_secs(30),
             background_timeout: Duration::from_secs(10),
+            behind_gateway: false,
             http2: Http2Limits::default(),
         }
     }

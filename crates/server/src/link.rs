@@ -122,6 +122,12 @@ impl<D: Driver> Link<'_, D> {
         self.io.writer.plain.len() >= self.worker.limits.pending_output_bytes_max.max(1)
     }
 
+    /// Has so much been written that nothing more is read? HTTP/2 reads on when it is full: the peer's
+    /// frames open windows, reset streams and ask for answers, all of which is little.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.io.writer.plain.len() / 2 >= self.worker.limits.pending_output_bytes_max.max(1)
+    }
+
     /// Did the peer end its sending side?
     pub(crate) fn is_ended(&self) -> bool {
         self.io.reader.is_ended(self.stage)
@@ -130,7 +136,8 @@ impl<D: Driver> Link<'_, D> {
     // RFC 9110 §7.4: a request for an origin that this connection is not secured for is misdirected.
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
-        head.index().check_scheme(self.info.tls.is_some())?;
+        let is_secure = self.info.tls.is_some() || self.worker.limits.behind_gateway;
+        head.index().check_scheme(is_secure)?;
         let Some(hosts) = self.stage.hosts() else { return Ok(()) };
         // Only HTTP/1.0 may name no host.
         let authority = head.authority();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use http_body::Body as _;
+use http_body::{Body as _, Frame, SizeHint};
 use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::extract::{Path, State, TlsInfo};
@@ -309,6 +309,7 @@ fn uploads(app: App) -> App {
         .post("/ignore", || "ignored")
         .post("/ignore-after-wait", wait)
         .post("/read-after-wait", read_after_wait)
+        .post("/sip", sip)
         .post("/count", count.body_limit(u64::MAX))
         .post("/trailers", trailers)
         .get("/upgrade", upgrade)
@@ -329,6 +330,50 @@ async fn echo_slowly(State(shared): State<Shared>, mut body: Body) -> Result<Vec
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     Ok(all)
+}
+
+/// Reads one piece of a body, waits, and reads the rest.
+async fn sip(State(shared): State<Shared>, mut body: Body) -> Result<String, Problem> {
+    let mut count = match body.next().await {
+        Some(piece) => piece?.len(),
+        None => 0,
+    };
+    shared.wait().await;
+    while let Some(piece) = body.next().await {
+        count += piece?.len();
+    }
+    Ok(count.to_string())
+}
+
+/// A body of known length with trailers.
+struct WithTrailers(Option<Bytes>, Option<HeaderMap>);
+
+impl http_body::Body for WithTrailers {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let data = self.0.take().map(Frame::data);
+        Poll::Ready(data.or_else(|| self.1.take().map(Frame::trailers)).map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none() && self.1.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |data| data.len() as u64))
+    }
+}
+
+fn with_trailers(data: &'static str) -> Body {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-checksum", HeaderValue::from_static("abc"));
+    let data = Some(Bytes::from_static(data.as_bytes())).filter(|data| !data.is_empty());
+    Body::new(WithTrailers(data, Some(trailers)))
 }
 
 /// Reads a body as it comes.
@@ -408,6 +453,8 @@ fn downloads(app: App) -> App {
         .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
         .get("/gated/{pieces}", gated)
         .get("/endless", endless)
+        .get("/trailers", || with_trailers("hello"))
+        .get("/trailers-only", || with_trailers(""))
         .get("/broken", || {
             let mut left = 2;
             stream(move |_| {

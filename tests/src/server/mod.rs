@@ -182,6 +182,14 @@ macro_rules! server {
             http2::a_window_that_stays_shut_is_a_reset,
             http2::a_connection_s_window_that_stays_shut_ends_its_streams,
             http2::an_exchange_has_its_time,
+            http2::uploads_may_come_one_after_the_other,
+            http2::a_reset_begins_the_idle_time,
+            http2::a_handler_that_reads_late_makes_nobody_late,
+            http2::trailers_follow_any_content,
+            http2::a_lame_duck_answers_new_connections,
+            http2::a_gateway_may_ask_for_https,
+            http2::a_host_may_be_named_twice,
+            http2::an_exchange_has_its_time_after_its_response_too,
             http2::a_broken_rule_ends_the_connection,
             http2::tls_agrees_on_http2,
         );
@@ -192,6 +200,9 @@ macro_rules! server {
             http2::large_responses_arrive_whole,
             http2::large_bodies_arrive_whole,
             http2::floods_are_answered_with_calm,
+            http2::who_takes_everything_is_heard,
+            http2::who_waits_for_others_is_not_late,
+            http2::an_upload_is_read_beside_a_fast_download,
             http2::who_reads_nothing_is_cut_off,
         );
     };

@@ -20,6 +20,8 @@ pub struct Streams<W> {
     windows: BTreeMap<u32, i64>,
     /// Are windows opened by what is received?
     opens_windows: bool,
+    /// The scheme of requests.
+    pub scheme: &'static str,
     /// Every GOAWAY: its last stream and its code.
     pub go_away: Vec<(u32, u32)>,
     last: Option<Got>,
@@ -107,9 +109,17 @@ impl<W: Wire> Streams<W> {
             window: 65_535,
             windows: BTreeMap::new(),
             opens_windows: true,
+            scheme: "http",
             go_away: Vec::new(),
             last: None,
         }
+    }
+
+    /// Opens the connection's window by 64 KiB.
+    pub fn open_window(&mut self) {
+        let mut bytes = Vec::new();
+        frame::write_window_update(0, 65_536, &mut bytes);
+        self.send(&bytes);
     }
 
     /// From now on the client opens no window.
@@ -133,7 +143,7 @@ impl<W: Wire> Streams<W> {
     pub fn block(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
-        let line = [(":method", method), (":scheme", "http"), (":authority", "localhost")];
+        let line = [(":method", method), (":scheme", self.scheme), (":authority", "localhost")];
         for (name, value) in line.into_iter().chain([(":path", path)]).chain(fields.iter().copied())
         {
             let (name, value) = (name.as_bytes(), value.as_bytes());
@@ -179,7 +189,15 @@ impl<W: Wire> Streams<W> {
     ///
     /// # Panics
     /// The windows stay shut.
-    pub async fn upload(&mut self, stream: u32, mut data: &[u8]) {
+    pub async fn upload(&mut self, stream: u32, data: &[u8]) {
+        self.upload_part(stream, data, true).await;
+    }
+
+    /// The same for content after which more comes, unless it is the last.
+    ///
+    /// # Panics
+    /// The windows stay shut.
+    pub async fn upload_part(&mut self, stream: u32, mut data: &[u8], is_last: bool) {
         while !data.is_empty() {
             let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
             let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
@@ -190,7 +208,7 @@ impl<W: Wire> Streams<W> {
             let taken = i64::try_from(count).expect("it is small");
             self.window -= taken;
             *self.windows.entry(stream).or_insert(65_535) -= taken;
-            self.data(stream, &data[..count], count == data.len());
+            self.data(stream, &data[..count], is_last && count == data.len());
             data = &data[count..];
         }
     }

@@ -264,6 +264,7 @@ impl Connection {
             by_head,
             is_tunnel: accepted.is_tunnel,
             discarding: false,
+            has_content: false,
             leaving: false,
             refused: false,
             expecting: accepted.expecting,

@@ -265,11 +265,15 @@ impl Connection {
     ///
     /// The client is given a round trip to see the response and to end the stream by itself, because
     /// some clients forget a response that a reset follows at once. It is measured by a PING; what is not
-    /// ended when that is answered is reset.
+    /// ended when that is answered is reset. As long as no content comes on any of these streams, there is
+    /// nothing to stop.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
         if self.unfinished == 0 || self.asked_to_leave || self.receive.step == Step::Closed {
+            return;
+        }
+        if !self.streams.all().any(|stream| stream.is_unfinished() && stream.has_content) {
             return;
         }
         for slot in 0..self.streams.places() {
@@ -389,6 +393,19 @@ impl Connection {
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.send_window <= 0 && !self.queues.is_empty()
+    }
+
+    /// Whether the client may send content on a stream: neither the stream's window nor that of the
+    /// connection is used up.
+    #[must_use]
+    pub fn may_receive(&self, stream: StreamKey) -> bool {
+        self.flow.left > 0 && self.streams.get(stream).is_some_and(|state| state.window > 0)
+    }
+
+    /// Whether the client has begun a stream, ever.
+    #[must_use]
+    pub const fn has_had_requests(&self) -> bool {
+        self.streams.highest() > 0
     }
 
     /// Whether a stream is open: its response or its request is not complete.

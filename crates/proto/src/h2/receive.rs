@@ -379,6 +379,7 @@ impl Connection {
             return self.fault(limits, key, reject, out);
         }
         stream.window -= total;
+        stream.has_content |= total > 0;
         if stream.content_left != u64::MAX {
             stream.content_left -= content;
         }

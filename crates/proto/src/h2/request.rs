@@ -221,13 +221,10 @@ impl<'a> RequestSink<'a> {
             return Ok(HeadBuilder::begin_plain(limits, &line, known, bytes, index)?);
         }
         let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
-        let mut builder = match protocol {
+        let _begun = match protocol {
             None => HeadBuilder::begin(limits, &line, bytes, index)?,
             Some(protocol) => HeadBuilder::begin_connect(limits, &line, protocol, bytes, index)?,
         };
-        if target == b"*" && !authority.is_empty() {
-            builder.field(b"host", authority)?;
-        }
         Ok(())
     }
 
@@ -261,6 +258,9 @@ impl<'a> RequestSink<'a> {
         if self.scratch.len() > self.crumbs {
             self.join_crumbs()?;
         }
+        if self.index.form == TargetForm::Asterisk {
+            self.name_host()?;
+        }
         self.builder().finish()?;
         self.check_host()?;
         const SPECIAL: u64 =
@@ -272,6 +272,24 @@ impl<'a> RequestSink<'a> {
             self.conclude(ends, &mut accepted)?;
         }
         Ok(accepted)
+    }
+
+    // RFC 9113 §8.3.1: the authority of a request for `*` has no other place than Host.
+    #[cold]
+    fn name_host(&mut self) -> Result<(), Refusal> {
+        let authority = self.pseudo[AUTHORITY].map_or(&[][..], |span| span.of(self.scratch));
+        if authority.is_empty() {
+            return Ok(());
+        }
+        match self.index.find(Known::Host) {
+            None => {
+                let limits = &self.limits.request;
+                let mut builder = HeadBuilder::resume(limits, self.bytes, self.index);
+                Ok(builder.field(b"host", authority)?)
+            }
+            Some(host) if host.of(self.bytes).eq_ignore_ascii_case(authority) => Ok(()),
+            Some(_) => Err(Reject::AuthorityDiffers.into()),
+        }
     }
 
     #[cold]

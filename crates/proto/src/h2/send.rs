@@ -143,8 +143,8 @@ impl Connection {
     /// to the response; if not all, what is left counts as [`After::More`], unless the response is
     /// complete.
     ///
-    /// A response of known length is complete with its last byte, whatever `after` says; with
-    /// [`After::End`] before that, the stream is reset.
+    /// A response of known length is complete with its last byte, unless [`After::Wait`] says that
+    /// trailers may follow; with [`After::End`] before that, the stream is reset.
     #[inline]
     pub fn send_data(
         &mut self,
@@ -184,7 +184,7 @@ impl Connection {
         let Some(state) = self.streams.get(stream) else { return 0 };
         let taken = self.taken(limits, state, bytes);
         let after = if more || taken < bytes { After::More } else { After::Wait };
-        let ends = self.ends(state, taken, after);
+        let ends = state.sending == Sending::Exact && state.left == taken as u64;
         if taken > 0 {
             let flags = if ends { flag::END_STREAM } else { 0 };
             frame::write_header(Kind::Data, flags, stream.id, taken, out);
@@ -211,7 +211,7 @@ impl Connection {
     fn ends(&self, stream: &Stream, taken: usize, after: After) -> bool {
         match stream.sending {
             Sending::Waiting | Sending::Done => false,
-            Sending::Exact => stream.left == taken as u64,
+            Sending::Exact => stream.left == taken as u64 && after != After::Wait,
             Sending::Unknown => after == After::End,
         }
     }
@@ -248,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Ends a response, unless it is complete: with trailers if its length is unknown and there are any.
+    /// Ends a response, unless it is complete: with trailers if there are any.
     /// One that [`respond`](Self::respond) would leave out, or that must not be a trailer, is left out.
     /// If fewer bytes came than the Content-Length promised, or no response has begun, the stream is
     /// reset.
@@ -263,8 +263,9 @@ impl Connection {
         match state.sending {
             Sending::Done => {}
             // RFC 9113 §8.1.1: a response with less content than it says would be malformed.
-            Sending::Waiting | Sending::Exact => self.reset(stream, Code::INTERNAL_ERROR, out),
-            Sending::Unknown => {
+            Sending::Waiting => self.reset(stream, Code::INTERNAL_ERROR, out),
+            Sending::Exact if state.left > 0 => self.reset(stream, Code::INTERNAL_ERROR, out),
+            Sending::Exact | Sending::Unknown => {
                 let mut trailers = trailers
                     .into_iter()
                     // RFC 9110 §6.5.1: no field for framing, routing and the like goes into a trailer.
@@ -335,8 +336,11 @@ impl Connection {
             let known = Known::find(name);
             let value = field::trim(value);
             match known {
-                Known::TransferEncoding | Known::Connection | Known::Upgrade | Known::KeepAlive => {
-                }
+                Known::TransferEncoding
+                | Known::Connection
+                | Known::Upgrade
+                | Known::KeepAlive
+                | Known::Te => {}
                 Known::ContentLength => {
                     own.content_length = own.content_length.or_else(|| h1::decimal(value).ok());
                 }

@@ -136,6 +136,8 @@ pub(super) struct Stream {
     pub(super) refused: bool,
     /// The client waits for a 100 response.
     pub(super) expecting: bool,
+    /// Content came.
+    pub(super) has_content: bool,
 }
 
 const _: () = assert!(size_of::<Stream>() <= 64, "every open stream has one");
@@ -516,6 +518,7 @@ mod tests {
             by_head: false,
             is_tunnel: false,
             discarding: false,
+            has_content: false,
             leaving: false,
             refused: false,
             expecting: false,

@@ -376,6 +376,9 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     pair.written();
     // What comes in the same turn still counts.
     assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
+    // As long as nothing comes, there is nothing to stop.
+    pair.connection.settle(&mut pair.out, |_| panic!("nothing came"));
+    assert_eq!(pair.send(&["data 3 some"]).len(), 1);
     let mut closed = Vec::new();
     pair.connection.settle(&mut pair.out, |stream| closed.push(stream));
     pair.connection.settle(&mut pair.out, |_| panic!("it is told once"));
@@ -394,9 +397,10 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     for line in ["data # +end", "reset # 8"] {
         let id = if line == "reset # 8" { 7 } else { 5 };
         let stream = pair.request(id, POST);
+        pair.send(&[&format!("data {id} some")]);
         pair.respond(stream, ResponseLength::Exact(0));
         pair.connection.settle(&mut pair.out, |_| {});
-        pair.written();
+        assert_eq!(pair.written().last().map(String::as_str), Some("ping answered"));
         assert_eq!(pair.send(&[&line.replace('#', &id.to_string()), "ping-ack answered"]), []);
         assert!(pair.written().is_empty());
     }

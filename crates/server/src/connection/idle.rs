@@ -45,6 +45,8 @@ impl<D: Driver> Connection<D> {
         };
         let (end_of_life, drained) = match &self.http2 {
             None => (end_of_life, drained),
+            // Who has asked for nothing yet is closed as over HTTP/1.
+            Some(core) if core.is_new() => (end_of_life, drained),
             Some(core) => match core.told_at() {
                 // RFC 9113 §6.8: a peer is told first, and may have sent requests before it knew.
                 None if drained != Duration::MAX

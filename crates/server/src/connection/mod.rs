@@ -129,7 +129,7 @@ impl<D: Driver> Future for Connection<D> {
                 Poll::Ready(None) => {
                     let mut has_progressed = session.http1.has_answered();
                     if matches!(session.phase, Phase::Http2) {
-                        has_progressed |= session.http2.has_answered();
+                        has_progressed |= session.http2.has_progressed();
                         this.http2 = session.http2.take_core();
                     }
                     this.sessions.give(session);
@@ -283,6 +283,7 @@ impl<D: Driver> Connection<D> {
         what: For,
         context: &mut Context<'_>,
     ) -> Poll<Event> {
+        let mut has_room = false;
         // Whoever waits for bytes learns from them that the connection broke.
         if what.room || !what.bytes || !session.io.writer.is_empty() {
             match self.stream.poll_sent(context) {
@@ -292,7 +293,9 @@ impl<D: Driver> Connection<D> {
                     if let Err(event) = self.flush(session) {
                         return Poll::Ready(event);
                     }
-                    if what.room {
+                    // Bytes come first: there may be room for hours, and the peer is to be heard.
+                    has_room = what.room;
+                    if has_room && !what.bytes {
                         return Poll::Ready(Event::Woken);
                     }
                     if !what.bytes
@@ -318,6 +321,9 @@ impl<D: Driver> Connection<D> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error.kind())),
                 Poll::Pending => {}
             }
+        }
+        if has_room {
+            return Poll::Ready(Event::Woken);
         }
         self.await_deadline(session, context)
     }

@@ -34,7 +34,7 @@ pub(crate) struct Core {
 impl Core {
     /// Is it the first request that the connection waits for?
     pub(crate) fn is_new(&self) -> bool {
-        self.protocol.waiting() == Waiting::Preface
+        !self.protocol.has_had_requests()
     }
 
     /// When the peer was told that no other streams are wanted.
@@ -61,8 +61,12 @@ pub(crate) struct Http2 {
     promised: Vec<(Exchange, Option<Duration>)>,
     /// The last request whose response is written and may not be sent.
     written: Option<RequestName>,
-    /// A request was answered.
-    answered: bool,
+    /// A stream was over, in whatever way: from then on the connection is idle.
+    has_progressed: bool,
+    /// Content that came and that left, of all streams: one that waits for its turn on the way that they
+    /// share is not late while others move.
+    received: u64,
+    sent: u64,
     /// There is something to forget after the lease.
     is_used: bool,
 }
@@ -96,6 +100,7 @@ impl Http2 {
             self.streams.woken.take(&mut woken);
         }
         let received = self.receive(link);
+        self.say_goodbye(link);
         for number in woken.drain(..) {
             self.poll(number, link);
         }
@@ -110,7 +115,7 @@ impl Http2 {
 
     fn begin_turn<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         let (now, limits) = (link.worker.driver.now(), &link.worker.http2);
-        let (is_to_close, is_sent) = (link.is_to_close(), link.stream.is_sent());
+        let is_sent = link.stream.is_sent();
         let out = &mut link.io.writer.plain;
         self.is_used = true;
         let core = self.core.get_or_insert_with(|| {
@@ -120,19 +125,27 @@ impl Http2 {
         if is_sent && out.is_empty() {
             core.protocol.output_sent();
         }
-        if is_to_close && core.told_at.is_none() {
-            core.protocol.drain(out);
-            core.told_at = Some(now);
-            let until = now.saturating_add(link.worker.limits.drain_idle_timeout);
-            link.io.deadlines.hasten(Wait::Streams, until);
+    }
+
+    /// Tells the peer that no other streams are wanted, once it has begun one: a connection that is made
+    /// in a lame duck's time is to be of use.
+    fn say_goodbye<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        let core = self.core.as_mut().expect("every turn begins with a core");
+        if core.told_at.is_some() || !core.protocol.has_had_requests() || !link.is_to_close() {
+            return;
         }
+        let now = link.worker.driver.now();
+        core.protocol.drain(&mut link.io.writer.plain);
+        core.told_at = Some(now);
+        let until = now.saturating_add(link.worker.limits.drain_idle_timeout);
+        link.io.deadlines.hasten(Wait::Streams, until);
     }
 
     /// What the connection waits for, if anything.
     fn end_turn<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
         let core = self.core.as_mut().expect("every turn begins with a core");
-        let is_full = link.is_full();
-        if !is_full && link.is_ended() {
+        let (is_full, is_flooded) = (link.is_full(), link.is_flooded());
+        if !is_flooded && link.is_ended() {
             let _cut_short = core.protocol.close_receive();
             let is_busy = !self.streams.is_empty();
             return Turn::close(if is_busy { Ended::PeerLeft } else { Ended::PeerClosed });
@@ -154,9 +167,9 @@ impl Http2 {
             }
         }
         match waiting {
-            Waiting::Head if !is_full => self.await_rest(link),
+            Waiting::Head if !is_flooded => self.await_rest(link),
             // A frame that is no head is waited for like one only where nothing else limits the wait.
-            Waiting::Preface | Waiting::Frame if !is_full && is_idle => self.await_rest(link),
+            Waiting::Preface | Waiting::Frame if !is_flooded && is_idle => self.await_rest(link),
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
@@ -166,7 +179,7 @@ impl Http2 {
             }
         }
         let is_ready = protocol(&mut self.core).next_ready(&link.worker.http2).is_some();
-        Turn::Wait(For { bytes: !is_full, room: is_full || is_ready })
+        Turn::Wait(For { bytes: !is_flooded, room: is_full || is_ready })
     }
 
     /// The rest of a frame is to come within the time for heads.
@@ -232,7 +245,7 @@ impl Http2 {
     /// The response is complete: the exchange is over, and the stream as well, unless the request is
     /// not complete yet.
     fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
-        self.answered = true;
+        self.has_progressed = true;
         let stream = self.streams.at(number);
         if let Some(rest) = stream.exchange.take_rest() {
             let hold = link.worker.driver.hold();
@@ -251,9 +264,12 @@ impl Http2 {
         if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
             return self.streams.close(number);
         }
-        stream.deadlines.exchange = Duration::MAX;
         if stream.upload.is_read() {
             stream.step = Step::ReadOn;
+            if let Some(timeout) = link.worker.limits.exchange_timeout {
+                let until = link.worker.driver.now().saturating_add(timeout);
+                stream.deadlines.exchange = stream.deadlines.exchange.min(until);
+            }
             return self.feed(number, link);
         }
         stream.upload.fail(BodyError::Disconnected);
@@ -262,6 +278,7 @@ impl Http2 {
 
     /// The stream is over before its response is complete.
     fn fail(&mut self, number: u32) {
+        self.has_progressed = true;
         let stream = self.streams.at(number);
         stream.upload.fail(BodyError::Disconnected);
         if stream.exchange.runs_to_end() {
@@ -313,9 +330,9 @@ impl Http2 {
         open.chain(self.written.as_ref().filter(|_| !is_sent))
     }
 
-    /// Was a request answered on this lease?
-    pub(crate) fn has_answered(&self) -> bool {
-        self.answered
+    /// Was a stream over on this lease?
+    pub(crate) fn has_progressed(&self) -> bool {
+        self.has_progressed
     }
 
     /// Drops everything of the application, for the next lease.
@@ -324,15 +341,14 @@ impl Http2 {
         if !std::mem::take(&mut self.is_used) {
             return;
         }
-        let Self {
-            core, streams, head, gathering, fed, woken, promised, written, answered, ..
-        } = self;
+        let Self { core, streams, head, gathering, fed, woken, promised, written, .. } = self;
         streams.reset();
         gathering.clear();
         fed.clear();
         woken.clear();
         promised.clear();
-        (*core, *head, *written, *answered) = (None, None, None, false);
+        (*core, *head, *written) = (None, None, None);
+        (self.has_progressed, self.received, self.sent) = (false, 0, 0);
     }
 
     fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {

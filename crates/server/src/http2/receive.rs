@@ -37,7 +37,7 @@ impl Http2 {
     }
 
     fn receive_all<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Result<(), Turn> {
-        while !link.is_full() {
+        while !link.is_flooded() {
             let head = self.head.get_or_insert_with(Head::take);
             let (bytes, index) = head.buffers_mut();
             let (unread, out) = (link.io.reader.unread(), &mut link.io.writer.plain);
@@ -85,7 +85,8 @@ impl Http2 {
         link.worker.observed.request();
         let number = self.streams.open(request.stream);
         if let Err(reject) = link.check_origin(&head) {
-            return self.answer(number, reject.into(), link);
+            let response = link.worker.application.render(reject.into(), &head);
+            return self.respond(number, Ok(response), link);
         }
         if request.body == BodyLength::None {
             return self.begin(number, head, link, |_, _| Body::empty());
@@ -105,6 +106,7 @@ impl Http2 {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
         stream.received += range.len() as u64;
+        self.received += range.len() as u64;
         if matches!(stream.upload, Upload::Unwanted) {
             return self.pass_over(number, key, range.len(), link);
         }
@@ -194,14 +196,9 @@ impl Http2 {
         if matches!((&stream.step, &stream.upload), (Step::ReadOn, Upload::Done)) {
             return self.streams.close(number);
         }
-        let stream = self.streams.at(number);
-        let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
-        if is_awaiting {
-            stream.deadlines.receive = stream.receiving.wait(now, stream.received, rate);
-        } else {
-            stream.receiving.pause(now, stream.received, rate);
-            stream.deadlines.receive = Duration::MAX;
-        }
+        stream.is_awaiting = is_awaiting;
+        self.watch_content(number, link);
+        let (now, stream) = (link.worker.driver.now(), self.streams.at(number));
         if matches!(stream.step, Step::ReadOn) {
             // What somebody reads on and takes nothing of is as idle as a connection.
             stream.deadlines.rest = match is_awaiting {
@@ -212,11 +209,27 @@ impl Http2 {
         self.hasten(number, link);
     }
 
+    /// Holds the peer to the least rate while the server waits for content. Content of any stream will
+    /// do: they share the way, and a client may send one after the other.
+    pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
+        let received = self.received;
+        let Some(stream) = self.streams.get(number) else { return };
+        // The handler, and those of other streams, may keep the windows shut.
+        let may_send = stream.key.is_some_and(|key| protocol(&mut self.core).may_receive(key));
+        stream.deadlines.receive = if stream.is_awaiting && may_send {
+            stream.receiving.wait(now, received, rate)
+        } else {
+            stream.receiving.pause(now, received, rate);
+            if stream.is_awaiting { now.saturating_add(rate.slack) } else { Duration::MAX }
+        };
+    }
+
     /// Nobody wants the rest of a request's content.
     pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
-        (stream.gathered, stream.taken) = (Vec::new(), None);
+        (stream.gathered, stream.taken, stream.is_awaiting) = (Vec::new(), None, false);
         stream.deadlines.receive = Duration::MAX;
         if stream.end.take().is_some() {
             return;
@@ -230,13 +243,14 @@ impl Http2 {
     pub(super) fn throw_away<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
-        (stream.gathered, stream.taken) = (Vec::new(), None);
+        (stream.gathered, stream.taken, stream.is_awaiting) = (Vec::new(), None, false);
         let held = usize::try_from(stream.received).unwrap_or(usize::MAX);
         if let Some(key) = stream.key {
             protocol(&mut self.core).consumed(key, held, &mut link.io.writer.plain);
         }
         let stream = self.streams.at(number);
         stream.step = Step::Unread;
+        stream.deadlines.exchange = Duration::MAX;
         let now = link.worker.driver.now();
         stream.deadlines.receive = now.saturating_add(link.worker.limits.linger_timeout);
         stream.deadlines.rest = now.saturating_add(link.worker.limits.linger_max);
@@ -272,9 +286,8 @@ impl Http2 {
         if self.streams.unread == 0 {
             return;
         }
-        // The core gives the peer a round trip to see its response before it resets the stream. A peer
-        // that sends nothing may take its time to do so by itself.
-        if self.streams.is_uploading_for_nothing() && !self.streams.is_read_on() {
+        // The core gives the peer a round trip to see its response before it resets the stream.
+        if !self.streams.is_read_on() {
             protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
         }
         let is_draining = link.worker.order() >= Order::Drain;

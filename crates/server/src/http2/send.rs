@@ -79,6 +79,7 @@ impl Http2 {
         let protocol = protocol(&mut self.core);
         if !is_full && bytes.len() <= protocol.room(limits, key) {
             protocol.send_data(limits, key, bytes, After::End, &mut link.io.writer.plain);
+            self.sent += bytes.len() as u64;
             return self.finish(number, link);
         }
         protocol.offer(key);
@@ -95,7 +96,9 @@ impl Http2 {
         link: &mut Link<'_, D>,
     ) {
         let body = take(&mut response.body);
-        let length = Exchange::length_of(&body);
+        // A body without content may have trailers.
+        let length =
+            Exchange::length_of(&body).filter(|length| *length > 0 || Exchange::is_over(&body));
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
         let mode = self.write_head(key, &response, length, link);
         let stream = self.streams.at(number);
@@ -133,24 +136,29 @@ impl Http2 {
         self.watch_window(number, link);
     }
 
-    /// Asks the application for content, unless some is at hand.
+    /// Asks the application for content, unless some is at hand. Before the last byte of a known length
+    /// is sent, the body is asked once more, since trailers may follow.
     pub(super) fn pump<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
-        let limits = &link.worker.http2;
         for _ in 0..FRAMES_PER_TURN {
-            let Stream { key, step, exchange, waker, .. } = self.streams.at(number);
-            let (Some(key), Step::Frames(frames)) = (*key, step) else { return };
-            if !frames.data.is_empty() {
-                return;
+            let Stream { step, exchange, waker, .. } = self.streams.at(number);
+            let Step::Frames(frames) = step else { return };
+            let rest = frames.data.len() as u64;
+            let is_whole = frames.left == Some(rest);
+            if frames.is_over || !(rest == 0 || is_whole) {
+                return self.go_on(number, link);
             }
-            let out = &mut link.io.writer.plain;
             match exchange.poll_frame(&mut Context::from_waker(waker), &link.worker.pulse) {
-                Poll::Pending => return,
+                Poll::Pending => return self.go_on(number, link),
+                Poll::Ready(None) => frames.is_over = true,
+                Poll::Ready(Some(Err(error))) => return self.break_off(number, &error, link),
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
-                    Ok(data) => {
+                    // More than was promised is not sent.
+                    Ok(_) if is_whole => frames.is_over = true,
+                    Ok(mut data) => {
+                        let left = frames.left.and_then(|left| usize::try_from(left).ok());
+                        data.truncate(left.unwrap_or(usize::MAX));
                         frames.data = data;
-                        protocol(&mut self.core).offer(key);
-                        return self.watch_window(number, link);
                     }
                     Err(frame) => {
                         if let Ok(more) = frame.into_trailers() {
@@ -158,18 +166,28 @@ impl Http2 {
                         }
                     }
                 },
-                Poll::Ready(None) => {
-                    let trailers = frames.trailers.iter();
-                    let trailers =
-                        trailers.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-                    protocol(&mut self.core).finish(limits, key, trailers, out);
-                    return self.finish(number, link);
-                }
-                Poll::Ready(Some(Err(error))) => return self.break_off(number, &error, link),
             }
         }
+        self.go_on(number, link);
         // A body that is always ready, and has nothing, is asked again when others had their turn.
         self.streams.woken.wake(number);
+    }
+
+    /// Offers the content that is at hand, or ends the response where none is to come.
+    fn go_on<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let Stream { key, step, .. } = self.streams.at(number);
+        let (Some(key), Step::Frames(frames)) = (*key, step) else { return };
+        if !frames.data.is_empty() {
+            protocol(&mut self.core).offer(key);
+            self.watch_window(number, link);
+        } else if frames.is_over {
+            let trailers = frames.trailers.iter();
+            let trailers =
+                trailers.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+            let (limits, out) = (&link.worker.http2, &mut link.io.writer.plain);
+            protocol(&mut self.core).finish(limits, key, trailers, out);
+            self.finish(number, link);
+        }
     }
 
     /// What was promised cannot be kept: the peer learns that the content is not whole.
@@ -206,15 +224,17 @@ impl Http2 {
                     let rest = &body.as_slice().unwrap_or_default()[*from..];
                     let sent = core.send_data(limits, key, rest, After::End, out);
                     *from += sent;
-                    stream.sent += sent as u64;
+                    (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
                     sent == rest.len()
                 }
                 Step::Frames(frames) => {
-                    let sent = core.send_data(limits, key, &frames.data, After::Wait, out);
+                    let is_last = frames.is_over && frames.trailers.is_empty();
+                    let after = if is_last { After::End } else { After::Wait };
+                    let sent = core.send_data(limits, key, &frames.data, after, out);
                     frames.data.advance(sent);
                     frames.left = frames.left.map(|left| left - sent as u64);
-                    stream.sent += sent as u64;
-                    frames.left == Some(0)
+                    (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
+                    is_last && frames.data.is_empty()
                 }
                 Step::Gather { .. } | Step::Handler | Step::ReadOn | Step::Unread | Step::Free => {
                     unreachable!("only a response that has begun has content")
@@ -238,17 +258,22 @@ impl Http2 {
             _ => false,
         };
         let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
-        let core = protocol(&mut self.core);
-        let is_waiting =
-            has_content && stream.key.is_some_and(|key| core.is_stalled(key) || core.is_blocked());
-        if is_waiting {
-            stream.deadlines.send = stream.sending.wait(now, stream.sent, rate);
+        let (core, sent) = (protocol(&mut self.core), self.sent);
+        let is_stalled = has_content && stream.key.is_some_and(|key| core.is_stalled(key));
+        let is_blocked = has_content && !is_stalled && core.is_blocked();
+        stream.deadlines.send = if is_stalled {
+            stream.sharing.pause(now, sent, rate);
+            stream.sending.wait(now, stream.sent, rate)
         } else {
             stream.sending.pause(now, stream.sent, rate);
-            // The window of the connection may close while another stream has its turn.
-            stream.deadlines.send =
-                if has_content { now.saturating_add(rate.slack) } else { Duration::MAX };
-        }
+            if is_blocked {
+                stream.sharing.wait(now, sent, rate)
+            } else {
+                stream.sharing.pause(now, sent, rate);
+                // The window of the connection may close while another stream has its turn.
+                if has_content { now.saturating_add(rate.slack) } else { Duration::MAX }
+            }
+        };
         self.hasten(number, link);
     }
 }

@@ -32,16 +32,20 @@ pub(super) struct Stream {
     pub(super) gathered: Vec<u8>,
     /// The content is complete, with these trailers, but for what was gathered.
     pub(super) end: Option<HeaderMap>,
-    /// How fast the peer sends, while the server waits for content.
+    /// Does the server wait for content?
+    pub(super) is_awaiting: bool,
+    /// How fast the peer sends on all streams, while it does.
     pub(super) receiving: Meter,
     pub(super) received: u64,
     /// How much content there will be, if that is known.
     pub(super) length: Option<u64>,
     /// Content that was thrown away.
     pub(super) thrown_away: u64,
-    /// How fast the peer opens its window, while the server waits for that.
+    /// How fast the peer opens the stream's window, while the server waits for that.
     pub(super) sending: Meter,
     pub(super) sent: u64,
+    /// How fast all streams move, while the server waits for the connection's window.
+    pub(super) sharing: Meter,
     pub(super) deadlines: Deadlines,
     pub(super) waker: Waker,
 }
@@ -71,6 +75,8 @@ pub(super) struct Frames {
     pub(super) data: Bytes,
     /// Bytes still to come, where a length was promised.
     pub(super) left: Option<u64>,
+    /// The body has ended: nothing but trailers comes after what is at hand.
+    pub(super) is_over: bool,
     pub(super) trailers: HeaderMap,
 }
 
@@ -111,12 +117,14 @@ impl Stream {
             taken_told: 0,
             gathered: Vec::new(),
             end: None,
+            is_awaiting: false,
             receiving: Meter::default(),
             received: 0,
             length: None,
             thrown_away: 0,
             sending: Meter::default(),
             sent: 0,
+            sharing: Meter::default(),
             deadlines: Deadlines::NONE,
             waker,
         }
@@ -136,8 +144,8 @@ impl Stream {
         self.taken = None;
         self.gathered = Vec::new();
         self.end = None;
-        (self.receiving, self.received) = (Meter::default(), 0);
-        (self.sending, self.sent) = (Meter::default(), 0);
+        (self.is_awaiting, self.receiving, self.received) = (false, Meter::default(), 0);
+        (self.sending, self.sent, self.sharing) = (Meter::default(), 0, Meter::default());
         (self.taken_told, self.thrown_away, self.length) = (0, 0, None);
         self.deadlines = Deadlines::NONE;
     }
@@ -214,12 +222,6 @@ impl Streams {
         self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
-    /// Does content come for a request that is answered, and that nobody reads?
-    pub(super) fn is_uploading_for_nothing(&self) -> bool {
-        let mut open = self.open_streams();
-        open.any(|stream| matches!(stream.step, Step::Unread) && stream.received > 0)
-    }
-
     /// Drops everything of the application, for the next lease.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {
@@ -232,6 +234,7 @@ impl Streams {
         self.free.extend(self.numbers().rev());
         self.by_place.clear();
         self.unread = 0;
+        self.woken.forget();
     }
 }
 
@@ -273,6 +276,11 @@ impl Woken {
         }
         set.connection = Some(connection.clone());
         true
+    }
+
+    /// Nobody is to be told of streams that wake late.
+    fn forget(&self) {
+        *self.lock() = Set::default();
     }
 
     /// Marks a stream.

@@ -61,7 +61,12 @@ impl Http2 {
         let is_handling = matches!(stream.step, Step::Handler);
         if is_handling && deadlines.handler.min(deadlines.exchange) <= now {
             stream.exchange.drop_handler();
+            stream.deadlines.exchange = Duration::MAX;
             return self.answer(number, Problem::handler_late(), link);
+        }
+        if deadlines.rest.min(deadlines.exchange) <= now && matches!(stream.step, Step::ReadOn) {
+            stream.upload.fail(BodyError::Disconnected);
+            return self.throw_away(number, link);
         }
         if deadlines.exchange <= now {
             return self.cut_off(number, "an exchange took too long", link);
@@ -74,17 +79,12 @@ impl Http2 {
             }
             return;
         }
-        if deadlines.rest <= now {
-            stream.upload.fail(BodyError::Disconnected);
-            return self.throw_away(number, link);
-        }
-        let rate = link.worker.limits.rate();
         if deadlines.receive <= now {
-            if stream.receiving.is_late(now, stream.received, rate) {
+            self.watch_content(number, link);
+            let stream = self.streams.at(number);
+            if stream.deadlines.receive <= now {
                 stream.upload.fail(BodyError::TooSlow);
                 self.discard(number, link);
-            } else {
-                stream.deadlines.receive = stream.receiving.wait(now, stream.received, rate);
             }
         }
         if deadlines.send <= now {

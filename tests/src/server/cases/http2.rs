@@ -213,6 +213,14 @@ pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B) {
     client.round_trip().await;
     client.round_trip().await;
     assert_eq!(client.so_far(id).reset, Some(0));
+    // Also one that was refused.
+    let id = client.open("POST", "/ignore", &[("expect", "too much")], false);
+    client.data(id, &pattern(10_000), false);
+    assert_eq!(client.answer(id).await.status(), 417);
+    bench.sleep(Duration::from_millis(20)).await;
+    client.round_trip().await;
+    client.round_trip().await;
+    assert_eq!(client.so_far(id).reset, Some(0));
     let id = client.get("/hello");
     assert_eq!(client.answer(id).await.text(), "hello");
     close(server, client).await;
@@ -382,7 +390,7 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     server.shut_down();
     drop(partial);
     let outcome = server.ended().await;
-    assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (2, 0), "{outcome:?}");
+    assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (1, 1), "{outcome:?}");
 }
 
 /// A connection may be no older than its limit.
@@ -443,6 +451,214 @@ pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(be
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
     assert!(shared.produced.get() < 200_000, "{}", shared.produced.get());
     close(server, client).await;
+}
+
+/// A client that reads fast, and whose windows are never shut, is heard beside a response without end.
+pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, shared) = begin(bench);
+    let largest = (1 << 31) - 1;
+    let wide = [(setting::INITIAL_WINDOW_SIZE, largest)];
+    let mut client = Streams::with_settings(server.connect(), &wide);
+    client.keep_windows_shut();
+    let mut bytes = Vec::new();
+    frame::write_window_update(0, largest - 65_535, &mut bytes);
+    client.send(&bytes);
+    let endless = client.get("/endless");
+    client.expect(endless, 1_000_000).await;
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    client.reset(endless);
+    client.round_trip().await;
+    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    close(server, client).await;
+}
+
+/// Streams share the connection's window. One that waits for its turn is not late as long as others move.
+pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let wide = [(setting::INITIAL_WINDOW_SIZE, 1 << 20)];
+    let mut client = Streams::with_settings(server.connect(), &wide);
+    client.keep_windows_shut();
+    let all: Vec<_> = (0..3).map(|_| client.get("/large/200000")).collect();
+    for _ in 0..60 {
+        bench.sleep(SHORT / 12).await;
+        let mut bytes = Vec::new();
+        frame::write_window_update(0, 10_000, &mut bytes);
+        client.send(&bytes);
+        client.round_trip().await;
+    }
+    for id in all {
+        let answer = client.answer(id).await;
+        assert_eq!((answer.body.len(), answer.reset), (200_000, None), "{id}");
+    }
+    close(server, client).await;
+}
+
+/// A client may send its uploads one after the other, as long as something comes.
+pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let mut client = Streams::new(server.connect());
+    let all: Vec<_> = (0..2).map(|_| client.open("POST", "/count", &[], false)).collect();
+    for id in &all {
+        for piece in 0..18 {
+            client.data(*id, &[7; 100], piece == 17);
+            bench.sleep(SHORT / 12).await;
+        }
+    }
+    for id in all {
+        assert_eq!(client.answer(id).await.text(), "1800");
+    }
+    close(server, client).await;
+}
+
+/// An upload that comes while a response is sent is read, and not late.
+pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let largest = (1 << 31) - 1;
+    let wide = [(setting::INITIAL_WINDOW_SIZE, largest)];
+    let mut client = Streams::with_settings(server.connect(), &wide);
+    client.keep_windows_shut();
+    let mut bytes = Vec::new();
+    frame::write_window_update(0, largest - 65_535, &mut bytes);
+    client.send(&bytes);
+    let endless = client.get("/endless");
+    client.expect(endless, 100_000).await;
+    let upload = client.open("POST", "/count", &[], false);
+    client.data(upload, &[7; 15_000], false);
+    client.data(upload, &[7; 15_000], true);
+    assert_eq!(client.answer(upload).await.text(), "30000");
+    client.reset(endless);
+    close(server, client).await;
+}
+
+/// The time for which a connection may be idle begins when its last stream is over, also by a reset.
+pub async fn a_reset_begins_the_idle_time<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, Limits { idle_timeout: 2 * SHORT, ..limits() });
+    let mut client = Streams::new(server.connect());
+    let id = client.get("/wait");
+    bench.until("it began", || shared.started.get() == 1).await;
+    bench.sleep(3 * SHORT).await;
+    client.reset(id);
+    client.round_trip().await;
+    bench.sleep(SHORT / 4).await;
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    close(server, client).await;
+}
+
+/// A peer whose windows the server keeps shut is not late, whether its own handler does not read on or
+/// that of another stream.
+pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
+    bench.calm();
+    let window = 65_535;
+    let http2 = Http2Limits {
+        connection_window: window,
+        connection_window_max: window,
+        ..Http2Limits::default()
+    };
+    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, http2, ..limits() });
+    let mut client = Streams::new(server.connect());
+    let sipped = client.open("POST", "/sip", &[], false);
+    client.upload_part(sipped, &[7; 65_535], false).await;
+    let other = client.open("POST", "/count", &[], false);
+    bench.until("the handler waits", || shared.started.get() > 0).await;
+    bench.sleep(3 * SHORT).await;
+    shared.open(1);
+    client.upload(sipped, &[7; 5_000]).await;
+    client.upload(other, &[7; 5_000]).await;
+    assert_eq!(client.answer(sipped).await.text(), "70535");
+    assert_eq!(client.answer(other).await.text(), "5000");
+    close(server, client).await;
+}
+
+/// Trailers follow content whose length was known, and content that there is none of.
+pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    for (path, length, text) in [("/trailers", Some("5"), "hello"), ("/trailers-only", None, "")] {
+        let id = client.get(path);
+        let answer = client.answer(id).await;
+        assert_eq!((answer.text(), answer.field("content-length")), (text, length));
+        let trailers = answer.heads.last().expect("it has heads");
+        assert_eq!(trailers, &[("x-checksum".to_owned(), "abc".to_owned())], "{path}");
+        let head = client.open("HEAD", path, &[], true);
+        assert_eq!(client.answer(head).await.heads.len(), 1, "{path}");
+    }
+    close(server, client).await;
+}
+
+/// A connection that is made in a lame duck's time is of use before it is told to go.
+pub async fn a_lame_duck_answers_new_connections<B: Bench>(bench: &B) {
+    bench.calm();
+    let lame_duck = Duration::from_secs(2);
+    let (server, _) = begin_with(bench, Limits { lame_duck, ..limits() });
+    server.shut_down();
+    for _ in 0..3 {
+        let mut client = Streams::new(server.connect());
+        client.round_trip().await;
+        bench.sleep(Duration::from_millis(20)).await;
+        let id = client.get("/hello");
+        assert_eq!(client.answer(id).await.text(), "hello");
+        client.ended().await;
+        assert_eq!(client.go_away.last().map(|(_, code)| *code), Some(0));
+    }
+    assert_eq!(server.ended().await.cut, []);
+}
+
+/// Behind a gateway that had TLS with the client, requests on plain connections are for `https`.
+pub async fn a_gateway_may_ask_for_https<B: Bench>(bench: &B) {
+    for behind_gateway in [false, true] {
+        let (server, _) = begin_with(bench, Limits { behind_gateway, ..limits() });
+        let mut client = Streams::new(server.connect());
+        client.scheme = "https";
+        let id = client.get("/hello");
+        let status = client.answer(id).await.status();
+        assert_eq!(status, if behind_gateway { 200 } else { 421 });
+        close(server, client).await;
+    }
+}
+
+/// `*` has its host in the authority, in Host, or in both.
+pub async fn a_host_may_be_named_twice<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    for path in ["*", "/hello"] {
+        let id = client.open("OPTIONS", path, &[("host", "localhost")], true);
+        assert!(client.answer(id).await.status() < 300, "{path}");
+    }
+    close(server, client).await;
+}
+
+/// What somebody reads on after the response ends with the time of the exchange, and a response that
+/// says that time is over has a time of its own.
+pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { exchange_timeout: Some(SHORT), ..limits() });
+    let mut client = Streams::new(server.connect());
+    let kept = client.open("POST", "/keep", &[], false);
+    assert_eq!(client.answer(kept).await.text(), "kept");
+    let mut other = Streams::new(server.connect());
+    for _ in 0..8 {
+        bench.sleep(SHORT / 4).await;
+        client.data(kept, &[7; 100], false);
+    }
+    let reader = other.get("/read-kept");
+    assert_eq!(other.answer(reader).await.text(), "Disconnected");
+    other.keep_windows_shut();
+    // The window of the connection is used up when the time of the second is over.
+    let large = other.get("/large/65000");
+    other.answer(large).await;
+    let late = other.get("/wait");
+    bench.sleep(2 * SHORT).await;
+    other.open_window();
+    assert_eq!(other.answer(late).await.status(), 503);
+    assert!(other.so_far(late).is_complete, "{:?}", other.so_far(late));
+    close(server, client).await;
+    drop(other);
 }
 
 /// An exchange may take no longer than its limit.
