@@ -378,7 +378,7 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
     // As long as nothing comes, there is nothing to stop.
     pair.connection.settle(&mut pair.out, |_| panic!("nothing came"));
-    assert_eq!(pair.send(&["data 3 some"]).len(), 1);
+    pair.send(&["data 3 some"]);
     let mut closed = Vec::new();
     pair.connection.settle(&mut pair.out, |stream| closed.push(stream));
     pair.connection.settle(&mut pair.out, |_| panic!("it is told once"));
