@@ -166,7 +166,7 @@ impl Reject {
         Self::BodyCutShort,
     ];
 
-    /// The status that answers it.
+    /// The status of the answer.
     #[must_use]
     pub const fn status(self) -> u16 {
         self.facts().0
@@ -179,15 +179,15 @@ impl Reject {
         self.facts().1
     }
 
-    /// The rule that was broken, in one sentence without its full stop.
+    /// The rule that was broken, as one sentence without its full stop.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         self.facts().2
     }
 
-    /// Whether the connection ends after the answer. All do, because where the next request would
-    /// begin is in doubt, except for an unknown expectation and a resource that is not here: the head
-    /// was sound.
+    /// Whether the connection ends after the answer. It does, because it is unclear where the next
+    /// request begins, except after an unknown expectation or a misdirected request: their heads are
+    /// sound.
     #[must_use]
     pub const fn closes(self) -> bool {
         !matches!(self, Self::ExpectationUnknown | Self::Misdirected)
