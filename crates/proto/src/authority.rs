@@ -26,11 +26,11 @@ pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject
     Ok(())
 }
 
-/// Whether `text` is a host that is not empty, with an optional port of at most 65,535.
+/// Whether `text` is a non-empty host, with an optional port of at most 65,535.
 ///
-/// RFC 3986 §3.2.2 allows percent-encoding in a registered name. No name of a server has it: names of
-/// hosts have letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri` refuse such a name,
-/// and a name that two readers understand in two ways is refused here.
+/// RFC 3986 §3.2.2 allows percent-encoding in a registered name. No server's name has it: host names are
+/// made of letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri` refuse such a name,
+/// and a name that two readers may understand differently is refused here.
 // RFC 9110 §7.2: Host = uri-host [ ":" port ].
 #[inline]
 pub(crate) fn is_host_and_port(text: &[u8]) -> bool {
@@ -65,7 +65,7 @@ fn is_literal_and_port(text: &[u8]) -> bool {
     port_is_right && (is_ipv6(&text[1..close]) || is_future_address(&text[1..close]))
 }
 
-/// The most colons that an address of IPv6 has.
+/// The most colons that an IPv6 address has.
 const COLONS_MAX: usize = 8;
 
 fn is_ipv6(text: &[u8]) -> bool {
@@ -79,7 +79,7 @@ fn is_future_address(text: &[u8]) -> bool {
     let (version, address) = (&rest[..dot], &rest[dot + 1..]);
     let is_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
     let is_address = |byte: &u8| field::is(*byte, HOST) || *byte == b':';
-    // No address has more colons than one of IPv6, and `http::Uri` counts them.
+    // No address has more colons than an IPv6 address, and `http::Uri` counts them.
     let colons = address.iter().filter(|byte| **byte == b':').count();
     is_version && !address.is_empty() && address.iter().all(is_address) && colons <= COLONS_MAX
 }

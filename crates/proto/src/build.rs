@@ -1,5 +1,5 @@
-//! Heads that are made of their parts, where no HTTP/1 head was received: by HPACK, or by a layer that
-//! changes a request.
+//! Builds heads from their parts, where no HTTP/1 head was received: for HPACK, and for layers that
+//! change a request.
 
 use crate::field::{self, Known};
 use crate::h1::method_and_target;
@@ -8,15 +8,15 @@ use crate::{
     FieldIndex, HeadIndex, Limits, Method, Reject, Scheme, Span, TargetForm, Version, authority,
 };
 
-/// What stands before the fields.
+/// The parts of a request line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLine<'a> {
     /// The method's name.
     pub method: &'a [u8],
     /// The scheme, if the request names one.
     pub scheme: Option<Scheme>,
-    /// Host and port, if the request names them beside its fields; else empty. It needs a scheme. In
-    /// asterisk form there is no place for it: give a Host field.
+    /// Host and port, if the request names them outside its fields; else empty. An authority needs a
+    /// scheme. The asterisk form has no place for one: give a Host field.
     pub authority: &'a [u8],
     /// Path and query, or `*`. With an authority it may be empty, which means `/`.
     pub target: &'a [u8],
@@ -24,9 +24,9 @@ pub struct RequestLine<'a> {
     pub version: Version,
 }
 
-/// Writes a head, and notes where things are in it, by the rules and limits of the parser: the bytes
-/// are a head of HTTP/1, of which the parser would make the same index. The builder asks for no Host
-/// field, and does not look at the fields that frame the content.
+/// Writes a head and indexes it, by the rules and limits of the parser: the bytes are an HTTP/1 head
+/// that the parser would index in the same way. The builder does not require a Host field, and does
+/// not look at the fields that frame the content.
 ///
 /// ```
 /// use peregrine_proto::{HeadBuilder, HeadIndex, Limits, RequestLine, Scheme, Version};
@@ -59,7 +59,7 @@ impl<'head> HeadBuilder<'head> {
     /// later, they hold no head.
     ///
     /// # Errors
-    /// The line breaks a rule, or is longer than `limits` has it.
+    /// The line breaks a rule, or is longer than `limits` allows.
     pub fn begin(
         limits: &'head Limits,
         line: &RequestLine<'_>,
@@ -98,8 +98,8 @@ impl<'head> HeadBuilder<'head> {
         }
         this.check_length(0)?;
         method_and_target(this.bytes, this.index)?;
-        // The parser must find the parts that were given: otherwise a piece of one part passes for
-        // another part.
+        // The parser must find the parts that were given: otherwise a piece of one part would pass for
+        // another.
         if this.index.method_span.len() != method.len() {
             return Err(Reject::MethodInvalid);
         }
@@ -112,12 +112,12 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
-    /// Begins the head of a CONNECT request for a protocol (RFC 8441), whatever method `line` has,
-    /// otherwise as [`begin`](Self::begin). No head of HTTP/1 says that: its bytes have a line
-    /// `:protocol: ` with the name behind the request line, which is no field.
+    /// Begins the head of a CONNECT request for a protocol (RFC 8441), whatever method `line` has;
+    /// otherwise like [`begin`](Self::begin). HTTP/1 has no such head: after the request line, the
+    /// bytes have a line `:protocol: ` with the protocol's name, which is not a field.
     ///
     /// # Errors
-    /// The line or the protocol breaks a rule, or is longer than `limits` has it.
+    /// The line or the protocol breaks a rule, or is longer than `limits` allows.
     pub fn begin_connect(
         limits: &'head Limits,
         line: &RequestLine<'_>,
@@ -125,7 +125,7 @@ impl<'head> HeadBuilder<'head> {
         bytes: &'head mut Vec<u8>,
         index: &'head mut HeadIndex,
     ) -> Result<Self, Reject> {
-        // The parser takes no CONNECT. A method of the same length stands in for it meanwhile.
+        // The parser refuses CONNECT, so a method of the same length stands in for it.
         const STAND_IN: &[u8] = b"OPTIONS";
         let line = RequestLine { method: STAND_IN, ..*line };
         let this = Self::begin(limits, &line, bytes, index)?;
@@ -146,9 +146,9 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
-    /// Begins a head of which much is known: `method` is that of the line, which names a scheme and a
-    /// sound authority, and whose target is a path that begins with a slash, perhaps with a query, of
-    /// sound bytes. It makes what [`begin`](Self::begin) makes, without looking for it.
+    /// Begins a head whose parts are known to be sound: `method` is the line's method, the line names
+    /// a scheme and an authority, and its target is a path that begins with a slash, perhaps with a
+    /// query. The result is that of [`begin`](Self::begin), without parsing.
     #[inline]
     pub(crate) fn begin_plain(
         limits: &Limits,
@@ -222,7 +222,7 @@ impl<'head> HeadBuilder<'head> {
         self.checked_field(known, name, value)
     }
 
-    /// Goes on with a head that was begun in `bytes` and `index`.
+    /// Resumes a head that was begun in `bytes` and `index`.
     #[inline]
     pub(crate) fn resume(
         limits: &'head Limits,
@@ -259,7 +259,7 @@ impl<'head> HeadBuilder<'head> {
         Ok(())
     }
 
-    /// Adds two texts to the value of the last field, which are known to be sound.
+    /// Appends two texts, which are known to be sound, to the value of the last field.
     pub(crate) fn extend_last(&mut self, first: &[u8], second: &[u8]) -> Result<(), Reject> {
         let more = first.len() + second.len();
         self.check_length(more)?;
@@ -276,7 +276,7 @@ impl<'head> HeadBuilder<'head> {
         Ok(())
     }
 
-    /// Moves a field behind all others.
+    /// Moves a field after all others.
     pub(crate) fn move_to_end(&mut self, at: usize) {
         let start = usize::from(self.index.fields[at].name.start);
         let length = usize::from(self.index.fields[at].value.end) + b"\r\n".len() - start;
@@ -307,7 +307,7 @@ impl<'head> HeadBuilder<'head> {
         authority::from_host(self.bytes, self.index)
     }
 
-    /// Whether the head may grow by this many bytes and its end.
+    /// Refuses a head that would grow too long by this many bytes and its end.
     #[inline]
     fn check_length(&self, more: usize) -> Result<(), Reject> {
         let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);
@@ -316,5 +316,5 @@ impl<'head> HeadBuilder<'head> {
     }
 }
 
-/// So many bytes of fields are expected behind a request line.
+/// The room reserved for the fields after a request line, in bytes.
 const BYTES_EXPECTED: usize = 512;

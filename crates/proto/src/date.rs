@@ -1,6 +1,6 @@
-//! The Date field's form of a time.
+//! Times in the form of the Date field.
 
-/// An instant as an IMF-fixdate, `Sun, 06 Nov 1994 08:49:37 GMT`. It is worked out once a second and
+/// An instant as an IMF-fixdate, `Sun, 06 Nov 1994 08:49:37 GMT`. One is formatted each second and
 /// copied into each response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Date {
@@ -11,11 +11,11 @@ impl Date {
     /// Length of the text in bytes.
     pub const BYTES: usize = 29;
 
-    /// The last second that has four digits in its year: the end of 9999.
+    /// The last second of a four-digit year: the end of 9999.
     pub const UNIX_SECONDS_MAX: u64 = 253_402_300_799;
 
-    /// The date this many seconds after 1970-01-01 00:00:00 UTC. More seconds than
-    /// [`Date::UNIX_SECONDS_MAX`] count as so many.
+    /// The date this many seconds after 1970-01-01 00:00:00 UTC, but no later than
+    /// [`Date::UNIX_SECONDS_MAX`].
     #[must_use]
     pub fn from_unix_seconds(seconds: u64) -> Self {
         let seconds = seconds.min(Self::UNIX_SECONDS_MAX);
@@ -42,8 +42,8 @@ impl Date {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01. It counts in eras of 400 years that begin
-/// on 1 March, so that a leap day is the last day of a year.
+/// The year, month and day of a day counted from 1970-01-01. Eras of 400 years begin on 1 March, so
+/// that a leap day is the last day of its year.
 fn civil(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_ERA: u64 = 146_097;
     // From 0000-03-01 to 1970-01-01.

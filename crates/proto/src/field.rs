@@ -1,8 +1,8 @@
-//! What field names and values are made of, and the names that are well known.
+//! The syntax of field names and values, and the well-known names.
 
 macro_rules! known {
     ($($variant:ident = $name:literal,)*) => {
-        /// A well-known field name. It fits in a byte, and a head's set of them in 64 bits.
+        /// A well-known field name. One fits in a byte; a head's set of them fits in 64 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Known {
@@ -10,7 +10,7 @@ macro_rules! known {
                 #[doc = concat!("The name `", $name, "`.")]
                 $variant,
             )*
-            /// Any other name; the field's span has it.
+            /// Any other name; the field's span holds it.
             Other,
         }
 
@@ -123,7 +123,7 @@ impl Known {
         matches!(self, Self::Other | Self::Traceparent | Self::Tracestate | Self::XRequestId)
     }
 
-    /// Its bit in a set of names.
+    /// The name's bit in a set of names.
     #[inline]
     pub(crate) const fn bit(self) -> u64 {
         1 << self as u64
@@ -149,7 +149,7 @@ pub fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether all of it is a token, of at least one byte.
+/// Whether `bytes` is a token: one or more token bytes.
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is(*byte, TOKEN))
@@ -161,7 +161,8 @@ pub(crate) const fn is(byte: u8, class: u8) -> bool {
     CLASSES[byte as usize] & class != 0
 }
 
-/// The first byte from `from` on that no field value has, and is not a tab; `bytes.len()` if none.
+/// The offset of the first byte, from `from` on, that no field value has; `bytes.len()` if there is
+/// none.
 // RFC 9110 §5.5: a value is made of visible bytes, obs-text, spaces and tabs.
 #[inline]
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
@@ -201,14 +202,14 @@ pub(crate) fn find_colon(bytes: &[u8], from: usize) -> Option<usize> {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// The high bit of each byte that is zero. Only the lowest set bit is certain, because a borrow can
-/// set bits above it; that is the only one used.
+/// The high bit of each zero byte. Only the lowest set bit is reliable, because a borrow can set bits
+/// above it; no other is used.
 #[inline]
 const fn zeros(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGHS
 }
 
-/// The high bit of each byte below 0x20 or equal to 0x7f; again only the lowest is certain.
+/// The high bit of each byte below 0x20 or equal to 0x7f; again, only the lowest is reliable.
 #[inline]
 const fn controls(word: u64) -> u64 {
     let low = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
@@ -219,10 +220,10 @@ const fn controls(word: u64) -> u64 {
 pub(crate) const TOKEN: u8 = 1;
 /// A byte of a field value: visible, obs-text, space or tab.
 pub(crate) const VALUE: u8 = 2;
-/// A byte of a request target's path. RFC 3986 §3.3 has all of them but `[ ] { } | ^`, which browsers
-/// send as they are; none of them delimits anything in a request line.
+/// A byte of a request target's path: those of RFC 3986 §3.3, and `[ ] { } | ^`, which browsers send
+/// as they are and which delimit nothing in a request line.
 pub(crate) const PATH: u8 = 4;
-/// A byte of a query: of a path, or `?`.
+/// A byte of a query: a byte of a path, or `?`.
 pub(crate) const QUERY: u8 = 8;
 /// RFC 3986 §3.2.2: a byte of a registered name, but for `%`.
 pub(crate) const HOST: u8 = 16;
@@ -273,7 +274,7 @@ const fn contains(set: &[u8], byte: u8) -> bool {
 const NAME_BYTES_MIN: usize = 2;
 const NAME_BYTES_MAX: usize = 32;
 
-/// A well-known name as words that a name's words are compared with.
+/// A well-known name, as the words that another name is compared with.
 struct Candidate {
     known: Known,
     length: u8,
@@ -284,8 +285,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Whether `name`, of the same length, is this name in any case. A mask has all bits of each byte,
-    /// but for a letter not the one that tells its case.
+    /// Whether `name`, which has the same length, is this name in any case. A mask has all bits of
+    /// each byte, except a letter's case bit.
     #[inline]
     fn is(&self, name: &[u8], ends: Ends) -> bool {
         let first = (ends.first ^ self.ends.first) & self.end_masks.first;
@@ -300,7 +301,7 @@ impl Candidate {
     }
 }
 
-/// The first and the last eight bytes of a name, which overlap or are the same in a short one.
+/// The first and the last eight bytes of a name, which overlap or are the same in a short name.
 #[derive(Clone, Copy)]
 struct Ends {
     first: u64,
@@ -319,7 +320,7 @@ impl Ends {
         }
     }
 
-    /// The multiplier was searched for; that no two names share a slot is asserted below.
+    /// The multiplier was found by search; an assertion below checks that no two names share a slot.
     #[inline]
     const fn hash(self, length: usize) -> usize {
         const WITHOUT_CASE: u64 = ONES * 0xdf;
@@ -328,7 +329,7 @@ impl Ends {
     }
 }
 
-/// Word number `at` of a name of at least 16 bytes. The last one overlaps what is before it, so that
+/// Word number `at` of a name of at least 16 bytes. The last word overlaps the one before it, so that
 /// nothing beyond the name is read.
 const fn word(name: &[u8], at: usize) -> u64 {
     let start = if at * 8 + 8 <= name.len() { at * 8 } else { name.len() - 8 };
@@ -351,11 +352,11 @@ const fn short_word(name: &[u8]) -> u64 {
     }
 }
 
-/// A hash has nine bits.
+/// The number of slots: a hash has nine bits.
 const SLOT_COUNT: usize = 512;
 const NONE: u8 = Known::ALL.len() as u8;
 
-/// From a hash to the only candidate with it.
+/// For each hash, the only candidate that has it.
 static SLOTS: [u8; SLOT_COUNT] = {
     let mut slots = [NONE; SLOT_COUNT];
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! What a request's head says, as places in its bytes: the same for every version of HTTP.
+//! What a request's head says, as spans of its bytes: the same for every version of HTTP.
 
 use crate::field::{self, Known};
 use crate::reject::Reject;
@@ -19,7 +19,7 @@ pub enum Method {
     Put,
     /// DELETE.
     Delete,
-    /// CONNECT. It is refused while parsing, so no head has it but one of HTTP/2 that names a protocol.
+    /// CONNECT. The parser refuses it, so only an HTTP/2 head that names a protocol has it.
     Connect,
     /// OPTIONS.
     Options,
@@ -53,7 +53,7 @@ impl Method {
         }
     }
 
-    /// Its name, or `None` for an extension.
+    /// The method's name, or `None` for an extension.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -108,7 +108,7 @@ impl Scheme {
         }
     }
 
-    /// Its name in lower case.
+    /// The scheme's name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -138,24 +138,24 @@ pub enum BodyLength {
     /// No content: no `Data` and no `End` follow the head.
     #[default]
     None,
-    /// So many bytes, at least 1.
+    /// This many bytes, at least 1.
     Exact(u64),
-    /// Unknown before its end. Over HTTP/1.1 it comes in chunks.
+    /// Unknown before the content ends. Over HTTP/1.1 the content comes in chunks.
     Chunked,
 }
 
-/// Where one field is.
+/// The place of one field in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldIndex {
     /// The name as sent, a token.
     pub name: Span,
     /// The value without the white space around it: no control byte but HTAB.
     pub value: Span,
-    /// Which well-known name it is.
+    /// The name's variant.
     pub known: Known,
 }
 
-/// What a request's head says. All spans count from the head's first byte, so they stay right when
+/// The index of a request's head. All spans count from the head's first byte, so they stay valid when
 /// the head is copied.
 ///
 /// The framing of the request (where its content ends, and whether another request may follow) is not
@@ -169,7 +169,7 @@ pub struct HeadIndex {
     pub method: Method,
     /// The method's name.
     pub method_span: Span,
-    /// The scheme, if the request names one; else it is that of the connection.
+    /// The scheme, if the request names one; else the connection's applies.
     pub scheme: Option<Scheme>,
     /// The whole request target.
     pub target: Span,
@@ -180,7 +180,7 @@ pub struct HeadIndex {
     pub path: Span,
     /// What follows the first `?`, without it.
     pub query: Option<Span>,
-    /// Host and port: of the target in absolute form, else of Host. Empty if an HTTP/1.0 request has
+    /// Host and port: from a target in absolute form, else from Host. Empty if an HTTP/1.0 request has
     /// neither.
     pub authority: Span,
     /// The protocol that the request is for, in a CONNECT request that names one (RFC 8441).
@@ -202,8 +202,8 @@ impl HeadIndex {
         Self { fields: Vec::with_capacity(16), ..Self::default() }
     }
 
-    /// Forgets the head, keeps the memory. The pattern names every field, so that a new field does not
-    /// compile before it is cleared here as well.
+    /// Clears the head and keeps the memory. The pattern names every field, so that a new one does not
+    /// compile until it is cleared here too.
     #[inline]
     pub fn clear(&mut self) {
         let Self {
@@ -236,7 +236,7 @@ impl HeadIndex {
         *repeated = 0;
     }
 
-    /// Adds a field behind the others.
+    /// Adds a field after the others.
     #[inline]
     pub(crate) fn push(&mut self, field: FieldIndex) {
         let bit = field.known.bit();
@@ -297,7 +297,7 @@ impl HeadIndex {
     }
 
     /// Refuses a request for an `https` resource that came over a connection without TLS. Not for a
-    /// connection from a trusted proxy, which may have had TLS on its other side.
+    /// connection from a trusted proxy, whose other side may have had TLS.
     ///
     /// # Errors
     /// [`Reject::Misdirected`]. The head is sound, so the connection can go on after the answer.

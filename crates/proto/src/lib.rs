@@ -4,13 +4,15 @@
 //! no dependencies: the owner of the socket gives the bytes that arrived to a connection, and sends the
 //! bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
 //!
-//! The parser is strict (RFC 9110, RFC 9112, RFC 9113). What two readers could understand in two ways is
-//! refused; each refusal is a variant of [`Reject`], or of [`h2::Reject`], that names its rule.
+//! The parser is strict (RFC 9110, RFC 9112, RFC 9113). Anything that two readers could understand
+//! differently is refused; each refusal is a variant of [`Reject`], or of [`h2::Reject`], that names its
+//! rule.
 //!
-//! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection;
-//! then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). What may stand in a
-//! head is in `h1/parse.rs`, where its content ends in `h1/framing.rs`. Heads that come from elsewhere
-//! are made in `build.rs`: also those of HTTP/2, whose connection is [`h2::Connection`]. `cases/*.txt` shows all of it by example.
+//! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection; then
+//! `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). `h1/parse.rs` has the rules
+//! for a head, `h1/framing.rs` those for where its content ends. Heads from elsewhere, HTTP/2 among
+//! them, are made in `build.rs`; an HTTP/2 connection is [`h2::Connection`]. `cases/*.txt` shows all of
+//! it by example.
 
 #![forbid(unsafe_code)]
 

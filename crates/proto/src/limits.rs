@@ -1,32 +1,32 @@
 //! Everything that has a limit, with its default.
 
 /// The most a peer may send. Values are bytes unless said otherwise; reaching a limit is allowed,
-/// passing it is a [`Reject`](crate::Reject). It is shared by all connections of a server, so the
-/// calls that need it take it by reference.
+/// passing it is a [`Reject`](crate::Reject). All connections of a server share one, so the calls
+/// that need it take it by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A whole head: request line, fields and the empty line that ends them. Default 32 KiB. At
-    /// most 65,535, a larger value counts as that. Passing it: 431.
+    /// A whole head: request line, fields and the empty line that ends them. Default 32 KiB. At most
+    /// 65,535; a larger value counts as that. Passing it: 431.
     pub head_bytes_max: usize,
     /// The request line with its line end. Default 8 KiB. Passing it: 414.
     pub request_line_bytes_max: usize,
     /// One field line with its line end. Default 16 KiB. Passing it: 431.
     pub field_bytes_max: usize,
-    /// How many field lines a head may have, and how many a trailer section. Default 100.
-    /// Passing it: 431.
+    /// How many field lines a head may have, and how many a trailer section. Default 100. Passing
+    /// it: 431.
     pub fields_max: usize,
-    /// The content of one request, in bytes. Default 2 MiB; `u64::MAX` for no limit. Passing it: 413,
-    /// at once if the head tells the length, else at the chunk that passes it. Extensions of chunks
+    /// The content of one request, in bytes. Default 2 MiB; `u64::MAX` for no limit. Passing it:
+    /// 413, at once if the head gives the length, else at the chunk that passes it. Chunk extensions
     /// count as content.
     pub body_bytes_max: u64,
     /// The extensions of one chunk, from the first byte after its size to its line end. Default 256.
     /// Passing it: 400.
     pub chunk_extension_bytes_max: u16,
-    /// A whole trailer section with its line ends. Default 8 KiB, at most 65,535, a larger value
+    /// A whole trailer section with its line ends. Default 8 KiB. At most 65,535; a larger value
     /// counts as that. Passing it: 431.
     pub trailer_bytes_max: usize,
-    /// How much of a request's content is read and thrown away when the response was complete before
-    /// it, so that the connection can be used again. Default 256 KiB. Passing it closes.
+    /// How much of a request's content is read and thrown away when its response is complete first,
+    /// so that the connection can be used again. Default 256 KiB. Passing it closes the connection.
     pub drain_bytes_max: u32,
 }
 
@@ -53,7 +53,7 @@ impl Default for Limits {
 /// The longest head there can be, because a [`Span`](crate::Span) has 16-bit offsets.
 pub const HEAD_BYTES_CEILING: usize = u16::MAX as usize;
 
-/// The longest method that is read, in bytes. The longest registered one has 17.
+/// The longest method that is read, in bytes. The longest registered method has 17.
 pub const METHOD_BYTES_MAX: usize = 32;
 
 const _: () = {

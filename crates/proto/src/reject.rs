@@ -6,39 +6,39 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Reject {
-    /// More than one empty line stands before the request line. Status 400, RFC 9112 §2.2.
+    /// More than one empty line precedes the request line. Status 400, RFC 9112 §2.2.
     EmptyLineRepeated,
     /// The client began HTTP/2 without agreeing on it first; this port speaks HTTP/1.1. Status 505, RFC 9113 §3.4.
     Http2Preface,
-    /// The request line is not a method, a target and a version, one space between them. Status 400, RFC 9112 §3.
+    /// The request line is not a method, a target and a version, separated by single spaces. Status 400, RFC 9112 §3.
     RequestLineInvalid,
     /// The request line is longer than the server reads. Status 414, RFC 9112 §3.
     RequestLineTooLong,
-    /// The method has a byte that no token has. Status 400, RFC 9110 §9.1.
+    /// The method has a byte that a token must not have. Status 400, RFC 9110 §9.1.
     MethodInvalid,
     /// The method is longer than any that the server knows. Status 501, RFC 9112 §3.
     MethodTooLong,
-    /// The server is no tunnel and does not implement CONNECT. Status 501, RFC 9110 §9.1.
+    /// The server is not a tunnel and does not implement CONNECT. Status 501, RFC 9110 §9.1.
     ConnectRefused,
-    /// The request target has a byte that no target has, or an unknown form. Status 400, RFC 9112 §3.2.
+    /// The request target has an invalid byte or an unknown form. Status 400, RFC 9112 §3.2.
     TargetInvalid,
     /// The request target has a fragment, which is never sent. Status 400, RFC 9112 §3.2.
     TargetFragment,
-    /// The target `*` goes with OPTIONS only. Status 400, RFC 9112 §3.2.4.
+    /// The target `*` is valid with OPTIONS only. Status 400, RFC 9112 §3.2.4.
     TargetAsterisk,
-    /// A target that is an authority only goes with CONNECT only. Status 400, RFC 9112 §3.2.3.
+    /// A target that is only an authority is valid with CONNECT only. Status 400, RFC 9112 §3.2.3.
     TargetAuthority,
     /// The target's scheme is neither http nor https. Status 400, RFC 9110 §4.2.
     TargetScheme,
     /// The resource is an https one, and the connection has no TLS, or a certificate for other hosts. Status 421, RFC 9110 §7.4.
     Misdirected,
-    /// The target's authority has no host, user information, or a malformed host or port. Status 400, RFC 9110 §4.2.1.
+    /// The target's authority has user information, no host, or a malformed host or port. Status 400, RFC 9110 §4.2.1.
     TargetHostInvalid,
-    /// The version is not `HTTP/` with a digit, a dot and a digit. Status 400, RFC 9112 §2.3.
+    /// The version is not `HTTP/` followed by a digit, a dot and a digit. Status 400, RFC 9112 §2.3.
     VersionInvalid,
     /// The request's major version of HTTP is not 1. Status 505, RFC 9110 §15.6.6.
     VersionUnsupported,
-    /// A line ends with a line feed that no carriage return precedes. Status 400, RFC 9112 §2.2.
+    /// A line ends with a line feed without a carriage return. Status 400, RFC 9112 §2.2.
     LineFeedBare,
     /// A carriage return has no line feed after it. Status 400, RFC 9112 §2.2.
     CarriageReturnBare,
@@ -48,9 +48,9 @@ pub enum Reject {
     FieldColonMissing,
     /// A field has no name. Status 400, RFC 9110 §5.1.
     FieldNameEmpty,
-    /// A field name has a byte that no token has. Status 400, RFC 9110 §5.1.
+    /// A field name has a byte that a token must not have. Status 400, RFC 9110 §5.1.
     FieldNameInvalid,
-    /// White space stands between a field name and its colon. Status 400, RFC 9112 §5.1.
+    /// There is white space between a field name and its colon. Status 400, RFC 9112 §5.1.
     FieldNameSpace,
     /// A field value has a NUL byte. Status 400, RFC 9110 §5.5.
     FieldValueNul,
@@ -72,11 +72,11 @@ pub enum Reject {
     HostInvalid,
     /// The Content-Length is not one number of decimal digits. Status 400, RFC 9110 §8.6.
     ContentLengthInvalid,
-    /// The Content-Length is larger than any number the server counts to. Status 400, RFC 9110 §8.6.
+    /// The Content-Length is larger than the server can count. Status 400, RFC 9110 §8.6.
     ContentLengthOverflow,
     /// There is more than one Content-Length, as a list or as repeated fields. Status 400, RFC 9110 §8.6.
     ContentLengthRepeated,
-    /// There are both Content-Length and Transfer-Encoding. Status 400, RFC 9112 §6.1.
+    /// There is both a Content-Length and a Transfer-Encoding. Status 400, RFC 9112 §6.1.
     LengthAndEncoding,
     /// An HTTP/1.0 request has a Transfer-Encoding. Status 400, RFC 9112 §6.1.
     EncodingInHttp10,
@@ -94,13 +94,13 @@ pub enum Reject {
     BodyTooLarge,
     /// A chunk size is not one or more hexadecimal digits. Status 400, RFC 9112 §7.1.
     ChunkSizeInvalid,
-    /// A chunk size is larger than any number the server counts to. Status 400, RFC 9112 §7.1.
+    /// A chunk size is larger than the server can count. Status 400, RFC 9112 §7.1.
     ChunkSizeOverflow,
     /// A chunk extension is malformed. Status 400, RFC 9112 §7.1.1.
     ChunkExtensionInvalid,
     /// The extensions of a chunk are longer than the server reads. Status 400, RFC 9112 §7.1.1.
     ChunkExtensionsTooLong,
-    /// No line end stands after a chunk's data. Status 400, RFC 9112 §7.1.
+    /// No line end follows a chunk's data. Status 400, RFC 9112 §7.1.
     ChunkEndMissing,
     /// The trailer section is longer than the server reads. Status 431, RFC 6585 §5.
     TrailersTooLong,
@@ -166,7 +166,7 @@ impl Reject {
         Self::BodyCutShort,
     ];
 
-    /// The status that answers it.
+    /// The status of the answer.
     #[must_use]
     pub const fn status(self) -> u16 {
         self.facts().0
@@ -179,15 +179,15 @@ impl Reject {
         self.facts().1
     }
 
-    /// The rule that was broken, in one sentence without its full stop.
+    /// The rule that was broken, as one sentence without its full stop.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         self.facts().2
     }
 
-    /// Whether the connection ends after the answer. All do, because where the next request would
-    /// begin is in doubt, except for an unknown expectation and a resource that is not here: the head
-    /// was sound.
+    /// Whether the connection ends after the answer. It does, because it is unclear where the next
+    /// request begins, except after an unknown expectation or a misdirected request: their heads are
+    /// sound.
     #[must_use]
     pub const fn closes(self) -> bool {
         !matches!(self, Self::ExpectationUnknown | Self::Misdirected)
@@ -197,7 +197,7 @@ impl Reject {
     const fn facts(self) -> (u16, &'static str, &'static str) {
         match self {
             Self::EmptyLineRepeated => {
-                (400, "RFC 9112 §2.2", "More than one empty line stands before the request line")
+                (400, "RFC 9112 §2.2", "More than one empty line precedes the request line")
             }
             Self::Http2Preface => (
                 505,
@@ -207,35 +207,33 @@ impl Reject {
             Self::RequestLineInvalid => (
                 400,
                 "RFC 9112 §3",
-                "The request line is not a method, a target and a version, one space between them",
+                "The request line is not a method, a target and a version, separated by single spaces",
             ),
             Self::RequestLineTooLong => {
                 (414, "RFC 9112 §3", "The request line is longer than the server reads")
             }
             Self::MethodInvalid => {
-                (400, "RFC 9110 §9.1", "The method has a byte that no token has")
+                (400, "RFC 9110 §9.1", "The method has a byte that a token must not have")
             }
             Self::MethodTooLong => {
                 (501, "RFC 9112 §3", "The method is longer than any that the server knows")
             }
             Self::ConnectRefused => {
-                (501, "RFC 9110 §9.1", "The server is no tunnel and does not implement CONNECT")
+                (501, "RFC 9110 §9.1", "The server is not a tunnel and does not implement CONNECT")
             }
-            Self::TargetInvalid => (
-                400,
-                "RFC 9112 §3.2",
-                "The request target has a byte that no target has, or an unknown form",
-            ),
+            Self::TargetInvalid => {
+                (400, "RFC 9112 §3.2", "The request target has an invalid byte or an unknown form")
+            }
             Self::TargetFragment => {
                 (400, "RFC 9112 §3.2", "The request target has a fragment, which is never sent")
             }
             Self::TargetAsterisk => {
-                (400, "RFC 9112 §3.2.4", "The target `*` goes with OPTIONS only")
+                (400, "RFC 9112 §3.2.4", "The target `*` is valid with OPTIONS only")
             }
             Self::TargetAuthority => (
                 400,
                 "RFC 9112 §3.2.3",
-                "A target that is an authority only goes with CONNECT only",
+                "A target that is only an authority is valid with CONNECT only",
             ),
             Self::TargetScheme => {
                 (400, "RFC 9110 §4.2", "The target's scheme is neither http nor https")
@@ -248,19 +246,19 @@ impl Reject {
             Self::TargetHostInvalid => (
                 400,
                 "RFC 9110 §4.2.1",
-                "The target's authority has no host, user information, or a malformed host or port",
+                "The target's authority has user information, no host, or a malformed host or port",
             ),
-            Self::VersionInvalid => {
-                (400, "RFC 9112 §2.3", "The version is not `HTTP/` with a digit, a dot and a digit")
-            }
+            Self::VersionInvalid => (
+                400,
+                "RFC 9112 §2.3",
+                "The version is not `HTTP/` followed by a digit, a dot and a digit",
+            ),
             Self::VersionUnsupported => {
                 (505, "RFC 9110 §15.6.6", "The request's major version of HTTP is not 1")
             }
-            Self::LineFeedBare => (
-                400,
-                "RFC 9112 §2.2",
-                "A line ends with a line feed that no carriage return precedes",
-            ),
+            Self::LineFeedBare => {
+                (400, "RFC 9112 §2.2", "A line ends with a line feed without a carriage return")
+            }
             Self::CarriageReturnBare => {
                 (400, "RFC 9112 §2.2", "A carriage return has no line feed after it")
             }
@@ -272,10 +270,10 @@ impl Reject {
             Self::FieldColonMissing => (400, "RFC 9112 §5", "A field line has no colon"),
             Self::FieldNameEmpty => (400, "RFC 9110 §5.1", "A field has no name"),
             Self::FieldNameInvalid => {
-                (400, "RFC 9110 §5.1", "A field name has a byte that no token has")
+                (400, "RFC 9110 §5.1", "A field name has a byte that a token must not have")
             }
             Self::FieldNameSpace => {
-                (400, "RFC 9112 §5.1", "White space stands between a field name and its colon")
+                (400, "RFC 9112 §5.1", "There is white space between a field name and its colon")
             }
             Self::FieldValueNul => (400, "RFC 9110 §5.5", "A field value has a NUL byte"),
             Self::FieldValueInvalid => (400, "RFC 9110 §5.5", "A field value has a control byte"),
@@ -295,18 +293,16 @@ impl Reject {
             Self::ContentLengthInvalid => {
                 (400, "RFC 9110 §8.6", "The Content-Length is not one number of decimal digits")
             }
-            Self::ContentLengthOverflow => (
-                400,
-                "RFC 9110 §8.6",
-                "The Content-Length is larger than any number the server counts to",
-            ),
+            Self::ContentLengthOverflow => {
+                (400, "RFC 9110 §8.6", "The Content-Length is larger than the server can count")
+            }
             Self::ContentLengthRepeated => (
                 400,
                 "RFC 9110 §8.6",
                 "There is more than one Content-Length, as a list or as repeated fields",
             ),
             Self::LengthAndEncoding => {
-                (400, "RFC 9112 §6.1", "There are both Content-Length and Transfer-Encoding")
+                (400, "RFC 9112 §6.1", "There is both a Content-Length and a Transfer-Encoding")
             }
             Self::EncodingInHttp10 => {
                 (400, "RFC 9112 §6.1", "An HTTP/1.0 request has a Transfer-Encoding")
@@ -338,11 +334,9 @@ impl Reject {
             Self::ChunkSizeInvalid => {
                 (400, "RFC 9112 §7.1", "A chunk size is not one or more hexadecimal digits")
             }
-            Self::ChunkSizeOverflow => (
-                400,
-                "RFC 9112 §7.1",
-                "A chunk size is larger than any number the server counts to",
-            ),
+            Self::ChunkSizeOverflow => {
+                (400, "RFC 9112 §7.1", "A chunk size is larger than the server can count")
+            }
             Self::ChunkExtensionInvalid => {
                 (400, "RFC 9112 §7.1.1", "A chunk extension is malformed")
             }
@@ -351,9 +345,7 @@ impl Reject {
                 "RFC 9112 §7.1.1",
                 "The extensions of a chunk are longer than the server reads",
             ),
-            Self::ChunkEndMissing => {
-                (400, "RFC 9112 §7.1", "No line end stands after a chunk's data")
-            }
+            Self::ChunkEndMissing => (400, "RFC 9112 §7.1", "No line end follows a chunk's data"),
             Self::TrailersTooLong => {
                 (431, "RFC 6585 §5", "The trailer section is longer than the server reads")
             }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A range of bytes in a head: offsets from the head's first byte, so that a span stays right for every
-/// copy of the head. A head has at most 65,535 bytes, so both fit in 16 bits. `start <= end` always holds.
+/// A range of bytes in a head: offsets from the head's first byte, so that a span is valid for every copy
+/// of the head. A head has at most 65,535 bytes, so both fit in 16 bits. `start <= end` always holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Offset of the first byte.
@@ -39,14 +39,14 @@ impl Span {
         usize::from(self.end - self.start)
     }
 
-    /// Whether it names no bytes.
+    /// Whether the span has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The same as a range of `usize`.
+    /// The span as a range of `usize`.
     #[inline]
     #[must_use]
     pub fn range(self) -> Range<usize> {

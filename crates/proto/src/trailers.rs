@@ -2,7 +2,7 @@
 
 use crate::Span;
 
-/// Trailer fields with their own copy of the bytes: those of the connection are gone by then.
+/// Trailer fields with their own copy of the bytes, since the connection's are gone by then.
 #[derive(Debug, Default)]
 pub(crate) struct Trailers {
     bytes: Vec<u8>,

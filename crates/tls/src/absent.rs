@@ -1,7 +1,7 @@
-//! What stands for TLS in a build without it.
+//! The stand-in for TLS in a build without it.
 //!
-//! There is no value of these types, so that nobody can ask for TLS, and code that handles it needs no
-//! conditions and is compiled to nothing.
+//! These types have no values, so nobody can ask for TLS; code that handles it needs no conditions and
+//! compiles to nothing.
 
 use crate::facts::{Facts, Received};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {}
 
-/// A session, which none has.
+/// A session, of which there are none.
 #[derive(Debug)]
 pub enum Session {}
 
@@ -22,7 +22,7 @@ pub enum Hosts {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reject {
-    /// It does not speak TLS but plain HTTP.
+    /// The peer speaks plain HTTP instead of TLS.
     PlainHttp,
 }
 
@@ -57,7 +57,7 @@ impl Session {
         match *self {}
     }
 
-    /// Encrypts what is to be sent.
+    /// Encrypts bytes to send.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Session {
         match *self {}
     }
 
-    /// Says that nothing more is sent.
+    /// Tells the peer that nothing more will be sent.
     pub fn close(&mut self, _: &mut Vec<u8>) {
         match *self {}
     }

@@ -150,7 +150,7 @@ fn certify(
         .map_err(|error| TlsError::UnsupportedKey { origin: key_origin.clone(), error })?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
-        // A key that cannot tell its public half cannot be compared; it shows at the first
+        // A key that cannot tell its public half cannot be compared; a mismatch shows at the first
         // handshake.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(Error::InconsistentKeys(_)) => {

@@ -2,7 +2,7 @@
 //!
 //! The unbuffered interface of rustls tells neither afterwards, but every choice of a certificate
 //! knows both, and choices happen inside a call that the session makes. So the resolver leaves them
-//! in a place of the thread, and the session fetches them right after the call.
+//! in a thread-local, and the session fetches them right after the call.
 
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -13,11 +13,11 @@ thread_local! {
     static CHOICE: Cell<Option<Choice>> = const { Cell::new(None) };
 }
 
-/// What a choice of a certificate was about.
+/// What is known of the choice of a certificate.
 pub(crate) struct Choice {
     /// The name that the client asked for.
     pub(crate) server_name: Option<Box<str>>,
-    /// What it got, if that is to be kept.
+    /// The certificate that the client got, if it is kept.
     pub(crate) certificate: Option<Arc<CertifiedKey>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a server's TLS is configured with.
+//! The configuration of a server's TLS.
 
 use crate::certificate::{Certificates, Pem};
 use crate::choice::NotesChoice;
@@ -39,7 +39,7 @@ pub struct Tls {
 pub struct SelfSigned {
     /// The configuration that presents it.
     pub tls: Tls,
-    /// The certificate in PEM, for clients that are to trust it.
+    /// The certificate in PEM, for clients that should trust it.
     pub certificate_pem: String,
 }
 
@@ -136,8 +136,9 @@ impl Tls {
         self.with_parts(&Pem::file(certificate.as_ref())?, &Pem::file(key.as_ref())?)
     }
 
-    /// Sets the application protocols to agree on, the preferred one first. The default is
-    /// `h2` (HTTP/2), then `http/1.1` and `http/1.0`; without `h2` in it, nobody is served HTTP/2. An empty list takes no part in the negotiation.
+    /// Sets the application protocols to agree on, the preferred one first. The default is `h2`
+    /// (HTTP/2), then `http/1.1` and `http/1.0`; without `h2`, no client gets HTTP/2. With an empty
+    /// list, the server takes no part in the negotiation.
     ///
     /// A client that offers protocols but none of these is refused.
     #[must_use]
@@ -148,13 +149,13 @@ impl Tls {
     }
 
     /// Answers requests for a host that the connection's certificate does not name with 421
-    /// (Misdirected Request). By default it is not asked, since people test with clients that trust
-    /// any certificate.
+    /// (Misdirected Request). By default hosts are not checked, since people test with clients that
+    /// trust any certificate.
     ///
     /// The host is that of the `Host` field, or of a target in absolute form; its port does not
-    /// count. Wildcards stand for one label, and addresses are named as addresses. A request of
-    /// HTTP/1.0 that names no host passes. A client that asked for a name which no certificate has
-    /// got the first one, so its requests are refused.
+    /// count. Wildcards stand for one label, and addresses are named as addresses. An HTTP/1.0
+    /// request that names no host passes. A client that asks for a name that no certificate has
+    /// gets the first certificate, so its requests are refused.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.
     #[must_use]
@@ -171,13 +172,12 @@ impl Tls {
             Arc::new(NotesChoice { resolver, keeps_certificate });
     }
 
-    /// The application protocols that it agrees on, the preferred one first.
+    /// The application protocols that the server agrees on, the preferred one first.
     pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
         self.config.alpn_protocols.iter().map(Vec::as_slice)
     }
 
-    /// What the owner of the server wants to know, such as an expired certificate; to be logged at
-    /// start.
+    /// Warnings for the server's owner, such as an expired certificate; to be logged at start.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
@@ -228,7 +228,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The default provider of rustls with AES-128 before AES-256: it takes less time, and so does
+/// The default provider of rustls with AES-128 before AES-256: AES-128 takes less time, and so does
 /// SHA-256 with its hardware support compared with the SHA-384 that goes with AES-256.
 fn provider() -> CryptoProvider {
     CryptoProvider {
@@ -254,8 +254,8 @@ fn make_self_signed(names: &[&str]) -> Result<(String, String), rcgen::Error> {
     parameters.distinguished_name.push(DnType::CommonName, "Peregrine development certificate");
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // It begins a day ago for clients whose clocks are behind. Some clients refuse certificates
-    // that are valid for much longer than a year.
+    // The validity begins a day ago for clients whose clocks are behind. Some clients refuse
+    // certificates that are valid for much longer than a year.
     let day = Duration::from_secs(86_400);
     let now = Duration::from_secs(UnixTime::now().as_secs());
     let epoch = rcgen::date_time_ymd(1970, 1, 1);

@@ -23,7 +23,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why TLS could not be set up. It is found at start, it is never a peer's fault, and its text
+/// Why TLS could not be set up. The error is found at start, is never a peer's fault, and its text
 /// names the file, the cause and the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -87,9 +87,9 @@ pub enum TlsError {
         /// Where the key came from.
         key: Origin,
     },
-    /// A self-signed certificate could not be made, as a rule because of a name.
+    /// A self-signed certificate could not be made, usually because of a name.
     NotMade {
-        /// The names it was to be for.
+        /// The names it was meant for.
         names: Vec<String>,
         /// What is wrong.
         error: rcgen::Error,
@@ -182,22 +182,22 @@ impl std::error::Error for TlsError {
     }
 }
 
-/// Something that does not keep the server from starting but that its owner wants to know.
+/// Something that does not keep the server from starting but that its owner should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The certificate's time is over; clients will refuse it.
+    /// The certificate has expired; clients will refuse it.
     Expired {
         /// Where it came from.
         origin: Origin,
-        /// For how many whole days.
+        /// How many whole days ago.
         days: u64,
     },
-    /// The certificate's time has not begun; clients will refuse it.
+    /// The certificate is not valid yet; clients will refuse it.
     NotYetValid {
         /// Where it came from.
         origin: Origin,
-        /// In how many whole days it begins.
+        /// In how many whole days it becomes valid.
         days: u64,
     },
     /// A further certificate can never be chosen: an earlier one has each of its names, or it has

@@ -16,11 +16,11 @@ pub struct Facts<'a> {
     pub version: Version,
     /// The cipher suite by its registered name, such as `TLS13_AES_128_GCM_SHA256`.
     pub cipher_suite: &'static str,
-    /// The name that the client asked for, if it did, in lower case.
+    /// The name that the client asked for, if any, in lower case.
     pub server_name: Option<&'a str>,
     /// The application protocol, if one was negotiated.
     pub alpn: Option<&'a [u8]>,
-    /// The client came back with a ticket and was spared the certificate.
+    /// The client resumed a session with a ticket and was spared the certificate.
     pub resumed: bool,
 }
 

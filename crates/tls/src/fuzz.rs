@@ -10,8 +10,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::sync::{Arc, OnceLock};
 
-/// Feeds a session with what `data` says, in one piece and in pieces, and compares what comes of
-/// it.
+/// Feeds a session what `data` says, in one piece and in pieces, and compares the results.
 ///
 /// The first byte chooses the point: a new connection, a changed hello of a real client, or a
 /// complete handshake. The second is the length of the pieces; the rest is what the peer sends.

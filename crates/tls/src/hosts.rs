@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// [`Tls::with_host_check`](crate::Tls::with_host_check).
 pub struct Hosts {
     certificate: Arc<CertifiedKey>,
-    /// The last authority whose host was found in it: most connections have requests for one only.
+    /// The last authority whose host was found in the certificate: most connections serve only one.
     found: Box<str>,
 }
 
@@ -20,8 +20,8 @@ impl Hosts {
 
     /// Does the certificate name the host of `authority`, whatever its port is?
     ///
-    /// A wildcard stands for one label, the left-most. An address counts where the certificate names
-    /// that address.
+    /// A wildcard stands for one label, the left-most. An address is covered if the certificate
+    /// names it.
     pub fn cover(&mut self, authority: &str) -> bool {
         if *self.found == *authority {
             return true;
@@ -41,7 +41,7 @@ impl fmt::Debug for Hosts {
     }
 }
 
-/// An authority without its port, and an address of IPv6 without its brackets.
+/// An authority without its port, and an IPv6 address without its brackets.
 fn host_of(authority: &str) -> &str {
     match authority.strip_prefix('[') {
         Some(literal) => literal.split_once(']').map_or(literal, |(address, _)| address),

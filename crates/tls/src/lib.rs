@@ -19,8 +19,8 @@
 //! ```
 //!
 //! Start reading in `session.rs`; `config.rs` is what a user meets, `reject.rs` what a peer can do
-//! wrong, `limits.rs` how much of it is borne. Without the feature `rustls`, which is on by default,
-//! there is `absent.rs` in place of them.
+//! wrong, `limits.rs` how much is accepted. Without the feature `rustls`, which is on by default,
+//! `absent.rs` takes their place.
 #![forbid(unsafe_code)]
 
 #[cfg(not(feature = "rustls"))]

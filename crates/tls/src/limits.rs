@@ -2,8 +2,8 @@
 
 /// The most bytes a peer may send before its handshake is complete: 64 KiB.
 ///
-/// The same limit holds for the bytes of an unfinished handshake message after it. A peer that goes
-/// beyond is refused with `Reject::HandshakeTooLong`.
+/// The same limit holds for the bytes of an unfinished handshake message after it. A peer that
+/// exceeds it is refused with `Reject::HandshakeTooLong`.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
 
 /// The most plaintext bytes in one record: 16 KiB.

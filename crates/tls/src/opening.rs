@@ -30,7 +30,7 @@ pub(crate) fn judge(first: &[u8]) -> Opening {
     }
 }
 
-/// Whether the bytes begin with a method and the space behind it.
+/// Whether the bytes begin with a method and the space after it.
 fn judge_method(first: &[u8]) -> Opening {
     // RFC 9112 §3: a request line begins with a method and a single space. All registered methods
     // are capitals with hyphens, and so is the PRI that begins the preface of HTTP/2.

@@ -20,36 +20,36 @@ pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 
 /// Which rule the peer broke. The session is over: send what was appended to the output, close.
 ///
-/// The output holds the alert that the peer is to see, encrypted where it must be. There is none
-/// where the peer itself ended the connection, and for a few offences for which rustls makes none.
+/// The output holds the alert for the peer, encrypted where it must be. There is none where the
+/// peer itself ended the connection, and for a few offences for which rustls makes none.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reject {
-    /// It sent HTTP in clear text. The output holds [`PLAIN_HTTP_REPLY`].
+    /// The peer sent HTTP in clear text. The output holds [`PLAIN_HTTP_REPLY`].
     PlainHttp,
-    /// Its first bytes are neither TLS nor HTTP.
+    /// The peer's first bytes are neither TLS nor HTTP.
     // RFC 8446 §5: an unexpected record type MUST be answered with "unexpected_message".
     NotTls,
-    /// It sent more than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX) and its handshake, or
-    /// a handshake message, was still not complete. It gets no alert.
+    /// The peer sent more than [`HANDSHAKE_BYTES_MAX`](crate::HANDSHAKE_BYTES_MAX) before its
+    /// handshake, or a handshake message, was complete. It gets no alert.
     HandshakeTooLong,
-    /// It ended the connection with a fatal alert, such as `unknown_ca` for a certificate that it
-    /// does not trust. It gets no alert.
+    /// The peer ended the connection with a fatal alert, such as `unknown_ca` for a certificate
+    /// that it does not trust. It gets no alert.
     // RFC 8446 §6.2: upon a fatal alert both parties MUST immediately close the connection.
     Alert(AlertDescription),
-    /// It and this server have no version, cipher suite, group or signature scheme in common.
+    /// The peer and this server have no version, cipher suite, group or signature scheme in common.
     // RFC 8446 §4.1.1: the server MUST abort with "handshake_failure" or "insufficient_security".
     Incompatible(PeerIncompatible),
-    /// It offered application protocols, and none of them is served.
+    /// The peer offered application protocols, none of which is served.
     // RFC 7301 §3.2: the server SHALL send a fatal "no_application_protocol" alert.
     NoApplicationProtocol,
-    /// It sent something that cannot be parsed.
+    /// The peer sent something that cannot be parsed.
     // RFC 8446 §6: a message which cannot be parsed MUST be answered with "decode_error".
     Invalid(InvalidMessage),
-    /// It sent a message that has no place at this point.
+    /// The peer sent a message that has no place at this point.
     // RFC 8446 §6.2: a message received at the wrong time is answered with "unexpected_message".
     Unexpected,
-    /// It did something that the protocol forbids.
+    /// The peer did something that the protocol forbids.
     Misbehaved(PeerMisbehaved),
     /// A record was altered on the way, or made with a wrong key.
     // RFC 8446 §5.2: if the decryption fails, the receiver MUST send "bad_record_mac".
@@ -57,9 +57,9 @@ pub enum Reject {
     /// A record holds more than [`RECORD_PLAIN_BYTES_MAX`](crate::RECORD_PLAIN_BYTES_MAX).
     // RFC 8446 §5.2: an endpoint that receives one MUST send "record_overflow".
     RecordTooLarge,
-    /// A certificate was asked of it by a configuration made elsewhere, and it sent none.
+    /// A configuration made elsewhere asked for a certificate, and the peer sent none.
     NoClientCertificate,
-    /// The certificate it sent was refused by a configuration made elsewhere.
+    /// A configuration made elsewhere refused the peer's certificate.
     ClientCertificate(CertificateError),
     /// The engine failed, not the peer: no randomness, no time, or a signing key that does not
     /// sign.
@@ -133,7 +133,7 @@ impl fmt::Display for Reject {
 
 impl std::error::Error for Reject {}
 
-/// Why nothing can be sent. It says that the caller asked at the wrong time, except for
+/// Why nothing can be sent. The caller asked at the wrong time, except with
 /// [`SendError::KeysExhausted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,8 +142,8 @@ pub enum SendError {
     Handshaking,
     /// The session was closed on this side, or its peer was rejected.
     Closed,
-    /// The keys of a TLS 1.2 connection protected as much as they safely can. The output holds a
-    /// `close_notify`; the peer has to connect again.
+    /// The keys of a TLS 1.2 connection have protected as much as they safely can. The output holds
+    /// a `close_notify`; the peer has to connect again.
     KeysExhausted,
 }
 

@@ -19,17 +19,16 @@ use std::sync::Arc;
 
 thread_local! {
     /// Where received records are decrypted. Received bytes are on loan and read only, and rustls
-    /// decrypts in place, so they are copied once. The copy lives as long as one call, hence one buffer
+    /// decrypts in place, so they are copied once. The copy lives as long as one call, so one buffer
     /// serves all sessions of a thread.
     static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
 }
 
 /// One connection's TLS state; made by [`Tls::session`](crate::Tls::session).
 ///
-/// Its two directions are independent. The server gives what the peer sent to [`Session::receive`],
-/// and what it wants to say to [`Session::send`] and [`Session::close`]. All three append to
-/// buffers of the caller, and what is in `out` is to be sent in the order in which it came,
-/// whatever the result says.
+/// Its two directions are independent. The server gives what the peer sent to [`Session::receive`], and
+/// what it wants to say to [`Session::send`] and [`Session::close`]. All three append to the caller's
+/// buffers; send the bytes in `out` in their order, whatever the result says.
 ///
 /// Receiving moves through these stages and never back:
 ///
@@ -41,8 +40,7 @@ thread_local! {
 /// | closed: the peer sent `close_notify` | - |
 /// | rejected: the peer broke a rule | - |
 ///
-/// A session between requests owns no buffers: only an incomplete record is held, and only while it
-/// is.
+/// A session between requests owns no buffers: only an incomplete record is held, until it is complete.
 pub struct Session {
     stage: Stage,
     sending: Sending,
@@ -73,7 +71,7 @@ enum Sending {
 struct Connection {
     engine: UnbufferedServerConnection,
     server_name: Option<Box<str>>,
-    /// What to compare the hosts of requests with, if that is asked for.
+    /// The hosts to compare requests with, if that is asked for.
     hosts: Option<Hosts>,
 }
 
@@ -87,16 +85,15 @@ impl Session {
         }
     }
 
-    /// Takes all of `input`, appends the plaintext in it to `plain` and what is to be sent to
-    /// `out`.
+    /// Takes all of `input`; appends the plaintext in it to `plain`, and bytes to send to `out`.
     ///
-    /// Any cut of the same bytes gives the same plaintext. What `plain` grows by is never longer
-    /// than the bytes received and not yet used, so that the caller bounds it by what it gives.
+    /// Any cut of the same bytes gives the same plaintext. `plain` never grows by more than the bytes
+    /// received and not yet used, so the caller bounds it by what it passes in.
     ///
     /// # Errors
     ///
-    /// A [`Reject`] ends the session: `out` is to be sent and the connection to be closed.
-    /// Plaintext that arrived before the offence is in `plain`. Further calls give the same error.
+    /// A [`Reject`] ends the session: send `out` and close the connection. Plaintext that arrived
+    /// before the offence is in `plain`. Further calls give the same error.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -112,8 +109,8 @@ impl Session {
         }
     }
 
-    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Every call begins
-    /// a new record, so that small pieces are better gathered by the caller.
+    /// Encrypts `plain` into records of at most 16 KiB and appends them to `out`. Every call begins a
+    /// new record, so the caller should gather small pieces.
     ///
     /// # Errors
     ///
@@ -133,13 +130,13 @@ impl Session {
         sent
     }
 
-    /// Tells the peer that nothing more will be sent, by a `close_notify` appended to `out`.
-    /// Receiving is still possible. Without a complete handshake, after an error, and the second
-    /// time it appends nothing.
+    /// Tells the peer that nothing more will be sent, by a `close_notify` appended to `out`. Receiving
+    /// is still possible. Appends nothing without a complete handshake, after an error, or a second
+    /// time.
     // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
     // has already sent some error alert.
     pub fn close(&mut self, out: &mut Vec<u8>) {
-        // The error says that there is nobody to tell, which is how a close may end.
+        // An error says that there is nobody to tell, so a close can ignore it.
         let _ = self.with_traffic(out, |traffic, out| {
             close_notify(traffic, out);
             Ok(())
@@ -147,7 +144,7 @@ impl Session {
         self.sending = Sending::Closed;
     }
 
-    /// What was agreed on; `None` before the handshake is complete and after a [`Reject`].
+    /// What the handshake agreed on; `None` before it is complete and after a [`Reject`].
     pub fn facts(&self) -> Option<Facts<'_>> {
         let Stage::Live(Received::Open | Received::Closed, connection) = &self.stage else {
             return None;
@@ -166,7 +163,7 @@ impl Session {
         })
     }
 
-    /// The hosts that the certificate names, if requests for others are to be refused.
+    /// The hosts that the certificate names, if requests for others are refused.
     #[inline]
     pub fn hosts(&mut self) -> Option<&mut Hosts> {
         match &mut self.stage {
@@ -175,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Tells the protocol by the first bytes, and takes those of a TLS connection.
+    /// Recognises the protocol by the first bytes, and takes those of a TLS connection.
     fn open(
         &mut self,
         input: &[u8],
@@ -217,8 +214,7 @@ impl Session {
         }
     }
 
-    /// Takes bytes of a TLS connection: puts them where they may be changed, and keeps what is
-    /// left.
+    /// Takes bytes of a TLS connection: puts them where they can be changed, and keeps what is left.
     fn take(
         &mut self,
         input: &[u8],
@@ -251,7 +247,7 @@ impl Session {
             let result = self.process(&mut bytes, plain, out);
             match result {
                 Ok((0, _)) => self.unread = bytes,
-                // A copy of what is left gives back the memory of what is not.
+                // Copying what is left frees the memory of the rest.
                 Ok((used, Received::Handshaking | Received::Open)) => {
                     self.unread = bytes[used..].to_vec();
                 }
@@ -278,7 +274,7 @@ impl Session {
         Ok(received)
     }
 
-    /// Lets rustls work on `bytes` until it needs more. Returns how many of them are done with.
+    /// Lets rustls work on `bytes` until it needs more. Returns how many of them were used.
     fn process(
         &mut self,
         bytes: &mut [u8],
@@ -309,18 +305,19 @@ impl Session {
                     used += discard;
                     break None;
                 }
-                // What is left is `Closed`, as early data is never accepted.
+                // The only state left is `Closed`, as early data is never accepted.
                 Ok(_) => break None,
                 Err(error) => break Some(error),
             }
             used += discard;
-            // Data changes no state, so that rustls need not be asked again after the last of it.
+            // Data changes no state, so rustls need not be asked again after the last of it.
             if is_data && used == bytes.len() && !connection.engine.wants_write() {
                 break None;
             }
         };
         if *received == Received::Handshaking {
-            // It is taken after a failure too, so that it is not mistaken for another session's.
+            // The choice is taken after a failure too, so that it is not mistaken for another
+            // session's.
             if let Some(choice) = choice::take() {
                 connection.server_name = choice.server_name;
                 connection.hosts = choice.certificate.map(Hosts::new);
@@ -348,7 +345,7 @@ impl Session {
         reject
     }
 
-    /// Calls `act` with what can encrypt, once everything made before is in `out`.
+    /// Calls `act` with the state that can encrypt, once everything made before is in `out`.
     fn with_traffic(
         &mut self,
         out: &mut Vec<u8>,
@@ -372,8 +369,8 @@ impl Session {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(_) => return Err(SendError::Closed),
-                // The bytes that wait were looked at when they came, so that this does not happen;
-                // if it did, going on would make rustls judge the same bytes twice.
+                // The waiting bytes were looked at when they came, so this does not happen; if it did,
+                // going on would make rustls judge the same bytes twice.
                 Err(error) => {
                     fetch_alerts(&mut connection.engine, out);
                     self.reject(Reject::from(error));
@@ -406,8 +403,8 @@ const APPLICATION_DATA: u8 = 23;
 /// A fatal alert in clear text.
 const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
 
-/// Whether these are the first bytes of a record of application data, with which rustls could do
-/// nothing but wait. It lets them wait uncopied; anything unusual is left to rustls.
+/// Whether these are the first bytes of a record of application data, with which rustls could only
+/// wait. They wait here uncopied; anything unusual is left to rustls.
 fn is_incomplete_record(bytes: &[u8]) -> bool {
     match *bytes {
         [] | [APPLICATION_DATA] => true,

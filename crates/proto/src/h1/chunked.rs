@@ -1,4 +1,4 @@
-//! The chunked coding, byte by byte: what a byte means after those before it.
+//! The chunked coding, byte by byte: what each byte means after those before it.
 
 use crate::Reject;
 use crate::field::{QUOTED, TOKEN, VALUE, is};
@@ -47,8 +47,8 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The phase after a byte. The size is the caller's to count: `Data` is returned for a chunk of
-    /// any size. Not for `Data` and `Trailer`, whose bytes are not taken one by one.
+    /// The phase after a byte. The caller keeps the size: `Data` is returned for a chunk of any
+    /// size. Not for `Data` and `Trailer`, whose bytes are not taken one by one.
     #[inline]
     pub(super) fn after(self, byte: u8) -> Result<Self, Reject> {
         let space = byte == b' ' || byte == b'\t';

@@ -1,4 +1,4 @@
-//! One HTTP/1 connection: the joint of its two machines.
+//! One HTTP/1 connection, which joins its two machines.
 
 use super::framing::Framing;
 use super::receive::{self, Receive};
@@ -10,16 +10,16 @@ use std::ops::Range;
 /// What the received bytes mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing more can be said without more bytes. Call again with the unused bytes and those after.
+    /// More bytes are needed. Call again with the unused bytes and those after.
     NeedInput,
     /// A head is complete: `unread[framing.skip..used]`. If its body length is `None`, nothing follows:
     /// the request is complete.
     Head(Framing),
     /// Content of the request: this range of `unread`. Never empty.
     Data(Range<usize>),
-    /// The content is complete; [`Connection::trailers`] has what came after it.
+    /// The content is complete; [`Connection::trailers`] has the fields that followed it.
     End,
-    /// The request is complete and its response is not: nothing is read before it is.
+    /// The request is complete and its response is not: nothing more is read until it is.
     NeedRespond,
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
@@ -46,15 +46,15 @@ pub enum Waiting {
     Nothing,
 }
 
-/// What follows now.
+/// What the connection does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A request may be received.
     Request,
     /// A request is received, in whole or in part, and its response is not complete.
     Respond,
-    /// The response is complete and content of the request is not. Receive until it is `Request` or
-    /// `Close`, and ignore the data unless somebody wants it; or just close.
+    /// The response is complete and the request's content is not. Receive until it becomes `Request` or
+    /// `Close`, and ignore data that nobody wants; or just close.
     FinishBody,
     /// Close, once what was written is sent.
     Close,
@@ -62,7 +62,7 @@ pub enum Next {
     Upgraded,
 }
 
-/// One HTTP/1 connection, as 64 bytes without buffers.
+/// One HTTP/1 connection: 64 bytes, without buffers.
 ///
 /// Four kinds of methods, in the order of use:
 ///
@@ -112,20 +112,20 @@ pub struct Connection {
     keep_alive: bool,
     /// The server wants no other request.
     draining: bool,
-    /// What is known of who wants the rest of the present request's content.
+    /// Whether anybody wants the rest of the present request's content.
     rest: Rest,
     /// A head was received before.
     used: bool,
 }
 
-/// Who wants the rest of a request's content.
+/// Whether anybody wants the rest of a request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// Somebody may, until the response is complete.
     Open,
     /// Somebody does, however long that takes.
     Wanted,
-    /// Nobody.
+    /// Nobody does.
     Unwanted,
 }
 
@@ -151,12 +151,12 @@ impl Connection {
         }
     }
 
-    /// How many bytes of `unread` are used up, and what they mean.
+    /// Reads bytes: returns how many of `unread` were used, and what they mean.
     ///
-    /// `unread` is all that arrived and was not used up, as one slice. After [`Event::NeedInput`], call
-    /// again when there is more. While a head is incomplete, every call is given the same `head`, which
-    /// holds what was found so far; `head` is written only between requests. The same bytes give the
-    /// same events however they are cut; only adjacent data may be cut as the bytes are.
+    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`], call
+    /// again when there is more. While a head is incomplete, pass the same `head` to every call: it
+    /// holds what was found so far, and is written only between requests. The same bytes give the same
+    /// events however they are cut, except that adjacent data may be cut as the bytes are.
     #[inline]
     pub fn receive(
         &mut self,
@@ -226,10 +226,11 @@ impl Connection {
     }
 
     /// Writes the head of the final response to the present request, and returns how its content is
-    /// framed. Before a request is complete (a time-out, say) it ends the connection.
+    /// framed. Before the request's head is complete (after a time-out, say), the response ends the
+    /// connection.
     ///
     /// `status` is 200 to 999; anything else is written as 500. Of `fields`:
-    /// - a name that is no token is left out with its value;
+    /// - a field whose name is not a token is left out;
     /// - control bytes in a value, CR, LF and NUL among them, become spaces;
     /// - `Transfer-Encoding` is left out: the framing follows from `length`;
     /// - `Content-Length` is left out, but in a response to HEAD and in a 304 the first valid one is
@@ -270,8 +271,8 @@ impl Connection {
         mode
     }
 
-    /// Writes content of the response, framed. Returns how many bytes of `data` belong to the
-    /// response: fewer than given if that is more than its length, 0 if it has no content.
+    /// Writes content of the response, framed. Returns how many bytes of `data` belong to the response:
+    /// fewer than given if they exceed its length, 0 if it has no content.
     #[inline]
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) -> usize {
         let announced = self.announce(data.len(), out);
@@ -280,18 +281,18 @@ impl Connection {
         announced.taken
     }
 
-    /// Like [`send_data`](Self::send_data) for content that is sent from where it is: writes what
-    /// stands before it. The caller sends `taken` bytes of it and then `after`.
+    /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
+    /// writes the framing before the content. The caller sends `taken` bytes of content, then `after`.
     #[inline]
     pub fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
         self.send.announce(bytes, out)
     }
 
-    /// Ends the response. It must be called for every response, also for one without content.
+    /// Ends the response. Call it for every response, even one without content.
     ///
-    /// Trailers are written with chunked content only; one that [`respond`](Self::respond) would leave
-    /// out, or that must not be a trailer, is left out. If fewer bytes came than the Content-Length
-    /// promised, the connection closes. Panics if no response has begun.
+    /// Trailers are written with chunked content only; a field that [`respond`](Self::respond) would
+    /// leave out, or that must not be a trailer, is left out. If less content was sent than the
+    /// Content-Length promised, the connection closes. Panics if no response has begun.
     #[inline]
     pub fn finish<'a>(
         &mut self,
@@ -303,9 +304,8 @@ impl Connection {
         self.join();
     }
 
-    /// Whether the rest of the content is not read to its end, as far as that can be known by now:
-    /// nobody wants it, and it is longer than what is thrown away, or it comes in chunks, and nobody
-    /// knows how many.
+    /// Whether it is known by now that the content is not read to its end: nobody wants the rest, and
+    /// it is longer than what is thrown away, or comes in chunks of unknown number.
     // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its response.
     fn stops_before_end(&self) -> bool {
         let is_chunked = self.receive.state() == receive::State::Chunked;
@@ -318,8 +318,8 @@ impl Connection {
         self.receive.content_left() > u64::from(self.drain_left)
     }
 
-    /// Joins the machines after one of them came to an end: when both did, either the next request
-    /// may come or none.
+    /// Joins the machines after one of them has finished: once both have, either the next request may
+    /// come or the connection closes.
     #[inline]
     fn join(&mut self) {
         if self.send.state() != send::State::Done {
@@ -342,9 +342,10 @@ impl Connection {
         }
     }
 
-    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. It writes nothing where
-    /// it must not: to HTTP/1.0, before a head is complete, after the final response began; nor a 100
-    /// that the client does not wait for. Fields are treated as by [`respond`](Self::respond).
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing where none
+    /// is allowed: to an HTTP/1.0 client, before a head is complete, after the final response has
+    /// begun; nor a 100 that the client does not wait for. Fields are treated as by
+    /// [`respond`](Self::respond).
     pub fn send_interim<'a>(
         &mut self,
         status: u16,
@@ -368,7 +369,7 @@ impl Connection {
 
     /// Writes the 101 response to a request with `head.upgrade` whose content was received. From then
     /// on all unread bytes belong to the other protocol. The fields must name it in `Upgrade`;
-    /// `Connection` is written here. Returns `false`, and writes nothing, if that is not the situation.
+    /// `Connection` is written here. Returns `false`, and writes nothing, if there is no such request.
     pub fn switch_protocols<'a>(
         &mut self,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -386,11 +387,11 @@ impl Connection {
         ready
     }
 
-    /// The peer sent its end. Call it when all that arrived before was given to
-    /// [`receive`](Self::receive) and that said [`Event::NeedInput`].
+    /// Notes that the peer closed its direction. Call it when all that arrived before was given to
+    /// [`receive`](Self::receive), which returned [`Event::NeedInput`].
     ///
-    /// `Closed` between requests, `Reject` within one, `NeedRespond` if one waits for its response: it
-    /// can still be sent, since the peer may have closed its own direction only.
+    /// Returns `Closed` between requests, `Reject` within one, and `NeedRespond` if one waits for its
+    /// response. That can still be sent, since the peer may have closed only its own direction.
     pub fn close_receive(&mut self) -> Event {
         use receive::State;
         let event = match self.receive.state() {
@@ -409,7 +410,7 @@ impl Connection {
         event
     }
 
-    /// Which wait it is.
+    /// The wait that the connection is in.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         use receive::State;
@@ -422,21 +423,21 @@ impl Connection {
         }
     }
 
-    /// No request is to follow the present one: its response says `connection: close`. Between
-    /// requests, [`next`](Self::next) is `Close`; bytes that have arrived all the same may still be
+    /// Lets no request follow the present one, whose response says `connection: close`. Between
+    /// requests, [`next`](Self::next) is `Close`; bytes that have arrived nevertheless may still be
     /// received and answered.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Nobody wants the rest of the present request's content. Call it as soon as that is known, at the
-    /// latest before [`respond`](Self::respond), whose head then says `connection: close` unless the
-    /// rest is known to be short enough to be thrown away. What is received after the call counts as
-    /// content like any other.
+    /// Declares that nobody wants the rest of the present request's content. Call it as soon as that is
+    /// known, at the latest before [`respond`](Self::respond), whose head then says `connection: close`
+    /// unless the rest is known to be short enough to be thrown away. Content received after the call
+    /// counts like any other.
     ///
     /// Without the call, the response leaves the connection open, for content that is read while the
     /// response is sent. If it turns out later that more is left than is thrown away, the connection
-    /// closes without a word, and a request that the client has sent by then is lost.
+    /// closes without notice, and a request that the client has sent by then is lost.
     ///
     /// After [`keep_body`](Self::keep_body) and a complete response, this call may change
     /// [`next`](Self::next).
@@ -445,14 +446,14 @@ impl Connection {
         self.join();
     }
 
-    /// Somebody may read the rest of the present request's content after its response is complete. Call
-    /// it before [`finish`](Self::finish). Until [`discard_body`](Self::discard_body) what is received
-    /// counts as content: its end is waited for, even if the connection closes then.
+    /// Declares that somebody may read the rest of the present request's content after its response is
+    /// complete. Call it before [`finish`](Self::finish). Until [`discard_body`](Self::discard_body),
+    /// received bytes count as content: its end is waited for, even if the connection closes then.
     pub fn keep_body(&mut self) {
         self.rest = Rest::Wanted;
     }
 
-    /// What follows.
+    /// What the connection does next.
     #[inline]
     #[must_use]
     pub fn next(&self) -> Next {

@@ -1,16 +1,16 @@
-//! What a complete head means: who is asked, where its content ends, and what comes after.
+//! What a complete head means: whom it addresses, where its content ends, and what follows.
 
 use crate::authority;
 use crate::field;
 use crate::{BodyLength, HeadIndex, Known, Limits, Reject, Version};
 
 /// How HTTP/1 frames a request: what its head says to the connection rather than to the application.
-/// The default is that of a request after which the connection ends.
+/// The default is for a request after which the connection ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
     /// How much content follows.
     pub body: BodyLength,
-    /// How many of the bytes that were used stand before the head: 2 for an empty line, else 0.
+    /// How many of the used bytes precede the head: 2 for an empty line, else 0.
     pub skip: u8,
     /// Whether the client would send another request on this connection.
     pub keep_alive: bool,
@@ -20,7 +20,7 @@ pub struct Framing {
     pub upgrade: bool,
 }
 
-/// Draws the conclusions from a complete head, or refuses it. `framing` is the default before.
+/// Derives the framing from a complete head, or refuses it. `framing` is the default before.
 #[inline]
 pub(super) fn conclude(
     head: &[u8],

@@ -1,13 +1,13 @@
-//! From bytes to the lines of a head.
+//! Parses bytes into the lines of a head.
 //!
-//! The usual case is one pass over bytes that are all there. A line that is not complete is given up
-//! and parsed anew when its end arrived; until then only the new bytes are searched for that end, so
-//! that a head in many pieces costs no more than twice its length.
+//! The usual case is one pass over bytes that are all there. An incomplete line is given up and parsed
+//! again when its end has arrived; until then only the new bytes are searched for that end, so that a
+//! head in many pieces costs no more than twice its length.
 //!
-//! A fault is reported only when the end of its line arrived (or the line is too long). So what is
-//! reported does not depend on how the bytes were cut. A carriage return without a line feed ends a
-//! line too, which is then refused at once: peers that end their lines so never send another end. A
-//! method that is too long needs no end of its line either.
+//! A fault is reported only when the end of its line has arrived (or the line is too long), so the
+//! report does not depend on how the bytes were cut. A carriage return without a line feed also ends a
+//! line, which is refused at once: a peer that ends its lines so never sends another end. A method that
+//! is too long needs no end of its line either.
 
 use super::framing::{self, Framing};
 use crate::authority;
@@ -17,26 +17,26 @@ use crate::{
     FieldIndex, HeadIndex, Known, Limits, Method, Reject, Scheme, Span, TargetForm, Version,
 };
 
-/// How far a head that is not complete was read: `line <= scanned <= 65,535`.
+/// How far an incomplete head was read: `line <= scanned <= 65,535`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Where the first incomplete line begins.
     pub(super) line: u16,
-    /// Before this offset no line feed ends it.
+    /// Before this offset no line feed ends that line.
     pub(super) scanned: u16,
 }
 
-/// Why no line or head came of the bytes.
+/// Why the bytes give no line or head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// There are too few.
+    /// There are too few bytes.
     Input,
-    /// They break a rule.
+    /// The bytes break a rule.
     Reject(Reject),
 }
 
 /// Parses the head at the start of `bytes` into `index` and `framing`, and returns its length.
-/// `progress` and `index` carry what was found out in an earlier call with fewer of the same bytes.
+/// `progress` and `index` carry what an earlier call found in fewer of the same bytes.
 #[inline]
 pub(super) fn head(
     bytes: &[u8],
@@ -58,8 +58,8 @@ pub(super) fn head(
     })
 }
 
-/// What it means that `window` has no whole head. The line at hand begins at `at`; it was parsed up to
-/// the stop, or it was not parsed because it still has no end.
+/// The outcome if `window` has no whole head. The line at hand begins at `at`; it was parsed up to the
+/// stop, or not at all because it still has no end.
 #[cold]
 fn judge(
     window: &[u8],
@@ -92,28 +92,28 @@ impl Progress {
         Self { line, scanned: u16::try_from(scanned).expect("a head is at most 65,535 bytes") }
     }
 
-    /// Whether the line that was incomplete still is, by looking at the new bytes only, and at the last
-    /// of the others, which may be a carriage return.
+    /// Whether the incomplete line still has no end, judged by the new bytes only, and by the last of
+    /// the old ones, which may be a carriage return.
     #[inline]
     pub(super) fn still_without_end(self, window: &[u8]) -> bool {
         self.scanned > self.line && line_end(&window[usize::from(self.scanned) - 1..]).is_none()
     }
 }
 
-/// What bounds the line at hand.
+/// The bounds of the line at hand.
 pub(super) struct Bound {
     /// The longest line with its end, in bytes.
     pub(super) line_max: usize,
-    /// What a longer one is.
+    /// The reject for a longer line.
     pub(super) too_long: Reject,
-    /// What it is that no byte may come after those at hand, if that is so.
+    /// The reject if no byte may follow those at hand; `None` if more may come.
     pub(super) overfull: Option<Reject>,
 }
 
 impl Bound {
-    /// What a stop in a line means, whatever the cut: a fault counts only in a complete line that is
-    /// not too long, and a line without its end is too long as soon as it must be. `rest` begins with
-    /// the line; `again` parses as many bytes of it as it is told.
+    /// The outcome of a stop in a line, however the bytes are cut: a fault counts only in a complete
+    /// line that is not too long, and a line without its end is too long as soon as it must be. `rest`
+    /// begins with the line; `again` parses the given number of its bytes.
     #[cold]
     pub(super) fn settle(
         &self,
@@ -125,7 +125,7 @@ impl Bound {
         match line_end(within) {
             None => self.unended(rest.len()),
             Some(LineEnd::Feed) => stop,
-            // What comes after it must not count, because it may not be here yet.
+            // What follows the line must not count, because it may not be here yet.
             Some(LineEnd::Bare(end)) => match again(end) {
                 Some(Stop::Reject(reject)) => Stop::Reject(reject),
                 Some(Stop::Input) | None => Stop::Reject(Reject::CarriageReturnBare),
@@ -133,7 +133,7 @@ impl Bound {
         }
     }
 
-    /// What it means that so many bytes of a line have no end among those that may have.
+    /// The outcome if `length` bytes of a line hold no end.
     pub(super) fn unended(&self, length: usize) -> Stop {
         match self.overfull {
             _ if length >= self.line_max => Stop::Reject(self.too_long),
@@ -143,16 +143,16 @@ impl Bound {
     }
 }
 
-/// What ends a line.
+/// The end of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineEnd {
     /// A line feed.
     Feed,
-    /// A carriage return without one. So many bytes end with the byte after it.
+    /// A carriage return without a line feed, and the number of bytes up to and with the one after it.
     Bare(usize),
 }
 
-/// What ends the first line of `bytes`, if its end is there.
+/// The end of the first line of `bytes`, if it is there.
 fn line_end(bytes: &[u8]) -> Option<LineEnd> {
     let at = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
     match (bytes[at], bytes.get(at + 1)) {
@@ -207,7 +207,8 @@ pub(super) enum Line {
 /// Parses the field line, or the empty line, at `at`.
 #[inline]
 pub(super) fn field_line(window: &[u8], at: usize) -> Result<Line, Stop> {
-    // This is looked for first, so that the search for a colon does not run on into what follows.
+    // The empty line is looked for first, so that the search for a colon does not run on into what
+    // follows.
     if window.get(at) == Some(&b'\r') {
         return match window.get(at + 1) {
             None => Err(Stop::Input),
@@ -321,7 +322,7 @@ fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
     Ok(target_end + 1)
 }
 
-/// Parses the method and returns where its space is.
+/// Parses the method and returns where the space after it is.
 #[inline]
 fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
     if window.starts_with(b"GET ") {
@@ -350,7 +351,7 @@ fn method(window: &[u8], index: &mut HeadIndex) -> Result<usize, Stop> {
     Ok(end)
 }
 
-/// Whether a method begins the line that is longer than any that is read, whatever comes after it.
+/// Whether the line begins with a method that is too long, whatever follows it.
 fn begins_with_long_method(line: &[u8]) -> bool {
     let begin = line.get(..=METHOD_BYTES_MAX);
     begin.is_some_and(|begin| begin.iter().all(|byte| field::is(*byte, TOKEN)))
@@ -423,7 +424,7 @@ fn absolute(window: &[u8], at: usize, index: &mut HeadIndex) -> Result<usize, St
     path_and_query(window, authority_end, index)
 }
 
-/// What is wrong with a target of no form that is served.
+/// What is wrong with a target whose form is not served.
 #[cold]
 fn bad_form(window: &[u8], at: usize, target: &[u8]) -> Stop {
     let scheme = target.iter().position(|byte| *byte == b':').map(|colon| target.split_at(colon));

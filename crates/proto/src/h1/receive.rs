@@ -1,4 +1,4 @@
-//! The receiving machine: bytes of requests to events.
+//! The receiving machine: turns bytes of requests into events.
 
 use super::chunked::{self, Phase};
 use super::connection::Event;
@@ -8,7 +8,7 @@ use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, Reject};
 
-/// What the receiving machine is at. [`State::after`] has the legal moves.
+/// The state of the receiving machine. [`State::after`] has the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -28,7 +28,7 @@ pub(super) enum State {
     Closed,
 }
 
-/// What moves the receiving machine.
+/// A move of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// A head without content is complete.
@@ -45,7 +45,7 @@ pub(super) enum Move {
     Switch,
     /// The peer broke a rule.
     Refuse,
-    /// No other request is to come.
+    /// No other request follows.
     Close,
 }
 
@@ -114,7 +114,7 @@ impl Receive {
         self.state == State::Head && self.progress.scanned > 0
     }
 
-    /// How much content is known to be missing: all of it, or what is left of the chunk at hand.
+    /// How much content is known to be still to come: all of it, or what is left of the chunk at hand.
     #[inline]
     pub(super) fn content_left(&self) -> u64 {
         match (self.state, self.phase) {
@@ -123,14 +123,15 @@ impl Receive {
         }
     }
 
-    /// The only place that changes the state. Panics if the move is illegal: the joint broke its rule.
+    /// Makes a move: the only place that changes the state. Panics if the move is illegal: a fault of
+    /// the connection.
     #[inline]
     pub(super) fn go(&mut self, step: Move) {
         self.state = self.state.after(step).expect("the joint makes legal moves only");
     }
 
-    /// Reads a head. `framing` is the default before; it counts for a whole head, and for one that is
-    /// refused and sound. Only in `Head`.
+    /// Reads a head. `framing` is the default before; the result counts for a whole head, and for one
+    /// that is sound but refused. Only in `Head`.
     #[inline]
     pub(super) fn head(
         &mut self,
@@ -164,7 +165,7 @@ impl Receive {
             Err(Stop::Input) => (skip, Event::NeedInput),
             Err(Stop::Reject(Reject::ExpectationUnknown)) => {
                 // The head is sound, so the connection can go on after the answer.
-                // The stop was at its empty line.
+                // Parsing stopped at its empty line.
                 let length = usize::from(self.progress.line) + 2;
                 self.begin_body(limits, framing.body);
                 (skip + length, Event::Reject(Reject::ExpectationUnknown))
@@ -206,7 +207,7 @@ impl Receive {
         (taken, Event::Data(0..taken))
     }
 
-    /// Reads content in chunks. It stops before a chunk of more than `chunk_max` bytes. Only in
+    /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes. Only in
     /// `Chunked`.
     pub(super) fn chunked(
         &mut self,
@@ -240,7 +241,7 @@ impl Receive {
         }
     }
 
-    /// Takes one byte that is neither content nor of the trailer section.
+    /// Takes one byte that belongs neither to content nor to the trailer section.
     #[inline]
     fn chunk_byte(&mut self, limits: &Limits, byte: u8) -> Result<(), Reject> {
         let next = self.phase.after(byte)?;
@@ -254,7 +255,7 @@ impl Receive {
         } else if next.is_extension() {
             self.count =
                 if self.phase == Phase::SizeMore { 1 } else { self.count.saturating_add(1) };
-            // They count as content, or else many small chunks could carry them without end.
+            // Extensions count as content; otherwise many small chunks could carry them without end.
             let rest = self.allowance.checked_sub(1);
             self.allowance = rest.ok_or(Reject::ChunkExtensionsTooLong)?;
             if self.count > limits.chunk_extension_bytes_max {
@@ -352,10 +353,10 @@ impl Receive {
     }
 }
 
-/// The largest 64-bit number has so many hexadecimal digits.
+/// The number of hexadecimal digits in the largest 64-bit number.
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
-/// An empty line is CR and LF, and one at most is skipped.
+/// The length of an empty line, CR and LF; at most one is skipped.
 const EMPTY_LINE_BYTES: u8 = 2;
 
 /// The smaller of a length and a count.

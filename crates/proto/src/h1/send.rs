@@ -1,4 +1,4 @@
-//! The sending machine: responses to bytes.
+//! The sending machine: turns responses into bytes.
 
 use super::write;
 use crate::field::list;
@@ -7,18 +7,18 @@ use crate::{Date, Known};
 /// How much content a response has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseLength {
-    /// So many bytes.
+    /// This many bytes.
     Exact(u64),
-    /// Unknown before its end.
+    /// Unknown before the content ends.
     Unknown,
 }
 
 /// How the content of a response is framed, once its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyMode {
-    /// There is none: the method or the status forbids it. What is sent of it is dropped.
+    /// No content: the method or the status forbids it. Content that is sent is dropped.
     None,
-    /// So many bytes; what is more is dropped, what is less closes the connection.
+    /// This many bytes; more are dropped, fewer close the connection.
     Exact(u64),
     /// In chunks.
     Chunked,
@@ -26,17 +26,18 @@ pub enum BodyMode {
     UntilClose,
 }
 
-/// What surrounds content that the caller sends from its own memory.
+/// The framing of content that the caller sends from its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the bytes after the content belong to the framing"]
 pub struct Announced {
-    /// How many of the bytes belong to the response, from the first one on. The others are dropped.
+    /// How many of the bytes, from the first one on, belong to the response. The others are
+    /// dropped.
     pub taken: usize,
-    /// What comes after them.
+    /// The bytes that follow them.
     pub after: &'static [u8],
 }
 
-/// What the sending machine is at. [`State::after`] has the legal moves.
+/// The state of the sending machine. [`State::after`] has the legal moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -56,7 +57,7 @@ pub(super) enum State {
     Upgraded,
 }
 
-/// What moves the sending machine.
+/// A move of the sending machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// The head of a response without content was written.
@@ -99,7 +100,7 @@ impl State {
     }
 }
 
-/// What the response depends on besides itself.
+/// What the response depends on besides its own parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestFacts {
     /// The request's method was HEAD.
@@ -128,8 +129,8 @@ impl Send {
         self.state
     }
 
-    /// The only place that changes the state. Panics if the move is illegal: the caller wrote the
-    /// parts of a response in a wrong order.
+    /// Makes a move: the only place that changes the state. Panics if the move is illegal: the
+    /// caller wrote the parts of a response in the wrong order.
     #[inline]
     pub(super) fn go(&mut self, step: Move) {
         self.state = self.state.after(step).expect("a response is a head, content, and its end");
@@ -150,7 +151,7 @@ impl Send {
         date: &Date,
         out: &mut Vec<u8>,
     ) -> (BodyMode, bool) {
-        // A final status has three digits and is no interim one; anything else is our own fault.
+        // A final status has three digits and is not interim; anything else is our own fault.
         let status = if (200..=999).contains(&status) { status } else { 500 };
         write::status_line(status, out);
         let own = write_fields(fields, out);
@@ -201,7 +202,7 @@ impl Send {
         (mode, keep_alive)
     }
 
-    /// Writes what stands before so many bytes of content, and says what stands after them.
+    /// Writes the framing before this many bytes of content, and returns the framing after them.
     #[inline]
     pub(super) fn announce(&mut self, bytes: usize, out: &mut Vec<u8>) -> Announced {
         match self.state {
@@ -223,7 +224,7 @@ impl Send {
         }
     }
 
-    /// Ends the response. Returns whether it is whole: no fewer bytes came than were promised.
+    /// Ends the response. Returns whether it is whole: no fewer bytes were sent than promised.
     #[inline]
     pub(super) fn finish<'a>(
         &mut self,
@@ -266,7 +267,7 @@ fn body_mode(status: u16, length: ResponseLength, request: RequestFacts) -> Body
     }
 }
 
-/// What the caller's fields say that is not simply written.
+/// What the caller's fields say on matters that this machine decides.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     date: bool,
@@ -275,7 +276,7 @@ struct Own {
     content_length: Option<u64>,
 }
 
-/// Writes the caller's fields, but for those that this machine decides about.
+/// Writes the caller's fields, except those that this machine decides about.
 #[inline]
 fn write_fields<'a>(
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,

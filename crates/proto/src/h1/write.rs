@@ -15,7 +15,7 @@ pub(super) fn status_line(status: u16, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a field whose name is known to be a token. A byte that no value has becomes a space.
+/// Writes a field whose name is known to be a token. A byte that no value may have becomes a space.
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[inline]
 pub(super) fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
@@ -56,7 +56,7 @@ pub(crate) fn decimal(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Writes the line before a chunk of so many bytes.
+/// Writes the line before a chunk of this many bytes.
 #[inline]
 pub(super) fn chunk_line(bytes: u64, out: &mut Vec<u8>) {
     let mut line = [0; HEXADECIMAL_DIGITS_MAX];

@@ -13,11 +13,11 @@ use super::request::{Accepted, NoSink, Refusal, RequestSink, TrailerSink};
 use super::streams::{Closed, Found, NOWHERE, Sending, State, Stream, StreamKey};
 use crate::{BodyLength, Method};
 
-/// A header block of which frames are missing.
+/// A header block that is not complete.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) stream: u32,
-    /// Whether it ends its stream.
+    /// Whether the block ends its stream.
     ends: bool,
     count: u16,
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ impl Block {
         size_of::<Self>() + self.bytes.capacity()
     }
 
-    /// Adds what a frame has of the block.
+    /// Adds a frame's fragment of the block.
     // RFC 9113 §10.5.1: a block that is too large can be refused by ending the connection, because
     // without decoding it the tables would differ.
     fn add(&mut self, limits: &Limits, fragment: &[u8]) -> Result<(), Reject> {
@@ -113,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Reads a block on a stream that has no use for it.
+    /// Reads a block on a stream that cannot take it.
     #[cold]
     fn late_block(
         &mut self,
@@ -144,7 +144,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Decodes a block and charges it.
+    /// Decodes a block and charges for it.
     #[inline]
     fn decode(
         &mut self,
@@ -152,7 +152,7 @@ impl Connection {
         block: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), Reject> {
-        // What a sink refuses is still decoded, up to many times what a head may have.
+        // Fields that a sink refuses are still decoded, up to many times what a head may have.
         let bytes_max = limits.fields_bytes_max() as usize * EXCESS;
         let bytes = self.decoder.decode(block, bytes_max, sink)?;
         self.budget.charge(Deed::Fields(bytes))
@@ -209,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Reads the block of a stream that is not served: there are too many, or no others are wanted.
+    /// Reads the block of a stream that is not served: there are too many, or no more are wanted.
     #[cold]
     fn turn_away(
         &mut self,
@@ -311,8 +311,8 @@ impl Connection {
     }
 }
 
-/// A block may decode to so many times what a head may have before the connection ends.
+/// A block may decode to this many times what a head may have before the connection ends.
 const EXCESS: usize = 16;
 
-/// What the deprecated priority of a HEADERS frame has.
+/// The length of the deprecated priority in a HEADERS frame.
 const PRIORITY_BYTES: usize = 5;

@@ -1,14 +1,14 @@
-//! What a peer makes the server do for nothing.
+//! The account of what a peer makes the server do for nothing.
 //!
-//! One account for all attacks. Each deed that costs the server something and brings the peer nothing
-//! is charged; completed responses and content that moves are credited, and so is time. Honest use
+//! One account covers all attacks. Each deed that costs the server something and brings the peer
+//! nothing is charged; completed responses, content that moves, and time are credited. Honest use
 //! earns more than it spends, however heavy it is; an attack spends what it is given and is told to
 //! calm down. RFC 9113 §10.5.
 
 use super::limits::Limits;
 use super::reject::Reject;
 
-/// What is charged.
+/// A deed that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     /// The client reset a stream whose response was not complete (CVE-2023-44487).
@@ -21,15 +21,15 @@ pub(super) enum Deed {
     Late,
     /// A DATA frame without content that ends nothing.
     EmptyData,
-    /// Padding of so many bytes.
+    /// Padding, in bytes.
     Padding(u32),
     /// A HEADERS frame that does not end its block, or a CONTINUATION frame.
     Fragment,
-    /// A frame of a block without a byte of it.
+    /// A frame of a block that carries no byte of it.
     EmptyFragment,
     /// The fields of a block, in bytes.
     Fields(usize),
-    /// SETTINGS with so many settings.
+    /// SETTINGS, with the number of settings.
     Settings(usize),
     /// A PING.
     Ping,
@@ -46,7 +46,7 @@ pub(super) enum Deed {
 }
 
 impl Deed {
-    /// What it costs. A completed response earns 10, and content 1 for each 256 bytes.
+    /// The deed's cost. A completed response earns 10, and content 1 for each 256 bytes.
     fn cost(self) -> u32 {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         match self {
@@ -56,7 +56,7 @@ impl Deed {
             Self::Padding(bytes) => bytes.div_ceil(64),
             Self::Ping | Self::PriorityUpdate | Self::Fragment | Self::Unknown => 2,
             Self::EmptyFragment => 10,
-            // The most that a head may have by default costs less than a response earns.
+            // The largest head allowed by default costs less than a response earns.
             Self::Fields(bytes) => count(bytes) / 4096,
             Self::Settings(settings) => count(settings),
             Self::GoAway => 10,
@@ -66,11 +66,11 @@ impl Deed {
 
 /// What a completed response earns.
 const RESPONSE: u32 = 10;
-/// What a DATA frame that is sent earns: a client may answer it with a PING, to measure its way.
+/// What sending a DATA frame earns: a client may answer it with a PING, to measure the round trip.
 const DATA_SENT: u32 = 2;
-/// WINDOW_UPDATE frames that a client may answer it with: for the stream, and for the connection.
+/// The WINDOW_UPDATE frames that a client may answer it with: for the stream, and for the connection.
 const UPDATES: u32 = 2;
-/// So many bytes of content earn 1.
+/// How many bytes of content earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 
 /// The account. `left <= limits.budget_max`.
@@ -79,12 +79,12 @@ pub(super) struct Budget {
     left: u32,
     /// Bytes of content that have earned nothing yet.
     bytes: u32,
-    /// WINDOW_UPDATE frames that cost nothing, since they may answer what was sent. They are counted
+    /// WINDOW_UPDATE frames that cost nothing, since they may answer DATA frames. They are counted
     /// apart: a burst of DATA frames finds the account full, and is answered when the burst is over.
     updates: u32,
     /// Answers written since the peer was last seen to read.
     answers: u16,
-    /// Up to when time was credited.
+    /// The time up to which credit was given.
     since_ms: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges a WINDOW_UPDATE, unless it may answer what was sent.
+    /// Charges a WINDOW_UPDATE, unless it may answer a DATA frame.
     #[inline]
     pub(super) fn window_update(&mut self) -> Result<(), Reject> {
         match self.updates.checked_sub(1) {
@@ -119,18 +119,18 @@ impl Budget {
         Ok(())
     }
 
-    /// The peer has read all answers.
+    /// Notes that the peer has read all answers.
     pub(super) fn answers_read(&mut self) {
         self.answers = 0;
     }
 
-    /// A response is complete.
+    /// Credits a complete response.
     #[inline]
     pub(super) fn response(&mut self, limits: &Limits) {
         self.earn(limits, RESPONSE);
     }
 
-    /// Content was received.
+    /// Credits content that moved.
     #[inline]
     pub(super) fn received(&mut self, limits: &Limits, bytes: u32) {
         let bytes = self.bytes + bytes;
@@ -138,8 +138,9 @@ impl Budget {
         self.earn(limits, bytes / BYTES_PER_UNIT);
     }
 
-    /// A DATA frame was sent. One that is small because the window is, while more is at hand, earns
-    /// nothing but for its bytes: a client that opens its windows byte by byte pays for each.
+    /// Credits a DATA frame that was sent. One that is small because the window is, while more is at
+    /// hand, earns only for its bytes: a client that opens its windows byte by byte pays for each
+    /// update.
     #[inline]
     pub(super) fn sent(&mut self, limits: &Limits, bytes: u32, more: bool) {
         self.received(limits, bytes);
@@ -149,7 +150,7 @@ impl Budget {
         }
     }
 
-    /// Time goes by, by a clock that never goes back.
+    /// Credits the time that has passed, by a monotonic clock.
     pub(super) fn tick(&mut self, limits: &Limits, now_ms: u64) {
         let rate = u64::from(limits.budget_per_second);
         let Some(since) = self.since_ms.filter(|_| rate > 0) else {

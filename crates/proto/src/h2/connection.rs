@@ -1,4 +1,4 @@
-//! One HTTP/2 connection: what its two directions share, and the calls that are neither.
+//! One HTTP/2 connection: what its two directions share, and the calls that belong to neither.
 
 use super::budget::{Budget, Deed};
 use super::event::{Cause, Event, Next, Waiting};
@@ -28,12 +28,12 @@ use crate::trailers::Trailers;
 ///   [`discard_body`](Self::discard_body), [`trim`](Self::trim), [`shrink`](Self::shrink);
 /// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
 ///
-/// Which content is sent when, the connection decides, and the bytes are the caller's. A response
-/// that is at hand and not longer than [`room`](Self::room) is sent at once. All others are offered by
+/// The connection decides which content is sent when; the bytes stay with the caller. A response that is
+/// at hand and not longer than [`room`](Self::room) is sent at once. All others are offered by
 /// [`offer`](Self::offer), and sent when [`next_ready`](Self::next_ready) names their stream.
 ///
-/// A call with the key of a stream that has closed does nothing: who drives the connection need not
-/// know yet that the peer has reset it.
+/// A call with the key of a closed stream does nothing: the caller may not know yet that the peer has
+/// reset it.
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, h1::ResponseLength};
@@ -77,7 +77,7 @@ pub struct Connection {
     pub(super) decoder: Decoder,
     pub(super) encoder: Encoder,
     pub(super) budget: Budget,
-    /// Where strings are put together for the time of a call.
+    /// A buffer in which a call puts strings together.
     pub(super) scratch: Vec<u8>,
     /// The trailers of the last `End`.
     pub(super) trailers: Option<Box<Trailers>>,
@@ -88,21 +88,21 @@ pub struct Connection {
     pub(super) peer_going: bool,
     /// The client has acknowledged the settings.
     pub(super) settings_hold: bool,
-    /// How many streams were answered whose request is not complete.
+    /// How many streams have a complete response and an incomplete request.
     pub(super) unfinished: u16,
-    /// They were told to end by a PING that is not answered yet.
+    /// A PING that gives such streams time to end is not answered yet.
     pub(super) asked_to_leave: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection holds one");
 
-/// So many priorities of streams that are not open yet are remembered.
+/// How many priorities of streams that are not open yet are remembered.
 const EARLY_PRIORITIES: usize = 4;
 
-/// How far the server is on its way to close the connection in peace. RFC 9113 §6.8.
+/// How far a graceful end of the connection has come. RFC 9113 §6.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Going {
-    /// It serves.
+    /// Not begun: requests are served.
     No,
     /// The client was told, and may have sent requests before it knew.
     Told,
@@ -110,11 +110,11 @@ pub(super) enum Going {
     Last(u32),
 }
 
-/// What a PING that measures the way says.
+/// The payload of a PING that measures the round trip.
 pub(super) const MEASURE: [u8; 8] = *b"measure?";
-/// What a PING says whose answer shows that the client has seen the responses before it.
+/// The payload of a PING whose answer shows that the client has seen the responses before it.
 pub(super) const LEAVE: [u8; 8] = *b"answered";
-/// What a PING says whose answer shows that the client knows of the GOAWAY before it.
+/// The payload of a PING whose answer shows that the client knows of the GOAWAY before it.
 pub(super) const GOING: [u8; 8] = *b"go away?";
 
 impl Connection {
@@ -169,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Content of a request was used up: so much more may come, which the client is told by
+    /// Notes that content of a request was consumed, so that as much more may come. The client is told by
     /// WINDOW_UPDATE as soon as it is half a window.
     pub fn consumed(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
         let target = self.flow.stream_target;
@@ -187,7 +187,7 @@ impl Connection {
         self.open_window(out);
     }
 
-    /// Opens the connection's window if half of it was used up.
+    /// Opens the connection's window if half of it was consumed.
     #[inline]
     pub(super) fn open_window(&mut self, out: &mut Vec<u8>) {
         if self.receive.step != Step::Closed
@@ -197,8 +197,8 @@ impl Connection {
         }
     }
 
-    /// Nobody wants the rest of a request's content: no `Data` and no `End` follow. What was handed out
-    /// counts as consumed.
+    /// Declares that nobody wants the rest of a request's content: no `Data` and no `End` follow. Content
+    /// that was handed out counts as consumed.
     pub fn discard_body(&mut self, stream: StreamKey, out: &mut Vec<u8>) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         state.discarding = true;
@@ -206,7 +206,7 @@ impl Connection {
         self.open_window(out);
     }
 
-    /// Ends a stream in the middle of its work, for the server's own reasons.
+    /// Resets a stream, for the server's own reasons.
     pub fn reset(&mut self, stream: StreamKey, code: Code, out: &mut Vec<u8>) {
         if self.streams.get(stream).is_some() {
             frame::write_reset(stream.id, code, out);
@@ -214,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Ends a stream because of a rule that the client broke.
+    /// Ends a stream because the client broke a rule.
     pub(super) fn fault(
         &mut self,
         limits: &Limits,
@@ -228,7 +228,7 @@ impl Connection {
         Ok(is_known.then_some(Event::Reset { stream, cause: Cause::Fault(reject) }))
     }
 
-    /// Writes a reset that the client has brought about, and charges it.
+    /// Writes a reset that the client has caused, and charges for it.
     // RFC 9113 §5.4.2: a stream error is answered with RST_STREAM.
     pub(super) fn answer_reset(
         &mut self,
@@ -243,7 +243,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes an open stream out of everything. What was held of it counts as consumed.
+    /// Closes an open stream. Content that was held for it counts as consumed.
     #[inline]
     pub(super) fn close_stream(&mut self, key: StreamKey, step: Move, out: &mut Vec<u8>) {
         self.queues.remove(&mut self.streams, key.slot);
@@ -260,13 +260,13 @@ impl Connection {
         self.open_window(out);
     }
 
-    /// Ends a turn: of streams whose response is complete, while content of the request was still to
-    /// come, nothing more is handed out. Each of them is told to `closed`.
+    /// Ends a turn: nothing more is handed out of streams whose response is complete while content of the
+    /// request is still to come. Each of them is passed to `closed`.
     ///
     /// The client is given a round trip to see the response and to end the stream by itself, because
-    /// some clients forget a response that a reset follows at once. It is measured by a PING; what is not
-    /// ended when that is answered is reset. As long as no content comes on any of these streams, there is
-    /// nothing to stop.
+    /// some clients drop a response that a reset follows at once. A PING measures the round trip; streams that
+    /// have not ended when it is answered are reset. While no content arrives on any of these streams, there
+    /// is nothing to stop.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
@@ -289,7 +289,7 @@ impl Connection {
         frame::write(Kind::Ping, 0, 0, &LEAVE, out);
     }
 
-    /// The client has seen the responses to requests that it has not ended.
+    /// Resets streams whose responses the client has seen and whose requests it has not ended.
     pub(super) fn reset_leaving(&mut self, out: &mut Vec<u8>) {
         for slot in 0..self.streams.places() {
             let stream = self.streams.at(slot);
@@ -301,9 +301,9 @@ impl Connection {
         }
     }
 
-    /// No other requests are to come, in two steps: the client is told, and requests that it sent before
-    /// it knew are still served; when it answers the PING that is sent along, the last stream is fixed.
-    /// If it does not in time, call [`drain_at_once`](Self::drain_at_once).
+    /// Stops taking requests, in two steps: the client is told, and requests that it sent before it knew
+    /// are still served; when it answers the PING that is sent along, the last stream is fixed. If the
+    /// answer does not come in time, call [`drain_at_once`](Self::drain_at_once).
     // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier, and
     // after a round trip another one with the last stream that it serves.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
@@ -314,8 +314,8 @@ impl Connection {
         }
     }
 
-    /// No other requests are served: those that come after the last one are ignored, and the client may
-    /// send them again elsewhere.
+    /// Stops taking requests at once: those after the last one are ignored, and the client may send them
+    /// again elsewhere.
     pub fn drain_at_once(&mut self, out: &mut Vec<u8>) {
         if !matches!(self.going, Going::Last(_)) && self.receive.step != Step::Closed {
             let last = self.streams.highest();
@@ -324,8 +324,8 @@ impl Connection {
         }
     }
 
-    /// The server ends the connection: a deadline passed, say. Nothing more is received, and nothing
-    /// more may be written.
+    /// Ends the connection for the server's own reasons: a deadline passed, say. Nothing more is
+    /// received, and nothing more may be written.
     pub fn close(&mut self, code: Code, out: &mut Vec<u8>) {
         if self.receive.step != Step::Closed {
             frame::write_go_away(self.last_stream(), code, out);
@@ -333,7 +333,7 @@ impl Connection {
         }
     }
 
-    /// The peer broke a rule of the connection.
+    /// Ends the connection, because the peer broke one of its rules.
     // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with the
     // last stream that it processed, and must then close the connection.
     #[cold]
@@ -349,10 +349,9 @@ impl Connection {
         }
     }
 
-    /// The peer sent its end. Call it when all that arrived before was given to
-    /// [`receive`](Self::receive) and that said [`Event::NeedInput`]. Requests that are not complete
-    /// fail; those that are may still be answered, since the peer may have closed its own direction
-    /// only.
+    /// Notes that the peer closed its direction. Call it when all that arrived before was given to
+    /// [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests fail;
+    /// complete ones may still be answered, since the peer may have closed only its own direction.
     pub fn close_receive(&mut self) -> Event {
         if self.receive.step == Step::Closed {
             return Event::Closed;
@@ -362,7 +361,7 @@ impl Connection {
         if within { Event::Error(Reject::ConnectionCutShort) } else { Event::Closed }
     }
 
-    /// What follows.
+    /// What the connection does next.
     #[must_use]
     pub fn next(&self) -> Next {
         let is_done = self.peer_going || matches!(self.going, Going::Last(_));
@@ -373,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// Which wait it is.
+    /// The wait that the connection is in.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         match self.receive.waiting() {
@@ -382,8 +381,8 @@ impl Connection {
         }
     }
 
-    /// Whether content of a stream is at hand that its own window has no room for. If the window of the
-    /// connection has none, [`is_blocked`](Self::is_blocked) says so.
+    /// Whether a stream has content at hand that its own window has no room for. For the connection's
+    /// window, ask [`is_blocked`](Self::is_blocked).
     #[must_use]
     pub fn is_stalled(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some_and(|state| state.wants && state.send_window <= 0)
@@ -426,15 +425,14 @@ impl Connection {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// What time it is, in milliseconds by a clock that never goes back: what a peer may do for nothing
-    /// comes back with time. Once a turn is often enough, and once a minute too.
+    /// Tells the time, in milliseconds of a monotonic clock: what a peer may make the server do for
+    /// nothing comes back with time. Once a turn is often enough, and so is once a minute.
     pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.tick(limits, now_ms);
     }
 
-    /// All that was written before is sent: the peer reads. What it makes the server answer counts from
-    /// here, so a server that never calls it ends the connection after
-    /// [`answers_max`](Limits::answers_max) answers.
+    /// Notes that all that was written is sent: the peer reads. Answers count from here, so a server that
+    /// never calls this ends the connection after [`answers_max`](Limits::answers_max) answers.
     pub fn output_sent(&mut self) {
         self.budget.answers_read();
     }
@@ -445,8 +443,8 @@ impl Connection {
         self.budget.left()
     }
 
-    /// Gives back the memory of streams that have ended, if none is open. The client does not notice.
-    /// Call it when the connection is idle for a moment.
+    /// Frees the memory of streams that have ended, if none is open. The client does not notice. Call it
+    /// when the connection has been idle for a moment.
     pub fn trim(&mut self) {
         self.streams.shrink();
         self.decoder.trim();
@@ -454,16 +452,16 @@ impl Connection {
         self.trailers = None;
     }
 
-    /// Gives back the memory of the HPACK tables too, after a long time without requests. The table of
-    /// responses' fields is emptied, which the client learns with the next response; the table that the
-    /// client fills keeps what it has, and no more.
+    /// Frees memory of the HPACK tables too, after a long time without requests. The table of responses'
+    /// fields is emptied, which the client learns with the next response; the table that the client fills
+    /// keeps its entries, and no spare memory.
     pub fn shrink(&mut self) {
         self.trim();
         self.decoder.shrink();
         self.encoder.shrink();
     }
 
-    /// The memory that it holds beside its own size, in bytes: of the HPACK tables, and of all else.
+    /// The memory held beyond the connection's own size, in bytes: by the HPACK tables, and by all else.
     #[must_use]
     pub fn memory_bytes(&self) -> (usize, usize) {
         let tables = self.decoder.memory_bytes() + self.encoder.memory_bytes();
@@ -491,7 +489,7 @@ impl Connection {
         assert_eq!(unfinished.count(), usize::from(self.unfinished));
     }
 
-    /// The client's side of a stream ends.
+    /// Ends the client's side of a stream.
     #[inline]
     pub(super) fn end_receive(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);

@@ -1,4 +1,4 @@
-//! Frames that steer: SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and priorities.
+//! Control frames: SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and priorities.
 
 use super::budget::Deed;
 use super::connection::{Connection, GOING, Going, LEAVE, MEASURE};
@@ -45,7 +45,7 @@ impl Connection {
         Ok(Some(Event::Settings))
     }
 
-    /// The client has acknowledged the settings.
+    /// Applies the server's settings, which the client has acknowledged.
     fn apply_own_settings(&mut self, limits: &Limits) {
         self.decoder.set_size_max(limits.decoder_table_bytes_max);
         // RFC 9113 §6.9.3: a client may have sent by the larger window before it knew of the smaller.
@@ -188,7 +188,7 @@ impl Connection {
         match self.streams.find(header.stream) {
             Found::Open(slot) => {
                 let state = self.streams.at(slot);
-                // After a complete response the client only says that it sends no more.
+                // After a complete response, a reset only says that the client sends no more.
                 let (is_free, is_known) = (state.is_unfinished(), !state.leaving);
                 self.budget.charge(if is_free { Deed::Late } else { Deed::Reset })?;
                 let stream = StreamKey { id: header.stream, slot };
@@ -201,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Reads a PRIORITY frame, which says nothing any more.
+    /// Reads a PRIORITY frame, which has no effect any more.
     // RFC 9113 §6.3: a PRIORITY frame with a length other than 5 is a stream error.
     pub(super) fn priority(
         &mut self,
@@ -217,7 +217,7 @@ impl Connection {
                 let stream = StreamKey { id: header.stream, slot };
                 self.fault(limits, stream, reject, out)
             }
-            // No stream is there that could be reset.
+            // There is no stream to reset.
             Found::Idle | Found::Closed(_) => Err(reject),
         }
     }

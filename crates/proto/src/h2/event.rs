@@ -1,4 +1,4 @@
-//! What a connection says to who drives it.
+//! What a connection tells its caller.
 
 use super::frame::Code;
 use super::reject::Reject;
@@ -9,26 +9,26 @@ use std::ops::Range;
 /// What the received bytes mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing more can be said without more bytes. Call again with the unused bytes and those after.
+    /// More bytes are needed. Call again with the unused bytes and those after.
     NeedInput,
     /// A head is complete, in the buffers that were given.
     Request(Request),
-    /// Content of a request: this range of `unread`. Never empty. It is held against the client's
-    /// windows until [`Connection::consumed`](super::Connection::consumed) says that it is used up.
+    /// Content of a request: this range of `unread`. Never empty. It counts against the client's windows
+    /// until it is passed to [`Connection::consumed`](super::Connection::consumed).
     Data {
         /// The stream.
         stream: StreamKey,
-        /// Where it is in `unread`.
+        /// The content's place in `unread`.
         range: Range<usize>,
     },
-    /// The content is complete; [`Connection::trailers`](super::Connection::trailers) has what came
-    /// after it, until the next call.
+    /// The content is complete; [`Connection::trailers`](super::Connection::trailers) has the fields that
+    /// followed it, until the next call.
     End {
         /// The stream.
         stream: StreamKey,
     },
-    /// Every version of HTTP refuses the request. Answer with the status, unless a response has begun:
-    /// then reset the stream. Nothing more of the request is handed out. If its head was refused, the
+    /// The request breaks a rule of every version of HTTP. Answer with the status; if a response has
+    /// begun, reset the stream. Nothing more of the request is handed out. If its head was refused, the
     /// buffers hold no head, and no [`Event::Request`] came before.
     Refuse {
         /// The stream.
@@ -36,15 +36,15 @@ pub enum Event {
         /// The rule that was broken.
         reject: crate::Reject,
     },
-    /// A stream ended in the middle of its work: its exchange fails. The key is of no more use.
+    /// A stream was reset: its exchange fails. The key is of no more use.
     Reset {
         /// The stream.
         stream: StreamKey,
         /// Who ended it, and why.
         cause: Cause,
     },
-    /// A request broke a rule of HTTP/2 in its head, or a frame came on a stream that is closed: it was
-    /// answered with a reset. No exchange has to do with it.
+    /// A request broke a rule of HTTP/2 in its head, or a frame came on a closed stream. It was answered
+    /// with a reset; no exchange is affected.
     Rejected {
         /// The stream's identifier.
         id: u32,
@@ -53,9 +53,9 @@ pub enum Event {
     },
     /// The client's settings have changed: more may be ready to be sent.
     Settings,
-    /// The client wants no other streams; it closes the connection when those that are open end.
+    /// The client opens no more streams; it closes the connection when those that are open have ended.
     GoAway {
-        /// Why.
+        /// The reason.
         code: Code,
     },
     /// The peer broke a rule of the connection, and was told so. Fail all exchanges, send what was
@@ -68,16 +68,16 @@ pub enum Event {
 /// A request whose head is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its stream.
+    /// The request's stream.
     pub stream: StreamKey,
     /// How much content follows. With `None`, neither `Data` nor `End` follows: the request is complete.
-    /// `Chunked` stands for any length that is known at its end only.
+    /// `Chunked` stands for any length that is unknown before the content ends.
     pub body: BodyLength,
     /// Whether the client waits for an interim 100 response before it sends the content.
     pub expect_continue: bool,
 }
 
-/// Why a stream ended in the middle of its work.
+/// Why a stream was reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The client reset it, with this code.
@@ -95,8 +95,8 @@ pub enum Waiting {
     Head,
     /// For the rest of another frame.
     Frame,
-    /// For nothing in particular while streams are open. What each of them waits for, who drives it
-    /// knows: content until its `End`, and room if [`Connection::is_stalled`](super::Connection::is_stalled).
+    /// For nothing in particular while streams are open. The caller knows what each of them waits for:
+    /// content until its `End`, and room if [`Connection::is_stalled`](super::Connection::is_stalled).
     Streams,
     /// For the next request.
     Idle,
@@ -104,7 +104,7 @@ pub enum Waiting {
     Nothing,
 }
 
-/// What follows now.
+/// What the connection does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Requests may be received.
@@ -113,21 +113,21 @@ pub enum Next {
     Close,
 }
 
-/// What may be sent now.
+/// A stream that may send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// The stream whose turn it is.
     pub stream: StreamKey,
-    /// How many bytes the next DATA frame can have, at least 1.
+    /// How many bytes the next DATA frame can carry, at least 1.
     pub bytes_max: usize,
 }
 
-/// What comes after a piece of content.
+/// What follows a piece of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// More of it, at hand.
+    /// More content, which is at hand.
     More,
-    /// More of it, which is offered when it is at hand.
+    /// More content, which is offered when it is at hand.
     Wait,
     /// Nothing: the response is complete.
     End,

@@ -1,37 +1,37 @@
-//! How much may be sent: what the server lets the client send, and the reverse. RFC 9113 §5.2, §6.9.
+//! Flow control: how much the server lets the client send, and the reverse. RFC 9113 §5.2, §6.9.
 
 use super::limits::{Limits, WINDOW_DEFAULT};
 
-/// By how much a window is to be opened: what was consumed of it, and what it has grown, as soon as
-/// that is half of it. `left` is what the peer may still send, `held` what came and was not consumed.
+/// By how much to open a window: what was consumed of it, plus what it has grown, as soon as that is
+/// half of it. `left` is what the peer may still send, `held` what arrived and was not consumed.
 ///
 /// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which content
-/// comes and is consumed.
+/// arrives and is consumed.
 #[inline]
 pub(super) fn increment(target: u32, left: u32, held: u32) -> Option<u32> {
     let missing = target.saturating_sub(left).saturating_sub(held);
     if missing > 0 && missing >= target / 2 { Some(missing) } else { None }
 }
 
-/// The connection's own window, and how large it and those of streams are to be.
+/// The connection's own window, and the sizes that it and the streams' windows should have.
 ///
-/// A window that is filled within a round trip is too small for it. A round trip is measured without
-/// a clock: from a PING to its answer. The content that comes in between is what fits on the way.
+/// A window that is filled within a round trip is too small. A round trip is measured without a
+/// clock, from a PING to its answer: the content that arrives in between is what fits on the path.
 #[derive(Debug)]
 pub(super) struct ReceiveFlow {
     /// How much content the client may still send.
     pub(super) left: u32,
-    /// Content that came and was not consumed.
+    /// Content that arrived and was not consumed.
     pub(super) held: u32,
-    /// What the connection's window is to be.
+    /// The size that the connection's window should have.
     pub(super) target: u32,
-    /// What the windows of streams are to be.
+    /// The size that streams' windows should have.
     pub(super) stream_target: u32,
-    /// Content since the last PING that measures, or since it was answered.
+    /// Content since the last measuring PING was sent, or answered.
     bytes: u32,
-    /// So much content comes before the next one.
+    /// How much content comes before the next measuring PING.
     interval: u32,
-    /// One is not answered yet.
+    /// A measuring PING is not answered yet.
     measuring: bool,
 }
 
@@ -48,7 +48,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// How far the window is to be opened, which it is after the call.
+    /// Opens the window, if that is due, and returns by how much.
     #[inline]
     pub(super) fn open(&mut self) -> Option<u32> {
         let increment = increment(self.target, self.left, self.held)?;
@@ -56,7 +56,7 @@ impl ReceiveFlow {
         Some(increment)
     }
 
-    /// Content came. Returns whether a PING is to be sent to measure the way.
+    /// Counts content that arrived. Returns whether to send a PING that measures the round trip.
     #[inline]
     pub(super) fn received(&mut self, limits: &Limits, bytes: u32) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
@@ -72,7 +72,7 @@ impl ReceiveFlow {
         self.stream_target < limits.stream_window_max || self.target < limits.connection_window_max
     }
 
-    /// The PING was answered.
+    /// Takes the answer to the PING.
     pub(super) fn measured(&mut self, limits: &Limits) {
         if !std::mem::take(&mut self.measuring) {
             return;
@@ -85,7 +85,7 @@ impl ReceiveFlow {
         let before = (self.target, self.stream_target);
         self.stream_target = grown(self.stream_target, limits.stream_window_max);
         self.target = grown(self.target, limits.connection_window_max);
-        // A way that is long enough for the window it has is measured more and more rarely.
+        // A path whose windows do not grow any more is measured more and more rarely.
         self.interval = match before == (self.target, self.stream_target) {
             true => self.interval.saturating_mul(2),
             false => (self.stream_target / 2).max(INTERVAL_MIN),
@@ -93,7 +93,7 @@ impl ReceiveFlow {
     }
 }
 
-/// Less content than this is no measure of anything, in bytes.
+/// The least content that measures anything, in bytes.
 const INTERVAL_MIN: u32 = 16 * 1024;
 
 #[cfg(test)]

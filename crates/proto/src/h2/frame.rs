@@ -1,9 +1,9 @@
-//! Frames: their headers, and what their payloads are made of. RFC 9113 §4 and §6.
+//! Frames: their headers and payloads. RFC 9113 §4 and §6.
 
-/// A frame's header has so many bytes. RFC 9113 §4.1.
+/// The length of a frame's header. RFC 9113 §4.1.
 pub const HEADER_BYTES: usize = 9;
 
-/// The longest payload that a peer must accept, and the default of what it may send, in bytes.
+/// The longest payload that a peer must accept, and that it may send by default, in bytes.
 /// RFC 9113 §4.2.
 pub const PAYLOAD_BYTES_DEFAULT: u32 = 1 << 14;
 
@@ -13,15 +13,15 @@ pub const PAYLOAD_BYTES_CEILING: u32 = (1 << 24) - 1;
 /// The largest window, and the largest identifier of a stream. RFC 9113 §6.9.1, §5.1.1.
 pub const WINDOW_CEILING: u32 = (1 << 31) - 1;
 
-/// What a client sends first. RFC 9113 §3.4.
+/// The bytes that a client sends first. RFC 9113 §3.4.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How the bytes at the start of a connection compare with the preface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefaceMatch {
-    /// They begin with all of it: the peer speaks HTTP/2 by prior knowledge.
+    /// They begin with the preface: the peer speaks HTTP/2 by prior knowledge.
     Match,
-    /// They are a part of it: more bytes are needed to tell.
+    /// They are the beginning of it: more bytes are needed to tell.
     Partial,
     /// They differ: it is another protocol.
     No,
@@ -52,23 +52,23 @@ pub enum Kind {
     Headers,
     /// A deprecated priority, which is ignored.
     Priority,
-    /// The end of a stream in the middle of its work.
+    /// A stream is reset.
     ResetStream,
-    /// Settings, or the word that they hold.
+    /// Settings, or their acknowledgement.
     Settings,
-    /// What a client never sends.
+    /// A push, which a client never sends.
     PushPromise,
-    /// A question or its answer.
+    /// A ping or its answer.
     Ping,
-    /// No other streams are to come.
+    /// No more streams are wanted.
     GoAway,
-    /// More may be sent.
+    /// A window has more room.
     WindowUpdate,
     /// A header block goes on.
     Continuation,
-    /// A priority that changed.
+    /// A changed priority.
     PriorityUpdate,
-    /// Any other; it is ignored.
+    /// Any other type, which is ignored.
     Unknown(u8),
 }
 
@@ -114,7 +114,7 @@ impl Kind {
     }
 }
 
-/// Bits of a frame's header.
+/// Flags in a frame's header.
 pub mod flag {
     /// The stream's last frame of this direction, on DATA and HEADERS.
     pub const END_STREAM: u8 = 0x1;
@@ -167,9 +167,9 @@ impl Code {
     pub const STREAM_CLOSED: Self = Self(0x5);
     /// A frame has a wrong length.
     pub const FRAME_SIZE_ERROR: Self = Self(0x6);
-    /// The stream was not looked at: the request can be sent again.
+    /// The stream was not processed: the request can be sent again.
     pub const REFUSED_STREAM: Self = Self(0x7);
-    /// The stream is not wanted any more.
+    /// The stream is no longer wanted.
     pub const CANCEL: Self = Self(0x8);
     /// A header block cannot be read.
     pub const COMPRESSION_ERROR: Self = Self(0x9);
@@ -179,10 +179,11 @@ impl Code {
     pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
     /// The transport is not secure enough.
     pub const INADEQUATE_SECURITY: Self = Self(0xc);
-    /// The request is to be sent by HTTP/1.1.
+    /// The request must be sent over HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
-    /// Its name, or `None` if it is not registered. RFC 9113 §7: unknown codes mean nothing special.
+    /// The code's name, or `None` if it is not registered. RFC 9113 §7: unknown codes mean nothing
+    /// special.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         const NAMES: [&str; 14] = [
@@ -221,7 +222,7 @@ pub struct Header {
     pub length: u32,
     /// The type.
     pub kind: Kind,
-    /// The flags, of which each type knows some.
+    /// The flags, of which each type defines some.
     pub flags: u8,
     /// The stream's identifier; 0 for the connection.
     pub stream: u32,
@@ -284,7 +285,7 @@ pub fn settings(payload: &[u8]) -> impl Iterator<Item = (u16, u32)> {
     })
 }
 
-/// A setting has so many bytes. RFC 9113 §6.5.1.
+/// The length of a setting. RFC 9113 §6.5.1.
 pub const SETTING_BYTES: usize = 6;
 
 /// Writes a frame whose payload is at hand. Panics if it is longer than any frame.
@@ -294,7 +295,7 @@ pub fn write(kind: Kind, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u
     out.extend_from_slice(payload);
 }
 
-/// Writes the header of a frame with a payload of so many bytes. Panics if no frame is that long.
+/// Writes the header of a frame with a payload of this length. Panics if no frame is that long.
 #[inline]
 pub fn write_header(kind: Kind, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);

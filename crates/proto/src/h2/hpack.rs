@@ -1,13 +1,13 @@
 //! HPACK (RFC 7541): header blocks to fields and back.
 //!
 //! A [`Decoder`] gives each field to a [`Sink`] as soon as it is read, in place: from the static
-//! table, the dynamic table, the block itself, or the one buffer that strings in the Huffman code
-//! come out of. Nothing is collected, so a limit on the decoded size is the sink's, checked while it
-//! grows; a sink that has enough says so, and the decoder goes on without it, because the dynamic
-//! table must stay what the peer believes it is.
+//! table, the dynamic table, the block itself, or the one buffer that Huffman-coded strings are
+//! decoded into. Nothing is collected, so it is the sink that limits the decoded size, as it grows. A
+//! sink that has enough says so, and the decoder goes on without it, because the dynamic table must
+//! stay what the peer believes it is.
 //!
-//! An [`Encoder`] writes what the tables have as an index, and puts into its small dynamic table what
-//! a connection sends again and again.
+//! An [`Encoder`] writes an index for what the tables have, and puts into its small dynamic table
+//! what a connection sends again and again.
 
 mod decode;
 mod encode;

@@ -3,9 +3,9 @@
 use super::frame::{PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING};
 use super::hpack::TABLE_BYTES_DEFAULT;
 
-/// The most a peer may do on one connection. Values are bytes unless said otherwise. It is shared by
-/// all connections of a server, so the calls that need it take it by reference; those that were told
-/// to the peer must not change while a connection lives.
+/// The most a peer may do on one connection. Values are bytes unless said otherwise. All connections of
+/// a server share one, so the calls that need it take it by reference; limits that were told to the
+/// peer must not change while a connection lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// What one request may have, as over HTTP/1: its head, its fields, its content, its trailers. The
@@ -14,19 +14,19 @@ pub struct Limits {
     /// How many streams may be open at once. Default 128: RFC 9113 §6.5.2 recommends no less than 100,
     /// which is also what load tools and browsers use. More are refused. At most 32,768.
     pub streams_max: u32,
-    /// The window of a new stream. Default 65,535, which needs no setting: what an upload fills before
-    /// the first round trip is over.
+    /// The window of a new stream. Default 65,535, which needs no setting: what an upload can send
+    /// before the first round trip is over.
     pub stream_window: u32,
     /// How far a stream's window grows while its content fills it within a round trip. Default 4 MiB:
     /// 300 Mbit/s over 100 ms.
     pub stream_window_max: u32,
-    /// The window of a new connection. Default 1 MiB: what a peer can make the server hold of content
-    /// that no handler reads. No less than 65,535.
+    /// The window of a new connection. Default 1 MiB: how much unread content a peer can make the
+    /// server hold. No less than 65,535.
     pub connection_window: u32,
     /// How far the connection's window grows. Default 8 MiB.
     pub connection_window_max: u32,
-    /// The longest payload of a frame. Default 16 KiB, the least there can be: a longer one would only
-    /// keep others waiting.
+    /// The longest payload of a frame. Default 16 KiB, the least that is allowed: longer frames would
+    /// only keep others waiting.
     pub frame_bytes_max: u32,
     /// The longest payload of a DATA frame that is sent. Default 16 KiB: it takes one TLS record, and
     /// a more urgent response waits for no more.
@@ -36,7 +36,8 @@ pub struct Limits {
     /// The dynamic table of the responses' fields. Default 2 KiB: some thirty fields. At most 65,535.
     pub encoder_table_bytes_max: u32,
     /// A header block with its continuations, before it is decoded. Default 64 KiB: twice what a head
-    /// may have, so that one that is too long can be answered with 431. Passing it ends the connection.
+    /// may have, so that a head that is too long can be answered with 431. Passing it ends the
+    /// connection.
     pub block_bytes_max: u32,
     /// How many CONTINUATION frames a block may have. Default 32. Passing it ends the connection.
     pub continuations_max: u16,
@@ -45,12 +46,12 @@ pub struct Limits {
     pub answers_max: u16,
     /// Whether requests for another protocol are taken by extended CONNECT (RFC 8441). Default true.
     pub connect_protocol: bool,
-    /// What a peer may make the server do for nothing: the most that is saved up, and what a connection
-    /// begins with. Default 2,000, which is 200 requests that are reset at once. [`Limits::DEFAULT`] is
-    /// measured by what honest clients do: a browser that leaves a page resets some 100 requests. What
-    /// each deed costs is in `budget.rs`.
+    /// The budget for what a peer makes the server do for nothing: the most that is saved up, and what
+    /// a connection begins with. Default 2,000, which is 200 requests that are reset at once.
+    /// [`Limits::DEFAULT`] leaves room for honest clients: a browser that leaves a page resets some 100
+    /// requests. `budget.rs` has the cost of each deed.
     pub budget_max: u32,
-    /// How much of it comes back each second. Default 50: five resets, or 25 pings.
+    /// How much of the budget comes back each second. Default 50: five resets, or 25 pings.
     pub budget_per_second: u32,
 }
 
@@ -75,14 +76,14 @@ impl Limits {
         budget_per_second: 50,
     };
 
-    /// The longest frame with its header that [`receive`](super::Connection::receive) may want to see
-    /// as a whole.
+    /// The longest frame, with its header, that [`receive`](super::Connection::receive) may need as a
+    /// whole.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         super::frame::HEADER_BYTES + self.payload_bytes_max() as usize
     }
 
-    /// The longest payload, within what frames may have.
+    /// The longest payload, within the bounds for all frames.
     pub(super) const fn payload_bytes_max(&self) -> u32 {
         let bytes = self.frame_bytes_max;
         if bytes < PAYLOAD_BYTES_DEFAULT {
@@ -94,7 +95,7 @@ impl Limits {
         }
     }
 
-    /// The limit on fields by the count of RFC 9113 §6.5.2.
+    /// The limit on fields, as counted by RFC 9113 §6.5.2.
     pub(super) fn fields_bytes_max(&self) -> u32 {
         let bytes = self.request.head_bytes_max.min(crate::limits::HEAD_BYTES_CEILING);
         u32::try_from(bytes).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! Priorities as requests say them (RFC 9218), and the queues of streams that have something to send.
+//! Priorities of requests (RFC 9218), and the queues of streams that have something to send.
 
 use super::streams::{NOWHERE, Slot, Streams};
 use crate::field;
@@ -8,20 +8,20 @@ use crate::field;
 pub struct Priority {
     /// 0 is the most urgent, 7 the least. Default 3.
     pub urgency: u8,
-    /// Whether it shares the connection with others of its urgency, rather than being sent before
-    /// those that were asked for later.
+    /// Whether the response shares the connection with others of its urgency, rather than being sent
+    /// before those that were requested later.
     pub incremental: bool,
 }
 
 impl Priority {
-    /// That of a request that says nothing.
+    /// The priority of a request that names none.
     ///
-    /// RFC 9218 §4.2 makes it not incremental. A client that says nothing has not asked for one
-    /// response after the other, though, and a long one would keep all others waiting; so they share.
+    /// RFC 9218 §4.2 makes it not incremental. But a client that names no priority has not asked for
+    /// one response after the other, and a long one would keep all others waiting; so they share.
     pub const DEFAULT: Self = Self { urgency: 3, incremental: true };
 
-    /// Reads the value of a Priority field. What it does not say is the standard's default: urgency 3,
-    /// not incremental.
+    /// Reads the value of a Priority field. Missing parameters have the standard's defaults: urgency
+    /// 3, not incremental.
     // RFC 9218 §4: unknown parameters, and values that are out of range or of another type, must be
     // ignored.
     #[must_use]
@@ -45,17 +45,17 @@ impl Default for Priority {
     }
 }
 
-/// How many urgencies there are.
+/// The number of urgencies.
 const URGENCIES: usize = 8;
 
-/// Eight pairs of queues, the links of which are in the streams.
+/// Eight pairs of queues, linked through the streams.
 ///
-/// Of one urgency, those that are not incremental leave in the order of their identifiers, and the
+/// Within one urgency, streams that are not incremental leave in the order of their identifiers, and
 /// incremental ones in turns; if there are both, the two queues take turns.
 #[derive(Debug)]
 pub(super) struct Queues {
     queues: [[Queue; 2]; URGENCIES],
-    /// Which of the two is next, a bit for each urgency.
+    /// Which queue of each pair is next, a bit for each urgency.
     turns: u8,
     /// Which urgencies have streams, a bit each.
     filled: u8,
@@ -84,7 +84,7 @@ impl Queues {
         self.filled == 0
     }
 
-    /// Puts a stream into its queue. It is in none.
+    /// Puts a stream that is in no queue into its own.
     pub(super) fn insert(&mut self, streams: &mut Streams, slot: Slot) {
         let stream = streams.at(slot);
         let (id, priority) = (stream.id, stream.priority);
@@ -92,7 +92,7 @@ impl Queues {
             &mut self.queues[usize::from(priority.urgency)][usize::from(priority.incremental)];
         let mut before = queue.last;
         if !priority.incremental {
-            // Identifiers ascend, so it is nearly always the last one.
+            // Identifiers ascend, so the stream is nearly always the last.
             while before != NOWHERE && streams.at(before).id > id {
                 before = streams.at(before).previous;
             }
@@ -147,7 +147,7 @@ impl Queues {
         Some(first)
     }
 
-    /// The stream that was next has sent a frame and has more: the others have their turn.
+    /// Gives the others their turn, after the next stream has sent a frame and has more.
     pub(super) fn sent(&mut self, streams: &mut Streams, slot: Slot) {
         let priority = streams.at(slot).priority;
         let bit = 1 << priority.urgency;

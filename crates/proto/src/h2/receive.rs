@@ -1,4 +1,4 @@
-//! The receiving side: bytes to frames, and frames to events.
+//! The receiving side: turns bytes into frames, and frames into events.
 
 use super::blocks::Block;
 use super::budget::Deed;
@@ -10,7 +10,7 @@ use super::reject::Reject;
 use super::streams::{Closed, Found, StreamKey};
 use crate::HeadIndex;
 
-/// What the receiving side is at.
+/// Where the receiving side stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Before the end of the preface.
@@ -21,7 +21,7 @@ pub(super) enum Step {
     Frame,
     /// Within a DATA frame.
     Data,
-    /// Within a frame whose rest means nothing.
+    /// Within a frame whose rest is ignored.
     Skip,
     /// Nothing more is received.
     Closed,
@@ -33,19 +33,19 @@ pub(super) struct Receive {
     pub(super) step: Step,
     /// Bytes of content (`Data`) or of anything (`Skip`) until the padding or the end of the frame.
     left: u32,
-    /// Padding behind the content of a DATA frame.
+    /// Padding after the content of a DATA frame.
     padding: u8,
     /// Whether the DATA frame ends its stream.
     ends: bool,
-    /// Whose content it is; `None` if nobody wants it.
+    /// The stream of the content; `None` if nobody wants it.
     stream: Option<StreamKey>,
-    /// A header block that goes on.
+    /// A header block that is not complete.
     pub(super) block: Option<Box<Block>>,
-    /// How much of a frame that is read as a whole was there.
+    /// What was there of a frame that is read as a whole.
     partial: Partial,
 }
 
-/// What was there when input was needed.
+/// What was there when more input was needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Partial {
     Nothing,
@@ -66,7 +66,7 @@ impl Receive {
         }
     }
 
-    /// Whether it is within a frame or a header block.
+    /// Whether a frame or a header block is incomplete.
     pub(super) fn is_within(&self) -> bool {
         match self.step {
             Step::Data | Step::Skip => true,
@@ -93,13 +93,13 @@ impl Receive {
     }
 }
 
-/// What bytes led to.
+/// The outcome of reading some bytes.
 enum Outcome {
-    /// Nothing, without more of them.
+    /// Nothing yet: more bytes are needed.
     Input,
-    /// So many were used.
+    /// The number of bytes used.
     Used(usize),
-    /// So many were used, and mean this.
+    /// The number of bytes used, and what they mean.
     Event(usize, Event),
 }
 
@@ -109,7 +109,7 @@ impl Outcome {
     }
 }
 
-/// Where a request's head goes, and answers.
+/// Where a request's head goes, and where answers go.
 pub(super) struct Buffers<'a> {
     pub(super) bytes: &'a mut Vec<u8>,
     pub(super) head: &'a mut HeadIndex,
@@ -117,15 +117,14 @@ pub(super) struct Buffers<'a> {
 }
 
 impl Connection {
-    /// How many bytes of `unread` are used up, and what they mean.
+    /// Reads bytes: returns how many of `unread` were used, and what they mean.
     ///
-    /// `unread` is all that arrived and was not used up, as one slice. With
-    /// [`Event::NeedInput`], call again when there is more: a frame's content is given as it comes, and
-    /// all other frames are read as a whole, so `unread` may have to hold
-    /// [`frame_bytes`](Limits::frame_bytes). The head of a request goes into `bytes` and `head`,
-    /// whatever was in them; what is owed to the peer (acknowledgements, resets) goes behind what is in
-    /// `out`. The same bytes give the same events however they are cut, but that adjacent data may be
-    /// cut as they are.
+    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`], call
+    /// again when there is more: content is handed out as it arrives, and all other frames are read as a
+    /// whole, so `unread` may have to hold [`frame_bytes`](Limits::frame_bytes). A request's head
+    /// replaces what was in `bytes` and `head`; answers to the peer (acknowledgements, resets) are
+    /// appended to `out`. The same bytes give the same events however they are cut, except that adjacent
+    /// data may be cut as the bytes are.
     #[inline]
     pub fn receive(
         &mut self,
@@ -170,14 +169,14 @@ impl Connection {
         }
     }
 
-    /// Notes that more bytes are needed than `unread`, with which something partial begins.
+    /// Notes that more bytes are needed than `unread`, which begins with something partial.
     #[inline]
     fn input(&mut self, unread: &[u8], partial: Partial) -> Outcome {
         self.receive.partial = if unread.is_empty() { Partial::Nothing } else { partial };
         Outcome::Input
     }
 
-    /// Reads a frame that is read as a whole, or begins one that is not.
+    /// Reads a frame as a whole, or begins one that is read in parts.
     #[inline]
     fn frame(
         &mut self,
@@ -236,7 +235,7 @@ impl Connection {
         Ok(Outcome::of(HEADER_BYTES + length, event))
     }
 
-    /// Refuses a frame for what its header says.
+    /// Refuses a frame whose header breaks a rule.
     #[inline]
     fn check_header(&self, limits: &Limits, header: Header) -> Result<(), Reject> {
         // RFC 9113 §3.4: the client's preface ends with a SETTINGS frame.
@@ -290,7 +289,7 @@ impl Connection {
         self.receive.step = if left == 0 { Step::Frame } else { Step::Skip };
     }
 
-    /// Uses up bytes that mean nothing.
+    /// Skips bytes that are ignored.
     fn skip(&mut self, bytes: usize) -> Outcome {
         let taken = smaller(bytes, self.receive.left);
         if taken == 0 {
@@ -413,7 +412,7 @@ impl Connection {
         if self.receive.left > 0 {
             let taken = smaller(rest, self.receive.left);
             self.receive.left -= count(taken);
-            // The server may have reset the stream, or may not want its content, by now.
+            // By now the server may have reset the stream, or may not want its content.
             let wanted = self.receive.stream.filter(|key| self.wants_content(*key));
             let range = at..at + taken;
             return Outcome::of(taken, wanted.map(|stream| Event::Data { stream, range }));
@@ -439,7 +438,7 @@ impl Connection {
     }
 }
 
-/// How much padding a DATA frame has; `None` if the byte that says so is missing.
+/// How much padding a DATA frame has; `None` if the byte that says so has not arrived.
 // RFC 9113 §6.1: padding that is as long as the payload or longer is a PROTOCOL_ERROR.
 #[inline]
 fn padding_length(header: Header, payload: &[u8]) -> Result<Option<u8>, Reject> {
@@ -455,7 +454,7 @@ fn padding_length(header: Header, payload: &[u8]) -> Result<Option<u8>, Reject> 
     }
 }
 
-/// What a GOAWAY frame has before its debug data.
+/// The length of a GOAWAY frame before its debug data.
 const GO_AWAY_BYTES: u32 = 8;
 
 /// The smaller of a length and a count.

@@ -46,49 +46,49 @@ rejects! {
     SettingsMissing: Connection PROTOCOL_ERROR "RFC 9113 §3.4",
         "The first frame is not SETTINGS";
     FrameTooLong: Connection FRAME_SIZE_ERROR "RFC 9113 §4.2",
-        "A frame is longer than the server said it takes";
+        "A frame is longer than the server accepts";
     StreamZero: Connection PROTOCOL_ERROR "RFC 9113 §6",
-        "A frame that belongs to a stream names none";
+        "A frame that belongs to a stream does not name one";
     StreamNotZero: Connection PROTOCOL_ERROR "RFC 9113 §6",
         "A frame that belongs to the connection names a stream";
     StreamEven: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
         "A client's stream has an even identifier";
     StreamBackward: Connection PROTOCOL_ERROR "RFC 9113 §5.1.1",
-        "A new stream has a smaller identifier than one before it";
+        "A new stream has a smaller identifier than an earlier one";
     StreamIdle: Connection PROTOCOL_ERROR "RFC 9113 §5.1",
-        "A frame came on a stream that was not opened";
+        "A frame arrived on a stream that was not opened";
     StreamEnded: Connection STREAM_CLOSED "RFC 9113 §5.1",
-        "A frame came on a stream that both sides had ended";
+        "A frame arrived on a stream that both sides had ended";
     StreamHalfClosed: Stream STREAM_CLOSED "RFC 9113 §5.1",
-        "A frame came on a stream that the client had ended";
+        "A frame arrived on a stream that the client had ended";
     StreamReset: Stream STREAM_CLOSED "RFC 9113 §5.1",
-        "A frame came on a stream that the client had reset";
+        "A frame arrived on a stream that the client had reset";
     StreamsTooMany: Stream REFUSED_STREAM "RFC 9113 §5.1.2",
-        "The client has as many streams open as it may";
+        "The client already has as many open streams as it may have";
     PaddingTooLong: Connection PROTOCOL_ERROR "RFC 9113 §6.1",
         "The padding is as long as the frame";
     HeadersTooShort: Connection FRAME_SIZE_ERROR "RFC 9113 §6.2",
-        "A HEADERS frame has no room for the priority that it says it has";
+        "A HEADERS frame is too short for the priority that its flag announces";
     BlockInterrupted: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
-        "Another frame stands within a header block";
+        "Another frame interrupts a header block";
     ContinuationAlone: Connection PROTOCOL_ERROR "RFC 9113 §6.10",
         "A CONTINUATION frame continues nothing";
     BlockTooLong: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
-        "A header block is longer than the server reads, so that the fields after it would be lost";
+        "A header block is longer than the server reads, so that later blocks could not be decoded";
     PriorityLength: Stream FRAME_SIZE_ERROR "RFC 9113 §6.3",
-        "A PRIORITY frame has not 5 bytes";
+        "A PRIORITY frame is not 5 bytes long";
     ResetLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.4",
-        "An RST_STREAM frame has not 4 bytes";
+        "An RST_STREAM frame is not 4 bytes long";
     SettingsLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.5",
-        "A SETTINGS frame is no whole number of settings";
+        "A SETTINGS frame does not hold a whole number of settings";
     SettingsAckLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.5",
-        "A SETTINGS frame that acknowledges is not empty";
+        "A SETTINGS acknowledgement is not empty";
     SettingPush: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
         "SETTINGS_ENABLE_PUSH is neither 0 nor 1";
     SettingWindow: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.5.2",
-        "SETTINGS_INITIAL_WINDOW_SIZE is larger than any window";
+        "SETTINGS_INITIAL_WINDOW_SIZE is larger than any window may be";
     SettingFrameSize: Connection PROTOCOL_ERROR "RFC 9113 §6.5.2",
-        "SETTINGS_MAX_FRAME_SIZE is no length that frames may have";
+        "SETTINGS_MAX_FRAME_SIZE is not a length that frames may have";
     SettingConnect: Connection PROTOCOL_ERROR "RFC 8441 §3",
         "SETTINGS_ENABLE_CONNECT_PROTOCOL is neither 0 nor 1";
     SettingPriorities: Connection PROTOCOL_ERROR "RFC 9218 §2.1",
@@ -96,11 +96,11 @@ rejects! {
     PushPromise: Connection PROTOCOL_ERROR "RFC 9113 §8.4",
         "A client cannot push";
     PingLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.7",
-        "A PING frame has not 8 bytes";
+        "A PING frame is not 8 bytes long";
     GoAwayLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.8",
-        "A GOAWAY frame has less than 8 bytes";
+        "A GOAWAY frame is shorter than 8 bytes";
     WindowUpdateLength: Connection FRAME_SIZE_ERROR "RFC 9113 §6.9",
-        "A WINDOW_UPDATE frame has not 4 bytes";
+        "A WINDOW_UPDATE frame is not 4 bytes long";
     WindowZero: Connection PROTOCOL_ERROR "RFC 9113 §6.9",
         "A WINDOW_UPDATE frame adds nothing to the connection's window";
     StreamWindowZero: Stream PROTOCOL_ERROR "RFC 9113 §6.9",
@@ -110,23 +110,23 @@ rejects! {
     StreamWindowOverflow: Stream FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
         "A stream's window is larger than any window may be";
     InitialWindowOverflow: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.9.2",
-        "A new initial window makes a stream's window larger than any may be";
+        "A new initial window makes a stream's window larger than any window may be";
     WindowExceeded: Connection FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
-        "More content came than the connection's window had room for";
+        "More content arrived than the connection's window had room for";
     StreamWindowExceeded: Stream FLOW_CONTROL_ERROR "RFC 9113 §6.9.1",
-        "More content came than the stream's window had room for";
+        "More content arrived than the stream's window had room for";
     PriorityUpdateLength: Connection FRAME_SIZE_ERROR "RFC 9218 §7.1",
-        "A PRIORITY_UPDATE frame has less than 4 bytes";
+        "A PRIORITY_UPDATE frame is shorter than 4 bytes";
     PriorityUpdateStream: Connection PROTOCOL_ERROR "RFC 9218 §7.1",
-        "A PRIORITY_UPDATE frame names no stream of the client";
+        "A PRIORITY_UPDATE frame does not name a stream of the client";
     IndexInvalid: Connection COMPRESSION_ERROR "RFC 7541 §2.3.3",
         "A header block names an entry that the tables do not have";
     IntegerTooLarge: Connection COMPRESSION_ERROR "RFC 7541 §5.1",
-        "A number in a header block is larger than any that means something";
+        "A number in a header block is larger than any valid one";
     BlockCutShort: Connection COMPRESSION_ERROR "RFC 9113 §4.3",
         "A header block ends in the middle of a field";
     HuffmanInvalid: Connection COMPRESSION_ERROR "RFC 7541 §5.2",
-        "A string has a code that stands for no byte, or wrong padding";
+        "A Huffman-coded string has an invalid code or wrong padding";
     SizeUpdateTooLarge: Connection COMPRESSION_ERROR "RFC 7541 §6.3",
         "The dynamic table is made larger than the server allows";
     SizeUpdateLate: Connection COMPRESSION_ERROR "RFC 7541 §4.2",
@@ -136,39 +136,39 @@ rejects! {
     FieldsExcessive: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5.1",
         "The fields of a header block are many times longer than the server reads";
     FieldNameUppercase: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
-        "A field name has a letter in upper case";
+        "A field name has an upper-case letter";
     FieldNameInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
-        "A field name is empty, or has a byte that no name has";
+        "A field name is empty, or has a byte that a name must not have";
     FieldValueInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.2.1",
         "A field value has a control byte, or white space at one of its ends";
     ConnectionField: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
-        "A field means something to connections of HTTP/1 only";
+        "A field is specific to HTTP/1 connections";
     TeOther: Stream PROTOCOL_ERROR "RFC 9113 §8.2.2",
-        "The TE field says something else than trailers";
+        "The TE field has a value other than trailers";
     PseudoUnknown: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
-        "A pseudo-field is none of a request";
+        "A pseudo-field is not one of a request";
     PseudoRepeated: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
         "A pseudo-field occurs more than once";
     PseudoLate: Stream PROTOCOL_ERROR "RFC 9113 §8.3",
-        "A pseudo-field stands after a field";
+        "A pseudo-field follows a regular field";
     PseudoInTrailers: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
-        "There is a pseudo-field among the trailers";
+        "The trailers have a pseudo-field";
     PseudoMissing: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
         "A request has no method, no scheme or no path";
     PathEmpty: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
         "The path is empty";
     AuthorityDiffers: Stream PROTOCOL_ERROR "RFC 9113 §8.3.1",
-        "The Host field names another host than the authority";
+        "The Host field and the authority name different hosts";
     ConnectInvalid: Stream PROTOCOL_ERROR "RFC 9113 §8.5",
         "A CONNECT request has a scheme or a path, or no authority";
     ProtocolMisplaced: Stream PROTOCOL_ERROR "RFC 8441 §4",
-        "A protocol goes with CONNECT only";
+        "A protocol is valid with CONNECT only";
     TrailersUnended: Stream PROTOCOL_ERROR "RFC 9113 §8.1",
         "Trailers do not end the stream";
     ContentLengthDiffers: Stream PROTOCOL_ERROR "RFC 9113 §8.1.1",
-        "The content has not the length that the head says";
+        "The content does not have the length that the head gives";
     BudgetSpent: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
-        "The client makes more work for nothing than the server does";
+        "The client makes the server do more work for nothing than it accepts";
     AnswersUnread: Connection ENHANCE_YOUR_CALM "RFC 9113 §10.5",
         "The client asks for answers and does not read them";
     ConnectionCutShort: Connection PROTOCOL_ERROR "RFC 9113 §5.4.1",

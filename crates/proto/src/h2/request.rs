@@ -14,9 +14,9 @@ use crate::{
 /// What becomes of a request that is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It breaks a rule of HTTP/2: the stream is reset.
+    /// The request breaks a rule of HTTP/2: the stream is reset.
     Reset(Reject),
-    /// Any version of HTTP refuses it: it is answered with a status.
+    /// The request breaks a rule of every version of HTTP: it is answered with a status.
     Answer(crate::Reject),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// What counts for a head that is refused.
+    /// The values for a head that is refused.
     pub(super) const REFUSED: Self = Self {
         body: BodyLength::None,
         content_length: None,
@@ -66,13 +66,13 @@ pub(super) struct RequestSink<'a> {
     scratch: &'a mut Vec<u8>,
     pseudo: [Option<Span>; PSEUDO_COUNT],
     begun: bool,
-    /// Authority and path are what nearly all are: a host, and a path that begins with a slash.
+    /// Authority and path have the usual form: a host, and a path that begins with a slash.
     plain: bool,
-    /// The fields' bytes by the count of RFC 9113 §6.5.2.
+    /// The size of the fields, as counted by RFC 9113 §6.5.2.
     fields_bytes: usize,
-    /// Which field is the cookie.
+    /// The index of the cookie field.
     cookie: Option<usize>,
-    /// Where in `scratch` the crumbs begin that other fields part from the cookie.
+    /// Where in `scratch` those crumbs of the cookie begin that other fields separate from it.
     crumbs: usize,
     refusal: Option<Refusal>,
 }
@@ -98,7 +98,7 @@ impl Sink for RequestSink<'_> {
 }
 
 impl<'a> RequestSink<'a> {
-    /// A sink that forgets what was in `bytes` and `index`.
+    /// A sink that replaces what is in `bytes` and `index`.
     #[inline]
     pub(super) fn new(
         limits: &'a Limits,
@@ -318,7 +318,7 @@ impl<'a> RequestSink<'a> {
         if same { Ok(()) } else { Err(Reject::AuthorityDiffers.into()) }
     }
 
-    /// What fields say that few requests have.
+    /// Evaluates fields that few requests have.
     fn conclude(&self, ends: bool, accepted: &mut Accepted) -> Result<(), Refusal> {
         if let Some(value) = self.index.find(Known::ContentLength) {
             let value = value.of(self.bytes);
@@ -352,7 +352,7 @@ impl<'a> RequestSink<'a> {
     }
 }
 
-/// Why a name is refused that no request has. `begun` says whether a field came before it.
+/// Why a name is refused that requests must not have. `begun` says whether a field came before it.
 #[cold]
 fn refused_name(class: NameClass, begun: bool) -> Reject {
     match class {
@@ -364,10 +364,10 @@ fn refused_name(class: NameClass, begun: bool) -> Reject {
     }
 }
 
-/// What each field counts beside its bytes. RFC 9113 §6.5.2.
+/// What each field counts besides its bytes. RFC 9113 §6.5.2.
 const FIELD_OVERHEAD: usize = 32;
 
-/// Takes the fields that come after content.
+/// Takes the fields that follow content.
 pub(super) struct TrailerSink<'a> {
     limits: &'a crate::Limits,
     trailers: Option<Box<Trailers>>,
@@ -424,7 +424,7 @@ impl<'a> TrailerSink<'a> {
     }
 }
 
-/// Takes nothing: for blocks that are read for the dynamic table's sake.
+/// Ignores all fields: for blocks that are decoded only for the dynamic table's sake.
 pub(super) struct NoSink;
 
 impl Sink for NoSink {

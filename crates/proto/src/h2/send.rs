@@ -1,4 +1,4 @@
-//! The sending side: responses to frames, and which of them is next.
+//! The sending side: turns responses into frames, and says which is next.
 
 use super::connection::Connection;
 use super::event::{After, Ready};
@@ -9,15 +9,15 @@ use crate::h1::{self, BodyMode, ResponseLength};
 use crate::{Date, Known, field};
 
 impl Connection {
-    /// Writes the head of the final response to a request, and returns how its content is framed.
-    /// Without content, or with 0 bytes of it, the response is complete by that.
+    /// Writes the head of the final response to a request, and returns how its content is framed. A
+    /// response without content, or with 0 bytes of it, is then complete.
     ///
-    /// The arguments are treated as by [`h1::Connection::respond`]: `status` is 200 to 999, anything
-    /// else is written as 500; of `fields`, what speaks of connections and transfer codings is left out,
-    /// and so is a name that is no token; the first `Date` replaces `date`; Content-Length is written
-    /// from `length`, but for responses to HEAD and with status 304. Names are written in lower case.
+    /// The arguments are treated as by [`h1::Connection::respond`]: `status` is 200 to 999, anything else
+    /// is written as 500; of `fields`, those about connections and transfer codings are left out, and so
+    /// are those whose name is not a token; the first `Date` replaces `date`; Content-Length is written
+    /// from `length`, except in responses to HEAD and with status 304. Names are written in lower case.
     ///
-    /// Panics if a response has begun. If the stream is closed, it writes nothing and says
+    /// Panics if a response has begun. If the stream is closed, writes nothing and returns
     /// [`BodyMode::None`].
     #[expect(clippy::too_many_arguments, reason = "a response has so many parts")]
     pub fn respond<'a>(
@@ -68,8 +68,8 @@ impl Connection {
         mode
     }
 
-    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. It writes nothing where it
-    /// must not: after the final response began; nor a 100 that the client does not wait for.
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing after the
+    /// final response has begun, nor a 100 that the client does not wait for.
     // RFC 9113 §8.6: HTTP/2 removes support for the 101 status.
     pub fn send_interim<'a>(
         &mut self,
@@ -91,8 +91,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes of content may be sent at once without getting ahead of others that wait: as many
-    /// as a DATA frame and the windows take, or 0.
+    /// How many bytes of content may be sent at once without overtaking streams that wait: as many as a
+    /// DATA frame and the windows take, or 0.
     #[inline]
     #[must_use]
     pub fn room(&self, limits: &Limits, stream: StreamKey) -> usize {
@@ -113,7 +113,8 @@ impl Connection {
         window.min(self.frame_bytes_max).min(limits.data_bytes_max) as usize
     }
 
-    /// Content of a response is at hand. When its turn comes, [`next_ready`](Self::next_ready) says so.
+    /// Offers content of a response that is at hand. [`next_ready`](Self::next_ready) says when its turn
+    /// has come.
     pub fn offer(&mut self, stream: StreamKey) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         if matches!(state.sending, Sending::Exact | Sending::Unknown) {
@@ -122,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// The stream whose content is to be sent next, if the windows have room for any: the most urgent of
+    /// The stream whose content is sent next, if the windows have room for any: the most urgent of
     /// those that were offered.
     // RFC 9218 §10: responses are sent by urgency; those that are not incremental in the order of their
     // requests, and incremental ones by sharing.
@@ -138,10 +139,9 @@ impl Connection {
         Some(Ready { stream: StreamKey { id: stream.id, slot }, bytes_max })
     }
 
-    /// Writes one DATA frame, and says by `after` what comes after `data`. Returns how many bytes of
-    /// `data` were taken: as many as [`room_of`](Self::room) a frame and the windows have, and as belong
-    /// to the response; if not all, what is left counts as [`After::More`], unless the response is
-    /// complete.
+    /// Writes one DATA frame; `after` says what follows `data`. Returns how many bytes of `data` were
+    /// taken: as many as a frame and the windows have [`room_of`](Self::room), and as belong to the
+    /// response. If not all, the rest counts as [`After::More`], unless the response is complete.
     ///
     /// A response of known length is complete with its last byte, unless [`After::Wait`] says that
     /// trailers may follow; with [`After::End`] before that, the stream is reset.
@@ -169,10 +169,10 @@ impl Connection {
         taken
     }
 
-    /// Like [`send_data`](Self::send_data) for content that is sent from where it is: writes the header of
-    /// a DATA frame with at most `bytes` bytes and returns how many there are in it, which the caller
-    /// sends next. `more` says whether there are more at hand after `bytes`. The end of content of
-    /// unknown length is left to [`finish`](Self::finish).
+    /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory: writes
+    /// the header of a DATA frame of at most `bytes` bytes and returns how many it has, which the caller
+    /// sends next. `more` says whether more are at hand after `bytes`. The end of content of unknown
+    /// length is left to [`finish`](Self::finish).
     pub fn announce(
         &mut self,
         limits: &Limits,
@@ -193,7 +193,7 @@ impl Connection {
         taken
     }
 
-    /// How many of so many bytes go into the next DATA frame.
+    /// How many of `bytes` bytes go into the next DATA frame.
     #[inline]
     fn taken(&self, limits: &Limits, stream: &Stream, bytes: usize) -> usize {
         match stream.sending {
@@ -206,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// Whether so many bytes, with what comes after them, complete a response.
+    /// Whether `taken` bytes, with what follows them, complete a response.
     #[inline]
     fn ends(&self, stream: &Stream, taken: usize, after: After) -> bool {
         match stream.sending {
@@ -249,9 +249,9 @@ impl Connection {
     }
 
     /// Ends a response, unless it is complete: with trailers if there are any.
-    /// One that [`respond`](Self::respond) would leave out, or that must not be a trailer, is left out.
-    /// If fewer bytes came than the Content-Length promised, or no response has begun, the stream is
-    /// reset.
+    /// A field that [`respond`](Self::respond) would leave out, or that must not be a trailer, is left
+    /// out. If less content was sent than the Content-Length promised, or no response has begun, the
+    /// stream is reset.
     pub fn finish<'a>(
         &mut self,
         limits: &Limits,
@@ -283,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// The response is complete.
+    /// Notes that the response is complete.
     #[inline]
     fn end_send(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);
@@ -300,7 +300,7 @@ impl Connection {
         self.requeue(key.slot);
     }
 
-    /// Begins a HEADERS frame; returns where.
+    /// Begins a HEADERS frame and returns its offset.
     #[inline]
     fn begin_block(&mut self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
@@ -323,7 +323,7 @@ impl Connection {
         out[start..start + HEADER_BYTES].copy_from_slice(&header.bytes());
     }
 
-    /// Writes the caller's fields, but for those that this side decides about.
+    /// Writes the caller's fields, except those that this side decides about.
     // RFC 9113 §8.2.2: an endpoint must not generate connection-specific fields.
     #[inline]
     fn write_fields<'a>(
@@ -367,14 +367,14 @@ impl Connection {
     }
 }
 
-/// What the caller's fields say that is not simply written.
+/// What the caller's fields say on matters that this side decides.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     date: bool,
     content_length: Option<u64>,
 }
 
-/// Makes frames of a block that is too long for one.
+/// Splits a block that is too long for one frame.
 // RFC 9113 §4.3: a block that does not fit in HEADERS goes on in CONTINUATION frames.
 #[cold]
 fn split_block(id: u32, ends: bool, start: usize, length_max: usize, out: &mut Vec<u8>) {

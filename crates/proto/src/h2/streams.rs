@@ -9,8 +9,8 @@ pub(super) type Slot = u16;
 /// No place.
 pub(super) const NOWHERE: Slot = Slot::MAX;
 
-/// Which stream is meant: its identifier, and its place, which no other open stream of the connection
-/// has. A key of a stream that is closed is known as such, whoever has its place then.
+/// The key of a stream: its identifier, and its place, which no other open stream of the connection
+/// has. The key of a closed stream is known as such, even if another stream has its place by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey {
     pub(super) id: u32,
@@ -25,14 +25,14 @@ impl StreamKey {
     }
 
     /// A small number that no other open stream of the connection has: an index for what a server
-    /// keeps beside the stream. It is below the limit on streams.
+    /// keeps beside the stream. The number is below the limit on streams.
     #[must_use]
     pub const fn place(self) -> usize {
         self.slot as usize
     }
 }
 
-/// What an open stream is at. RFC 9113 §5.1; a stream that is idle or closed has no state here.
+/// The state of an open stream. RFC 9113 §5.1; a stream that is idle or closed has no state here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -42,11 +42,11 @@ pub(super) enum State {
     HalfClosedRemote,
     /// The server has ended its side.
     HalfClosedLocal,
-    /// Both have, or one has reset it.
+    /// Both sides have ended, or one has reset the stream.
     Closed,
 }
 
-/// What moves a stream.
+/// A move of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// The client ends its side.
@@ -83,7 +83,7 @@ impl State {
     }
 }
 
-/// What the response of an open stream is at.
+/// The state of an open stream's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Sending {
@@ -102,18 +102,18 @@ pub(super) enum Sending {
 /// A free place has the identifier 0, and in `next` the next free one.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Content that was announced and has not come; `u64::MAX` if none was announced.
+    /// Content that was announced and has not arrived; `u64::MAX` if none was announced.
     pub(super) content_left: u64,
     /// How much more content a request may have.
     pub(super) allowance: u64,
     /// Bytes of the response that were promised and not sent.
     pub(super) left: u64,
     pub(super) id: u32,
-    /// How much the client lets the server send; below 0 after a setting made it smaller.
+    /// How much the client lets the server send; below 0 if a setting has shrunk it.
     pub(super) send_window: i32,
     /// How much the client may send.
     pub(super) window: u32,
-    /// Content that came and was not consumed.
+    /// Content that arrived and was not consumed.
     pub(super) held: u32,
     pub(super) previous: Slot,
     pub(super) next: Slot,
@@ -122,17 +122,17 @@ pub(super) struct Stream {
     pub(super) priority: Priority,
     /// There is content to send.
     pub(super) wants: bool,
-    /// It is in a queue.
+    /// The stream is in a queue.
     pub(super) queued: bool,
     /// The request's method was HEAD.
     pub(super) by_head: bool,
-    /// It is a tunnel, by extended CONNECT.
+    /// The stream is a tunnel, by extended CONNECT.
     pub(super) is_tunnel: bool,
     /// Nobody wants the rest of the request's content.
     pub(super) discarding: bool,
-    /// Its driver was told that nothing more comes of the request, whose response is complete.
+    /// The caller was told that nothing more comes of the request; the response is complete.
     pub(super) leaving: bool,
-    /// The request was refused, so that its response is no useful work.
+    /// The request was refused, so its response is not useful work.
     pub(super) refused: bool,
     /// The client waits for a 100 response.
     pub(super) expecting: bool,
@@ -149,15 +149,14 @@ impl Stream {
         matches!(self.state, State::Open | State::HalfClosedLocal)
     }
 
-    /// Whether the response is complete while the request is not, which is an end of both but in a
-    /// tunnel.
+    /// Whether the response is complete and the request is not: the end of both, except in a tunnel.
     #[inline]
     pub(super) const fn is_unfinished(&self) -> bool {
         matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel
     }
 
-    /// The only place that changes the state. Panics if the move is illegal: the connection broke its
-    /// rule.
+    /// Makes a move: the only place that changes the state. Panics if the move is illegal: a fault of
+    /// the connection.
     #[inline]
     pub(super) fn go(&mut self, step: Move) {
         self.state = self.state.after(step).expect("the connection makes legal moves only");
@@ -167,13 +166,13 @@ impl Stream {
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// It was never opened, or it was closed so long ago that it is not known any more.
+    /// It was never opened, or was closed too long ago to be remembered.
     Unknown,
     /// Both sides ended it.
     Ended,
     /// The client reset it.
     ByPeer,
-    /// The server reset it, so that frames may come that were under way.
+    /// The server reset it, so frames that were under way may still arrive.
     ByUs,
 }
 
@@ -184,7 +183,7 @@ pub(super) enum Found {
     Open(Slot),
     /// It is not open any more.
     Closed(Closed),
-    /// It was never used, nor a larger one.
+    /// Neither this identifier nor a larger one was used.
     Idle,
 }
 
@@ -215,7 +214,7 @@ impl Streams {
         }
     }
 
-    /// How many are open.
+    /// How many streams are open.
     #[inline]
     pub(super) const fn count(&self) -> u32 {
         self.count as u32
@@ -283,7 +282,7 @@ impl Streams {
         self.highest = id;
     }
 
-    /// Opens a stream whose identifier has begun. There are fewer than the ceiling.
+    /// Opens a stream whose identifier has begun. There are fewer open streams than the ceiling.
     #[inline]
     pub(super) fn open(&mut self, stream: Stream) -> StreamKey {
         debug_assert!(self.count() < STREAMS_CEILING, "the connection counts them");
@@ -321,19 +320,19 @@ impl Streams {
         self.free = key.slot;
     }
 
-    /// Notes how a stream ended that was begun and never opened.
+    /// Notes that a stream was begun and never opened, because it was refused.
     pub(super) fn refuse(&mut self, id: u32) {
         self.recent.set(id, self.highest, Closed::ByUs);
     }
 
-    /// Gives all memory back, if no stream is open.
+    /// Frees all memory, if no stream is open.
     pub(super) fn shrink(&mut self) {
         if self.count == 0 {
             (self.slab, self.table, self.free) = (Vec::new(), Vec::new(), NOWHERE);
         }
     }
 
-    /// The memory that it holds, in bytes.
+    /// The memory held, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.slab.capacity() * size_of::<Stream>() + self.table.capacity() * size_of::<Slot>()
     }
@@ -343,7 +342,7 @@ impl Streams {
         (id >> 1) as usize & (self.table.len() - 1)
     }
 
-    /// Where the table has an open stream.
+    /// Where the table holds an open stream.
     #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         if self.table.is_empty() {
@@ -368,7 +367,7 @@ impl Streams {
         self.table[at] = slot;
     }
 
-    /// Takes an identifier out of the table, and moves those back that had to step aside for it.
+    /// Removes an identifier from the table, and moves back those that had to step aside for it.
     #[inline]
     fn unlink(&mut self, id: u32) {
         let mask = self.table.len() - 1;
@@ -429,7 +428,7 @@ struct Recent {
     high: [u64; RECENT as usize / 64],
 }
 
-/// So many identifiers up to the highest are remembered.
+/// How many identifiers, up to the highest, are remembered.
 const RECENT: u32 = 256;
 
 impl Recent {
@@ -443,7 +442,7 @@ impl Recent {
         ((at / 64) as usize, 1 << (at % 64))
     }
 
-    /// Forgets what is too old, and that of identifiers from `highest` to `id`.
+    /// Forgets entries that are too old, and those of identifiers from `highest` to `id`.
     #[inline]
     fn advance(&mut self, highest: u32, id: u32) {
         if id - highest == 2 || highest == 0 && id == 1 {
@@ -481,7 +480,7 @@ impl Recent {
 
     fn get(&self, id: u32, highest: u32) -> Closed {
         if highest - id >= 2 * RECENT {
-            // Long ago: as if the server had reset it, since to end the connection would be worse.
+            // Too long ago: as if the server had reset it, since ending the connection would be worse.
             return Closed::ByUs;
         }
         let (word, bit) = Self::bit(id);

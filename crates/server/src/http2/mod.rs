@@ -1,8 +1,8 @@
 //! HTTP/2 on a busy connection: many exchanges at a time, each of them as over HTTP/1.
 //!
-//! Start with [`Http2::turn`]. It never waits itself. What is received goes to streams by `receive.rs`;
-//! streams that were woken are polled; what they have to say leaves by `send.rs`, as far as the
-//! windows of the peer and the connection's buffer allow.
+//! Start with [`Http2::turn`], which never waits itself. `receive.rs` takes received bytes to their
+//! streams; streams that were woken are polled; `send.rs` sends what they produce, as far as the peer's
+//! windows and the connection's buffer allow.
 
 mod receive;
 mod send;
@@ -24,26 +24,26 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// What a connection of HTTP/2 has while it is idle.
+/// What an HTTP/2 connection keeps while it is idle.
 pub(crate) struct Core {
     protocol: Connection,
-    /// When the peer was told that no other streams are wanted.
+    /// When the peer was told to open no more streams.
     told_at: Option<Duration>,
 }
 
 impl Core {
-    /// Is it the first request that the connection waits for?
+    /// Does the connection wait for its first request?
     pub(crate) fn is_new(&self) -> bool {
         !self.protocol.has_had_requests()
     }
 
-    /// When the peer was told that no other streams are wanted.
+    /// When the peer was told to open no more streams.
     pub(crate) fn told_at(&self) -> Option<Duration> {
         self.told_at
     }
 }
 
-/// What HTTP/2 needs to work on requests, in memory that is used again.
+/// What HTTP/2 needs to work on requests, in memory that is reused.
 #[derive(Default)]
 pub(crate) struct Http2 {
     /// On loan from the connection, from the first turn on.
@@ -51,7 +51,7 @@ pub(crate) struct Http2 {
     streams: Streams,
     /// The head that is received next.
     head: Option<Head>,
-    /// Numbers of streams whose handler begins when all that came was looked at.
+    /// Numbers of streams whose handler begins once all that was received is read.
     gathering: Vec<u32>,
     /// Numbers of streams for which content came in this turn.
     fed: Vec<u32>,
@@ -59,15 +59,15 @@ pub(crate) struct Http2 {
     woken: Vec<u32>,
     /// Exchanges that go on without their streams, and until when.
     promised: Vec<(Exchange, Option<Duration>)>,
-    /// The last request whose response is written and may not be sent.
+    /// The last request whose response is written but perhaps not sent yet.
     written: Option<RequestName>,
-    /// A stream was over, in whatever way: from then on the connection is idle.
+    /// A stream ended, in whatever way: from then on the connection is idle.
     has_progressed: bool,
-    /// Content that came and that left, of all streams: one that waits for its turn on the way that they
-    /// share is not late while others move.
+    /// Bytes of content received and sent on all streams. They share the connection, so a stream that waits
+    /// for its turn is not late while others move.
     received: u64,
     sent: u64,
-    /// There is something to forget after the lease.
+    /// There is something to clear after the lease.
     is_used: bool,
 }
 
@@ -88,7 +88,7 @@ impl Http2 {
         self.core.take()
     }
 
-    /// Does what can be done now.
+    /// Does all that can be done now.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         link: &mut Link<'_, D>,
@@ -141,7 +141,7 @@ impl Http2 {
         link.io.deadlines.hasten(Wait::Streams, until);
     }
 
-    /// What the connection waits for, if anything.
+    /// Ends a turn: decides what the connection waits for, if anything.
     fn end_turn<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
         let core = self.core.as_mut().expect("every turn begins with a core");
         let (is_full, is_flooded) = (link.is_full(), link.is_flooded());
@@ -168,7 +168,7 @@ impl Http2 {
         }
         match waiting {
             Waiting::Head if !is_flooded => self.await_rest(link),
-            // A frame that is no head is waited for like one only where nothing else limits the wait.
+            // Any other frame is waited for like a head only where nothing else limits the wait.
             Waiting::Preface | Waiting::Frame if !is_flooded && is_idle => self.await_rest(link),
             _ => link.io.deadlines.clear(Wait::Head),
         }
@@ -182,7 +182,7 @@ impl Http2 {
         Turn::Wait(For { bytes: !is_flooded, room: is_full || is_ready })
     }
 
-    /// The rest of a frame is to come within the time for heads.
+    /// Limits the wait for the rest of a frame to the time for heads.
     fn await_rest<D: Driver>(&self, link: &mut Link<'_, D>) {
         let late = link.worker.driver.now().saturating_add(link.worker.limits.head_timeout);
         link.io.deadlines.begin(Wait::Head, late);
@@ -242,8 +242,8 @@ impl Http2 {
         self.feed(number, link);
     }
 
-    /// The response is complete: the exchange is over, and the stream as well, unless the request is
-    /// not complete yet.
+    /// Ends an exchange whose response is complete, and its stream as well, unless the request is not
+    /// complete yet.
     fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         self.has_progressed = true;
         let stream = self.streams.at(number);
@@ -256,7 +256,7 @@ impl Http2 {
         }
         self.written = stream.exchange.take_request_name();
         stream.exchange.clear();
-        // Whoever reads on gets what came, if that is all of it.
+        // A task that reads on gets what arrived, if that is all of it.
         if let Some(trailers) = stream.end.take() {
             stream.upload.push(std::mem::take(&mut stream.gathered).into());
             stream.upload.finish(|| trailers);
@@ -276,7 +276,7 @@ impl Http2 {
         self.throw_away(number, link);
     }
 
-    /// The stream is over before its response is complete.
+    /// Ends a stream whose response is not complete.
     fn fail(&mut self, number: u32) {
         self.has_progressed = true;
         let stream = self.streams.at(number);
@@ -297,7 +297,7 @@ impl Http2 {
         self.fail(number);
     }
 
-    /// The connection is over: so are all streams.
+    /// Fails all streams, because the connection is over.
     pub(crate) fn fail_all(&mut self) {
         for number in self.streams.numbers() {
             if self.streams.get(number).is_some() {
@@ -306,14 +306,14 @@ impl Http2 {
         }
     }
 
-    /// Says goodbye, unless that was said.
+    /// Says goodbye, unless that was done.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
         if let Some(core) = &mut self.core {
             core.protocol.close(Code::NO_ERROR, out);
         }
     }
 
-    /// Exchanges that were promised to run to their end, whose streams are over.
+    /// Takes the exchanges that must run to their end, and whose streams are over.
     pub(crate) fn take_promised(&mut self) -> impl Iterator<Item = (Exchange, Option<Duration>)> {
         self.promised.drain(..)
     }
@@ -324,20 +324,20 @@ impl Http2 {
     }
 
     /// Requests whose responses are not complete and, unless everything `is_sent`, the last one that
-    /// is.
+    /// was answered.
     pub(crate) fn request_names(&self, is_sent: bool) -> impl Iterator<Item = &RequestName> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.request_name());
         open.chain(self.written.as_ref().filter(|_| !is_sent))
     }
 
-    /// Was a stream over on this lease?
+    /// Did a stream end during this lease?
     pub(crate) fn has_progressed(&self) -> bool {
         self.has_progressed
     }
 
-    /// Drops everything of the application, for the next lease.
+    /// Drops everything that belongs to the application, for the next lease.
     pub(crate) fn reset(&mut self) {
-        // Connections of HTTP/1 pay for no more than this.
+        // HTTP/1 connections pay for this check only.
         if !std::mem::take(&mut self.is_used) {
             return;
         }
@@ -358,7 +358,7 @@ impl Http2 {
         tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
     }
 
-    /// A problem in the form that the application gives its problems.
+    /// Renders a problem in the application's form.
     fn render<D: Driver>(&mut self, number: u32, problem: Problem, link: &Link<'_, D>) -> Response {
         let application = &link.worker.application;
         match self.streams.at(number).exchange.head() {

@@ -1,4 +1,4 @@
-//! What came: requests, and their content on its way to their handlers.
+//! The receiving side: requests, and their content on its way to the handlers.
 
 use super::streams::{Step, Stream};
 use super::{Http2, protocol};
@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl Http2 {
-    /// Looks at all that came, as long as there is room for answers.
+    /// Reads all that arrived, as long as there is room for answers.
     pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Result<(), Turn> {
         let outcome = self.receive_all(link);
         for number in take(&mut self.gathering) {
@@ -101,7 +101,7 @@ impl Http2 {
         self.gathering.push(number);
     }
 
-    /// Content came.
+    /// Takes content that arrived.
     fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
@@ -116,7 +116,7 @@ impl Http2 {
         }
     }
 
-    /// The content is complete.
+    /// Takes the end of the content.
     fn end<D: Driver>(&mut self, key: StreamKey, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let trailers = respond::header_map(protocol(&mut self.core).trailers());
@@ -137,7 +137,7 @@ impl Http2 {
         self.fed.push(number);
     }
 
-    /// Begins a request whose content is not here whole.
+    /// Begins a request whose content has not all arrived.
     fn begin_with_pipe<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let step = std::mem::replace(&mut stream.step, Step::Free);
@@ -200,7 +200,8 @@ impl Http2 {
         self.watch_content(number, link);
         let (now, stream) = (link.worker.driver.now(), self.streams.at(number));
         if matches!(stream.step, Step::ReadOn) {
-            // What somebody reads on and takes nothing of is as idle as a connection.
+            // A stream that is read on, and of which nothing is taken, is as idle as an idle
+            // connection.
             stream.deadlines.rest = match is_awaiting {
                 true => Duration::MAX,
                 false => now.saturating_add(link.worker.limits.idle_timeout),
@@ -209,8 +210,8 @@ impl Http2 {
         self.hasten(number, link);
     }
 
-    /// Holds the peer to the least rate while the server waits for content. Content of any stream will
-    /// do: they share the way, and a client may send one after the other.
+    /// Holds the peer to the least rate while the server waits for content. Content of any stream counts,
+    /// because streams share the connection and a client may send one after the other.
     pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
         let received = self.received;
@@ -225,7 +226,7 @@ impl Http2 {
         };
     }
 
-    /// Nobody wants the rest of a request's content.
+    /// Discards the rest of a request's content, which nobody wants.
     pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
@@ -239,7 +240,7 @@ impl Http2 {
         }
     }
 
-    /// The response is complete, and nobody wants the rest of the request.
+    /// Throws away the rest of a request whose response is complete.
     pub(super) fn throw_away<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
@@ -258,7 +259,7 @@ impl Http2 {
         self.hasten(number, link);
     }
 
-    /// Content came that nobody wants.
+    /// Passes over content that nobody wants.
     fn pass_over<D: Driver>(
         &mut self,
         number: u32,
@@ -271,7 +272,7 @@ impl Http2 {
         stream.thrown_away += bytes as u64;
         let out = &mut link.io.writer.plain;
         if stream.thrown_away > u64::from(limits.drain_bytes_max) {
-            // The peer gets no other window for it.
+            // The peer gets no more window for this stream.
             return protocol(&mut self.core).discard_body(key, out);
         }
         protocol(&mut self.core).consumed(key, bytes, out);
@@ -281,7 +282,7 @@ impl Http2 {
         }
     }
 
-    /// Closes streams of which nothing more can come.
+    /// Closes streams that have nothing more to receive.
     pub(super) fn sweep<D: Driver>(&mut self, link: &mut Link<'_, D>) {
         if self.streams.unread == 0 {
             return;
@@ -302,7 +303,7 @@ impl Http2 {
         }
     }
 
-    /// Opens the windows by what the reader has taken, and asks to be woken when that is more.
+    /// Opens the windows by what the reader has taken, and asks to be woken when it takes more.
     fn tell_taken<D: Driver>(&mut self, number: u32, key: StreamKey, link: &mut Link<'_, D>) {
         let Stream { taken, taken_told, waker, .. } = self.streams.at(number);
         let Some(all) = taken else { return };
@@ -319,7 +320,7 @@ impl Http2 {
         }
     }
 
-    /// The peer broke a rule of every version of HTTP.
+    /// Refuses a request that broke a rule of every version of HTTP.
     fn refuse<D: Driver>(&mut self, key: StreamKey, reject: Reject, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);

@@ -15,7 +15,7 @@ use std::mem::take;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Frames of a response's body without content that are taken in one turn.
+/// How many frames without content are taken of a response's body in one turn.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {
@@ -61,7 +61,7 @@ impl Http2 {
         }
     }
 
-    /// The body is here.
+    /// Writes a response whose body is at hand.
     fn respond_whole<D: Driver>(
         &mut self,
         number: u32,
@@ -87,7 +87,7 @@ impl Http2 {
         self.limit_sending(number, link);
     }
 
-    /// The body is sent as it becomes ready.
+    /// Begins a response whose body is sent as it becomes ready.
     fn respond_with_frames<D: Driver>(
         &mut self,
         number: u32,
@@ -169,7 +169,7 @@ impl Http2 {
             }
         }
         self.go_on(number, link);
-        // A body that is always ready, and has nothing, is asked again when others had their turn.
+        // A body that is always ready, and has nothing, is asked again after others had their turn.
         self.streams.woken.wake(number);
     }
 
@@ -190,7 +190,7 @@ impl Http2 {
         }
     }
 
-    /// What was promised cannot be kept: the peer learns that the content is not whole.
+    /// Resets a stream whose body failed, so that the peer learns that the content is not whole.
     fn break_off<D: Driver>(&mut self, number: u32, error: &BodyError, link: &mut Link<'_, D>) {
         let peer = &link.info.peer;
         let request = self.streams.at(number).exchange.request_name();

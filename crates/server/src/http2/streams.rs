@@ -1,4 +1,4 @@
-//! The open streams of a connection, each with its exchange, in memory that is used again.
+//! The open streams of a connection, each with its exchange, in memory that is reused.
 
 use crate::exchange::Exchange;
 use crate::meter::Meter;
@@ -14,23 +14,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-/// Streams whose memory a session keeps for its next connection; that of others is freed.
+/// How many streams' memory a session keeps for its next connection; the rest is freed.
 const STREAMS_KEPT_MAX: usize = 16;
 
-/// One stream: a request, its exchange, and how far both directions are.
+/// One stream: a request, its exchange, and the progress of both directions.
 pub(super) struct Stream {
-    /// Which stream it is; `None` while nothing has this place.
+    /// The stream's key; `None` while the place is free.
     pub(super) key: Option<StreamKey>,
     pub(super) step: Step,
     pub(super) exchange: Exchange,
     pub(super) upload: Upload,
-    /// What the reader of the content has taken, also when all of it is in the pipe.
+    /// How much the reader of the content has taken, also when all of it is in the pipe.
     pub(super) taken: Option<Taken>,
-    /// So much of that is known to the protocol core.
+    /// How much of that the protocol core knows of.
     pub(super) taken_told: u64,
-    /// Content that no pipe has yet: it is one piece of memory, in however small frames it came.
+    /// Content that is in no pipe yet: one piece of memory, however small its frames were.
     pub(super) gathered: Vec<u8>,
-    /// The content is complete, with these trailers, but for what was gathered.
+    /// The trailers of content that is complete, except for what was gathered.
     pub(super) end: Option<HeaderMap>,
     /// Does the server wait for content?
     pub(super) is_awaiting: bool,
@@ -50,13 +50,14 @@ pub(super) struct Stream {
     pub(super) waker: Waker,
 }
 
-/// What is done on a stream at present.
+/// The present step of a stream.
 pub(super) enum Step {
-    /// Content is gathered as long as there are unread bytes: most is here whole with its head.
+    /// Content is gathered as long as there are unread bytes: most of it arrives whole with its
+    /// head.
     Gather { head: Head, request: Request },
     /// The handler works on its response.
     Handler,
-    /// A body that is here is sent, from this place on.
+    /// A body at hand is sent, from this offset on.
     Whole { body: Body, from: usize },
     /// A body is sent frame by frame.
     Frames(Frames),
@@ -68,10 +69,10 @@ pub(super) enum Step {
     Free,
 }
 
-/// A response's body on its way.
+/// The body of a response that is being sent.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// What is at hand.
+    /// Content at hand.
     pub(super) data: Bytes,
     /// Bytes still to come, where a length was promised.
     pub(super) left: Option<u64>,
@@ -80,14 +81,14 @@ pub(super) struct Frames {
     pub(super) trailers: HeaderMap,
 }
 
-/// Until when a stream waits, on the driver's clock.
+/// The deadlines of a stream, on the driver's clock.
 #[derive(Clone, Copy)]
 pub(super) struct Deadlines {
     pub(super) handler: Duration,
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// Whoever reads on takes something, or what is thrown away ends.
+    /// For a reader to take something more, or for content that is thrown away to end.
     pub(super) rest: Duration,
 }
 
@@ -135,7 +136,7 @@ impl Stream {
         matches!(self.step, Step::Handler | Step::Whole { .. } | Step::Frames(_))
     }
 
-    /// Forgets everything but memory and waker.
+    /// Clears everything but memory and waker.
     fn clear(&mut self) {
         self.key = None;
         self.step = Step::Free;
@@ -154,12 +155,12 @@ impl Stream {
 /// The streams of one connection.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// By their numbers, which last as long as the session.
+    /// By the streams' numbers, which last as long as the session.
     all: Vec<Stream>,
     free: Vec<u32>,
-    /// Numbers by the core's places.
+    /// Numbers of streams, by their places in the protocol core.
     by_place: Vec<u32>,
-    /// So many are `Unread`.
+    /// How many streams are `Unread`.
     pub(super) unread: usize,
     pub(super) woken: Arc<Woken>,
 }
@@ -195,7 +196,7 @@ impl Streams {
         self.all.get_mut(number as usize).filter(|stream| stream.key.is_some())
     }
 
-    /// The stream is over: everything of its application is dropped.
+    /// Closes a stream, and drops everything in it that belongs to the application.
     pub(super) fn close(&mut self, number: u32) {
         let stream = self.at(number);
         let was_unread = matches!(stream.step, Step::Unread);
@@ -222,7 +223,7 @@ impl Streams {
         self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
-    /// Drops everything of the application, for the next lease.
+    /// Drops everything that belongs to the application, for the next lease.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {
             for stream in &mut self.all {
@@ -247,7 +248,7 @@ struct Set {
     /// A bit for each number.
     words: Vec<u64>,
     is_any: bool,
-    /// Who is to be told of the first bit; `None` while a turn is at work.
+    /// The waker to call at the first bit; `None` while a turn is at work.
     connection: Option<Waker>,
 }
 
@@ -268,7 +269,7 @@ impl Woken {
         }
     }
 
-    /// Ends a turn: `connection` is woken by the next stream that is. False if one was already.
+    /// Ends a turn: the next stream that is woken wakes `connection`. False if one already was.
     pub(super) fn arm(&self, connection: &Waker) -> bool {
         let mut set = self.lock();
         if set.is_any {

@@ -1,4 +1,4 @@
-//! Times that are over: of a head, of a stream, of the goodbye.
+//! Deadlines that have passed: of a head, of a stream, of the goodbye.
 
 use super::streams::Step;
 use super::{Http2, protocol};
@@ -12,7 +12,7 @@ use peregrine_web::body::BodyError;
 use std::time::Duration;
 
 impl Http2 {
-    /// The time of `wait` is over.
+    /// Acts on the end of `wait`.
     pub(crate) fn late<D: Driver>(&mut self, wait: Wait, link: &mut Link<'_, D>) -> Turn {
         match wait {
             Wait::Head => Turn::linger(Ended::HeadLate),
@@ -43,7 +43,7 @@ impl Http2 {
         }
     }
 
-    /// The peer had its time to learn that no other streams are wanted.
+    /// Ends the goodbye, once the peer has had time to learn that no more streams are wanted.
     fn end_goodbye<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
         let told_at = self.core.as_ref().and_then(|core| core.told_at());
         let Some(told_at) = told_at else { return };

@@ -8,7 +8,7 @@ use crate::authority;
 use crate::field::{self, Known, QUERY};
 use crate::h2::Reject;
 
-/// A field as it stands in a header block.
+/// A field of a header block.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
     /// The name, of any bytes.
@@ -21,19 +21,19 @@ pub struct Field<'a> {
 
 /// Takes the fields of a block.
 pub trait Sink {
-    /// Takes a field. Returns whether it wants the others; if not, the decoder goes on without it.
+    /// Takes a field. Returns whether the sink wants the others; if not, the decoder goes on without it.
     fn field(&mut self, field: Field<'_>) -> bool;
 }
 
-/// What is known about a field; the dynamic table keeps it, so that it is found out once.
+/// What is known about a field. The dynamic table keeps it, so that it is worked out once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// Which well-known name it is.
+    /// The name's variant.
     pub known: Known,
     /// What the name means to a request.
     pub(crate) name: NameClass,
-    /// Whether the value may be that of a field. That of `:authority` is a host and a port then, and that
-    /// of `:path` a path with its slash and perhaps a query.
+    /// Whether the value is valid for its field: for `:authority`, a host and a port; for `:path`, a path
+    /// with its slash and perhaps a query.
     pub(crate) value_is_valid: bool,
 }
 
@@ -53,13 +53,13 @@ pub(crate) enum NameClass {
     Protocol,
     /// Any other name with a colon at its start.
     OtherPseudo,
-    /// A field's.
+    /// The name of a field.
     Field,
-    /// A field's that only means something to connections of HTTP/1.
+    /// The name of a field that means something only to HTTP/1 connections.
     Connection,
-    /// One with a letter in upper case.
+    /// A name with an upper-case letter.
     Uppercase,
-    /// Empty, or no token.
+    /// An empty name, or one that is not a token.
     Invalid,
 }
 
@@ -121,11 +121,11 @@ impl NameClass {
     }
 }
 
-/// Where a string is.
+/// The place of a string.
 enum Text {
     /// In the block.
     Block(usize, usize),
-    /// In the scratch buffer, where Huffman codes are undone.
+    /// In the scratch buffer, where Huffman-coded strings are decoded.
     Scratch(usize, usize),
 }
 
@@ -145,29 +145,29 @@ pub struct Decoder {
     table: Table,
     /// The largest size that the peer may choose: the setting that it has acknowledged.
     size_max: u32,
-    /// The setting was made smaller than the table was, and the peer has not said so yet.
+    /// The setting was made smaller than the table, and the peer has not signalled that yet.
     must_resize: bool,
     scratch: Vec<u8>,
 }
 
 impl Decoder {
-    /// A decoder with an empty table of the size that holds before any setting. RFC 9113 §6.5.2.
+    /// A decoder with an empty table of the default size. RFC 9113 §6.5.2.
     #[must_use]
     pub const fn new() -> Self {
         let size = super::TABLE_BYTES_DEFAULT;
         Self { table: Table::new(size), size_max: size, must_resize: false, scratch: Vec::new() }
     }
 
-    /// The peer has acknowledged this SETTINGS_HEADER_TABLE_SIZE, which counts as 65,535 if it is
-    /// larger.
+    /// Applies a SETTINGS_HEADER_TABLE_SIZE that the peer has acknowledged. A value above 65,535 counts
+    /// as that.
     pub fn set_size_max(&mut self, size_max: u32) {
         self.size_max = size_max.min(SIZE_CEILING);
         // RFC 7541 §4.2: a change that makes the table smaller is signalled before the next field.
         self.must_resize |= self.size_max < self.table.size_max();
     }
 
-    /// Gives all fields of a block to `sink`, as long as it wants them. Returns how many bytes they
-    /// have by the count of RFC 9113 §6.5.2, which may not pass `bytes_max`.
+    /// Gives all fields of a block to `sink`, as long as it wants them. Returns their size as counted by
+    /// RFC 9113 §6.5.2, which may not exceed `bytes_max`.
     ///
     /// # Errors
     /// The block cannot be read to its end. The table then is not what the peer believes it is, so
@@ -206,7 +206,7 @@ impl Decoder {
         Ok(bytes)
     }
 
-    /// Reads a literal field; returns where the next one begins and the bytes of this one.
+    /// Reads a literal field; returns where the next one begins, and the size of this one.
     fn literal(
         &mut self,
         block: &[u8],
@@ -288,24 +288,24 @@ impl Decoder {
         Ok(Field { name: entry.name, value: entry.value, traits: entry.traits })
     }
 
-    /// Gives back memory that is needed while a block is read.
+    /// Frees memory that is only needed while a block is read.
     pub fn trim(&mut self) {
         self.scratch = Vec::new();
     }
 
-    /// Gives back memory that the table's entries do not need.
+    /// Frees memory that the table's entries do not need.
     pub fn shrink(&mut self) {
         self.table.shrink();
         self.trim();
     }
 
-    /// The memory that it holds, in bytes.
+    /// The memory held, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + self.scratch.capacity()
     }
 
-    /// The size of the dynamic table by the count of RFC 7541 §4.1.
+    /// The size of the dynamic table as counted by RFC 7541 §4.1.
     #[must_use]
     pub const fn table_bytes(&self) -> u32 {
         self.table.size()

@@ -11,10 +11,10 @@ pub const TABLE_BYTES_DEFAULT: u32 = 4096;
 
 /// Writes header blocks, with a dynamic table of its own choice of entries.
 ///
-/// What occurs for the second time goes into the table: content types, the server's name, the date of
-/// this second. What occurs once costs no entry. Credentials and cookies never do, and are marked so
-/// that no proxy does it either. Strings are written as they are: the Huffman code would save bytes
-/// only where the table saves nearly all of them.
+/// A field that occurs for the second time goes into the table: content types, the server's name, the
+/// date of this second. A field that occurs once costs no entry. Credentials and cookies never go in,
+/// and are marked so that no proxy indexes them either. Strings are not Huffman-coded: that would save
+/// bytes only where the table saves nearly all of them.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
@@ -27,7 +27,7 @@ pub struct Encoder {
     size_told: u32,
     /// The largest size that the peer allows.
     size_allowed: u32,
-    /// The table was emptied, which the peer is to be told.
+    /// The table was emptied, and the peer must be told.
     emptied: bool,
 }
 
@@ -42,7 +42,8 @@ struct Seen {
 const SEEN_PAIRS: u32 = 32;
 
 impl Encoder {
-    /// An encoder whose table has at most so many bytes, and at most 4,096 before the peer allows more.
+    /// An encoder whose table has at most `size_wanted` bytes, and at most 4,096 before the peer allows
+    /// more.
     #[must_use]
     pub const fn new(size_wanted: u32) -> Self {
         Self {
@@ -59,9 +60,10 @@ impl Encoder {
         }
     }
 
-    /// The peer's SETTINGS_HEADER_TABLE_SIZE.
+    /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE.
     pub fn set_size_allowed(&mut self, size: u32) {
-        // A limit that was lower in between must be told as well: an emptied table is as low as any.
+        // A limit that was lower in between must be signalled as well: an emptied table is as low as
+        // any.
         if size > self.size_allowed && self.size_allowed < self.size_told {
             self.emptied = true;
             self.table.clear();
@@ -72,7 +74,7 @@ impl Encoder {
         }
     }
 
-    /// Begins a block. Every block begins so.
+    /// Begins a block. Call it for every block.
     // RFC 7541 §4.2: a change of the size is told at the beginning of the first block after it.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
@@ -159,7 +161,7 @@ impl Encoder {
             // The older one makes room: a date, say, of a second that is over.
             _ => usize::from(age(&pair[1]) > age(&pair[0])),
         };
-        // What was seen once makes room for what is seen now, in turns.
+        // A field that was seen once makes room for the one seen now, in turns.
         pair[at] = Seen { hash, number: 0 };
         if at == 0 && !is_live(&pair[1]) {
             pair.swap(0, 1);
@@ -167,8 +169,8 @@ impl Encoder {
         Found::New
     }
 
-    /// Empties the table and gives its memory back. The peer is told with the next block, and can do
-    /// the same.
+    /// Empties the table and frees its memory. The peer is told with the next block, and can do the
+    /// same.
     pub fn shrink(&mut self) {
         self.emptied |= self.table.size() > 0;
         self.table.clear();
@@ -176,7 +178,7 @@ impl Encoder {
         self.seen = Vec::new();
     }
 
-    /// The memory that it holds, in bytes.
+    /// The memory held, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + self.seen.capacity() * size_of::<Seen>()
@@ -190,22 +192,22 @@ impl Encoder {
     }
 }
 
-/// What is known of a field that is to be written.
+/// What is known of a field that is about to be written.
 enum Found {
-    /// The table has it, so many before the newest entry.
+    /// The field is in the table, this many entries before the newest.
     Entry(usize),
-    /// It was seen before: it is to be inserted.
+    /// The field was seen before, and will be inserted.
     Again,
-    /// It is new, or too long for the table.
+    /// The field is new, or too long for the table.
     New,
-    /// It must not be indexed.
+    /// The field must not be indexed.
     Sensitive,
 }
 
-/// Where `:status` stands in the static table.
+/// The index of `:status` in the static table.
 const STATUS_INDEX: usize = 8;
 
-/// What an encoder's entries have in place of what only a decoder asks.
+/// The traits of an encoder's entries, since only a decoder uses traits.
 const UNUSED: Traits =
     Traits { known: Known::Other, name: super::decode::NameClass::Field, value_is_valid: true };
 
@@ -232,7 +234,7 @@ fn literal(pattern: u8, bits: u32, index: usize, name: &[u8], value: &[u8], out:
     }
 }
 
-/// Makes spaces of control bytes.
+/// Turns control bytes into spaces.
 // RFC 9110 §5.5: CR, LF and NUL are dangerous and are to be replaced with SP.
 #[cold]
 fn clean(value: &mut [u8]) {
@@ -243,7 +245,7 @@ fn clean(value: &mut [u8]) {
     }
 }
 
-/// A hash of a name and a value. It looks at the ends and the middle only: what it finds is compared.
+/// A hash of a name and a value. It covers only their ends and middles: a match is then compared.
 #[inline]
 fn hash(known: Known, name: &[u8], value: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

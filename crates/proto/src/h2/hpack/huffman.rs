@@ -1,19 +1,19 @@
 //! The Huffman code of HPACK. RFC 7541 §5.2 and Appendix B.
 //!
-//! The code is canonical, so the lengths of its codes say all of it. A table that is made at compile
-//! time from them gives the symbol of the next ten bits, which all text of heads is made of; longer
+//! The code is canonical: the lengths of its codes define it. From them, a table is made at compile
+//! time that gives the symbol of the next ten bits, enough for all ordinary text of heads; longer
 //! codes are found by where the codes of each length end.
 
 use crate::h2::Reject;
 
-/// The bits that one look-up takes.
+/// The number of bits that one look-up takes.
 const LOOKUP_BITS: u32 = 10;
 /// The longest code, in bits.
 const CODE_BITS_MAX: usize = 30;
 
 /// Appends the bytes that `code` stands for.
 ///
-/// The output is at most 8/5 as long as the input, so what bounds blocks bounds it.
+/// The output is at most 8/5 as long as the input, so the limit on blocks bounds it.
 // RFC 7541 §5.2: padding is shorter than 8 bits and made of the first bits of EOS, which are ones; a
 // string with EOS itself is a decoding error.
 pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
@@ -45,7 +45,7 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Reject> {
     }
 }
 
-/// Adds whole bytes behind the unread bits, as many as there are and fit.
+/// Adds whole bytes after the unread bits, as many as there are and fit.
 #[inline]
 fn refill(bits: u64, count: u32, rest: &[u8]) -> (u64, u32, &[u8]) {
     if let Some((chunk, rest)) = rest.split_first_chunk::<4>() {
@@ -84,7 +84,7 @@ fn long_code(bits: u64) -> (u8, u32) {
 
 /// The symbol that ends a string, which is never sent.
 const END: u16 = 256;
-/// Longer than any code, so that it is never taken for one that the input has.
+/// A length above that of any code, so that the symbol is never taken for one that the input has.
 const END_LENGTH: u32 = 31;
 
 #[derive(Clone, Copy)]

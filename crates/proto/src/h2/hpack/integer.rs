@@ -2,8 +2,8 @@
 
 use crate::h2::Reject;
 
-/// No number in a header block is larger and means something: lengths of strings, indices, and sizes
-/// of tables are all bounded far below.
+/// The largest number that is accepted in a header block: lengths of strings, indices, and sizes of
+/// tables are all bounded far below.
 const CEILING: u32 = 1 << 28;
 
 /// The number at `at` whose prefix has `bits` bits (1 to 8), and where what follows it begins.

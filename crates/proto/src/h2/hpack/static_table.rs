@@ -3,7 +3,7 @@
 use super::decode::{NameClass, Traits};
 use crate::Known;
 
-/// How many entries it has; the dynamic table's indices follow.
+/// The number of entries; the dynamic table's indices follow.
 pub(super) const COUNT: u32 = 61;
 
 /// An entry: name, value, and what is known about both.
@@ -100,7 +100,7 @@ macro_rules! entries {
             traits: Traits {
                 known: Known::$known,
                 name: NameClass::$class,
-                // The only one that is no value of its field is the empty authority.
+                // The only value that is not valid for its field is the empty authority.
                 value_is_valid: !matches!(NameClass::$class, NameClass::Authority),
             },
         },)*];

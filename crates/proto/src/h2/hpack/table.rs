@@ -3,21 +3,21 @@
 use super::decode::Traits;
 use std::collections::VecDeque;
 
-/// What each entry counts beside its bytes. RFC 7541 §4.1.
+/// What each entry counts besides its bytes. RFC 7541 §4.1.
 pub(super) const ENTRY_OVERHEAD: u32 = 32;
 
 /// The largest table, because entries have 16-bit lengths.
 pub(super) const SIZE_CEILING: u32 = u16::MAX as u32;
 
-/// Entries in the order of insertion, their bytes one behind the other in one buffer. What is evicted
-/// leaves a gap at the buffer's start; when the gap is as long as what follows it, the latter moves
-/// there, so that each byte moves once for each byte that was inserted, and all entries are whole.
+/// Entries in the order of insertion, their bytes one after the other in one buffer. Evicted entries
+/// leave a gap at the buffer's start; when the gap is as long as what follows it, the latter moves
+/// there. So each inserted byte pays for one move at most, and every entry stays whole.
 ///
 /// `size <= size_max`, and `size` is the sum of all entries' bytes and overheads.
 #[derive(Debug)]
 pub(super) struct Table {
     bytes: Vec<u8>,
-    /// The oldest one first.
+    /// The oldest entry is first.
     entries: VecDeque<Entry>,
     /// The position of the buffer's first byte, counted from the first byte ever inserted.
     base: u32,
@@ -29,7 +29,7 @@ pub(super) struct Table {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The position of its first byte, counted as the base is, modulo 2^32.
+    /// The position of the entry's first byte, counted as the base is, modulo 2^32.
     start: u32,
     name_bytes: u16,
     value_bytes: u16,
@@ -41,7 +41,7 @@ struct Entry {
 pub(super) enum Name<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// That of the entry so many before the newest.
+    /// The name of the entry this many before the newest.
     Entry(usize),
 }
 
@@ -76,12 +76,12 @@ impl Table {
         self.inserted
     }
 
-    /// The memory that it holds, in bytes.
+    /// The memory held, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// Name, value and traits of the entry so many before the newest.
+    /// Name, value and traits of the entry this many before the newest.
     #[inline]
     pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], Traits)> {
         let at = self.entries.len().checked_sub(age + 1)?;
@@ -93,7 +93,7 @@ impl Table {
         Some((name, value, entry.traits))
     }
 
-    /// Inserts an entry and evicts the oldest ones that it has no room beside.
+    /// Inserts an entry, and evicts the oldest ones to make room.
     // RFC 7541 §4.4: a name that refers to an entry which is evicted by the insertion must stay; an
     // entry larger than the table empties it and is not inserted, which is no error.
     pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], traits: Traits) {
@@ -141,7 +141,7 @@ impl Table {
         self.size = 0;
     }
 
-    /// Gives back memory that no entry needs.
+    /// Frees memory that no entry needs.
     pub(super) fn shrink(&mut self) {
         let gap = self.gap();
         self.bytes.drain(..gap);
