@@ -240,7 +240,7 @@ impl Connection {
             }
             Found::Idle => {
                 let known = self.early.iter().position(|(early, _)| *early == id);
-                // A request that never came makes room first, then the oldest.
+                // The priority that came first makes room.
                 let last = known.unwrap_or(self.early.len() - 1);
                 self.early[..=last].rotate_right(1);
                 self.early[0] = (id, priority);

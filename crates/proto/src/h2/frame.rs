@@ -29,8 +29,8 @@ pub enum PrefaceMatch {
 
 /// Whether a connection that begins with these bytes speaks HTTP/2. RFC 9113 §3.3, §3.4.
 ///
-/// No request of HTTP/1 that a server serves begins as the preface does beyond its first byte (`P`,
-/// as in POST), so the question is settled by the second byte in all honest cases.
+/// No registered method of HTTP/1 shares more than its first two bytes (`PR`, as in PROPFIND), so the
+/// third byte settles the question in all honest cases.
 #[must_use]
 pub fn is_preface(prefix: &[u8]) -> PrefaceMatch {
     let seen = prefix.len().min(PREFACE.len());

@@ -140,7 +140,7 @@ impl Connection {
     }
 
     /// Writes one DATA frame; `after` says what follows `data`. Returns how many bytes of `data` were
-    /// taken: as many as a frame and the windows have [`room_of`](Self::room), and as belong to the
+    /// taken: as many as a frame and the windows have [`room`](Self::room) for, and as belong to the
     /// response. If not all, the rest counts as [`After::More`], unless the response is complete.
     ///
     /// A response of known length is complete with its last byte, unless [`After::Wait`] says that
