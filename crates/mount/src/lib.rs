@@ -2,7 +2,8 @@
 //!
 //! - [`tower`] makes a handler of a tower service over `http` that is `Clone` and takes [`SendBody`],
 //!   such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside routes of our own.
-//! - [`layer()`] makes a middleware of a tower layer, such as those of `tower-http`.
+//! - [`layer()`] makes a middleware of a tower layer, such as those of `tower-http` and
+//!   `tower-sessions`; [`layer_with_body`] does so with one that is made for axum's bodies.
 //! - [`into_tower`] and [`spawn_tower`] make a tower service of an application of ours, for hyper
 //!   and axum: the way out.
 //!
@@ -12,11 +13,13 @@
 //! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ.
 #![forbid(unsafe_code)]
 
+mod bodied;
 mod body;
 mod facts;
 mod layer;
 mod local;
 mod origin;
+mod passage;
 mod reach;
 mod remote;
 mod request;
@@ -24,6 +27,7 @@ mod response;
 mod tower;
 mod upgrade;
 
+pub use bodied::{InnerWithBody, InnerWithBodyFuture, OuterWithBody, WithBody, layer_with_body};
 pub use body::SendBody;
 pub use layer::{Inner, InnerFuture, Layered, layer};
 pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};
