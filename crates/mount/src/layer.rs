@@ -321,7 +321,7 @@ enum State {
     Here(Handle),
     /// The home of the request makes the call.
     Elsewhere(oneshot::Receiver<Outcome>),
-    /// There is nobody who could make it.
+    /// It is over, or there is nobody who could make it.
     Lost,
 }
 
@@ -337,7 +337,12 @@ impl Future for InnerFuture {
                         Thing::Body(_) => unreachable!("the handle is that of a call"),
                     });
                     match found {
-                        Found::Here(polled) => return polled.map(Ok),
+                        Found::Here(Poll::Pending) => return Poll::Pending,
+                        Found::Here(Poll::Ready(response)) => {
+                            // The call is over, whenever the layer lets go of this.
+                            self.0 = State::Lost;
+                            return Poll::Ready(Ok(response));
+                        }
                         Found::Gone => self.0 = State::Lost,
                         Found::Elsewhere => {
                             if let State::Here(handle) = std::mem::replace(&mut self.0, State::Lost)

@@ -11,7 +11,6 @@ use crate::body::{Bridge, Errand, Pump, Pumped};
 use crate::origin::Origin;
 use crate::remote::Sent;
 use peregrine_web::Body;
-use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -22,6 +21,9 @@ use tokio::sync::oneshot;
 
 /// Calls that may wait for a request's home.
 const CALLS_MAX: usize = 1024;
+
+/// Slots that a row keeps room for.
+const SLOTS_KEPT_MAX: usize = 8;
 
 /// A request's place, which may travel. It is of use on the thread of the request.
 pub(crate) struct Passage {
@@ -86,18 +88,21 @@ enum Slot {
     Full(Thing),
 }
 
+/// It is used again by other requests, with the room of its slots.
+#[derive(Default)]
 struct Row {
+    /// Zero while it is nobody's.
     number: u64,
     /// `None` once the request is answered.
     origin: Option<Origin>,
-    slots: SmallVec<[Slot; 2]>,
+    slots: Vec<Slot>,
     /// Waits for the last thing to go.
     rest: Option<Waker>,
 }
 
 #[derive(Default)]
 struct Table {
-    rows: Vec<Option<Row>>,
+    rows: Vec<Row>,
     free: Vec<usize>,
     last: u64,
 }
@@ -124,7 +129,7 @@ impl Passage {
         // While the thread ends, there is no table any more.
         let found = TABLE.try_with(|table| {
             let mut table = table.borrow_mut();
-            let row = table.rows.get_mut(self.place)?.as_mut();
+            let row = table.rows.get_mut(self.place);
             row.filter(|row| row.number == self.number).map(look)
         });
         found.ok().flatten()
@@ -273,6 +278,19 @@ impl Row {
         }
     }
 
+    /// Is nobody's any more, and gives back what is left.
+    fn end(&mut self) -> (Option<Origin>, Option<Waker>, Vec<Slot>) {
+        self.number = 0;
+        let is_small = self.slots.capacity() <= SLOTS_KEPT_MAX;
+        let slots = if self.is_empty() && is_small {
+            self.slots.clear();
+            Vec::new()
+        } else {
+            std::mem::take(&mut self.slots)
+        };
+        (self.origin.take(), self.rest.take(), slots)
+    }
+
     fn is_empty(&self) -> bool {
         self.slots.iter().all(|slot| matches!(slot, Slot::Free))
     }
@@ -320,12 +338,12 @@ impl Home {
         let (place, number) = TABLE.with_borrow_mut(|table| {
             table.last += 1;
             let number = table.last;
-            let row = Row { number, origin: Some(origin), slots: SmallVec::new(), rest: None };
             let place = table.free.pop().unwrap_or(table.rows.len());
-            match table.rows.get_mut(place) {
-                Some(free) => *free = Some(row),
-                None => table.rows.push(Some(row)),
+            if place == table.rows.len() {
+                table.rows.push(Row::default());
             }
+            let row = &mut table.rows[place];
+            (row.number, row.origin) = (number, Some(origin));
             (place, number)
         });
         let thread = THREAD.with(|thread| *thread);
@@ -445,19 +463,18 @@ impl Errand for Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        let row = self.passage.with_row(|row| row.number).and_then(|_| {
-            TABLE.with_borrow_mut(|table| {
-                table.free.push(self.passage.place);
-                table.rows[self.passage.place].take()
-            })
-        });
+        let left = self.passage.with_row(Row::end);
+        if left.is_some() {
+            TABLE.with_borrow_mut(|table| table.free.push(self.passage.place));
+        }
         // Things have destructors of their own, which may come back here.
-        drop(row);
+        drop(left);
         let mut mailbox = lock(&self.passage.mailbox);
         mailbox.is_closed = true;
-        let left = (std::mem::take(&mut mailbox.mail), mailbox.home.take());
+        let (mail, home) = (std::mem::take(&mut mailbox.mail), mailbox.home.take());
         drop(mailbox);
-        for mail in left.0 {
+        drop(home);
+        for mail in mail {
             match mail {
                 Mail::Feed(_, bridge) => Pump::none(bridge),
                 mail => drop(mail),

@@ -508,7 +508,10 @@ fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
         tls: Some(Arc::new(tls)),
         ..ConnectionInfo::default()
     };
-    let unix = ConnectionInfo { peer: Peer::Unix(None), ..ConnectionInfo::default() };
+    let unix = ConnectionInfo {
+        peer: Peer::Unix { path: None, credentials: None },
+        ..ConnectionInfo::default()
+    };
     for (info, expected) in [
         (over_tls, r#"192.0.2.7:4711 Some(192.0.2.7:4711) Some("a.test")"#),
         (unix, "unix:(unnamed) None None"),
