@@ -116,7 +116,7 @@ where
 {
     type Response = http::Response<B>;
     type Error = Infallible;
-    type Future = InnerWithBodyFuture<B>;
+    type Future = InnerWithBodyFuture<T, B>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -128,12 +128,15 @@ where
 }
 
 /// The future of [`InnerWithBody`].
-pub struct InnerWithBodyFuture<B> {
+pub struct InnerWithBodyFuture<T, B> {
     body: fn(SendBody) -> B,
-    call: InnerFuture,
+    call: InnerFuture<T>,
 }
 
-impl<B> Future for InnerWithBodyFuture<B> {
+impl<T, B> Future for InnerWithBodyFuture<T, B>
+where
+    T: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
     type Output = Result<http::Response<B>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -160,7 +163,7 @@ impl<B> fmt::Debug for InnerWithBody<B> {
     }
 }
 
-impl<B> fmt::Debug for InnerWithBodyFuture<B> {
+impl<T, B> fmt::Debug for InnerWithBodyFuture<T, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InnerWithBodyFuture")
     }

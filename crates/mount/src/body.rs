@@ -51,6 +51,8 @@ enum Kind {
     Bridged(Bridged),
 }
 
+type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+
 /// A body that stayed on its thread.
 struct Kept {
     handle: Handle,
@@ -69,7 +71,7 @@ struct Bridged {
 /// What both ends share: room for one frame.
 #[derive(Default)]
 pub(crate) struct Bridge {
-    frame: Option<Result<Frame<Bytes>, BodyError>>,
+    frame: Framed,
     /// The reader waits for a frame.
     is_wanted: bool,
     end: End,
@@ -176,10 +178,7 @@ impl HttpBody for SendBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Framed> {
         match std::mem::take(&mut self.0) {
             Kind::Empty => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
@@ -226,10 +225,7 @@ impl HttpBody for SendBody {
 
 impl Kept {
     /// The next frame; `None` if this is not the body's thread.
-    fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Option<Poll<Option<Result<Frame<Bytes>, BodyError>>>> {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Option<Poll<Framed>> {
         if self.is_ended {
             return Some(Poll::Ready(None));
         }
@@ -258,10 +254,7 @@ impl Bridged {
         (Self { bridge: Arc::clone(&bridge), left, is_ended: false }, bridge)
     }
 
-    fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Framed> {
         if self.is_ended {
             return Poll::Ready(None);
         }

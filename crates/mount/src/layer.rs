@@ -256,23 +256,14 @@ where
 {
     type Response = http::Response<SendBody>;
     type Error = Infallible;
-    type Future = InnerFuture;
+    type Future = InnerFuture<B>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> InnerFuture {
-        let Some(Pass(passage)) = request.extensions().get().cloned() else {
-            return InnerFuture(State::Lost);
-        };
-        match passage.with_origin(|origin| origin.next()).flatten() {
-            Some(next) => {
-                let call = Box::pin(async move { answer_asked(&next, request).await });
-                InnerFuture(passage.keep(Thing::Call(call)).map_or(State::Lost, State::Here))
-            }
-            None => InnerFuture(State::Elsewhere(passage.ask(request.map(Sent::new)))),
-        }
+    fn call(&mut self, request: http::Request<B>) -> InnerFuture<B> {
+        InnerFuture(State::Asked(request))
     }
 }
 
@@ -313,10 +304,12 @@ fn lost() -> http::Response<SendBody> {
     to_http(response, |body| SendBody::split(body).0)
 }
 
-/// The future of [`Inner`].
-pub struct InnerFuture(State);
+/// The future of [`Inner`]. Where it is polled first, the call begins.
+pub struct InnerFuture<B>(State<B>);
 
-enum State {
+enum State<B> {
+    /// Nobody has begun the call.
+    Asked(http::Request<B>),
     /// The call is in the row of its request.
     Here(Handle),
     /// The home of the request makes the call.
@@ -325,41 +318,79 @@ enum State {
     Lost,
 }
 
-impl Future for InnerFuture {
+/// What is polled in here is pinned elsewhere.
+impl<B> Unpin for InnerFuture<B> {}
+
+impl<B> InnerFuture<B>
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    /// Begins the call where this is. Most calls of most handlers end in that.
+    fn begin(
+        &mut self,
+        request: http::Request<B>,
+        context: &mut Context<'_>,
+    ) -> Poll<http::Response<SendBody>> {
+        let Some(Pass(passage)) = request.extensions().get().cloned() else {
+            return Poll::Ready(lost());
+        };
+        let Some(next) = passage.with_origin(|origin| origin.next()).flatten() else {
+            self.0 = State::Elsewhere(passage.ask(request.map(Sent::new)));
+            return self.go_on(context);
+        };
+        let mut call: Call<'_> = Box::pin(async move { answer_asked(&next, request).await });
+        if let Poll::Ready(response) = call.as_mut().poll(context) {
+            return Poll::Ready(response);
+        }
+        match passage.keep(Thing::Call(call)) {
+            Ok(handle) => self.0 = State::Here(handle),
+            Err(_over) => return Poll::Ready(lost()),
+        }
+        Poll::Pending
+    }
+
+    /// Goes on with a call that began.
+    fn go_on(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
+        if let State::Here(handle) = &mut self.0 {
+            let found = handle.with(|thing| match thing {
+                Thing::Call(call) => call.as_mut().poll(context),
+                Thing::Body(_) => unreachable!("the handle is that of a call"),
+            });
+            match (found, std::mem::replace(&mut self.0, State::Lost)) {
+                (Found::Elsewhere, State::Here(handle)) => {
+                    self.0 = State::Elsewhere(handle.finish());
+                }
+                (Found::Here(Poll::Pending), here) => {
+                    self.0 = here;
+                    return Poll::Pending;
+                }
+                // The call is over, whenever the layer lets go of this.
+                (Found::Here(Poll::Ready(response)), _) => return Poll::Ready(response),
+                _ => return Poll::Ready(lost()),
+            }
+        }
+        let State::Elsewhere(outcome) = &mut self.0 else { return Poll::Ready(lost()) };
+        match ready!(Pin::new(outcome).poll(context)) {
+            Ok(Ok(response)) => Poll::Ready(response),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => Poll::Ready(lost()),
+        }
+    }
+}
+
+impl<B> Future for InnerFuture<B>
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
     type Output = Result<http::Response<SendBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match &mut self.0 {
-                State::Here(handle) => {
-                    let found = handle.with(|thing| match thing {
-                        Thing::Call(call) => call.as_mut().poll(context),
-                        Thing::Body(_) => unreachable!("the handle is that of a call"),
-                    });
-                    match found {
-                        Found::Here(Poll::Pending) => return Poll::Pending,
-                        Found::Here(Poll::Ready(response)) => {
-                            // The call is over, whenever the layer lets go of this.
-                            self.0 = State::Lost;
-                            return Poll::Ready(Ok(response));
-                        }
-                        Found::Gone => self.0 = State::Lost,
-                        Found::Elsewhere => {
-                            if let State::Here(handle) = std::mem::replace(&mut self.0, State::Lost)
-                            {
-                                self.0 = State::Elsewhere(handle.finish());
-                            }
-                        }
-                    }
-                }
-                State::Elsewhere(outcome) => match ready!(Pin::new(outcome).poll(context)) {
-                    Ok(Ok(response)) => return Poll::Ready(Ok(response)),
-                    Ok(Err(panic)) => resume_unwind(panic),
-                    Err(_) => return Poll::Ready(Ok(lost())),
-                },
-                State::Lost => return Poll::Ready(Ok(lost())),
-            }
+        if matches!(self.0, State::Asked(_))
+            && let State::Asked(request) = std::mem::replace(&mut self.0, State::Lost)
+        {
+            return self.begin(request, context).map(Ok);
         }
+        self.go_on(context).map(Ok)
     }
 }
 
@@ -375,7 +406,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-impl fmt::Debug for InnerFuture {
+impl<B> fmt::Debug for InnerFuture<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InnerFuture")
     }

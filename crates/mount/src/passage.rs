@@ -51,7 +51,7 @@ struct Mailbox {
 
 enum Mail {
     /// Begin a call.
-    Call(Asked),
+    Call(Box<Asked>),
     /// Go on with a call that began at home, and send what it comes to.
     Finish(usize, Reply),
     /// Move a body.
@@ -98,6 +98,8 @@ struct Row {
     slots: Vec<Slot>,
     /// Waits for the last thing to go.
     rest: Option<Waker>,
+    /// That of the request before, for the next one if nobody has it any more.
+    passage: Option<Arc<Passage>>,
 }
 
 #[derive(Default)]
@@ -165,7 +167,7 @@ impl Passage {
     /// does if the request is over.
     pub(crate) fn ask(&self, request: http::Request<Sent>) -> oneshot::Receiver<Outcome> {
         let (reply, response) = oneshot::channel();
-        self.post(Mail::Call(Asked { request, reply }));
+        self.post(Mail::Call(Box::new(Asked { request, reply })));
         response
     }
 
@@ -335,7 +337,7 @@ pub(crate) enum Begins {
 impl Home {
     /// A home for the request that was `origin`.
     pub(crate) fn of(origin: Origin, begins: Begins) -> Self {
-        let (place, number) = TABLE.with_borrow_mut(|table| {
+        let passage = TABLE.with_borrow_mut(|table| {
             table.last += 1;
             let number = table.last;
             let place = table.free.pop().unwrap_or(table.rows.len());
@@ -344,11 +346,18 @@ impl Home {
             }
             let row = &mut table.rows[place];
             (row.number, row.origin) = (number, Some(origin));
-            (place, number)
+            let mut passage = row.passage.take();
+            if let Some(again) = passage.as_mut().and_then(Arc::get_mut) {
+                again.number = number;
+                again.mailbox = Mutex::default();
+            } else {
+                let thread = THREAD.with(|thread| *thread);
+                let mailbox = Mutex::default();
+                passage = Some(Arc::new(Passage { thread, place, number, mailbox }));
+            }
+            passage.expect("it is there now")
         });
-        let thread = THREAD.with(|thread| *thread);
-        let passage = Passage { thread, place, number, mailbox: Mutex::default() };
-        Self { passage: Arc::new(passage), begins, calls: Vec::new(), pumps: Vec::new() }
+        Self { passage, begins, calls: Vec::new(), pumps: Vec::new() }
     }
 
     pub(crate) fn passage(&self) -> &Arc<Passage> {
@@ -373,7 +382,7 @@ impl Home {
         match mail {
             Mail::Call(call) => match &mut self.begins {
                 Begins::Here(begin) => self.calls.push((begin(call.request), Some(call.reply))),
-                Begins::There(asked) => asked.push(call),
+                Begins::There(asked) => asked.push(*call),
                 Begins::Nobody => {}
             },
             Mail::Finish(slot, reply) => {
@@ -409,7 +418,9 @@ pub(crate) fn go_on(
         Err(panic) => Err(panic),
     };
     // Where nobody waits any more, the response is dropped here.
-    drop(reply.take().map(|asker| asker.send(outcome)));
+    if let Some(asker) = reply.take() {
+        let _ = asker.send(outcome);
+    }
     false
 }
 
@@ -465,7 +476,11 @@ impl Drop for Home {
     fn drop(&mut self) {
         let left = self.passage.with_row(Row::end);
         if left.is_some() {
-            TABLE.with_borrow_mut(|table| table.free.push(self.passage.place));
+            TABLE.with_borrow_mut(|table| {
+                let place = self.passage.place;
+                table.rows[place].passage = Some(Arc::clone(&self.passage));
+                table.free.push(place);
+            });
         }
         // Things have destructors of their own, which may come back here.
         drop(left);
