@@ -10,6 +10,7 @@
 use crate::passage::{Found, Handle, Passage, Thing};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::body::WholeBody;
 use peregrine_web::{Body, BodyError};
 use std::fmt;
 use std::future::poll_fn;
@@ -47,6 +48,8 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
+    /// As our own bodies have it: a buffer of the thread's stock, say, and a limit.
+    Ours(WholeBody),
     Kept(Kept),
     Bridged(Bridged),
 }
@@ -106,9 +109,11 @@ impl SendBody {
 
     /// `body`, which stays with the request of `passage`.
     pub(crate) fn keep(body: Body, passage: &Arc<Passage>) -> Self {
-        if body.is_end_stream() {
-            return Self(Kind::Empty);
-        }
+        let body = match body.into_whole() {
+            Ok(whole) if whole.is_empty() => return Self(Kind::Empty),
+            Ok(whole) => return Self(Kind::Ours(whole)),
+            Err(body) => body,
+        };
         let left = body.length();
         match passage.keep(Thing::Body(body)) {
             Ok(handle) => Self(Kind::Kept(Kept { handle, left, is_ended: false })),
@@ -126,6 +131,7 @@ impl SendBody {
         match self.0 {
             Kind::Empty => Ok(Body::empty()),
             Kind::Whole(bytes) => Ok(bytes.into()),
+            Kind::Ours(whole) => Ok(whole.into()),
             Kind::Bridged(_) => Err(self),
             Kind::Kept(Kept { handle, left, is_ended }) => match handle.take() {
                 Ok(Thing::Body(body)) => Ok(body),
@@ -182,6 +188,7 @@ impl HttpBody for SendBody {
         match std::mem::take(&mut self.0) {
             Kind::Empty => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Kind::Ours(whole) => Pin::new(&mut Body::from(whole)).poll_frame(context),
             Kind::Kept(mut kept) => match kept.poll_frame(context) {
                 Some(polled) => {
                     self.0 = Kind::Kept(kept);
@@ -206,7 +213,7 @@ impl HttpBody for SendBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Empty => true,
-            Kind::Whole(_) => false,
+            Kind::Whole(_) | Kind::Ours(_) => false,
             Kind::Kept(kept) => kept.is_ended,
             Kind::Bridged(bridged) => bridged.is_ended,
         }
@@ -216,6 +223,7 @@ impl HttpBody for SendBody {
         match &self.0 {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Ours(whole) => SizeHint::with_exact(whole.len() as u64),
             Kind::Kept(Kept { left, .. }) | Kind::Bridged(Bridged { left, .. }) => {
                 left.map_or_else(SizeHint::default, SizeHint::with_exact)
             }

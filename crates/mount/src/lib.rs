@@ -10,7 +10,8 @@
 //! There is no dependency on axum here: what axum asks of a server is in the traits of `http-body`
 //! and `tower-service`, and in one type of hyper's, for upgrades.
 //!
-//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ.
+//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ; for layers `layer.rs`,
+//! then `passage.rs`.
 #![forbid(unsafe_code)]
 
 mod bodied;

@@ -175,16 +175,23 @@ impl Passage {
         let mut mailbox = lock(&self.mailbox);
         let is_call = matches!(mail, Mail::Call(_));
         if mailbox.is_closed || is_call && mailbox.calls == CALLS_MAX {
-            // What comes back is dropped when the lock is open: it has destructors of its own.
             drop(mailbox);
-            return drop(mail);
+            return mail.refuse();
         }
         mailbox.calls += usize::from(is_call);
         mailbox.mail.push(mail);
         let home = mailbox.home.take();
         drop(mailbox);
-        if let Some(home) = home {
-            home.wake();
+        home.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Mail {
+    /// Tells whoever waits that it will not be done. No lock may be held: what is dropped has
+    /// destructors of its own.
+    fn refuse(self) {
+        if let Self::Feed(_, bridge) = self {
+            Pump::none(bridge);
         }
     }
 }
@@ -231,7 +238,7 @@ impl Handle {
         match self.passage.with_row(|row| row.take(slot)) {
             Some((Some(thing), rest)) => {
                 self.slot = None;
-                wake(rest);
+                rest.into_iter().for_each(Waker::wake);
                 Ok(thing)
             }
             _ => Err(self),
@@ -264,7 +271,7 @@ impl Drop for Handle {
         }
         if let Some((thing, rest)) = self.passage.with_row(|row| row.take(slot)) {
             drop(thing);
-            wake(rest);
+            rest.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -301,17 +308,10 @@ impl Row {
 fn lend(slot: &mut Slot) -> Option<Thing> {
     match std::mem::replace(slot, Slot::Lent) {
         Slot::Full(thing) => Some(thing),
-        Slot::Free => {
-            *slot = Slot::Free;
+        other => {
+            *slot = other;
             None
         }
-        Slot::Lent => None,
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 
@@ -464,8 +464,9 @@ impl Errand for Home {
             if !self.is_needed() {
                 return Poll::Ready(());
             }
-            let waker = context.waker();
-            self.passage.with_row(|row| row.rest = Some(waker.clone()));
+            let waker = context.waker().clone();
+            // What was there is dropped out of reach of the table.
+            drop(self.passage.with_row(|row| row.rest.replace(waker)));
             Poll::Pending
         })
         .await;
@@ -489,12 +490,7 @@ impl Drop for Home {
         let (mail, home) = (std::mem::take(&mut mailbox.mail), mailbox.home.take());
         drop(mailbox);
         drop(home);
-        for mail in mail {
-            match mail {
-                Mail::Feed(_, bridge) => Pump::none(bridge),
-                mail => drop(mail),
-            }
-        }
+        mail.into_iter().for_each(Mail::refuse);
     }
 }
 

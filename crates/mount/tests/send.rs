@@ -556,3 +556,26 @@ fn a_call_after_the_answer_is_a_500_here_and_elsewhere() {
         });
     }
 }
+
+#[test]
+fn a_body_that_is_kept_beyond_its_request_ends_with_an_error_here_and_elsewhere() {
+    for is_here in [true, false] {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let keeps = || {
+            let kept = Arc::clone(&kept);
+            sending(move |_, request: Asked| {
+                kept.lock().expect("no panic").push(request.into_body());
+                std::future::ready(Answered::default())
+            })
+        };
+        let clients = clients(keeps, || "never");
+        in_runtime(async {
+            for client in clients {
+                drop(client.post("/").pieces(["a", "b"]).send().await);
+                let mut body = kept.lock().expect("no panic").pop().expect("it is kept");
+                let late = async move { body.frame().await.is_some_and(|frame| frame.is_err()) };
+                assert!(if is_here { late.await } else { elsewhere(late).await });
+            }
+        });
+    }
+}
