@@ -25,8 +25,8 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Frames moved in one poll, so that a body that is always ready lets others run.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
-/// A body that is `Send`, as mounted services are given it, and as [`spawn_tower`](crate::spawn_tower)
-/// answers with it.
+/// A body that is `Send`, as mounted services and tower layers are given it, and as
+/// [`spawn_tower`](crate::spawn_tower) answers with it. Bytes and text become one.
 ///
 /// It costs nothing beside its bytes if it was complete before the service was called. Otherwise it
 /// asks the connection's thread for one frame at a time: nothing is read ahead for a service that
@@ -39,6 +39,7 @@ const FRAMES_PER_POLL_MAX: usize = 32;
 ///
 /// let body = SendBody::default();
 /// assert!(body.is_end_stream());
+/// assert_eq!(SendBody::from("text").size_hint().exact(), Some(4));
 /// ```
 #[derive(Default)]
 pub struct SendBody(Kind);
