@@ -539,3 +539,38 @@ fn what_a_layer_is_told_does_not_replace_what_another_middleware_put_there() {
     let client = app.test().on(ConnectionInfo { peer, ..ConnectionInfo::default() });
     assert_eq!(client.get("/").send_now().text(), "203.0.113.1:1");
 }
+
+#[test]
+fn the_response_that_a_layer_chooses_comes_with_its_own_upgrade() {
+    struct Dropped(u64, Rc<RefCell<Vec<u64>>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.1.borrow_mut().push(self.0);
+        }
+    }
+    async fn takes_the_first(
+        mut inner: Inner,
+        request: Asked,
+    ) -> Result<http::Response<SendBody>, Infallible> {
+        let (first, second) = again(request);
+        let first = inner.call(first).await;
+        let _second = inner.call(second).await;
+        first
+    }
+    let (attempts, dropped) = (Cell::new(0), Rc::new(RefCell::new(Vec::new())));
+    let counts = Rc::clone(&dropped);
+    let upgrade = move || {
+        attempts.set(attempts.get() + 1);
+        let guard = Dropped(attempts.get(), Rc::clone(&counts));
+        let protocol = OnUpgrade::new(async move |_| drop(guard));
+        Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol)
+    };
+    let chooses =
+        layer(layer_fn(|inner: Inner| service_fn(move |r| takes_the_first(inner.clone(), r))));
+    let client = App::new().with(chooses).get("/", upgrade).test();
+    let mut response = client.get("/").send_now().into_response();
+    let chosen = response.take_upgrade();
+    assert_eq!(*dropped.borrow(), [2]);
+    drop(chosen);
+    assert_eq!(*dropped.borrow(), [2, 1]);
+}
