@@ -209,6 +209,11 @@ pub trait Stream: 'static {
     /// Where the peer connected to.
     fn local(&self) -> Address;
 
+    /// Whose process is at the other end of a Unix domain socket. The default knows nothing.
+    fn credentials(&self) -> Option<Credentials> {
+        None
+    }
+
     /// [`poll_recv`](Self::poll_recv) as a future. Dropping it loses nothing.
     fn recv(&self) -> impl Future<Output = io::Result<Self::Chunk>> {
         poll_fn(|context| self.poll_recv(context))
@@ -243,6 +248,18 @@ impl fmt::Display for Address {
     }
 }
 
+/// Whose process connected a Unix domain socket, as the kernel noted it when that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credentials {
+    /// The user that it ran as (the effective one).
+    pub uid: u32,
+    /// The group that it ran as.
+    pub gid: u32,
+    /// The process; `None` where the system does not tell, or where it has no number in this
+    /// process's namespace.
+    pub pid: Option<u32>,
+}
+
 /// A bound, listening socket of this machine, as the drivers that use the kernel take it.
 ///
 /// Several workers, and others, may listen with duplicates of one socket. They share its options and
@@ -255,6 +272,19 @@ pub enum Socket {
     /// A Unix domain socket.
     #[cfg(unix)]
     Unix(std::os::unix::net::UnixListener),
+}
+
+impl From<std::net::TcpListener> for Socket {
+    fn from(listener: std::net::TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+#[cfg(unix)]
+impl From<std::os::unix::net::UnixListener> for Socket {
+    fn from(listener: std::os::unix::net::UnixListener) -> Self {
+        Self::Unix(listener)
+    }
 }
 
 /// What a driver may be told before it starts. A driver ignores what has no meaning for it.

@@ -3,9 +3,14 @@
 //! Our bodies stay on their thread. What tower services are given must be `Send`, so a body that is
 //! here already is handed over as it is, and one that is still to come is bridged: a [`Pump`] stays
 //! with our body, and moves one frame at a time when the other end asks for it.
+//!
+//! A tower layer is given a body that it mostly gives back untouched, on the same thread. So that one
+//! stays where it is (`passage.rs`), and is bridged when somebody reads it elsewhere.
 
+use crate::passage::{Found, Handle, Passage, Thing};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use peregrine_web::body::WholeBody;
 use peregrine_web::{Body, BodyError};
 use std::fmt;
 use std::future::poll_fn;
@@ -20,8 +25,8 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// Frames moved in one poll, so that a body that is always ready lets others run.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
-/// A body that is `Send`, as mounted services are given it, and as [`spawn_tower`](crate::spawn_tower)
-/// answers with it.
+/// A body that is `Send`, as mounted services and tower layers are given it, and as
+/// [`spawn_tower`](crate::spawn_tower) answers with it. Bytes and text become one.
 ///
 /// It costs nothing beside its bytes if it was complete before the service was called. Otherwise it
 /// asks the connection's thread for one frame at a time: nothing is read ahead for a service that
@@ -34,6 +39,7 @@ const FRAMES_PER_POLL_MAX: usize = 32;
 ///
 /// let body = SendBody::default();
 /// assert!(body.is_end_stream());
+/// assert_eq!(SendBody::from("text").size_hint().exact(), Some(4));
 /// ```
 #[derive(Default)]
 pub struct SendBody(Kind);
@@ -43,7 +49,20 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
+    /// As our own bodies have it: a buffer of the thread's stock, say, and a limit.
+    Ours(WholeBody),
+    Kept(Kept),
     Bridged(Bridged),
+}
+
+type Framed = Option<Result<Frame<Bytes>, BodyError>>;
+
+/// A body that stayed on its thread.
+struct Kept {
+    handle: Handle,
+    /// Bytes still to come, if known.
+    left: Option<u64>,
+    is_ended: bool,
 }
 
 struct Bridged {
@@ -55,8 +74,8 @@ struct Bridged {
 
 /// What both ends share: room for one frame.
 #[derive(Default)]
-struct Bridge {
-    frame: Option<Result<Frame<Bytes>, BodyError>>,
+pub(crate) struct Bridge {
+    frame: Framed,
     /// The reader waits for a frame.
     is_wanted: bool,
     end: End,
@@ -85,9 +104,66 @@ impl SendBody {
             return (Self(whole(bytes.len(), &mut body)), None);
         }
         let left = body.length();
-        let bridge = Arc::<Mutex<Bridge>>::default();
-        let bridged = Bridged { bridge: Arc::clone(&bridge), left, is_ended: false };
-        (Self(Kind::Bridged(bridged)), Some(Pump { body: Some(body), bridge }))
+        let (bridged, bridge) = Bridged::new(left);
+        (Self(Kind::Bridged(bridged)), Some(Pump::of(body, bridge)))
+    }
+
+    /// `body`, which stays with the request of `passage`.
+    pub(crate) fn keep(body: Body, passage: &Arc<Passage>) -> Self {
+        let body = match body.into_whole() {
+            Ok(whole) if whole.is_empty() => return Self(Kind::Empty),
+            Ok(whole) => return Self(Kind::Ours(whole)),
+            Err(body) => body,
+        };
+        let left = body.length();
+        match passage.keep(Thing::Body(body)) {
+            Ok(handle) => Self(Kind::Kept(Kept { handle, left, is_ended: false })),
+            // Nobody moves what is not here any more.
+            Err(Thing::Body(body)) => Self::split(body).0,
+            Err(Thing::Call(_)) => unreachable!("a body went in"),
+        }
+    }
+
+    /// Our body again, if it is here.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn into_ours(self) -> Result<Body, Self> {
+        match self.0 {
+            Kind::Empty => Ok(Body::empty()),
+            Kind::Whole(bytes) => Ok(bytes.into()),
+            Kind::Ours(whole) => Ok(whole.into()),
+            Kind::Bridged(_) => Err(self),
+            Kind::Kept(Kept { handle, left, is_ended }) => match handle.take() {
+                Ok(Thing::Body(body)) => Ok(body),
+                Ok(Thing::Call(_)) => unreachable!("the handle is that of a body"),
+                Err(handle) => Err(Self(Kind::Kept(Kept { handle, left, is_ended }))),
+            },
+        }
+    }
+}
+
+impl From<Bytes> for SendBody {
+    fn from(bytes: Bytes) -> Self {
+        Self(if bytes.is_empty() { Kind::Empty } else { Kind::Whole(bytes) })
+    }
+}
+
+impl From<Vec<u8>> for SendBody {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl From<String> for SendBody {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<&'static str> for SendBody {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
     }
 }
 
@@ -109,13 +185,24 @@ impl HttpBody for SendBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Framed> {
         match std::mem::take(&mut self.0) {
             Kind::Empty => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Kind::Ours(whole) => Pin::new(&mut Body::from(whole)).poll_frame(context),
+            Kind::Kept(mut kept) => match kept.poll_frame(context) {
+                Some(polled) => {
+                    self.0 = Kind::Kept(kept);
+                    polled
+                }
+                None => {
+                    let (mut bridged, bridge) = Bridged::new(kept.left);
+                    kept.handle.feed(bridge);
+                    let polled = bridged.poll_frame(context);
+                    self.0 = Kind::Bridged(bridged);
+                    polled
+                }
+            },
             Kind::Bridged(mut bridged) => {
                 let polled = bridged.poll_frame(context);
                 self.0 = Kind::Bridged(bridged);
@@ -127,7 +214,8 @@ impl HttpBody for SendBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Empty => true,
-            Kind::Whole(_) => false,
+            Kind::Whole(_) | Kind::Ours(_) => false,
+            Kind::Kept(kept) => kept.is_ended,
             Kind::Bridged(bridged) => bridged.is_ended,
         }
     }
@@ -136,18 +224,46 @@ impl HttpBody for SendBody {
         match &self.0 {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Bridged(bridged) => {
-                bridged.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            Kind::Ours(whole) => SizeHint::with_exact(whole.len() as u64),
+            Kind::Kept(Kept { left, .. }) | Kind::Bridged(Bridged { left, .. }) => {
+                left.map_or_else(SizeHint::default, SizeHint::with_exact)
             }
         }
     }
 }
 
+impl Kept {
+    /// The next frame; `None` if this is not the body's thread.
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Option<Poll<Framed>> {
+        if self.is_ended {
+            return Some(Poll::Ready(None));
+        }
+        let found = self.handle.with(|thing| match thing {
+            Thing::Body(body) => {
+                let polled = Pin::new(&mut *body).poll_frame(context);
+                (polled, body.length(), body.is_end_stream())
+            }
+            Thing::Call(_) => unreachable!("the handle is that of a body"),
+        });
+        let (polled, left, is_ended) = match found {
+            Found::Here(found) => found,
+            Found::Elsewhere => return None,
+            Found::Gone => (Poll::Ready(Some(Err(BodyError::Disconnected))), Some(0), true),
+        };
+        self.left = left;
+        self.is_ended = is_ended || matches!(polled, Poll::Ready(None | Some(Err(_))));
+        Some(polled)
+    }
+}
+
 impl Bridged {
-    fn poll_frame(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    /// The reader's end, and what both ends share.
+    fn new(left: Option<u64>) -> (Self, Arc<Mutex<Bridge>>) {
+        let bridge = Arc::<Mutex<Bridge>>::default();
+        (Self { bridge: Arc::clone(&bridge), left, is_ended: false }, bridge)
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Framed> {
         if self.is_ended {
             return Poll::Ready(None);
         }
@@ -214,9 +330,33 @@ pub(crate) enum Pumped {
     Moved,
 }
 
+/// What must be polled on a thread for as long as others ask something of it.
+pub(crate) trait Errand {
+    /// Does what is asked for and can be done, and registers for what cannot.
+    fn poll(&mut self, context: &mut Context<'_>) -> Pumped;
+
+    /// May somebody still ask?
+    fn is_needed(&self) -> bool;
+
+    /// Does what is asked for, for as long as somebody may ask.
+    fn run(self) -> impl Future<Output = ()>;
+}
+
 impl Pump {
+    /// Moves `body` over `bridge`.
+    pub(crate) fn of(body: Body, bridge: Arc<Mutex<Bridge>>) -> Self {
+        Self { body: Some(body), bridge }
+    }
+
+    /// Tells the reader that nothing comes.
+    pub(crate) fn none(bridge: Arc<Mutex<Bridge>>) {
+        drop(Self { body: None, bridge });
+    }
+}
+
+impl Errand for Pump {
     /// Moves what is asked for and here, and registers for what is not.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
+    fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
         let Some(body) = &mut self.body else { return Pumped::Nothing };
         let mut bridge = lock(&self.bridge);
         if bridge.is_reader_gone {
@@ -248,16 +388,14 @@ impl Pump {
         }
         Pumped::Moved
     }
-}
 
-impl Pump {
     /// May somebody still read what is moved?
-    pub(crate) fn is_read(&self) -> bool {
+    fn is_needed(&self) -> bool {
         self.body.is_some() && !lock(&self.bridge).is_reader_gone
     }
 
     /// Moves the whole body, for as long as somebody reads it.
-    pub(crate) async fn run(mut self) {
+    async fn run(mut self) {
         poll_fn(|context| {
             while self.poll(context) == Pumped::Moved {}
             if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
@@ -281,9 +419,21 @@ impl Drop for Pump {
     }
 }
 
-/// Polls `work`, which may read what `pump` moves, until it is ready or neither can go on.
-pub(crate) fn poll_with_pump<T>(
-    pump: &mut Option<Pump>,
+/// Polls `work`, which may wait for what `errand` does, until it is ready or neither can go on.
+pub(crate) fn poll_with_errand<T>(
+    errand: &mut Option<impl Errand>,
+    context: &mut Context<'_>,
+    work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    let serve = |context: &mut Context<'_>| {
+        errand.as_mut().map_or(Pumped::Nothing, |errand| errand.poll(context))
+    };
+    poll_with(serve, context, work)
+}
+
+/// The same with a function that does what `work` may wait for.
+pub(crate) fn poll_with<T>(
+    mut serve: impl FnMut(&mut Context<'_>) -> Pumped,
     context: &mut Context<'_>,
     mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -291,8 +441,7 @@ pub(crate) fn poll_with_pump<T>(
         if let Poll::Ready(value) = work(context) {
             return Poll::Ready(value);
         }
-        let pumped = pump.as_mut().map_or(Pumped::Nothing, |pump| pump.poll(context));
-        if pumped == Pumped::Nothing {
+        if serve(context) == Pumped::Nothing {
             return Poll::Pending;
         }
     }

@@ -1,27 +1,28 @@
 //! Tower layers around services of ours.
 
+use crate::body::{Errand, Pumped, SendBody, poll_with};
 use crate::facts::Facts;
-use crate::origin::{Origin, OriginGuard};
+use crate::origin::{Origin, restore};
+use crate::passage::{Asked, Begins, Call, Found, Handle, Home, Outcome, Pass, Thing, go_on};
 use crate::reach::{Direct, Failure};
+use crate::remote::Sent;
 use crate::response::{BoxError, from_http, to_http, to_ours};
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::service::Erased;
-use peregrine_web::{Body, IntoResponse, Middleware, Problem, Request, Response, Service};
+use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::DerefMut;
+use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
-use tokio::sync::{mpsc, oneshot};
+use std::task::{Context, Poll, ready};
+use tokio::sync::oneshot;
 use tower_layer::Layer;
-
-/// Calls of one request that may wait to be begun.
-const WAITING_MAX: usize = 16;
 
 /// A tower layer as a middleware, for whole applications and for scopes.
 ///
@@ -31,9 +32,16 @@ const WAITING_MAX: usize = 16;
 /// (`GlobalConcurrencyLimitLayer`) shares it among the routes of a worker, or of all workers if it
 /// is cloned into them.
 ///
-/// Nothing needs to be `Send`, and the layer's service need not be `Clone` beyond what tower asks
-/// for waiting: an error of the layer is answered with 500, or with 503 if it comes from
-/// `poll_ready`.
+/// Neither the layer nor its service nor our handlers need be `Send`. What the layer is around *is*
+/// `Send`, with its futures and bodies, so that layers which ask for that fit: those of tower-sessions
+/// and axum-login, say. The handler's future stays on the request's thread, wherever the layer polls
+/// its call or reads a body. Where all is polled there, as by all layers that start no threads of
+/// their own, nothing goes through a channel. A layer that is made for axum's bodies is given them
+/// by [`layer_with_body`](crate::layer_with_body).
+///
+/// The layer's service need not be `Clone` beyond what tower asks for waiting: an error of the layer
+/// is answered with 500, or with 503 if it comes from `poll_ready`. A panic of the handler comes out
+/// where the layer polls its call. A call that was not begun when the layer answered is a 500.
 ///
 /// ```
 /// use peregrine_mount::layer;
@@ -53,12 +61,14 @@ const WAITING_MAX: usize = 16;
 ///
 /// # Cost
 ///
-/// A layer sees a request of the `http` crate, which is made for it: some six allocations. Several
-/// layers share them if they are given as one, by `tower::ServiceBuilder`.
+/// A layer sees a request of the `http` crate, which is made for it: some nine allocations with the
+/// call, and less than a microsecond where it was measured. Several layers share them if they are
+/// given as one, by `tower::ServiceBuilder`. A body that is read on another thread, and a call that
+/// is polled there, go through channels and wake this one.
 pub fn layer<L, S, B>(layer: L) -> Layered<L>
 where
     L: Layer<Inner, Service = S>,
-    S: tower_service::Service<http::Request<Body>, Response = http::Response<B>>,
+    S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>,
 {
     Layered { layer, facts: Facts::default() }
 }
@@ -112,110 +122,125 @@ impl<L> Layered<L> {
 impl<L, S, B> Middleware for Layered<L>
 where
     L: Layer<Inner, Service = S>,
-    S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
+    S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
+        + Clone
+        + 'static,
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     /// Whoever calls this instead of `around` has a service that lives for one request only, so the
     /// layer's service does so too.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
-        let (asking, mut asked) = mpsc::channel(WAITING_MAX);
-        let service = Direct::new(self.layer.layer(Inner(Next::Borrowed(asking))));
-        let mut outer = pin!(answer(&service, &self.facts, request));
+        let service = Direct::new(self.layer.layer(Inner(())));
         // A layer may ask more than once, one after the other or side by side.
-        let mut calls = Vec::new();
-        poll_fn(|context| {
-            loop {
-                if let Poll::Ready(response) = outer.as_mut().poll(context) {
-                    return Poll::Ready(response);
-                }
-                while let Poll::Ready(Some(Call { request, reply })) = asked.poll_recv(context) {
-                    calls.push((Box::pin(next.call(request)), Some(reply)));
-                }
-                let before = calls.len();
-                calls.retain_mut(|(call, reply)| {
-                    let Some(asker) = reply else { return false };
-                    // What the layer gave up goes away, as it would with its peer.
-                    if asker.poll_closed(context).is_ready() {
-                        return false;
-                    }
-                    let Poll::Ready(response) = call.as_mut().poll(context) else { return true };
-                    reply.take().map(|asker| asker.send(response)).is_none()
-                });
-                if calls.len() == before {
-                    return Poll::Pending;
-                }
+        let mut calls: Vec<(Call<'_>, _)> = Vec::new();
+        let serve = |home: &mut Home, context: &mut Context<'_>| {
+            let mut pumped = home.poll(context);
+            for Asked { request, reply } in home.take_asked() {
+                calls.push((Box::pin(answer_asked(next, request)), Some(reply)));
             }
-        })
-        .await
+            let before = calls.len();
+            calls.retain_mut(|(call, reply)| go_on(call, reply, context));
+            if calls.len() < before {
+                pumped = Pumped::Moved;
+            }
+            pumped
+        };
+        answer(&service, &self.facts, request, None, serve).await
     }
 
     fn around<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
-        let service = Direct::new(self.layer.layer(Inner(Next::Route(Erased::new(service)))));
-        Around { service, facts: self.facts.clone() }
+        let next = Erased::new(service);
+        Around {
+            service: Direct::new(self.layer.layer(Inner(()))),
+            next,
+            facts: self.facts.clone(),
+        }
     }
 }
 
 /// A route inside a layer.
 struct Around<S> {
     service: Direct<S>,
+    next: Erased,
     facts: Facts,
 }
 
 impl<S, B> Service for Around<S>
 where
-    S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
+    S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
+        + Clone
+        + 'static,
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        answer(&self.service, &self.facts, request)
+        answer(&self.service, &self.facts, request, Some(self.next.clone()), Home::poll)
     }
 }
 
-async fn answer<S, B>(service: &Direct<S>, facts: &Facts, request: Request) -> Response
+/// Gives a request to a layer's service. `next` is what its calls are of; where that is `None`, `serve`
+/// makes them.
+async fn answer<S, B>(
+    service: &Direct<S>,
+    facts: &Facts,
+    request: Request,
+    next: Option<Erased>,
+    serve: impl FnMut(&mut Home, &mut Context<'_>) -> Pumped,
+) -> Response
 where
-    S: tower_service::Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
+    S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
+        + Clone
+        + 'static,
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     let polled = poll_fn(|context| Poll::Ready(service.poll_shared(context))).await;
     let (mut parts, body) = request.into_parts();
-    let mut request = parts.head.to_http(body);
+    let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     facts.tell(parts.connection(), request.extensions_mut());
-    let origin = Origin::keep(parts, &mut request);
-    let response = if let Poll::Ready(Ok(())) = polled {
+    let begins = if next.is_some() { Begins::Here(begin) } else { Begins::There(Vec::new()) };
+    let home = Origin::keep(parts, next, begins, &mut request);
+    *request.body_mut() = SendBody::keep(body, home.passage());
+    if let Poll::Ready(Ok(())) = polled {
         let call = pin!(service.call_shared(request));
-        answered(call, |error| Failure::Failed(error.into())).await
+        answered(call, home, serve, |error| Failure::Failed(error.into())).await
     } else {
-        answered(service.wait_apart(polled, request), |failure| failure).await
-    };
-    if response.status != StatusCode::SWITCHING_PROTOCOLS {
-        return response;
-    }
-    match origin.take_upgrade() {
-        Some(upgrade) => response.with_upgrade(upgrade),
-        None => response,
+        answered(service.wait_apart(polled, request), home, serve, |failure| failure).await
     }
 }
 
 /// Polls a call to its end, and makes its response ours.
 async fn answered<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
+    home: Home,
+    mut serve: impl FnMut(&mut Home, &mut Context<'_>) -> Pumped,
     failure: impl Fn(E) -> Failure,
 ) -> Response
 where
     C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
+    let mut home = Some(home);
     poll_fn(|context| {
-        call.as_mut().poll(context).map(|answered| match answered {
-            Ok(response) => from_http(response, None, context),
-            Err(error) => match failure(error) {
-                Failure::NotReady(error) => failed(&error, StatusCode::SERVICE_UNAVAILABLE),
-                Failure::Failed(error) => failed(&error, StatusCode::INTERNAL_SERVER_ERROR),
-            },
+        let serve = |context: &mut Context<'_>| {
+            home.as_mut().map_or(Pumped::Nothing, |home| serve(home, context))
+        };
+        let answered = ready!(poll_with(serve, context, |context| call.as_mut().poll(context)));
+        let mut home = home.take().expect("a future ends once");
+        let origin = home.answered();
+        let mut response = match answered.map_err(&failure) {
+            Ok(response) => from_http(response, Some(home), context),
+            Err(Failure::NotReady(error)) => failed(&error, StatusCode::SERVICE_UNAVAILABLE),
+            Err(Failure::Failed(error)) => failed(&error, StatusCode::INTERNAL_SERVER_ERROR),
+        };
+        if response.status != StatusCode::SWITCHING_PROTOCOLS {
+            return Poll::Ready(response);
+        }
+        Poll::Ready(match origin.and_then(|origin| origin.into_upgrade(&mut response)) {
+            Some(upgrade) => response.with_upgrade(upgrade),
+            None => response,
         })
     })
     .await
@@ -229,77 +254,152 @@ fn failed(error: &BoxError, status: StatusCode) -> Response {
 }
 
 /// What a layer is put around: a tower service that takes a request with any body, and answers by
-/// what comes next in our application.
+/// what comes next in our application. It may travel, and so may its futures and bodies; what comes
+/// next is called on the thread of the request.
 #[derive(Clone)]
-pub struct Inner(Next);
-
-#[derive(Clone)]
-enum Next {
-    Route(Erased),
-    /// What comes next belongs to somebody else, who calls it.
-    Borrowed(mpsc::Sender<Call>),
-}
-
-/// A request on its way to whoever may call what comes next, and where its response goes.
-struct Call {
-    request: Request,
-    reply: oneshot::Sender<Response>,
-}
-
-impl Next {
-    async fn answer(self, request: Request) -> Response {
-        let asking = match self {
-            Self::Route(service) => return service.call(request).await,
-            Self::Borrowed(asking) => asking,
-        };
-        let (reply, response) = oneshot::channel();
-        if asking.send(Call { request, reply }).await.is_ok()
-            && let Ok(response) = response.await
-        {
-            return response;
-        }
-        let error = "it called what it is around after it had answered its request";
-        failed(&error.into(), StatusCode::INTERNAL_SERVER_ERROR)
-    }
-}
+pub struct Inner(());
 
 impl<B> tower_service::Service<http::Request<B>> for Inner
 where
-    B: HttpBody<Error: Into<BoxError>> + 'static,
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = http::Response<Body>;
+    type Response = http::Response<SendBody>;
     type Error = Infallible;
-    type Future = InnerFuture;
+    type Future = InnerFuture<B>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> InnerFuture {
-        let next = self.0.clone();
-        InnerFuture(Box::pin(async move {
-            let (parts, body) = request.into_parts();
-            let (request, origin) = match OriginGuard::restore(parts, to_ours(body)) {
-                Ok(restored) => restored,
-                Err(problem) => return to_http(problem.into_response(), |body| body),
-            };
-            let mut response = next.answer(request).await;
-            if let Some(upgrade) = response.take_upgrade() {
-                origin.put_upgrade(upgrade);
-            }
-            to_http(response, |body| body)
-        }))
+    fn call(&mut self, request: http::Request<B>) -> InnerFuture<B> {
+        InnerFuture(State::Asked(Box::new(request)))
     }
 }
 
-/// The future of [`Inner`].
-pub struct InnerFuture(Pin<Box<dyn Future<Output = http::Response<Body>>>>);
+/// Begins a call that was made on another thread.
+fn begin(request: http::Request<Sent>) -> Call<'static> {
+    Box::pin(async move {
+        let pass = request.extensions().get::<Pass>().cloned();
+        match pass.and_then(|Pass(passage)| passage.with_origin(|origin| origin.next()).flatten()) {
+            Some(next) => answer_asked(&next, request).await,
+            None => lost(),
+        }
+    })
+}
 
-impl Future for InnerFuture {
-    type Output = Result<http::Response<Body>, Infallible>;
+/// A layer's call of what comes next.
+async fn answer_asked<N, B>(next: &N, request: http::Request<B>) -> http::Response<SendBody>
+where
+    N: Service,
+    B: HttpBody<Error: Into<BoxError>> + 'static,
+{
+    let (parts, body) = request.into_parts();
+    let (request, passage) = match restore(parts, to_ours(body)) {
+        Ok(restored) => restored,
+        Err(problem) => return to_http(problem.into_response(), |body| SendBody::split(body).0),
+    };
+    let mut response = next.call(request).await;
+    if let Some(upgrade) = response.take_upgrade() {
+        passage.with_origin(|origin| origin.put_upgrade(upgrade, &mut response));
+    }
+    to_http(response, |body| SendBody::keep(body, &passage))
+}
+
+#[cold]
+fn lost() -> http::Response<SendBody> {
+    let error = "it called what it is around after it had answered its request, or without the \
+                 request's extensions";
+    let response = failed(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
+    to_http(response, |body| SendBody::split(body).0)
+}
+
+/// The future of [`Inner`]. Where it is polled first, the call begins.
+pub struct InnerFuture<B>(State<B>);
+
+enum State<B> {
+    /// Nobody has begun the call. In a box, for layers move their futures, and these in them.
+    Asked(Box<http::Request<B>>),
+    /// The call is in the row of its request.
+    Here(Handle),
+    /// The home of the request makes the call.
+    Elsewhere(oneshot::Receiver<Outcome>),
+    /// It is over, or there is nobody who could make it.
+    Lost,
+}
+
+/// What is polled in here is pinned elsewhere.
+impl<B> Unpin for InnerFuture<B> {}
+
+impl<B> InnerFuture<B>
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    /// Begins the call where this is. Most calls of most handlers end in that.
+    fn begin(
+        &mut self,
+        request: Box<http::Request<B>>,
+        context: &mut Context<'_>,
+    ) -> Poll<http::Response<SendBody>> {
+        let Some(Pass(passage)) = request.extensions().get().cloned() else {
+            return Poll::Ready(lost());
+        };
+        let Some(next) = passage.with_origin(|origin| origin.next()).flatten() else {
+            self.0 = State::Elsewhere(passage.ask(request.map(Sent::new)));
+            return self.go_on(context);
+        };
+        let mut call: Call<'_> = Box::pin(async move { answer_asked(&next, *request).await });
+        if let Poll::Ready(response) = call.as_mut().poll(context) {
+            return Poll::Ready(response);
+        }
+        match passage.keep(Thing::Call(call)) {
+            Ok(handle) => self.0 = State::Here(handle),
+            Err(_over) => return Poll::Ready(lost()),
+        }
+        Poll::Pending
+    }
+
+    /// Goes on with a call that began.
+    fn go_on(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
+        if let State::Here(handle) = &mut self.0 {
+            let found = handle.with(|thing| match thing {
+                Thing::Call(call) => call.as_mut().poll(context),
+                Thing::Body(_) => unreachable!("the handle is that of a call"),
+            });
+            match (found, std::mem::replace(&mut self.0, State::Lost)) {
+                (Found::Elsewhere, State::Here(handle)) => {
+                    self.0 = State::Elsewhere(handle.finish());
+                }
+                (Found::Here(Poll::Pending), here) => {
+                    self.0 = here;
+                    return Poll::Pending;
+                }
+                // The call is over, whenever the layer lets go of this.
+                (Found::Here(Poll::Ready(response)), _) => return Poll::Ready(response),
+                _ => return Poll::Ready(lost()),
+            }
+        }
+        let State::Elsewhere(outcome) = &mut self.0 else { return Poll::Ready(lost()) };
+        match ready!(Pin::new(outcome).poll(context)) {
+            Ok(Ok(response)) => Poll::Ready(response),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => Poll::Ready(lost()),
+        }
+    }
+}
+
+impl<B> Future for InnerFuture<B>
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Output = Result<http::Response<SendBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(context).map(Ok)
+        if matches!(self.0, State::Asked(_))
+            && let State::Asked(request) = std::mem::replace(&mut self.0, State::Lost)
+        {
+            return self.begin(request, context).map(Ok);
+        }
+        self.go_on(context).map(Ok)
     }
 }
 
@@ -315,7 +415,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-impl fmt::Debug for InnerFuture {
+impl<B> fmt::Debug for InnerFuture<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InnerFuture")
     }

@@ -2,21 +2,25 @@
 //!
 //! - [`tower`] makes a handler of a tower service over `http` that is `Clone` and takes [`SendBody`],
 //!   such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside routes of our own.
-//! - [`layer()`] makes a middleware of a tower layer, such as those of `tower-http`.
+//! - [`layer()`] makes a middleware of a tower layer, such as those of `tower-http` and
+//!   `tower-sessions`; [`layer_with_body`] does so with one that is made for axum's bodies.
 //! - [`into_tower`] and [`spawn_tower`] make a tower service of an application of ours, for hyper
 //!   and axum: the way out.
 //!
 //! There is no dependency on axum here: what axum asks of a server is in the traits of `http-body`
 //! and `tower-service`, and in one type of hyper's, for upgrades.
 //!
-//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ.
+//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ; for layers `layer.rs`,
+//! then `passage.rs`.
 #![forbid(unsafe_code)]
 
+mod bodied;
 mod body;
 mod facts;
 mod layer;
 mod local;
 mod origin;
+mod passage;
 mod reach;
 mod remote;
 mod request;
@@ -24,6 +28,7 @@ mod response;
 mod tower;
 mod upgrade;
 
+pub use bodied::{InnerWithBody, InnerWithBodyFuture, OuterWithBody, WithBody, layer_with_body};
 pub use body::SendBody;
 pub use layer::{Inner, InnerFuture, Layered, layer};
 pub use local::{LocalFuture, LocalMake, LocalService, into_make_service, into_tower};

@@ -1,105 +1,95 @@
 //! What a request of ours was, kept while a tower layer has it in the form of the `http` crate.
 //!
-//! Extensions must be `Send`, and what is kept is not. So it stays in a list of the thread, and the
-//! extensions carry its number.
+//! It stays in the request's row (`passage.rs`). The extensions carry the way there.
 
+use crate::passage::{Begins, Home, Pass, Passage};
 use crate::request::to_head;
 use http::StatusCode;
 use peregrine_proto::Reject;
+use peregrine_web::service::Erased;
 use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{Body, Head, Parts, Problem, Request};
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-
-thread_local! {
-    static ORIGINS: RefCell<HashMap<u64, Origin>> = RefCell::default();
-    static LAST: Cell<u64> = const { Cell::new(0) };
-}
+use peregrine_web::{Body, Head, Parts, Problem, Request, Response};
+use std::sync::Arc;
 
 /// What is kept.
 pub(crate) struct Origin {
     parts: Parts,
-    upgrade: Option<OnUpgrade>,
+    /// What comes next; `None` if that belongs to somebody else, who calls it.
+    next: Option<Erased>,
+    /// The upgrades that responses inside the layer came with.
+    upgrades: Vec<OnUpgrade>,
 }
 
-/// The number under which it is kept. Numbers are never used twice on a thread.
-#[derive(Clone, Copy, Debug)]
-struct Number(u64);
-
-/// Whoever gave a request to a layer. Dropping it ends the keeping.
-pub(crate) struct Keeper(u64);
-
-/// Whoever the layer gave a request to.
-pub(crate) struct OriginGuard(u64);
+/// Which of them came with a response, in its extensions: a layer that tries again has several.
+#[derive(Clone)]
+struct Number(usize);
 
 impl Origin {
     /// Keeps `parts` for the request that was made of them.
-    pub(crate) fn keep<B>(parts: Parts, request: &mut http::Request<B>) -> Keeper {
-        let number = LAST.get() + 1;
-        LAST.set(number);
-        request.extensions_mut().insert(Number(number));
-        ORIGINS.with_borrow_mut(|all| all.insert(number, Self { parts, upgrade: None }));
-        Keeper(number)
-    }
-}
-
-impl Keeper {
-    /// The upgrade that the response inside the layer came with.
-    pub(crate) fn take_upgrade(&self) -> Option<OnUpgrade> {
-        ORIGINS.with_borrow_mut(|all| all.get_mut(&self.0)?.upgrade.take())
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        // While the thread ends there is no list any more. What is kept is dropped outside of it.
-        let _ = ORIGINS.try_with(|all| all.borrow_mut().remove(&self.0));
-    }
-}
-
-impl OriginGuard {
-    /// Our request again, with what the layer changed.
-    ///
-    /// # Errors
-    /// The layer took the request to another thread, kept it beyond its end, or made of it what is
-    /// no HTTP.
-    pub(crate) fn restore(
-        mut parts: http::request::Parts,
-        body: Body,
-    ) -> Result<(Request, Self), Problem> {
-        let number = parts.extensions.remove::<Number>().map(|number| number.0);
-        let shared = number.and_then(|number| {
-            ORIGINS.with_borrow(|all| all.get(&number).map(|origin| (number, share(&origin.parts))))
-        });
-        let Some((number, mut request)) = shared else {
-            return Err(failed(
-                "a tower layer gave back a request after its end, on another thread, or without its \
-                 extensions",
-            ));
-        };
-        if is_changed(&parts, &request.parts.head) {
-            let head = to_head(&parts).map_err(spoiled)?;
-            let rebuilt = rebuild(&request.parts, head);
-            request = Request::new(
-                rebuilt,
-                Body::empty(),
-                request.parts.states().clone(),
-                request.parts.connection().clone(),
-            );
-        }
-        request.body = body;
-        *request.parts.extensions_mut() = parts.extensions;
-        Ok((request, Self(number)))
+    pub(crate) fn keep<B>(
+        parts: Parts,
+        next: Option<Erased>,
+        begins: Begins,
+        request: &mut http::Request<B>,
+    ) -> Home {
+        let home = Home::of(Self { parts, next, upgrades: Vec::new() }, begins);
+        request.extensions_mut().insert(Pass(Arc::clone(home.passage())));
+        home
     }
 
-    /// Keeps the upgrade of the response for whoever gave the request to the layer.
-    pub(crate) fn put_upgrade(&self, upgrade: OnUpgrade) {
-        ORIGINS.with_borrow_mut(|all| {
-            if let Some(origin) = all.get_mut(&self.0) {
-                origin.upgrade = Some(upgrade);
+    /// What comes next.
+    pub(crate) fn next(&self) -> Option<Erased> {
+        self.next.clone()
+    }
+
+    /// Keeps the upgrade of a response for whoever gave the request to the layer.
+    pub(crate) fn put_upgrade(&mut self, upgrade: OnUpgrade, response: &mut Response) {
+        response.extensions_mut().insert(Number(self.upgrades.len()));
+        self.upgrades.push(upgrade);
+    }
+
+    /// The upgrade that the layer's response came with.
+    pub(crate) fn into_upgrade(mut self, response: &mut Response) -> Option<OnUpgrade> {
+        match response.extensions_mut().remove::<Number>() {
+            Some(Number(number)) if number < self.upgrades.len() => {
+                Some(self.upgrades.swap_remove(number))
             }
-        });
+            // A layer may make another response of it, without the extensions.
+            _ => self.upgrades.pop(),
+        }
     }
+}
+
+/// Our request again, with what the layer changed.
+///
+/// # Errors
+/// The layer kept it beyond its end, or made of it what is no HTTP.
+pub(crate) fn restore(
+    mut parts: http::request::Parts,
+    body: Body,
+) -> Result<(Request, Arc<Passage>), Problem> {
+    let pass = parts.extensions.remove::<Pass>();
+    let shared = pass.and_then(|Pass(passage)| {
+        passage.with_origin(|origin| share(&origin.parts)).map(|request| (passage, request))
+    });
+    let Some((passage, mut request)) = shared else {
+        return Err(failed(
+            "a tower layer gave back a request after its end, or without its extensions",
+        ));
+    };
+    if is_changed(&parts, &request.parts.head) {
+        let head = to_head(&parts).map_err(spoiled)?;
+        let rebuilt = rebuild(&request.parts, head);
+        request = Request::new(
+            rebuilt,
+            Body::empty(),
+            request.parts.states().clone(),
+            request.parts.connection().clone(),
+        );
+    }
+    request.body = body;
+    *request.parts.extensions_mut() = parts.extensions;
+    Ok((request, passage))
 }
 
 fn failed(cause: &str) -> Problem {

@@ -1,6 +1,6 @@
 //! An application of ours as a tower service that may travel between threads.
 
-use crate::body::SendBody;
+use crate::body::{Errand, SendBody};
 use crate::local::LocalService;
 use crate::response::{BoxError, to_http};
 use bytes::{Buf, Bytes};
@@ -211,10 +211,10 @@ impl Future for RemoteFuture {
 }
 
 /// A request's body, its type forgotten, on its way to the thread of the application.
-struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
+pub(crate) struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
 
 impl Sent {
-    fn new<B: HttpBody<Error: Into<BoxError>> + Send + 'static>(body: B) -> Self {
+    pub(crate) fn new<B: HttpBody<Error: Into<BoxError>> + Send + 'static>(body: B) -> Self {
         Self(Box::pin(Plain(Box::pin(body))))
     }
 }

@@ -1,6 +1,6 @@
 //! A response of the `http` crate as ours.
 
-use crate::body::{Pump, poll_with_pump};
+use crate::body::{Errand, Pump, SendBody, poll_with_errand};
 use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
@@ -16,30 +16,35 @@ use std::task::{Context, Poll};
 /// Any error of a service or a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The response with its body. The body goes on being fed by `pump`, if the service handed what it
-/// is given on to it.
+/// The response with its body. `errand` goes on with the body, and after that, if anybody may still
+/// ask something of it: a service may hand what it is given on to its response, or to a task.
 ///
 /// This is no `async fn`, and what is large is not kept by one: a handler's future is moved for each
 /// request, with room for all that it may ever keep.
-pub(crate) fn from_http<B>(
+pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
-    pump: Option<Pump>,
+    errand: Option<E>,
     context: &mut Context<'_>,
 ) -> Response
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
+    E: Errand + 'static,
 {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::NOT_MODIFIED && body.is_end_stream() {
         forget_nothing(&mut parts.headers);
     }
     let mut response = Response::new(parts.status);
-    let pump = pump.filter(Pump::is_read).map(Shared::new);
-    response.body = into_body(body, &parts.headers, pump.clone(), context);
+    let mut rest = Rest::of(errand);
+    response.body = into_body(body, &parts.headers, &mut rest, context);
     // The service may answer first and leave the reading to somebody else.
-    if let Some(pump) = pump {
-        response = response.with_rest(Box::pin(pump.run()));
+    if let Rest::Own(errand) = rest {
+        if errand.is_needed() {
+            response = response.with_rest(Box::pin(errand.run()));
+        }
+    } else if let Rest::Shared(shared) = rest {
+        response = response.with_rest(Box::pin(shared.run()));
     }
     for (name, value) in parts.headers {
         // Of several values of one name only the first comes with it.
@@ -77,23 +82,28 @@ fn forget_nothing(fields: &mut HeaderMap) {
     }
 }
 
-fn into_body<B>(
+fn into_body<B, E>(
     body: B,
     fields: &HeaderMap,
-    pump: Option<Shared>,
+    rest: &mut Rest<E>,
     context: &mut Context<'_>,
 ) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
+    E: Errand + 'static,
 {
     if body.is_end_stream() {
         return Body::empty();
     }
-    let body = match taken::<B, Body>(body) {
-        Ok(ours) if pump.is_none() || ours.as_slice().is_some() => return ours,
+    let body = match into_ours(body) {
+        Ok(ours) if ours.as_slice().is_some() => return ours,
         Ok(ours) => {
-            return Body::new(Outgoing { first: None, body: Box::pin(ours), left: None, pump });
+            let errand = rest.share();
+            if errand.is_none() {
+                return ours;
+            }
+            return Body::new(Outgoing { first: None, body: Box::pin(ours), left: None, errand });
         }
         Err(body) => body,
     };
@@ -114,7 +124,21 @@ where
         // than was promised, and cuts the connection where less comes.
         left = promised(fields);
     }
-    Body::new(Outgoing { first, body, left, pump })
+    Body::new(Outgoing { first, body, left, errand: rest.share() })
+}
+
+/// `body` as ours, if it is one of ours, or went out as one and comes back as it was.
+fn into_ours<B: 'static>(body: B) -> Result<Body, B> {
+    let body = match taken::<B, Body>(body) {
+        Ok(ours) => return Ok(ours),
+        Err(body) => body,
+    };
+    match taken::<B, SendBody>(body) {
+        Ok(sent) => sent.into_ours().map_err(|sent| {
+            taken::<SendBody, B>(sent).unwrap_or_else(|_| unreachable!("it was a `B` before"))
+        }),
+        Err(body) => Err(body),
+    }
 }
 
 /// `value` as a `T`, if that is what it is.
@@ -154,11 +178,12 @@ where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
 {
-    match taken::<B, Body>(body) {
+    match into_ours(body) {
         Ok(ours) => ours,
         Err(body) if body.is_end_stream() => Body::empty(),
         Err(body) => {
-            Body::new(Outgoing { first: None, body: Box::pin(body), left: None, pump: None })
+            let errand = None::<Shared<Pump>>;
+            Body::new(Outgoing { first: None, body: Box::pin(body), left: None, errand })
         }
     }
 }
@@ -172,38 +197,58 @@ fn converted<D: Buf, E: Into<BoxError>>(
 }
 
 /// The body of a service's response as a stream of ours.
-struct Outgoing<B> {
+struct Outgoing<B, E> {
     /// What the body gave when it was asked whether it is of one piece.
     first: Option<Framed>,
     body: Pin<Box<B>>,
     /// Bytes still to come of a promised length.
     left: Option<u64>,
-    pump: Option<Shared>,
+    errand: Option<Shared<E>>,
 }
 
-/// A pump that moves the request's body while the response's is polled, and goes on when that is
-/// complete.
-#[derive(Clone)]
-struct Shared(Rc<RefCell<Option<Pump>>>);
+/// What goes on beside a response.
+enum Rest<E> {
+    Nothing,
+    Own(E),
+    Shared(Shared<E>),
+}
 
-impl Shared {
-    fn new(pump: Pump) -> Self {
-        Self(Rc::new(RefCell::new(Some(pump))))
+/// An errand that is polled with the response's body, and goes on when that is complete.
+struct Shared<E>(Rc<RefCell<Option<E>>>);
+
+impl<E: Errand> Rest<E> {
+    fn of(errand: Option<E>) -> Self {
+        errand.map_or(Self::Nothing, Self::Own)
     }
 
-    /// Moves the rest. It is polled when nobody polls the response's body any more.
-    async fn run(self) {
-        let pump = self.0.take();
-        if let Some(pump) = pump {
-            pump.run().await;
+    /// The errand for the response's body too, if it is needed.
+    fn share(&mut self) -> Option<Shared<E>> {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Own(errand) if errand.is_needed() => {
+                let shared = Rc::new(RefCell::new(Some(errand)));
+                *self = Self::Shared(Shared(Rc::clone(&shared)));
+                Some(Shared(shared))
+            }
+            _ => None,
         }
     }
 }
 
-impl<B> HttpBody for Outgoing<B>
+impl<E: Errand> Shared<E> {
+    /// Does the rest. It is polled when nobody polls the response's body any more.
+    async fn run(self) {
+        let errand = self.0.take();
+        if let Some(errand) = errand {
+            errand.run().await;
+        }
+    }
+}
+
+impl<B, E> HttpBody for Outgoing<B, E>
 where
     B: HttpBody,
     B::Error: Into<BoxError>,
+    E: Errand,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -217,9 +262,9 @@ where
         let poll = |context: &mut Context<'_>| {
             body.as_mut().poll_frame(context).map(|frame| frame.map(converted))
         };
-        let polled = match &this.pump {
-            Some(pump) => poll_with_pump(&mut pump.0.borrow_mut(), context, poll),
-            None => poll_with_pump(&mut None, context, poll),
+        let polled = match &this.errand {
+            Some(errand) => poll_with_errand(&mut errand.0.borrow_mut(), context, poll),
+            None => poll_with_errand(&mut None::<Pump>, context, poll),
         };
         if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.left) {
             let bytes = frame.data_ref().map_or(0, Bytes::len);

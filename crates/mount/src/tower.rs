@@ -1,6 +1,6 @@
 //! A tower service as a handler.
 
-use crate::body::{Pump, SendBody, poll_with_pump};
+use crate::body::{Pump, SendBody, poll_with_errand};
 use crate::facts::Facts;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
@@ -348,7 +348,7 @@ impl Rest {
         let mut failed = Some(failed);
         poll_fn(|context| {
             let polled =
-                poll_with_pump(&mut self.pump, context, |context| call.as_mut().poll(context));
+                poll_with_errand(&mut self.pump, context, |context| call.as_mut().poll(context));
             polled.map(|result| match result {
                 Ok(response) => self.finish(response, context),
                 Err(error) => failed.take().expect("a future ends once")(error),

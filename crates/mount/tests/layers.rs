@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use peregrine_mount::{Inner, layer};
+use http_body_util::BodyExt;
+use peregrine_mount::{Inner, SendBody, layer};
 use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
 use peregrine_web::extract::{Extension, Path, State};
 use peregrine_web::middleware::{Next, Wrap, optional};
 use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{App, Body, HandlerExt, Request, Response};
+use peregrine_web::{App, HandlerExt, Request, Response};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -265,7 +266,7 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
         let values: Vec<String> = values.unwrap_or_default();
         format!("{} {}", parts.head.path(), values.join(","))
     }
-    let rewrite = MapRequestLayer::new(|mut request: http::Request<Body>| {
+    let rewrite = MapRequestLayer::new(|mut request: http::Request<SendBody>| {
         match request.uri().path() {
             "/acct/bob/doc/1" => {
                 *request.uri_mut() = http::Uri::from_static("/acct/mallory/doc/99")
@@ -359,12 +360,12 @@ impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
     }
 }
 
-type Asked = http::Request<Body>;
+type Asked = http::Request<SendBody>;
 
 /// The same request once more.
 fn again(request: Asked) -> (Asked, Asked) {
     let (parts, body) = request.into_parts();
-    (Asked::from_parts(parts.clone(), Body::empty()), Asked::from_parts(parts, body))
+    (Asked::from_parts(parts.clone(), SendBody::default()), Asked::from_parts(parts, body))
 }
 
 /// Answers the first attempt after 10 seconds and each further one a second earlier. Counts the
@@ -391,18 +392,21 @@ fn numbered(app: App<impl Wrap>) -> (App<impl Wrap>, Rc<Cell<u64>>) {
     (app.get("/", handler), dropped)
 }
 
-async fn text(answered: Result<http::Response<Body>, Infallible>) -> String {
+async fn text(answered: Result<http::Response<SendBody>, Infallible>) -> String {
     let Ok(response) = answered;
-    let bytes = response.into_body().collect(100).await.expect("a whole body");
+    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
     String::from_utf8(bytes.to_vec()).expect("a number")
 }
 
-fn said(text: String) -> Result<http::Response<Body>, Infallible> {
-    Ok(http::Response::new(Body::from(text)))
+fn said(text: String) -> Result<http::Response<SendBody>, Infallible> {
+    Ok(http::Response::new(SendBody::from(text)))
 }
 
 /// Gives the first attempt up after a second, and says how the second was answered.
-async fn tries_twice(mut inner: Inner, request: Asked) -> Result<http::Response<Body>, Infallible> {
+async fn tries_twice(
+    mut inner: Inner,
+    request: Asked,
+) -> Result<http::Response<SendBody>, Infallible> {
     let (first, second) = again(request);
     let late = tokio::time::timeout(Duration::from_secs(1), inner.call(first)).await;
     assert!(late.is_err(), "the first takes longer");
@@ -413,7 +417,7 @@ async fn tries_twice(mut inner: Inner, request: Asked) -> Result<http::Response<
 async fn tries_at_once(
     mut inner: Inner,
     request: Asked,
-) -> Result<http::Response<Body>, Infallible> {
+) -> Result<http::Response<SendBody>, Infallible> {
     let (first, rest) = again(request);
     let (second, third) = again(rest);
     let [first, second, third] = [first, second, third].map(|request| {
@@ -504,7 +508,10 @@ fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
         tls: Some(Arc::new(tls)),
         ..ConnectionInfo::default()
     };
-    let unix = ConnectionInfo { peer: Peer::Unix(None), ..ConnectionInfo::default() };
+    let unix = ConnectionInfo {
+        peer: Peer::Unix { path: None, credentials: None },
+        ..ConnectionInfo::default()
+    };
     for (info, expected) in [
         (over_tls, r#"192.0.2.7:4711 Some(192.0.2.7:4711) Some("a.test")"#),
         (unix, "unix:(unnamed) None None"),
@@ -531,4 +538,39 @@ fn what_a_layer_is_told_does_not_replace_what_another_middleware_put_there() {
     let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 7], 4711)));
     let client = app.test().on(ConnectionInfo { peer, ..ConnectionInfo::default() });
     assert_eq!(client.get("/").send_now().text(), "203.0.113.1:1");
+}
+
+#[test]
+fn the_response_that_a_layer_chooses_comes_with_its_own_upgrade() {
+    struct Dropped(u64, Rc<RefCell<Vec<u64>>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.1.borrow_mut().push(self.0);
+        }
+    }
+    async fn takes_the_first(
+        mut inner: Inner,
+        request: Asked,
+    ) -> Result<http::Response<SendBody>, Infallible> {
+        let (first, second) = again(request);
+        let first = inner.call(first).await;
+        let _second = inner.call(second).await;
+        first
+    }
+    let (attempts, dropped) = (Cell::new(0), Rc::new(RefCell::new(Vec::new())));
+    let counts = Rc::clone(&dropped);
+    let upgrade = move || {
+        attempts.set(attempts.get() + 1);
+        let guard = Dropped(attempts.get(), Rc::clone(&counts));
+        let protocol = OnUpgrade::new(async move |_| drop(guard));
+        Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol)
+    };
+    let chooses =
+        layer(layer_fn(|inner: Inner| service_fn(move |r| takes_the_first(inner.clone(), r))));
+    let client = App::new().with(chooses).get("/", upgrade).test();
+    let mut response = client.get("/").send_now().into_response();
+    let chosen = response.take_upgrade();
+    assert_eq!(*dropped.borrow(), [2]);
+    drop(chosen);
+    assert_eq!(*dropped.borrow(), [2, 1]);
 }

@@ -37,7 +37,7 @@ pub use http;
 pub use listen::Place;
 pub use offload::offload;
 pub use orders::Handle;
-pub use peregrine_driver::Options as DriverOptions;
+pub use peregrine_driver::{Options as DriverOptions, Socket};
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
 #[cfg(feature = "tls")]

@@ -180,18 +180,37 @@ fn bind_unix(_: &Path, _: usize) -> io::Result<Bound> {
 }
 
 /// The sockets for a listener that somebody else bound.
-pub(crate) fn adopt(listener: TcpListener, workers: usize) -> Result<Bound, Error> {
-    let place = listener.local_addr();
+pub(crate) fn adopt(listener: Socket, workers: usize) -> Result<Bound, Error> {
     let adopt = || {
-        let place = Place::Tcp(place?);
+        let place = place_of(&listener)?;
         let mut sockets = Vec::with_capacity(workers);
         for _ in 1..workers {
-            sockets.push(Socket::Tcp(listener.try_clone()?));
+            sockets.push(duplicate(&listener)?);
         }
-        sockets.push(Socket::Tcp(listener));
+        sockets.push(listener);
         Ok(Bound { place, sockets, file: None })
     };
     adopt().map_err(|cause| Error::Bind { address: "(a given listener)".to_owned(), cause })
+}
+
+fn place_of(listener: &Socket) -> io::Result<Place> {
+    Ok(match listener {
+        Socket::Tcp(listener) => Place::Tcp(listener.local_addr()?),
+        #[cfg(unix)]
+        Socket::Unix(listener) => {
+            let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
+            // One of Linux's abstract names has no path.
+            Place::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
+        }
+    })
+}
+
+fn duplicate(listener: &Socket) -> io::Result<Socket> {
+    match listener {
+        Socket::Tcp(listener) => listener.try_clone().map(Socket::Tcp),
+        #[cfg(unix)]
+        Socket::Unix(listener) => listener.try_clone().map(Socket::Unix),
+    }
 }
 
 #[cfg(test)]
@@ -224,8 +243,7 @@ mod tests {
     fn all_workers_listen_on_the_port_that_the_first_was_given() {
         let bound = bind("127.0.0.1:0", 3).expect("any free port");
         for socket in &bound.sockets {
-            let Socket::Tcp(listener) = socket else { panic!("a TCP socket") };
-            assert_eq!(Place::Tcp(listener.local_addr().expect("bound")), bound.place);
+            assert_eq!(place_of(socket).expect("bound"), bound.place);
         }
     }
 

@@ -11,7 +11,6 @@ use peregrine_tls::Tls;
 use peregrine_web::application::Application;
 use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, BuildError};
-use std::net::TcpListener;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -43,7 +42,7 @@ pub struct Server {
 #[derive(Debug)]
 enum Source {
     Address(String),
-    Listener(TcpListener),
+    Listener(Socket),
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or one that was built already.
@@ -113,17 +112,28 @@ impl Server {
         self.listen(address)
     }
 
-    /// Speaks HTTP on a listener that somebody else bound, such as a service manager. All workers
-    /// share it.
-    pub fn listener(mut self, listener: TcpListener) -> Self {
-        self.listeners.push((Source::Listener(listener), None));
+    /// Speaks HTTP on a listener that somebody else bound, such as a service manager: a
+    /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All workers
+    /// share it. The file of a Unix domain socket stays where it is, for it is somebody else's.
+    ///
+    /// ```no_run
+    /// use peregrine::prelude::*;
+    /// use std::os::unix::net::UnixListener;
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let listener = UnixListener::bind("/run/app.sock")?;
+    ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
+    /// }
+    /// ```
+    pub fn listener(mut self, listener: impl Into<Socket>) -> Self {
+        self.listeners.push((Source::Listener(listener.into()), None));
         self
     }
 
     /// Speaks HTTPS on a listener that somebody else bound. With the feature `tls`.
     #[cfg(feature = "tls")]
-    pub fn tls_listener(mut self, listener: TcpListener, tls: Tls) -> Self {
-        self.listeners.push((Source::Listener(listener), Some(tls)));
+    pub fn tls_listener(mut self, listener: impl Into<Socket>, tls: Tls) -> Self {
+        self.listeners.push((Source::Listener(listener.into()), Some(tls)));
         self
     }
 

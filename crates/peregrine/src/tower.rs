@@ -21,11 +21,16 @@ use crate::error::Error;
 use crate::orders::{Handle, Orders};
 use crate::running::Running;
 use crate::server::{IntoApplication, Server, report};
+use peregrine_driver::Socket;
 pub use peregrine_mount::*;
+#[cfg(feature = "tls")]
+use peregrine_tls::Tls;
 use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError};
 use std::fmt;
 use std::net::TcpListener;
+#[cfg(unix)]
+use std::os::unix::net::UnixListener;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use tokio::sync::oneshot;
@@ -80,7 +85,7 @@ impl Server {
 }
 
 /// Where [`serve`] listens: an address, as [`Server::bind`] takes it, or a listener of the standard
-/// library or of tokio.
+/// library or of tokio, for TCP or for Unix domain sockets.
 ///
 /// With an address each worker has a socket of its own; a listener is shared by all of them.
 #[derive(Debug)]
@@ -88,7 +93,7 @@ pub enum Entrance {
     /// An address.
     Address(String),
     /// A bound listener.
-    Listener(TcpListener),
+    Listener(Socket),
     /// A listener that tokio did not give back, with the reason.
     Lost(std::io::Error),
 }
@@ -107,7 +112,7 @@ impl From<String> for Entrance {
 
 impl From<TcpListener> for Entrance {
     fn from(listener: TcpListener) -> Self {
-        Self::Listener(listener)
+        Self::Listener(listener.into())
     }
 }
 
@@ -117,7 +122,24 @@ impl From<tokio::net::TcpListener> for Entrance {
         let listener = listener
             .into_std()
             .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
-        listener.map_or_else(Self::Lost, Self::Listener)
+        listener.map_or_else(Self::Lost, Self::from)
+    }
+}
+
+#[cfg(unix)]
+impl From<UnixListener> for Entrance {
+    fn from(listener: UnixListener) -> Self {
+        Self::Listener(listener.into())
+    }
+}
+
+#[cfg(unix)]
+impl From<tokio::net::UnixListener> for Entrance {
+    fn from(listener: tokio::net::UnixListener) -> Self {
+        let listener = listener
+            .into_std()
+            .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
+        listener.map_or_else(Self::Lost, Self::from)
     }
 }
 
@@ -149,11 +171,39 @@ where
     let server = match entrance.into() {
         Entrance::Address(address) => Ok(Server::bind(address)),
         Entrance::Listener(listener) => Ok(Server::new().listener(listener)),
-        Entrance::Lost(cause) => {
-            Err(Error::Bind { address: "(a listener of tokio)".to_owned(), cause })
-        }
+        Entrance::Lost(cause) => Err(lost(cause)),
     };
     Serving { server, tower: service.into_tower(), until: None }
+}
+
+/// As [`serve`], over TLS and nothing else.
+///
+/// ```no_run
+/// # async fn run() -> peregrine::Result<()> {
+/// use axum::{Router, routing::get};
+/// use peregrine::tls::Tls;
+///
+/// let app = Router::new().route("/", get(async || "Hello, World!"));
+/// let tls = Tls::from_pem_files("certificate.pem", "key.pem").unwrap();
+/// peregrine::tower::serve_tls("0.0.0.0:443", tls, app).await
+/// # }
+/// ```
+#[cfg(feature = "tls")]
+pub fn serve_tls<Via, T>(entrance: impl Into<Entrance>, tls: Tls, service: T) -> Serving<T::Reach>
+where
+    T: IntoTower<Via>,
+    T::Reach: Send,
+{
+    let server = match entrance.into() {
+        Entrance::Address(address) => Ok(Server::new().tls(address, tls)),
+        Entrance::Listener(listener) => Ok(Server::new().tls_listener(listener, tls)),
+        Entrance::Lost(cause) => Err(lost(cause)),
+    };
+    Serving { server, tower: service.into_tower(), until: None }
+}
+
+fn lost(cause: std::io::Error) -> Error {
+    Error::Bind { address: "(a listener of tokio)".to_owned(), cause }
 }
 
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;

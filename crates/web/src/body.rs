@@ -54,6 +54,55 @@ enum Kind {
 
 type Stream = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
 
+/// A [`Body`] all of which is here, in a form that may travel to another thread. Its limit goes with it.
+#[derive(Debug, Default)]
+pub struct WholeBody {
+    kind: Whole,
+    limit: Option<u64>,
+    read: u64,
+}
+
+#[derive(Debug, Default)]
+enum Whole {
+    #[default]
+    Empty,
+    Static(&'static [u8]),
+    Bytes(Bytes),
+    Buffer(Vec<u8>),
+}
+
+impl WholeBody {
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.kind {
+            Whole::Empty => 0,
+            Whole::Static(bytes) => bytes.len(),
+            Whole::Bytes(bytes) => bytes.len(),
+            Whole::Buffer(buffer) => buffer.len(),
+        }
+    }
+
+    /// Is there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<WholeBody> for Body {
+    fn from(whole: WholeBody) -> Self {
+        let WholeBody { kind, limit, read } = whole;
+        let kind = match kind {
+            Whole::Empty => Kind::Empty,
+            Whole::Static(bytes) => Kind::Static(bytes),
+            Whole::Bytes(bytes) => Kind::Bytes(bytes),
+            Whole::Buffer(buffer) => Kind::Buffer(buffer),
+        };
+        Self { kind, limit, read }
+    }
+}
+
 /// Why a body could not be read or sent to its end.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -165,6 +214,24 @@ impl Body {
             Kind::Buffer(bytes) => Some(bytes),
             Kind::Incoming(_) | Kind::Stream(_) => None,
         }
+    }
+
+    /// The body in a form that may travel to another thread, if all of it is here.
+    ///
+    /// # Errors
+    /// It is not: the body comes back.
+    pub fn into_whole(mut self) -> Result<WholeBody, Self> {
+        let kind = match std::mem::take(&mut self.kind) {
+            Kind::Empty => Whole::Empty,
+            Kind::Static(bytes) => Whole::Static(bytes),
+            Kind::Bytes(bytes) => Whole::Bytes(bytes),
+            Kind::Buffer(buffer) => Whole::Buffer(buffer),
+            kind @ (Kind::Incoming(_) | Kind::Stream(_)) => {
+                self.kind = kind;
+                return Err(self);
+            }
+        };
+        Ok(WholeBody { kind, limit: self.limit, read: self.read })
     }
 
     /// Bytes still to come, if known.

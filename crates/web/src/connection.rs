@@ -58,11 +58,53 @@ impl fmt::Debug for Companion {
 pub enum Peer {
     /// TCP.
     Tcp(SocketAddr),
-    /// A Unix domain socket, with its path if it has one.
-    Unix(Option<PathBuf>),
+    /// A Unix domain socket.
+    Unix {
+        /// Its path, if it has one. Those of clients mostly have none.
+        path: Option<PathBuf>,
+        /// Whose process it is: of the peer, where the system tells; of our own end never.
+        credentials: Option<Credentials>,
+    },
     /// There is no network in between, as in a test.
     #[default]
     None,
+}
+
+/// Whose process connected a Unix domain socket, as the kernel noted it when that happened.
+///
+/// ```
+/// use peregrine_web::connection::Credentials;
+/// use peregrine_web::{App, Request, Response, IntoResponse};
+/// use http::StatusCode;
+///
+/// // Only who runs as root may ask.
+/// async fn admin(request: Request) -> Response {
+///     match request.parts.connection().peer.credentials() {
+///         Some(Credentials { uid: 0, .. }) => "hello, root".into_response(),
+///         _ => StatusCode::FORBIDDEN.into_response(),
+///     }
+/// }
+/// let app = App::new().get("/admin", admin);
+/// assert_eq!(app.test().get("/admin").send_now().status(), 403);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credentials {
+    /// The user that it ran as (the effective one).
+    pub uid: u32,
+    /// The group that it ran as.
+    pub gid: u32,
+    /// The process; `None` where the system does not tell, or where it has no number in this
+    /// process's namespace.
+    pub pid: Option<u32>,
+}
+
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pid) = self.pid {
+            write!(f, "pid {pid}, ")?;
+        }
+        write!(f, "uid {}, gid {}", self.uid, self.gid)
+    }
 }
 
 impl Peer {
@@ -74,14 +116,31 @@ impl Peer {
             _ => None,
         }
     }
+
+    /// Whose process it is, if this is a Unix domain socket's peer and the system tells.
+    #[must_use]
+    pub fn credentials(&self) -> Option<Credentials> {
+        match self {
+            Self::Unix { credentials, .. } => *credentials,
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(Some(path)) => write!(f, "unix:{}", path.display()),
-            Self::Unix(None) => f.write_str("unix:(unnamed)"),
+            Self::Unix { path: Some(path), credentials: None } => {
+                write!(f, "unix:{}", path.display())
+            }
+            Self::Unix { path: Some(path), credentials: Some(credentials) } => {
+                write!(f, "unix:{} ({credentials})", path.display())
+            }
+            Self::Unix { path: None, credentials: Some(credentials) } => {
+                write!(f, "unix:({credentials})")
+            }
+            Self::Unix { path: None, credentials: None } => f.write_str("unix:(unnamed)"),
             Self::None => f.write_str("(none)"),
         }
     }

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use peregrine_driver::Address;
+use peregrine_driver::{Address, Credentials};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -114,6 +114,20 @@ impl Connection {
             Self::Tcp(socket) => socket.peer_addr().map_or(Address::Unknown, Address::Tcp),
             #[cfg(unix)]
             Self::Unix(socket) => socket.peer_addr().map_or(Address::Unknown, |a| unix_address(&a)),
+        }
+    }
+
+    /// Whose process the peer is, asked from the kernel.
+    pub(crate) fn credentials(&self) -> Option<Credentials> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(unix)]
+            Self::Unix(socket) => {
+                let told = socket.peer_cred().ok()?;
+                // Zero is a process of another namespace.
+                let pid = told.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+                Some(Credentials { uid: told.uid(), gid: told.gid(), pid })
+            }
         }
     }
 

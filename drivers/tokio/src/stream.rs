@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use peregrine_driver::{Address, Open};
+use peregrine_driver::{Address, Credentials, Open};
 
 use crate::connection::Connection;
 use crate::output::Output;
@@ -95,6 +95,10 @@ impl peregrine_driver::Stream for Stream {
 
     fn peer(&self) -> Address {
         self.shared.connection.borrow().peer()
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        self.shared.connection.borrow().credentials()
     }
 
     fn local(&self) -> Address {

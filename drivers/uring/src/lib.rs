@@ -17,6 +17,8 @@ mod chunk;
 #[cfg(target_os = "linux")]
 mod cpu;
 #[cfg(target_os = "linux")]
+mod credentials;
+#[cfg(target_os = "linux")]
 mod driver;
 #[cfg(target_os = "linux")]
 mod listener;

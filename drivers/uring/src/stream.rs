@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::types;
-use peregrine_driver::{Address, Stream};
+use peregrine_driver::{Address, Credentials, Stream};
 use peregrine_slot::Table;
-use socket2::{SockAddr, SockRef};
+use socket2::{Domain, SockAddr, SockRef};
 
 use crate::buffers::Unread;
 use crate::chunk::{Bytes, Chunk, Own};
@@ -193,6 +193,15 @@ impl Stream for UringStream {
 
     fn local(&self) -> Address {
         self.name(|socket| socket.local_addr())
+    }
+
+    fn credentials(&self) -> Option<Credentials> {
+        let streams = self.shared.streams.borrow();
+        let descriptor = &streams[self.index as usize].descriptor;
+        if SockRef::from(descriptor).domain().ok()? != Domain::UNIX {
+            return None;
+        }
+        crate::credentials::of_peer(descriptor.as_fd()).ok()
     }
 }
 

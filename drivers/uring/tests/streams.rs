@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
@@ -43,12 +44,16 @@ fn bytes_come_back_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let expected = Address::Unix(Some(path.clone()));
+    let expected = path.clone();
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(Socket::Unix(listener)).unwrap();
         let stream = listener.accept().await.unwrap();
-        assert_eq!(stream.local(), expected);
+        assert_eq!(stream.local(), Address::Unix(Some(expected.clone())));
         assert_eq!(stream.peer(), Address::Unix(None));
+        let told = stream.credentials().expect("the kernel noted them");
+        assert_eq!(told.pid, Some(std::process::id()));
+        let own = std::fs::metadata(expected.as_path()).unwrap();
+        assert_eq!((told.uid, told.gid), (own.uid(), own.gid()));
         echo(stream).await;
     });
     let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();

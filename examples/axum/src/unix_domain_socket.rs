@@ -34,7 +34,7 @@ impl Connected<IncomingStream<'_, UnixListener>> for UnixPeer {
 impl From<&ConnectionInfo> for UnixPeer {
     fn from(connection: &ConnectionInfo) -> Self {
         match &connection.peer {
-            Peer::Unix(name) => Self(name.clone()),
+            Peer::Unix { path, .. } => Self(path.clone()),
             _ => Self(None),
         }
     }

@@ -22,11 +22,11 @@ use crate::stage::Stage;
 use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
 use crate::worker::{Order, Worker};
-use peregrine_driver::{Address, Driver, Stream};
+use peregrine_driver::{self as driver, Address, Driver, Stream};
 use peregrine_proto::h1::{self, Waiting};
 use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::Reject as TlsReject;
-use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::connection::{ConnectionInfo, Credentials, Peer};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -83,8 +83,8 @@ impl<D: Driver> Connection<D> {
     ) -> Self {
         let now = milliseconds(worker.driver.now());
         let info = Rc::new(ConnectionInfo {
-            peer: peer(stream.peer()),
-            local: worker.local(peer(stream.local())),
+            peer: peer(stream.peer(), || stream.credentials()),
+            local: worker.local(peer(stream.local(), || None)),
             ..ConnectionInfo::default()
         });
         let protocol = h1::Connection::new(&worker.protocol);
@@ -459,10 +459,14 @@ fn milliseconds(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_millis()))
 }
 
-fn peer(address: Address) -> Peer {
+fn peer(address: Address, ask: impl FnOnce() -> Option<driver::Credentials>) -> Peer {
     match address {
         Address::Tcp(address) => Peer::Tcp(address),
-        Address::Unix(path) => Peer::Unix(path),
+        Address::Unix(path) => {
+            let credentials =
+                ask().map(|driver::Credentials { uid, gid, pid }| Credentials { uid, gid, pid });
+            Peer::Unix { path, credentials }
+        }
         Address::Unknown => Peer::None,
     }
 }

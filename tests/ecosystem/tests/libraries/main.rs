@@ -6,6 +6,7 @@
 #![expect(clippy::duplicate_mod, reason = "one application is compiled for two databases")]
 
 mod forwarding;
+mod layers;
 mod postgres;
 mod redis;
 mod sqlite;

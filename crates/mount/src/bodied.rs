@@ -1,0 +1,170 @@
+//! Layers that are made for one type of body.
+
+use crate::body::SendBody;
+use crate::layer::{Inner, InnerFuture, Layered, layer};
+use crate::response::BoxError;
+use http_body::Body as HttpBody;
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// A tower layer that is made for one type of body, axum's mostly, as a middleware: those of
+/// `axum::middleware::from_fn`, `login_required!` of axum-login, or `GovernorLayer`. `body` makes one
+/// of ours into one of that type.
+///
+/// ```
+/// use axum::body::Body;
+/// use axum::extract::Request;
+/// use axum::middleware::{Next, from_fn};
+/// use axum::response::Response;
+/// use peregrine_mount::layer_with_body;
+/// use peregrine_web::App;
+///
+/// async fn stamp(request: Request, next: Next) -> Response {
+///     let mut response = next.run(request).await;
+///     response.headers_mut().insert("x-stamp", http::HeaderValue::from_static("1"));
+///     response
+/// }
+///
+/// let app = App::new().with(layer_with_body(Body::new, from_fn(stamp))).get("/", || "hello");
+/// let response = app.test().get("/").send_now();
+/// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
+/// ```
+///
+/// All else is as with [`layer()`], which layers for any body are given to.
+///
+/// # Cost
+///
+/// That of [`layer()`], and what `body` costs: axum's puts bodies that are not empty into boxes, and
+/// what comes out of them is read as a stream.
+pub fn layer_with_body<L, B, S, R>(
+    body: fn(SendBody) -> B,
+    layer_of_it: L,
+) -> Layered<WithBody<L, B>>
+where
+    L: Layer<InnerWithBody<B>, Service = S>,
+    S: Service<http::Request<B>, Response = http::Response<R>>,
+{
+    layer(WithBody { body, layer: layer_of_it })
+}
+
+/// A layer for one type of body as a layer for ours. Made by [`layer_with_body`].
+pub struct WithBody<L, B> {
+    body: fn(SendBody) -> B,
+    layer: L,
+}
+
+impl<L: Clone, B> Clone for WithBody<L, B> {
+    fn clone(&self) -> Self {
+        Self { body: self.body, layer: self.layer.clone() }
+    }
+}
+
+impl<L: Layer<InnerWithBody<B>>, B> Layer<Inner> for WithBody<L, B> {
+    type Service = OuterWithBody<L::Service, B>;
+
+    fn layer(&self, inner: Inner) -> Self::Service {
+        let service = self.layer.layer(InnerWithBody { body: self.body, inner });
+        OuterWithBody { body: self.body, service }
+    }
+}
+
+/// A service that takes bodies of one type as a service that takes ours.
+pub struct OuterWithBody<S, B> {
+    body: fn(SendBody) -> B,
+    service: S,
+}
+
+impl<S: Clone, B> Clone for OuterWithBody<S, B> {
+    fn clone(&self) -> Self {
+        Self { body: self.body, service: self.service.clone() }
+    }
+}
+
+impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for OuterWithBody<S, B> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<SendBody>) -> S::Future {
+        self.service.call(request.map(self.body))
+    }
+}
+
+/// [`Inner`] with responses whose bodies are of one type.
+pub struct InnerWithBody<B> {
+    body: fn(SendBody) -> B,
+    inner: Inner,
+}
+
+impl<B> Clone for InnerWithBody<B> {
+    fn clone(&self) -> Self {
+        Self { body: self.body, inner: self.inner.clone() }
+    }
+}
+
+impl<T, B> Service<http::Request<T>> for InnerWithBody<B>
+where
+    T: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = http::Response<B>;
+    type Error = Infallible;
+    type Future = InnerWithBodyFuture<T, B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<T>) -> Self::Future {
+        InnerWithBodyFuture { body: self.body, call: self.inner.call(request) }
+    }
+}
+
+/// The future of [`InnerWithBody`].
+pub struct InnerWithBodyFuture<T, B> {
+    body: fn(SendBody) -> B,
+    call: InnerFuture<T>,
+}
+
+impl<T, B> Future for InnerWithBodyFuture<T, B>
+where
+    T: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    type Output = Result<http::Response<B>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.call).poll(context);
+        polled.map(|answered| answered.map(|response| response.map(self.body)))
+    }
+}
+
+impl<L, B> fmt::Debug for WithBody<L, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WithBody")
+    }
+}
+
+impl<S, B> fmt::Debug for OuterWithBody<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OuterWithBody")
+    }
+}
+
+impl<B> fmt::Debug for InnerWithBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InnerWithBody")
+    }
+}
+
+impl<T, B> fmt::Debug for InnerWithBodyFuture<T, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InnerWithBodyFuture")
+    }
+}

@@ -1,0 +1,500 @@
+//! What a tower layer is given of a request that stays on its thread.
+//!
+//! Many layers ask for `Send`, and nothing of ours is. So a layer gets [`Handle`]s, and the [`Thing`]s
+//! behind them, calls and bodies, stay in a table of their thread, in the row of their request. On that
+//! thread a handle finds its thing in the table, which is all that happens to most requests.
+//! Elsewhere it writes to the request's [`Home`], the one owner of the row, which is polled on the
+//! thread for as long as somebody may write: with the layer, with the response's body, and after that.
+
+use crate::SendBody;
+use crate::body::{Bridge, Errand, Pump, Pumped};
+use crate::origin::Origin;
+use crate::remote::Sent;
+use peregrine_web::Body;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::oneshot;
+
+/// Calls that may wait for a request's home.
+const CALLS_MAX: usize = 1024;
+
+/// Slots that a row keeps room for.
+const SLOTS_KEPT_MAX: usize = 8;
+
+/// A request's place, which may travel. It is of use on the thread of the request.
+pub(crate) struct Passage {
+    thread: u64,
+    /// Where the row is.
+    place: usize,
+    /// Tells it from others that have had the same place.
+    number: u64,
+    mailbox: Mutex<Mailbox>,
+}
+
+/// The passage, for the extensions of the request as the layer has it.
+#[derive(Clone)]
+pub(crate) struct Pass(pub(crate) Arc<Passage>);
+
+/// What other threads ask of the request's home.
+#[derive(Default)]
+struct Mailbox {
+    mail: Vec<Mail>,
+    calls: usize,
+    /// Whoever polls the home.
+    home: Option<Waker>,
+    is_closed: bool,
+}
+
+enum Mail {
+    /// Begin a call.
+    Call(Box<Asked>),
+    /// Go on with a call that began at home, and send what it comes to.
+    Finish(usize, Reply),
+    /// Move a body.
+    Feed(usize, Arc<Mutex<Bridge>>),
+    /// Drop a thing.
+    Forget(usize),
+}
+
+/// A call that was made elsewhere, or for which there is no service that the row could own.
+pub(crate) struct Asked {
+    pub(crate) request: http::Request<Sent>,
+    pub(crate) reply: Reply,
+}
+
+pub(crate) type Reply = oneshot::Sender<Outcome>;
+
+/// What a call comes to: a response, or the panic of a handler, which is for the layer to hear.
+pub(crate) type Outcome = std::thread::Result<http::Response<SendBody>>;
+
+/// A call of what comes next.
+pub(crate) type Call<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
+
+/// What stays on its thread.
+pub(crate) enum Thing {
+    Body(Body),
+    Call(Call<'static>),
+}
+
+/// What a row keeps of a thing.
+enum Slot {
+    Free,
+    /// It is in use right now.
+    Lent,
+    Full(Thing),
+}
+
+/// It is used again by other requests, with the room of its slots.
+#[derive(Default)]
+struct Row {
+    /// Zero while it is nobody's.
+    number: u64,
+    /// `None` once the request is answered.
+    origin: Option<Origin>,
+    slots: Vec<Slot>,
+    /// Waits for the last thing to go.
+    rest: Option<Waker>,
+    /// That of the request before, for the next one if nobody has it any more.
+    passage: Option<Arc<Passage>>,
+}
+
+#[derive(Default)]
+struct Table {
+    rows: Vec<Row>,
+    free: Vec<usize>,
+    last: u64,
+}
+
+thread_local! {
+    static THREAD: u64 = {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        LAST.fetch_add(1, Ordering::Relaxed)
+    };
+    static TABLE: RefCell<Table> = RefCell::default();
+}
+
+impl Passage {
+    /// Is this the thread of the request?
+    pub(crate) fn is_here(&self) -> bool {
+        THREAD.with(|thread| *thread == self.thread)
+    }
+
+    /// What `look` makes of the request's row; `None` elsewhere, and when the request is over.
+    fn with_row<T>(&self, look: impl FnOnce(&mut Row) -> T) -> Option<T> {
+        if !self.is_here() {
+            return None;
+        }
+        // While the thread ends, there is no table any more.
+        let found = TABLE.try_with(|table| {
+            let mut table = table.borrow_mut();
+            let row = table.rows.get_mut(self.place);
+            row.filter(|row| row.number == self.number).map(look)
+        });
+        found.ok().flatten()
+    }
+
+    /// What `look` makes of what the request was; `None` elsewhere, and once it is answered.
+    pub(crate) fn with_origin<T>(&self, look: impl FnOnce(&mut Origin) -> T) -> Option<T> {
+        self.with_row(|row| row.origin.as_mut().map(look)).flatten()
+    }
+
+    /// Keeps `thing` in the request's row.
+    ///
+    /// # Errors
+    /// The request is over, or not of this thread. The thing comes back.
+    pub(crate) fn keep(self: &Arc<Self>, thing: Thing) -> Result<Handle, Thing> {
+        let mut thing = Some(thing);
+        let slot = self.with_row(|row| {
+            let full = Slot::Full(thing.take().expect("it was put there above"));
+            let free = row.slots.iter().position(|slot| matches!(slot, Slot::Free));
+            match free {
+                Some(slot) => row.slots[slot] = full,
+                None => row.slots.push(full),
+            }
+            free.unwrap_or(row.slots.len() - 1)
+        });
+        match (slot, thing) {
+            (Some(slot), _) => Ok(Handle { passage: Arc::clone(self), slot: Some(slot) }),
+            (None, thing) => Err(thing.expect("nobody took it")),
+        }
+    }
+
+    /// Makes a call at home, from wherever this is. What it comes to goes to the receiver, or nothing
+    /// does if the request is over.
+    pub(crate) fn ask(&self, request: http::Request<Sent>) -> oneshot::Receiver<Outcome> {
+        let (reply, response) = oneshot::channel();
+        self.post(Mail::Call(Box::new(Asked { request, reply })));
+        response
+    }
+
+    fn post(&self, mail: Mail) {
+        let mut mailbox = lock(&self.mailbox);
+        let is_call = matches!(mail, Mail::Call(_));
+        if mailbox.is_closed || is_call && mailbox.calls == CALLS_MAX {
+            drop(mailbox);
+            return mail.refuse();
+        }
+        mailbox.calls += usize::from(is_call);
+        mailbox.mail.push(mail);
+        let home = mailbox.home.take();
+        drop(mailbox);
+        home.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Mail {
+    /// Tells whoever waits that it will not be done. No lock may be held: what is dropped has
+    /// destructors of its own.
+    fn refuse(self) {
+        if let Self::Feed(_, bridge) = self {
+            Pump::none(bridge);
+        }
+    }
+}
+
+/// A thing that stays at home, in a form that may travel. Dropping it drops the thing, at home.
+pub(crate) struct Handle {
+    passage: Arc<Passage>,
+    /// `None` once the thing went elsewhere.
+    slot: Option<usize>,
+}
+
+/// What there is to a handle on this thread.
+pub(crate) enum Found<T> {
+    Here(T),
+    Elsewhere,
+    /// The request is over.
+    Gone,
+}
+
+impl Handle {
+    /// Uses the thing. The row is free meanwhile: what a thing does may come back here.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Thing) -> T) -> Found<T> {
+        let Some(slot) = self.slot else { return Found::Gone };
+        if !self.passage.is_here() {
+            return Found::Elsewhere;
+        }
+        let Some(Some(mut thing)) = self.passage.with_row(|row| lend(&mut row.slots[slot])) else {
+            return Found::Gone;
+        };
+        let value = work(&mut thing);
+        let mut thing = Some(thing);
+        self.passage.with_row(|row| row.slots[slot] = thing.take().map_or(Slot::Free, Slot::Full));
+        // If the request ended meanwhile, so does the thing, out of reach of the table.
+        drop(thing);
+        Found::Here(value)
+    }
+
+    /// The thing itself, if it is of this thread.
+    ///
+    /// # Errors
+    /// It is not, or not any more.
+    pub(crate) fn take(mut self) -> Result<Thing, Self> {
+        let Some(slot) = self.slot else { return Err(self) };
+        match self.passage.with_row(|row| row.take(slot)) {
+            Some((Some(thing), rest)) => {
+                self.slot = None;
+                rest.into_iter().for_each(Waker::wake);
+                Ok(thing)
+            }
+            _ => Err(self),
+        }
+    }
+
+    /// Lets the home go on with a call.
+    pub(crate) fn finish(mut self) -> oneshot::Receiver<Outcome> {
+        let (reply, response) = oneshot::channel();
+        if let Some(slot) = self.slot.take() {
+            self.passage.post(Mail::Finish(slot, reply));
+        }
+        response
+    }
+
+    /// Lets the home move a body over `bridge`.
+    pub(crate) fn feed(mut self, bridge: Arc<Mutex<Bridge>>) {
+        match self.slot.take() {
+            Some(slot) => self.passage.post(Mail::Feed(slot, bridge)),
+            None => Pump::none(bridge),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        if !self.passage.is_here() {
+            return self.passage.post(Mail::Forget(slot));
+        }
+        if let Some((thing, rest)) = self.passage.with_row(|row| row.take(slot)) {
+            drop(thing);
+            rest.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl Row {
+    /// Takes a thing for good. Whoever waits for the last of them to go is told when there is none.
+    fn take(&mut self, slot: usize) -> (Option<Thing>, Option<Waker>) {
+        let taken = std::mem::replace(&mut self.slots[slot], Slot::Free);
+        let rest = if self.is_empty() { self.rest.take() } else { None };
+        match taken {
+            Slot::Full(thing) => (Some(thing), rest),
+            Slot::Free | Slot::Lent => (None, rest),
+        }
+    }
+
+    /// Is nobody's any more, and gives back what is left.
+    fn end(&mut self) -> (Option<Origin>, Option<Waker>, Vec<Slot>) {
+        self.number = 0;
+        let is_small = self.slots.capacity() <= SLOTS_KEPT_MAX;
+        let slots = if self.is_empty() && is_small {
+            self.slots.clear();
+            Vec::new()
+        } else {
+            std::mem::take(&mut self.slots)
+        };
+        (self.origin.take(), self.rest.take(), slots)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, Slot::Free))
+    }
+}
+
+fn lend(slot: &mut Slot) -> Option<Thing> {
+    match std::mem::replace(slot, Slot::Lent) {
+        Slot::Full(thing) => Some(thing),
+        other => {
+            *slot = other;
+            None
+        }
+    }
+}
+
+/// Where the things of a request are, and where what other threads ask of them is done. Its drop is
+/// the end of all of them.
+pub(crate) struct Home {
+    passage: Arc<Passage>,
+    begins: Begins,
+    calls: Vec<(Call<'static>, Option<Reply>)>,
+    pumps: Vec<Pump>,
+}
+
+/// Who begins the calls that were asked for elsewhere.
+pub(crate) enum Begins {
+    /// The home, by a function.
+    Here(fn(http::Request<Sent>) -> Call<'static>),
+    /// Somebody else, who takes them from here.
+    There(Vec<Asked>),
+    /// Nobody: the request is answered.
+    Nobody,
+}
+
+impl Home {
+    /// A home for the request that was `origin`.
+    pub(crate) fn of(origin: Origin, begins: Begins) -> Self {
+        let passage = TABLE.with_borrow_mut(|table| {
+            table.last += 1;
+            let number = table.last;
+            let place = table.free.pop().unwrap_or(table.rows.len());
+            if place == table.rows.len() {
+                table.rows.push(Row::default());
+            }
+            let row = &mut table.rows[place];
+            (row.number, row.origin) = (number, Some(origin));
+            let mut passage = row.passage.take();
+            if let Some(again) = passage.as_mut().and_then(Arc::get_mut) {
+                again.number = number;
+                again.mailbox = Mutex::default();
+            } else {
+                let thread = THREAD.with(|thread| *thread);
+                let mailbox = Mutex::default();
+                passage = Some(Arc::new(Passage { thread, place, number, mailbox }));
+            }
+            passage.expect("it is there now")
+        });
+        Self { passage, begins, calls: Vec::new(), pumps: Vec::new() }
+    }
+
+    pub(crate) fn passage(&self) -> &Arc<Passage> {
+        &self.passage
+    }
+
+    /// What is for somebody else to begin.
+    pub(crate) fn take_asked(&mut self) -> Vec<Asked> {
+        match &mut self.begins {
+            Begins::There(asked) => std::mem::take(asked),
+            Begins::Here(_) | Begins::Nobody => Vec::new(),
+        }
+    }
+
+    /// Begins no more calls, and gives back what the request was. Those under way go on.
+    pub(crate) fn answered(&mut self) -> Option<Origin> {
+        self.begins = Begins::Nobody;
+        self.passage.with_row(|row| row.origin.take()).flatten()
+    }
+
+    fn open(&mut self, mail: Mail) {
+        match mail {
+            Mail::Call(call) => match &mut self.begins {
+                Begins::Here(begin) => self.calls.push((begin(call.request), Some(call.reply))),
+                Begins::There(asked) => asked.push(*call),
+                Begins::Nobody => {}
+            },
+            Mail::Finish(slot, reply) => {
+                if let Some((Some(Thing::Call(call)), _)) =
+                    self.passage.with_row(|row| row.take(slot))
+                {
+                    self.calls.push((call, Some(reply)));
+                }
+            }
+            Mail::Feed(slot, bridge) => match self.passage.with_row(|row| row.take(slot)) {
+                Some((Some(Thing::Body(body)), _)) => self.pumps.push(Pump::of(body, bridge)),
+                _ => Pump::none(bridge),
+            },
+            Mail::Forget(slot) => drop(self.passage.with_row(|row| row.take(slot))),
+        }
+    }
+}
+
+/// Polls a call whose response goes elsewhere. False when there is nothing left to do.
+pub(crate) fn go_on(
+    call: &mut Call<'_>,
+    reply: &mut Option<Reply>,
+    context: &mut Context<'_>,
+) -> bool {
+    let Some(asker) = reply else { return false };
+    // What the layer gave up goes away, as it would with its peer.
+    if asker.poll_closed(context).is_ready() {
+        return false;
+    }
+    let outcome = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
+        Ok(Poll::Pending) => return true,
+        Ok(Poll::Ready(response)) => Ok(response),
+        Err(panic) => Err(panic),
+    };
+    // Where nobody waits any more, the response is dropped here.
+    if let Some(asker) = reply.take() {
+        let _ = asker.send(outcome);
+    }
+    false
+}
+
+impl Errand for Home {
+    fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
+        let mail = {
+            let mut mailbox = lock(&self.passage.mailbox);
+            mailbox.home.get_or_insert_with(|| Waker::noop().clone()).clone_from(context.waker());
+            mailbox.calls = 0;
+            std::mem::take(&mut mailbox.mail)
+        };
+        let mut pumped = if mail.is_empty() { Pumped::Nothing } else { Pumped::Moved };
+        mail.into_iter().for_each(|mail| self.open(mail));
+        if self.calls.is_empty() && self.pumps.is_empty() {
+            return pumped;
+        }
+        let before = self.calls.len();
+        self.calls.retain_mut(|(call, reply)| go_on(call, reply, context));
+        if self.calls.len() < before {
+            pumped = Pumped::Moved;
+        }
+        self.pumps.retain_mut(|pump| {
+            if pump.poll(context) == Pumped::Moved {
+                pumped = Pumped::Moved;
+            }
+            pump.is_needed()
+        });
+        pumped
+    }
+
+    /// Is there anything left that somebody may use?
+    fn is_needed(&self) -> bool {
+        let is_empty = self.passage.with_row(|row| row.is_empty()).unwrap_or(true);
+        !is_empty || !self.calls.is_empty() || !self.pumps.is_empty()
+    }
+
+    /// Waits until there is nothing.
+    async fn run(mut self) {
+        std::future::poll_fn(|context| {
+            while self.poll(context) == Pumped::Moved {}
+            if !self.is_needed() {
+                return Poll::Ready(());
+            }
+            let waker = context.waker().clone();
+            // What was there is dropped out of reach of the table.
+            drop(self.passage.with_row(|row| row.rest.replace(waker)));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let left = self.passage.with_row(Row::end);
+        if left.is_some() {
+            TABLE.with_borrow_mut(|table| {
+                let place = self.passage.place;
+                table.rows[place].passage = Some(Arc::clone(&self.passage));
+                table.free.push(place);
+            });
+        }
+        // Things have destructors of their own, which may come back here.
+        drop(left);
+        let mut mailbox = lock(&self.passage.mailbox);
+        mailbox.is_closed = true;
+        let (mail, home) = (std::mem::take(&mut mailbox.mail), mailbox.home.take());
+        drop(mailbox);
+        drop(home);
+        mail.into_iter().for_each(Mail::refuse);
+    }
+}
+
+/// Nothing that holds the lock panics.
+fn lock(mailbox: &Mutex<Mailbox>) -> MutexGuard<'_, Mailbox> {
+    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+}

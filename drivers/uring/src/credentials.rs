@@ -1,0 +1,32 @@
+//! Whose process is at the other end of a Unix domain socket.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use peregrine_driver::Credentials;
+
+/// What the kernel noted when the peer connected.
+///
+/// Not by way of `rustix`: its process numbers cannot be zero, which is what the kernel tells of a
+/// process of another namespace.
+pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
+    let mut told = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `told` has room for `length` bytes, and any bytes are a `ucred`; both live until the
+    // call returns, and the kernel keeps neither.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut told).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let pid = u32::try_from(told.pid).ok().filter(|pid| *pid > 0);
+    Ok(Credentials { uid: told.uid, gid: told.gid, pid })
+}
