@@ -134,7 +134,7 @@ mod tests {
         format!("bird {id}")
     }
 
-    fn app() -> App<impl peregrine_web::middleware::Wrap> {
+    fn app() -> App {
         App::new().with(CatchPanic::new()).get("/birds/{id}", falls)
     }
 

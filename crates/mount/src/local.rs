@@ -8,7 +8,6 @@ use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
-use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -47,7 +46,7 @@ use std::task::{Context, Poll};
 ///
 /// # Errors
 /// The application contradicts itself; see [`App::build`].
-pub fn into_tower<W: Wrap>(app: App<W>) -> Result<LocalService, BuildError> {
+pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
     app.build().map(LocalService::new)
 }
 
@@ -64,7 +63,7 @@ pub fn into_tower<W: Wrap>(app: App<W>) -> Result<LocalService, BuildError> {
 /// # let _ = make;
 /// # Ok::<_, peregrine_web::BuildError>(())
 /// ```
-pub fn into_make_service<W: Wrap>(app: App<W>) -> Result<LocalMake, BuildError> {
+pub fn into_make_service(app: App) -> Result<LocalMake, BuildError> {
     into_tower(app).map(LocalMake)
 }
 

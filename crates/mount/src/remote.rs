@@ -5,7 +5,6 @@ use crate::local::LocalService;
 use crate::response::{BoxError, to_http};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, BuildError};
 use std::convert::Infallible;
 use std::fmt;
@@ -61,10 +60,9 @@ impl std::error::Error for SpawnError {}
 ///
 /// # Errors
 /// The application contradicts itself, or there is no thread for it.
-pub fn spawn_tower<W, M>(make: M) -> Result<RemoteService, SpawnError>
+pub fn spawn_tower<M>(make: M) -> Result<RemoteService, SpawnError>
 where
-    W: Wrap,
-    M: FnOnce() -> App<W> + Send + 'static,
+    M: FnOnce() -> App + Send + 'static,
 {
     let (calls, receiver) = mpsc::channel(CALLS_MAX);
     let (sender, built) = std::sync::mpsc::channel();

@@ -12,7 +12,6 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::{OnDisconnect, RouteOptions};
-use peregrine_web::middleware::Wrap;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
@@ -423,14 +422,14 @@ pub trait Mount: Sized {
     fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self;
 }
 
-impl<W: Wrap> Mount for App<W> {
+impl Mount for App {
     #[track_caller]
     fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
         self.subtree(prefix, Stripped(service.into_tower()))
     }
 }
 
-impl<W: Wrap> Mount for Scope<W> {
+impl Mount for Scope {
     #[track_caller]
     fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
         self.subtree(prefix, Stripped(service.into_tower()))

@@ -5,7 +5,7 @@ use crate::fallbacks::Fallbacks;
 use crate::fault::{BuildError, Fault};
 use crate::handler::Handler;
 use crate::head::Head;
-use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::middleware::Middleware;
 use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::requirements::PathShape;
@@ -73,8 +73,8 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// `/users/{id}`, `/files/{*path}`, `/v{version}/{name}.json`: see
 /// [`peregrine_router::Builder::insert`]. The order in which routes are added never matters.
-pub struct App<W = Bare> {
-    scope: Scope<W>,
+pub struct App {
+    scope: Scope,
     hook: Option<ProblemHook>,
     slash_policy: SlashPolicy,
 }
@@ -94,15 +94,14 @@ impl Default for App {
     }
 }
 
-impl<W: Wrap> App<W> {
+impl App {
     routing!(.scope);
 
     /// Runs `middleware` around everything that follows, inside the middleware given before.
     #[track_caller]
     #[must_use]
-    pub fn with<M: Middleware + 'static>(self, middleware: M) -> App<Inside<W, M>> {
-        let Self { scope, hook, slash_policy } = self;
-        App { scope: scope.add_with(middleware, Location::caller()), hook, slash_policy }
+    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Self {
+        Self { scope: self.scope.add_with(middleware, Location::caller()), ..self }
     }
 
     /// Answers requests for paths that have no route, in place of the 404. All of the application's
@@ -160,7 +159,7 @@ impl<W: Wrap> App<W> {
     }
 
     /// The routes, with problems in this application's form.
-    pub(crate) fn into_scope(self) -> Scope<W> {
+    pub(crate) fn into_scope(self) -> Scope {
         if let Some(hook) = &self.hook {
             self.scope.plan.shared.set_hook(hook);
         }
@@ -225,7 +224,7 @@ impl<W: Wrap> App<W> {
     }
 }
 
-impl<W> fmt::Debug for App<W> {
+impl fmt::Debug for App {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("App")
             .field("routes", &self.scope.plan.entries.len())

@@ -52,7 +52,8 @@ use crate::request::Request;
 use crate::requirements::Requirements;
 use crate::respond::IntoResponse;
 use crate::response::Response;
-use crate::service::{Erased, Place, Service, place_in_stock};
+use crate::service::{Endpoint, Erased, Place, Service, place_in_stock};
+use crate::unrouted::{Rendered, Shared};
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -125,8 +126,8 @@ impl<'n> Next<'n> {
     }
 
     /// Goes on with `request`.
-    pub async fn run(self, request: Request) -> Response {
-        place_in_stock(self.0, request).await
+    pub fn run(self, request: Request) -> impl Future<Output = Response> + 'n {
+        place_in_stock(self.0, request)
     }
 }
 
@@ -233,71 +234,84 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// Puts middleware around services: what a scope remembers of its `with` calls until its routes
-/// arrive. Implemented by [`Bare`] and [`Inside`] only.
-pub trait Wrap: Clone + 'static + sealed::Sealed {
-    /// Is there no middleware?
-    const IS_BARE: bool = false;
+/// The middleware of a scope, from the innermost out: what it remembers of its `with` calls until its
+/// routes arrive. Their types are forgotten, so that scopes and applications have one type each.
+#[derive(Clone, Default)]
+pub(crate) struct Chain(Option<Rc<Link>>);
 
-    /// `service` inside all middleware.
-    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static;
+struct Link {
+    middleware: Box<dyn Wrap>,
+    outer: Chain,
+}
+
+impl Chain {
+    /// `middleware` inside these.
+    pub(crate) fn and<M: Middleware + 'static>(self, middleware: M) -> Self {
+        Self(Some(Rc::new(Link { middleware: Box::new(Rc::new(middleware)), outer: self })))
+    }
+
+    /// Is there no middleware?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// `endpoint` inside all middleware.
+    pub(crate) fn wrap(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
+        self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
+    }
+
+    /// `service` inside all middleware, and its problems in the form that the application says.
+    pub(crate) fn render<S: Service + 'static>(
+        &self,
+        service: S,
+        shared: &Rc<Shared>,
+    ) -> Rc<dyn Endpoint> {
+        let mut links = self.links().peekable();
+        if links.peek().is_none() {
+            return Rc::new(Rendered::new(shared, service));
+        }
+        let mut endpoint: Rc<dyn Endpoint> = Rc::new(service);
+        while let Some(link) = links.next() {
+            endpoint = match links.peek() {
+                Some(_) => link.middleware.wrap(Erased(endpoint)),
+                None => link.middleware.wrap_and_render(Erased(endpoint), shared),
+            };
+        }
+        endpoint
+    }
 
     /// What the middleware need from the application.
+    pub(crate) fn require(&self, requirements: &mut Requirements) {
+        for link in self.links() {
+            link.middleware.require(requirements);
+        }
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        std::iter::successors(self.0.as_deref(), |link| link.outer.0.as_deref())
+    }
+}
+
+/// A middleware whose type is forgotten.
+trait Wrap {
+    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint>;
+
+    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint>;
+
     fn require(&self, requirements: &mut Requirements);
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Bare {}
-    impl<W, M> Sealed for super::Inside<W, M> {}
-}
-
-/// No middleware.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Bare;
-
-impl Wrap for Bare {
-    const IS_BARE: bool = true;
-
-    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
-        service
+impl<M: Middleware + 'static> Wrap for Rc<M> {
+    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint> {
+        Rc::new(Self::clone(self).around(next))
     }
 
-    fn require(&self, _: &mut Requirements) {}
-}
-
-/// `M` inside the middleware of `W`.
-pub struct Inside<W, M> {
-    outer: W,
-    middleware: Rc<M>,
-}
-
-impl<W, M> Inside<W, M> {
-    pub(crate) fn new(outer: W, middleware: M) -> Self {
-        Self { outer, middleware: Rc::new(middleware) }
-    }
-}
-
-impl<W: Clone, M> Clone for Inside<W, M> {
-    fn clone(&self) -> Self {
-        Self { outer: self.outer.clone(), middleware: Rc::clone(&self.middleware) }
-    }
-}
-
-impl<W: Wrap, M: Middleware + 'static> Wrap for Inside<W, M> {
-    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
-        self.outer.wrap(Rc::clone(&self.middleware).around(service))
+    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint> {
+        Rc::new(Rendered::new(shared, Self::clone(self).around(next)))
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        self.outer.require(requirements);
-        self.middleware.require(requirements);
-    }
-}
-
-impl<W, M> fmt::Debug for Inside<W, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Inside")
+        (**self).require(requirements);
     }
 }
 

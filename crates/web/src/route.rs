@@ -2,7 +2,6 @@
 
 use crate::handler::Handler;
 use crate::head::Head;
-use crate::middleware::Wrap;
 use crate::scope::{REST, Scope};
 use http::Method;
 use peregrine_proto::Method as Known;
@@ -151,7 +150,7 @@ pub struct MethodRouter<T>(T);
 /// The handlers of a [`MethodRouter`].
 pub trait Routes: sealed::Sealed {
     #[doc(hidden)]
-    fn add_to<W: Wrap>(self, to: &mut Scope<W>, pattern: &str, place: &'static Location<'static>);
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>);
 }
 
 mod sealed {
@@ -174,7 +173,7 @@ impl<H, Args> fmt::Debug for Single<H, Args> {
 }
 
 impl Routes for () {
-    fn add_to<W: Wrap>(self, _: &mut Scope<W>, _: &str, _: &'static Location<'static>) {}
+    fn add_to(self, _: &mut Scope, _: &str, _: &'static Location<'static>) {}
 }
 
 impl<H, Args, T> Routes for (Single<H, Args>, T)
@@ -183,7 +182,7 @@ where
     Args: 'static,
     T: Routes,
 {
-    fn add_to<W: Wrap>(self, to: &mut Scope<W>, pattern: &str, place: &'static Location<'static>) {
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
         let (single, earlier) = self;
         earlier.add_to(to, pattern, place);
         to.add_handler(single.methods, pattern, single.handler, place);
@@ -191,12 +190,7 @@ where
 }
 
 impl<T: Routes> MethodRouter<T> {
-    pub(crate) fn add_to<W: Wrap>(
-        self,
-        to: &mut Scope<W>,
-        pattern: &str,
-        place: &'static Location<'static>,
-    ) {
+    pub(crate) fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
         self.0.add_to(to, pattern, place);
     }
 

@@ -1,14 +1,13 @@
 //! Scopes: routes under one prefix, inside the same middleware.
 
-use crate::app::App;
 use crate::fault::Fault;
 use crate::handler::{Handler, HandlerService, RouteOptions};
-use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::middleware::{Chain, Middleware};
 use crate::plan::{Entry, Fallback, Plan, ScopeFallback};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
 use crate::service::{Endpoint, Erased, Service};
-use crate::unrouted::{Guest, Rendered, Shared, Unrouted};
+use crate::unrouted::{Guest, Shared, Unrouted};
 use http::Method;
 use std::fmt;
 use std::panic::Location;
@@ -23,20 +22,19 @@ use std::rc::Rc;
 /// A function may fill a scope, so that a module keeps its routes to itself:
 ///
 /// ```
-/// use peregrine_web::middleware::Wrap;
 /// use peregrine_web::{App, Scope};
 ///
-/// fn users<W: Wrap>(scope: Scope<W>) -> Scope<W> {
+/// fn users(scope: Scope) -> Scope {
 ///     scope.get("/", || "everybody").get("/{id}", || "somebody")
 /// }
 ///
 /// let app = App::new().scope("/users", users);
 /// assert_eq!(app.test().get("/users").send_now().text(), "everybody");
 /// ```
-pub struct Scope<W = Bare> {
+pub struct Scope {
     pub(crate) plan: Plan,
     prefix: String,
-    wrap: W,
+    chain: Chain,
     /// Answers requests for the patterns that follow, in methods that they lack. Made when the
     /// first of them comes.
     unrouted: Option<Rc<dyn Endpoint>>,
@@ -46,30 +44,27 @@ pub struct Scope<W = Bare> {
 /// What ends the pattern of a route for everything below a prefix ([`App::subtree`]).
 pub const REST: &str = "/{*peregrine_rest}";
 
-impl Scope<Bare> {
+impl Scope {
     pub(crate) fn root(shared: Rc<Shared>) -> Self {
         let plan = Plan::new(shared);
-        Self { plan, prefix: String::new(), wrap: Bare, unrouted: None, fallback: None }
+        Self {
+            plan,
+            prefix: String::new(),
+            chain: Chain::default(),
+            unrouted: None,
+            fallback: None,
+        }
     }
-}
 
-impl<W: Wrap> Scope<W> {
     pub(crate) fn add_with<M: Middleware + 'static>(
-        self,
+        mut self,
         middleware: M,
         place: &'static Location<'static>,
-    ) -> Scope<Inside<W, M>> {
-        let mut plan = self.plan;
+    ) -> Self {
         let mut requirements = Requirements::default();
         middleware.require(&mut requirements);
-        plan.need(format!("the middleware ({place})"), requirements);
-        Scope {
-            plan,
-            prefix: self.prefix,
-            wrap: Inside::new(self.wrap, middleware),
-            unrouted: None,
-            fallback: self.fallback,
-        }
+        self.plan.need(format!("the middleware ({place})"), requirements);
+        Self { chain: self.chain.and(middleware), unrouted: None, ..self }
     }
 
     pub(crate) fn add_handler<Args, H>(
@@ -123,7 +118,7 @@ impl<W: Wrap> Scope<W> {
     /// of them.
     fn needs_of_path(&self) -> Requirements {
         let mut all = Requirements::default();
-        self.wrap.require(&mut all);
+        self.chain.require(&mut all);
         let mut of_path = Requirements::default();
         of_path.extend_paths(&all);
         of_path
@@ -153,17 +148,17 @@ impl<W: Wrap> Scope<W> {
         }
     }
 
-    pub(crate) fn add_scope<V: Wrap>(
+    pub(crate) fn add_scope(
         &mut self,
         prefix: &str,
-        build: impl FnOnce(Scope<W>) -> Scope<V>,
+        build: impl FnOnce(Self) -> Self,
         place: &'static Location<'static>,
     ) {
         let prefix = self.join(prefix.trim_end_matches('/'), place);
         let shared = Rc::clone(&self.plan.shared);
         let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
-        let wrap = self.wrap.clone();
-        let mut inner = build(Scope { plan, prefix, wrap, unrouted: None, fallback: None });
+        let chain = self.chain.clone();
+        let mut inner = build(Self { plan, prefix, chain, unrouted: None, fallback: None });
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
@@ -174,11 +169,7 @@ impl<W: Wrap> Scope<W> {
     }
 
     /// Takes the routes of `other`, wrapped once more in what is around them here.
-    pub(crate) fn add_app<V: Wrap>(
-        &mut self,
-        mut other: Scope<V>,
-        place: &'static Location<'static>,
-    ) {
+    pub(crate) fn add_app(&mut self, mut other: Self, place: &'static Location<'static>) {
         let fallback = other.fallback.take();
         let Plan { entries, fallbacks, faults, needs, states, shared } = other.plan;
         let has_states = !states.is_empty();
@@ -189,8 +180,8 @@ impl<W: Wrap> Scope<W> {
         if let Some(fallback) = fallback
             && self.fallback.is_none()
         {
-            let endpoint = Rc::new(other.wrap.wrap(Erased(fallback.endpoint)));
-            self.fallback = Some(Fallback { endpoint: guest(endpoint), ..fallback });
+            let endpoint = guest(other.chain.wrap(fallback.endpoint));
+            self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let needs_of_path = self.needs_of_path();
         for mut entry in entries {
@@ -233,11 +224,11 @@ impl<W: Wrap> Scope<W> {
     /// `service` inside the middleware, its type forgotten and its problems in the form that the
     /// application says.
     fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
-        Rc::new(Rendered::new(&self.plan.shared, self.wrap.wrap(service)))
+        self.chain.render(service, &self.plan.shared)
     }
 
     fn around(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
-        if W::IS_BARE {
+        if self.chain.is_empty() {
             return endpoint;
         }
         self.endpoint(Erased(endpoint))
@@ -428,8 +419,7 @@ macro_rules! routing {
         }
 
         /// Adds all routes of `other` here: under the prefix of this scope, each inside its own
-        /// middleware, and those inside the middleware given here before. Around middleware given
-        /// here, a merged route costs one more indirect call.
+        /// middleware, and those inside the middleware given here before.
         ///
         /// What `other` has of its own stays its own: its handlers and middleware see the states that
         /// it was given, and of the types that it lacks those given here; if it renders problems by a
@@ -437,7 +427,7 @@ macro_rules! routing {
         /// here, but for its fallback, which comes along if there is none here.
         #[track_caller]
         #[must_use]
-        pub fn merge<V: Wrap>(mut self, other: App<V>) -> Self {
+        pub fn merge(mut self, other: $crate::app::App) -> Self {
             let place = Location::caller();
             self $($field)*.add_app(other.into_scope(), place);
             self
@@ -447,11 +437,7 @@ macro_rules! routing {
         /// middleware so far.
         #[track_caller]
         #[must_use]
-        pub fn scope<V: Wrap>(
-            mut self,
-            prefix: &str,
-            build: impl FnOnce(Scope<W>) -> Scope<V>,
-        ) -> Self {
+        pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {
             let place = Location::caller();
             self $($field)*.add_scope(prefix, build, place);
             self
@@ -460,13 +446,13 @@ macro_rules! routing {
 }
 pub(crate) use routing;
 
-impl<W: Wrap> Scope<W> {
+impl Scope {
     routing!();
 
     /// Runs `middleware` around the routes that follow in this scope, inside those given before.
     #[track_caller]
     #[must_use]
-    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
+    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Self {
         self.add_with(middleware, Location::caller())
     }
 
@@ -489,7 +475,7 @@ impl<W: Wrap> Scope<W> {
     }
 }
 
-impl<W> fmt::Debug for Scope<W> {
+impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scope").field("prefix", &self.prefix).finish_non_exhaustive()
     }

@@ -33,7 +33,7 @@ async fn guard(
     Ok(next.run(request).await)
 }
 
-fn app() -> App<impl peregrine::web::middleware::Wrap> {
+fn app() -> App {
     App::new()
         .with(RequestId::new())
         .with(AccessLog::new())
