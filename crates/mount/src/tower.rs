@@ -11,7 +11,7 @@ use http::StatusCode;
 use http_body::{Body as HttpBody, Frame};
 use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::handler::{OnDisconnect, RouteOptions};
+use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
@@ -245,7 +245,9 @@ impl<R: Clone> Clone for Tower<R> {
     }
 }
 
-impl<R: Reach> Handler<ViaTower> for Tower<R> {
+impl<R: Reach> Signature<ViaTower> for Tower<R> {}
+
+impl<R: Reach> Handler<ViaTower, ()> for Tower<R> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.answer(request, false)
     }
@@ -439,7 +441,9 @@ impl Mount for Scope {
 /// A service that does not see the prefix it is mounted under.
 struct Stripped<R>(Tower<R>);
 
-impl<R: Reach> Handler<ViaTower> for Stripped<R> {
+impl<R: Reach> Signature<ViaTower> for Stripped<R> {}
+
+impl<R: Reach> Handler<ViaTower, ()> for Stripped<R> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.0.answer(request, true)
     }

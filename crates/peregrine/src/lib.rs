@@ -43,6 +43,7 @@ pub use peregrine_server::{Cut, Limits, Shutdown, Snapshot};
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
+pub use peregrine_web::check_handler;
 pub use running::{Running, Stopped};
 pub use server::{IntoApplication, Server, serve};
 

@@ -3,9 +3,9 @@
 use crate::application::{Application, Built};
 use crate::fallbacks::Fallbacks;
 use crate::fault::{BuildError, Fault};
-use crate::handler::Handler;
+use crate::handler::{Handler, Signature};
 use crate::head::Head;
-use crate::middleware::Middleware;
+use crate::middleware::{IntoMiddleware, Middleware};
 use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::requirements::PathShape;
@@ -97,21 +97,29 @@ impl Default for App {
 impl App {
     routing!(.scope);
 
-    /// Runs `middleware` around everything that follows, inside the middleware given before.
+    /// Runs `middleware` around everything that follows, inside the middleware given before: a
+    /// [`Middleware`], or an async function of up to six extractors, the request, and
+    /// [`Next`](crate::Next).
     #[track_caller]
     #[must_use]
-    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Self {
-        Self { scope: self.scope.add_with(middleware, Location::caller()), ..self }
+    pub fn with<Args, M>(self, middleware: M) -> Self
+    where
+        M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
+    {
+        Self {
+            scope: self.scope.add_with(middleware.into_middleware(), Location::caller()),
+            ..self
+        }
     }
 
     /// Answers requests for paths that have no route, in place of the 404. All of the application's
     /// middleware runs around it, that given later too.
     #[track_caller]
     #[must_use]
-    pub fn fallback<Args, H>(mut self, handler: H) -> Self
+    pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Signature<Args> + Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         self.scope.set_fallback(handler, Location::caller());
         self

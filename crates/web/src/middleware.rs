@@ -20,13 +20,18 @@
 //! assert_eq!(app.test().get("/").send_now().text(), "hello");
 //! ```
 //!
-//! A closure is written `async |request: Request, next: Next<'_>| ..`, for only async closures may
-//! hold on to `next` while they wait. [`from_fn`] gives a function extractors too. [`Next`] hides the
-//! type of what comes next behind one indirect call; its future lives in a slot of the thread's stock, so nothing is
-//! allocated.
+//! The function may have up to six extractors before these two ([`from_fn`] has an example). A closure
+//! is written `async |request: Request, next: Next<'_>| ..`. One that is not `async` itself,
+//! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long enough"): the future that
+//! it gives away would hold `next`, and no closure can say so in its type. As a handler, a middleware is
+//! called for many requests at once, so a closure must be `Fn`: what it changes goes into a
+//! [`Cell`](std::cell::Cell) or a [`RefCell`](std::cell::RefCell), and what it borrows must be moved in.
+//!
+//! [`Next`] hides the type of what comes next; its future lives in a slot of the thread's stock, so
+//! nothing is allocated.
 //!
 //! A **type** that implements [`Middleware`] is the form for those that have settings or are meant
-//! for others. It is composed with the handler at compile time and costs nothing by itself:
+//! for others:
 //!
 //! ```
 //! use http::{HeaderName, HeaderValue};
@@ -62,8 +67,7 @@ use std::rc::Rc;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
-    note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
-            that returns an `IntoResponse`; one with extractors before these two is given as \
+    note = "implement `Middleware` for it, or give an `async fn(Request, Next<'_>)` as \
             `from_fn(function)`"
 )]
 pub trait Middleware {
@@ -137,24 +141,45 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-impl<F, R> Middleware for F
-where
-    F: AsyncFn(Request, Next<'_>) -> R,
-    R: IntoResponse,
-{
-    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        self(request, Next::new(next)).await.into_response()
+/// What [`App::with`](crate::App::with) takes: a [`Middleware`], or an async function of at most six
+/// extractors, the request, and [`Next`]. `Args` keeps the two apart; it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a middleware",
+    label = "not a middleware",
+    note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
+            that may have up to 6 extractors before these two arguments",
+    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: what \
+            it changes goes into a `Cell` or `RefCell`"
+)]
+pub trait IntoMiddleware<Args> {
+    /// What it becomes.
+    type Middleware;
+
+    /// Makes a middleware of it.
+    fn into_middleware(self) -> Self::Middleware;
+}
+
+/// Marks middleware that are types.
+#[derive(Debug)]
+pub enum ViaType {}
+
+impl<M: Middleware> IntoMiddleware<ViaType> for M {
+    type Middleware = M;
+
+    fn into_middleware(self) -> M {
+        self
     }
 }
 
-/// A middleware of an async function of at most six extractors, the request, and [`Next`].
+/// A middleware of an async function of at most six extractors, the request, and [`Next`], for where
+/// a [`Middleware`] is asked for. [`App::with`](crate::App::with) takes the function itself.
 ///
 /// The extractors must leave the body alone; a request that one of them refuses is answered with
 /// its problem.
 ///
 /// ```
 /// use http::Method;
-/// use peregrine_web::middleware::{Next, from_fn};
+/// use peregrine_web::middleware::Next;
 /// use peregrine_web::{App, Problem, Request, Response};
 /// # use http::StatusCode;
 /// # use peregrine_web::{Parts, extract::FromRequestParts};
@@ -174,7 +199,7 @@ where
 ///     Err(Problem::new(StatusCode::FORBIDDEN, "wrong-key", "This key opens nothing."))
 /// }
 ///
-/// let app = App::new().with(from_fn(with_key)).get("/", || "gold");
+/// let app = App::new().with(with_key).get("/", || "gold");
 /// let client = app.test();
 /// assert_eq!(client.get("/").header("x-key", "open sesame").send_now().text(), "gold");
 /// assert_eq!(client.get("/").header("x-key", "open rye").send_now().status(), 403);
@@ -188,7 +213,7 @@ where
     FromFn { function, args: PhantomData }
 }
 
-/// A function as a middleware. Made by [`from_fn`].
+/// A function as a middleware. Made by [`from_fn`], and by [`App::with`](crate::App::with).
 pub struct FromFn<F, Args> {
     function: F,
     args: PhantomData<fn() -> Args>,
@@ -203,6 +228,17 @@ impl<F, Args> fmt::Debug for FromFn<F, Args> {
 macro_rules! from_fn {
     ($(($($Extractor:ident)*))*) => {
         $(
+            impl<F, R, $($Extractor,)*> IntoMiddleware<($($Extractor,)*)> for F
+            where
+                F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,
+            {
+                type Middleware = FromFn<F, ($($Extractor,)*)>;
+
+                fn into_middleware(self) -> Self::Middleware {
+                    FromFn { function: self, args: PhantomData }
+                }
+            }
+
             impl<F, R, $($Extractor,)*> Middleware for FromFn<F, ($($Extractor,)*)>
             where
                 F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,

@@ -1,6 +1,6 @@
 //! Which methods a route answers, and the table that routes are found in.
 
-use crate::handler::Handler;
+use crate::handler::{Handler, Signature};
 use crate::head::Head;
 use crate::scope::{REST, Scope};
 use http::Method;
@@ -156,17 +156,17 @@ pub trait Routes: sealed::Sealed {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for () {}
-    impl<H, Args, T> Sealed for (super::Single<H, Args>, T) {}
+    impl<H, Args, Via, T> Sealed for (super::Single<H, Args, Via>, T) {}
 }
 
 /// One handler with its methods.
-pub struct Single<H, Args> {
+pub struct Single<H, Args, Via> {
     methods: Methods,
     handler: H,
-    args: PhantomData<fn() -> Args>,
+    args: PhantomData<fn() -> (Args, Via)>,
 }
 
-impl<H, Args> fmt::Debug for Single<H, Args> {
+impl<H, Args, Via> fmt::Debug for Single<H, Args, Via> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Single").field(&self.methods).finish()
     }
@@ -176,10 +176,10 @@ impl Routes for () {
     fn add_to(self, _: &mut Scope, _: &str, _: &'static Location<'static>) {}
 }
 
-impl<H, Args, T> Routes for (Single<H, Args>, T)
+impl<H, Args, Via, T> Routes for (Single<H, Args, Via>, T)
 where
-    H: Handler<Args> + 'static,
-    Args: 'static,
+    H: Handler<Args, Via> + 'static,
+    (Args, Via): 'static,
     T: Routes,
 {
     fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
@@ -194,39 +194,44 @@ impl<T: Routes> MethodRouter<T> {
         self.0.add_to(to, pattern, place);
     }
 
-    fn and<Args, H: Handler<Args>>(
+    fn and<Args, Via, H: Handler<Args, Via>>(
         self,
         methods: Methods,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args>, T)> {
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
         MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
     }
 
     /// Adds a handler for `method`, which may be one of your own.
-    pub fn on<Args, H: Handler<Args>>(
+    pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
         self,
         method: Method,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args>, T)> {
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
         self.and(Methods::One(method), handler)
     }
 
     /// Adds a handler for every method that has none of its own.
-    pub fn any<Args, H: Handler<Args>>(self, handler: H) -> MethodRouter<(Single<H, Args>, T)> {
+    pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+        self,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
         self.and(Methods::Any, handler)
     }
 }
 
 /// A handler for every method that has none of its own.
-pub fn any<Args, H: Handler<Args>>(handler: H) -> MethodRouter<(Single<H, Args>, ())> {
+pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+    handler: H,
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
     MethodRouter(()).any(handler)
 }
 
 /// A handler for `method`, which may be one of your own.
-pub fn on<Args, H: Handler<Args>>(
+pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
     method: Method,
     handler: H,
-) -> MethodRouter<(Single<H, Args>, ())> {
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
     MethodRouter(()).on(method, handler)
 }
 
@@ -235,10 +240,10 @@ macro_rules! methods {
         impl<T: Routes> MethodRouter<T> {
             $(
                 #[doc = concat!("Adds a handler for ", $text, ".")]
-                pub fn $name<Args, H: Handler<Args>>(
+                pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
                     self,
                     handler: H,
-                ) -> MethodRouter<(Single<H, Args>, T)> {
+                ) -> MethodRouter<(Single<H, Args, Via>, T)> {
                     self.on($method, handler)
                 }
             )*
@@ -246,9 +251,9 @@ macro_rules! methods {
 
         $(
             #[doc = concat!("A handler for ", $text, ".")]
-            pub fn $name<Args, H: Handler<Args>>(
+            pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
                 handler: H,
-            ) -> MethodRouter<(Single<H, Args>, ())> {
+            ) -> MethodRouter<(Single<H, Args, Via>, ())> {
                 MethodRouter(()).$name(handler)
             }
         )*

@@ -1,8 +1,8 @@
 //! Scopes: routes under one prefix, inside the same middleware.
 
 use crate::fault::Fault;
-use crate::handler::{Handler, HandlerService, RouteOptions};
-use crate::middleware::{Chain, Middleware};
+use crate::handler::{Handler, HandlerService, RouteOptions, Signature};
+use crate::middleware::{Chain, IntoMiddleware, Middleware};
 use crate::plan::{Entry, Fallback, Plan, ScopeFallback};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
@@ -67,15 +67,15 @@ impl Scope {
         Self { chain: self.chain.and(middleware), unrouted: None, ..self }
     }
 
-    pub(crate) fn add_handler<Args, H>(
+    pub(crate) fn add_handler<Args, Via, H>(
         &mut self,
         methods: Methods,
         pattern: &str,
         handler: H,
         place: &'static Location<'static>,
     ) where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let entry = self.entry(methods, handler, place);
         let pattern = self.join(pattern, place);
@@ -85,15 +85,15 @@ impl Scope {
     }
 
     /// The route of a handler, for a pattern that is still to come.
-    fn entry<Args, H>(
+    fn entry<Args, Via, H>(
         &mut self,
         methods: Methods,
         handler: H,
         place: &'static Location<'static>,
     ) -> Entry
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let mut options = RouteOptions::default();
         handler.configure(&mut options);
@@ -124,14 +124,14 @@ impl Scope {
         of_path
     }
 
-    pub(crate) fn add_subtree<Args, H>(
+    pub(crate) fn add_subtree<Args, Via, H>(
         &mut self,
         prefix: &str,
         handler: H,
         place: &'static Location<'static>,
     ) where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let entry = self.entry(Methods::Any, handler, place);
         let root = self.join(prefix.trim_end_matches('/'), place);
@@ -202,10 +202,13 @@ impl Scope {
         self.plan.shared.lead(shared, states);
     }
 
-    pub(crate) fn set_fallback<Args, H>(&mut self, handler: H, place: &'static Location<'static>)
-    where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+    pub(crate) fn set_fallback<Args, Via, H>(
+        &mut self,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         self.fallback = Some(Fallback::new(&self.prefix, handler, place, &mut self.plan));
     }
@@ -269,10 +272,10 @@ macro_rules! routing {
         /// What a pattern may hold is told at [`peregrine_router::Builder::insert`].
         #[track_caller]
         #[must_use]
-        pub fn get<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn get<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::GET, pattern, handler)
         }
@@ -280,10 +283,10 @@ macro_rules! routing {
         /// Answers POST requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn post<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn post<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::POST, pattern, handler)
         }
@@ -291,10 +294,10 @@ macro_rules! routing {
         /// Answers PUT requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn put<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn put<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::PUT, pattern, handler)
         }
@@ -302,10 +305,10 @@ macro_rules! routing {
         /// Answers DELETE requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn delete<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn delete<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::DELETE, pattern, handler)
         }
@@ -313,10 +316,10 @@ macro_rules! routing {
         /// Answers PATCH requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn patch<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn patch<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::PATCH, pattern, handler)
         }
@@ -324,10 +327,10 @@ macro_rules! routing {
         /// Answers HEAD requests for `pattern`, in place of the handler for GET.
         #[track_caller]
         #[must_use]
-        pub fn head<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn head<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::HEAD, pattern, handler)
         }
@@ -335,10 +338,10 @@ macro_rules! routing {
         /// Answers OPTIONS requests for `pattern`, in place of the automatic answer.
         #[track_caller]
         #[must_use]
-        pub fn options<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn options<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::OPTIONS, pattern, handler)
         }
@@ -346,10 +349,10 @@ macro_rules! routing {
         /// Answers QUERY requests for `pattern`: safe requests with content.
         #[track_caller]
         #[must_use]
-        pub fn query<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn query<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on($crate::route::query_method(), pattern, handler)
         }
@@ -357,10 +360,10 @@ macro_rules! routing {
         /// Answers requests for `pattern` in every method that has no handler of its own there.
         #[track_caller]
         #[must_use]
-        pub fn any<Args, H>(mut self, pattern: &str, handler: H) -> Self
+        pub fn any<Args, Via, H>(mut self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             let place = Location::caller();
             self $($field)*.add_handler(Methods::Any, pattern, handler, place);
@@ -372,10 +375,10 @@ macro_rules! routing {
         /// Routes of this application that say more about a path go first.
         #[track_caller]
         #[must_use]
-        pub fn subtree<Args, H>(mut self, prefix: &str, handler: H) -> Self
+        pub fn subtree<Args, Via, H>(mut self, prefix: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             let place = Location::caller();
             self $($field)*.add_subtree(prefix, handler, place);
@@ -386,10 +389,10 @@ macro_rules! routing {
         /// `Method::from_bytes(b"PURGE")`.
         #[track_caller]
         #[must_use]
-        pub fn on<Args, H>(mut self, method: Method, pattern: &str, handler: H) -> Self
+        pub fn on<Args, Via, H>(mut self, method: Method, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             let place = Location::caller();
             self $($field)*.add_handler(Methods::One(method), pattern, handler, place);
@@ -452,8 +455,11 @@ impl Scope {
     /// Runs `middleware` around the routes that follow in this scope, inside those given before.
     #[track_caller]
     #[must_use]
-    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Self {
-        self.add_with(middleware, Location::caller())
+    pub fn with<Args, M>(self, middleware: M) -> Self
+    where
+        M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
+    {
+        self.add_with(middleware.into_middleware(), Location::caller())
     }
 
     /// Answers requests for the scope's prefix, and for what is below, that have no route. All of the
@@ -465,10 +471,10 @@ impl Scope {
     /// which they are added never matters.
     #[track_caller]
     #[must_use]
-    pub fn fallback<Args, H>(mut self, handler: H) -> Self
+    pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Signature<Args> + Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         self.set_fallback(handler, Location::caller());
         self
