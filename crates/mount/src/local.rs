@@ -22,13 +22,13 @@ use std::task::{Context, Poll};
 /// `Send` there is [`spawn_tower`](crate::spawn_tower).
 ///
 /// ```
-/// use peregrine_mount::into_tower;
-/// use peregrine_web::App;
+/// use peregrine::tower::into_tower;
+/// use peregrine::App;
 /// use tower::ServiceExt;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let service = into_tower(App::new().get("/", || "hello"))?;
-/// let request = http::Request::get("/").body(String::new())?;
+/// let request = peregrine::http::Request::get("/").body(String::new())?;
 /// let response = service.oneshot(request).await?;
 /// assert_eq!(response.into_body().collect(1000).await?, b"hello");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -56,12 +56,12 @@ pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
 /// The application contradicts itself; see [`App::build`].
 ///
 /// ```
-/// use peregrine_mount::into_make_service;
-/// use peregrine_web::App;
+/// use peregrine::tower::into_make_service;
+/// use peregrine::App;
 ///
 /// let make = into_make_service(App::new().get("/", || "hello"))?;
 /// # let _ = make;
-/// # Ok::<_, peregrine_web::BuildError>(())
+/// # Ok::<_, peregrine::web::BuildError>(())
 /// ```
 pub fn into_make_service(app: App) -> Result<LocalMake, BuildError> {
     into_tower(app).map(LocalMake)

@@ -49,13 +49,13 @@ impl std::error::Error for SpawnError {}
 ///
 /// ```
 /// use axum::Router;
-/// use peregrine_mount::spawn_tower;
-/// use peregrine_web::App;
+/// use peregrine::tower::spawn_tower;
+/// use peregrine::App;
 ///
 /// let ours = spawn_tower(|| App::new().get("/hello", || "hello"))?;
 /// let router: Router = Router::new().nest_service("/ours", ours);
 /// # let _ = router;
-/// # Ok::<_, peregrine_mount::SpawnError>(())
+/// # Ok::<_, peregrine::tower::SpawnError>(())
 /// ```
 ///
 /// # Errors

@@ -53,8 +53,8 @@ type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 ///
 /// ```
 /// use axum::{Router, extract::Path, routing::get};
-/// use peregrine_mount::tower;
-/// use peregrine_web::App;
+/// use peregrine::tower::tower;
+/// use peregrine::App;
 ///
 /// let router = Router::new()
 ///     .route("/hello/{name}", get(async |Path(name): Path<String>| format!("Hello, {name}!")));
@@ -136,9 +136,9 @@ impl<R> Tower<R> {
     ///
     /// ```
     /// use axum::{Extension, Router, routing::get};
-    /// use peregrine_mount::tower;
-    /// use peregrine_web::App;
-    /// use peregrine_web::connection::ConnectionInfo;
+    /// use peregrine::tower::tower;
+    /// use peregrine::App;
+    /// use peregrine::web::connection::ConnectionInfo;
     ///
     /// let router = Router::new().route(
     ///     "/",
@@ -162,7 +162,7 @@ impl<R> Tower<R> {
     ///
     /// ```
     /// use axum::{Router, extract::ConnectInfo, routing::get};
-    /// use peregrine_mount::tower;
+    /// use peregrine::tower::tower;
     /// use std::net::SocketAddr;
     ///
     /// async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
@@ -184,19 +184,19 @@ impl<R> Tower<R> {
     /// whose error cannot happen, such as axum routers, have no use for it.
     ///
     /// ```
-    /// use http::StatusCode;
-    /// use peregrine_mount::tower;
-    /// use peregrine_web::App;
+    /// use peregrine::http::StatusCode;
+    /// use peregrine::tower::tower;
+    /// use peregrine::App;
     ///
     /// let fails = tower_service_that_fails();
     /// let mounted = tower(fails).on_error(|error| (StatusCode::BAD_GATEWAY, error.to_string()));
     /// let response = App::new().subtree("/", mounted).test().get("/").send_now();
     /// assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "down"));
-    /// # use peregrine_mount::SendBody;
+    /// # use peregrine::tower::SendBody;
     /// # fn tower_service_that_fails() -> impl tower::Service<
-    /// #     http::Request<SendBody>, Response = http::Response<SendBody>,
+    /// #     peregrine::http::Request<SendBody>, Response = peregrine::http::Response<SendBody>,
     /// #     Error = std::io::Error, Future: 'static> + Clone + 'static {
-    /// #     tower::service_fn(async |_: http::Request<SendBody>| Err(std::io::Error::other("down")))
+    /// #     tower::service_fn(async |_: peregrine::http::Request<SendBody>| Err(std::io::Error::other("down")))
     /// # }
     /// ```
     #[must_use]
@@ -402,8 +402,8 @@ impl HttpBody for Unknown {
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use peregrine_mount::Mount;
-/// use peregrine_web::App;
+/// use peregrine::tower::Mount;
+/// use peregrine::App;
 ///
 /// let router = Router::new().route("/", get("all")).route("/{id}", get("one"));
 /// let app = App::new().get("/", || "ours").mount("/birds", router);

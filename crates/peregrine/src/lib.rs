@@ -13,7 +13,7 @@
 //! ```
 //!
 //! This crate adds names, not behaviour: [`Server`] starts workers on the best driver the kernel
-//! allows; [`App`] and everything handlers see come from `peregrine_web`. Start with the
+//! allows; [`App`] and everything handlers see come from [`web`]. Start with the
 //! [`prelude`].
 #![forbid(unsafe_code)]
 

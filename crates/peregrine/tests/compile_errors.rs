@@ -1,10 +1,11 @@
 //! What the compiler says about a handler or a middleware that is none must name the culprit and the
 //! remedy.
 //!
-//! Each `compile_errors/*.rs` is compiled against this crate, as a user's program is. Beside it stands a `.stderr` file with
-//! phrases, one on a line, all of which must occur in what the compiler says. They are phrases and
-//! not the whole text because the rest belongs to the compiler and changes with it. A case without
-//! such a file must compile, which shows that the others fail for their own reason.
+//! Each `compile_errors/*.rs` is compiled against this crate, as a user's program is. Beside it
+//! stands a `.stderr` file with phrases, one on a line, all of which must occur in what the compiler
+//! says. They are phrases and not the whole text because the rest belongs to the compiler and changes
+//! with it. A case without such a file must compile, which shows that the others fail for their own
+//! reason.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// each. Everything holds per connection unless said otherwise.
 ///
 /// ```
-/// use peregrine_server::Limits;
+/// use peregrine::Limits;
 /// use std::time::Duration;
 ///
 /// let limits = Limits { idle_timeout: Duration::from_secs(15), ..Limits::default() };

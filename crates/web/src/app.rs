@@ -26,7 +26,7 @@ pub use peregrine_router::SlashPolicy;
 /// An application while it grows.
 ///
 /// ```
-/// use peregrine_web::{App, Request};
+/// use peregrine::web::{App, Request};
 ///
 /// async fn greet(request: Request) -> String {
 ///     format!("Good day, you who asked for {}", request.path())
@@ -71,8 +71,19 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// # Patterns
 ///
-/// `/users/{id}`, `/files/{*path}`, `/v{version}/{name}.json`: see
-/// [`peregrine_router::Builder::insert`]. The order in which routes are added never matters.
+/// A pattern begins with `/`; between slashes stands one of these:
+///
+/// | segment | matches |
+/// |---|---|
+/// | `text` | this text, in any spelling with escapes |
+/// | `{name}.json`, `v{name}`, `a-{name}-b` | one or more bytes between the fixed texts |
+/// | `{name}` | one segment that is not empty |
+/// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
+///
+/// Where several patterns match a path, the first segment (from the left) in which they differ
+/// decides, in the order of this table. The order in which routes are added never matters. `{{` and
+/// `}}` stand for literal braces. Case counts. The
+/// [router](peregrine_router::Builder::insert) has the fine print.
 pub struct App {
     scope: Scope,
     hook: Option<ProblemHook>,
@@ -140,7 +151,7 @@ impl App {
     /// body. What the server answers itself does not go through middleware.
     ///
     /// ```
-    /// use peregrine_web::{App, Head, Problem, Response};
+    /// use peregrine::web::{App, Head, Problem, Response};
     ///
     /// let app = App::new().on_problem(|problem: Problem, _: &Head| {
     ///     Response::new(problem.status).with_body(format!("Oh no! {}", problem.kind))

@@ -204,7 +204,6 @@ impl<'a> Target<'a> {
     /// is allocated once the slot has grown to the size of the application's futures. It owns what it
     /// needs of the application, and nothing of that runs before the first poll.
     #[inline]
-    #[must_use]
     pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
         Rc::clone(self.endpoint).hold(slot, request)
     }

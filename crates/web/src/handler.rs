@@ -5,7 +5,7 @@
 //! result is an [`IntoResponse`]. Every [`Service`] is a handler too.
 //!
 //! ```
-//! use peregrine_web::{App, HandlerExt, Request};
+//! use peregrine::web::{App, HandlerExt, Request};
 //! use std::time::Duration;
 //!
 //! fn health() -> &'static str {
@@ -26,6 +26,18 @@
 //!     });
 //! assert_eq!(app.test().get("/greeting").send_now().text(), "hello");
 //! ```
+//!
+//! # Closures
+//!
+//! A handler is called for many requests, several at once, for as long as the server runs. So a closure
+//! must be `Fn` and `'static`:
+//!
+//! - One that borrows from the function around it wants `move`.
+//! - One that gives away what it captures (`FnOnce`) clones it first, as above; `async move || ..` may
+//!   also use it where it is.
+//! - One that changes what it captures (`FnMut`) puts it into a [`Cell`](std::cell::Cell) or a
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; what all
+//!   workers count is an atomic in an `Arc`.
 
 use crate::application::Application;
 use crate::extract::{FromRequest, FromRequestParts};

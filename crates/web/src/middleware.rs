@@ -6,8 +6,8 @@
 //! A **function** is the short one:
 //!
 //! ```
-//! use peregrine_web::middleware::Next;
-//! use peregrine_web::{App, Request, Response};
+//! use peregrine::web::middleware::Next;
+//! use peregrine::web::{App, Request, Response};
 //!
 //! async fn log(request: Request, next: Next<'_>) -> Response {
 //!     let line = format!("{} {}", request.method(), request.path());
@@ -22,10 +22,9 @@
 //!
 //! The function may have up to six extractors before these two ([`from_fn`] has an example). A closure
 //! is written `async |request: Request, next: Next<'_>| ..`. One that is not `async` itself,
-//! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long enough"): the future that
-//! it gives away would hold `next`, and no closure can say so in its type. As a handler, a middleware is
-//! called for many requests at once, so a closure must be `Fn`: what it changes goes into a
-//! [`Cell`](std::cell::Cell) or a [`RefCell`](std::cell::RefCell), and what it borrows must be moved in.
+//! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long
+//! enough"): the future that it gives away would hold `next`, and no closure can say so in its type.
+//! What [closures of handlers](crate::handler#closures) must be, those of middleware must be too.
 //!
 //! [`Next`] hides the type of what comes next; its future lives in a slot of the thread's stock, so
 //! nothing is allocated.
@@ -34,9 +33,9 @@
 //! for others:
 //!
 //! ```
-//! use http::{HeaderName, HeaderValue};
-//! use peregrine_web::middleware::Middleware;
-//! use peregrine_web::{App, Request, Response, Service};
+//! use peregrine::http::{HeaderName, HeaderValue};
+//! use peregrine::web::middleware::Middleware;
+//! use peregrine::web::{App, Request, Response, Service};
 //!
 //! struct Stamp(HeaderName, HeaderValue);
 //!
@@ -178,11 +177,11 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 /// its problem.
 ///
 /// ```
-/// use http::Method;
-/// use peregrine_web::middleware::Next;
-/// use peregrine_web::{App, Problem, Request, Response};
-/// # use http::StatusCode;
-/// # use peregrine_web::{Parts, extract::FromRequestParts};
+/// use peregrine::http::Method;
+/// use peregrine::web::middleware::Next;
+/// use peregrine::web::{App, Problem, Request, Response};
+/// # use peregrine::http::StatusCode;
+/// # use peregrine::web::{Parts, extract::FromRequestParts};
 /// # struct Key(String);
 /// # impl FromRequestParts for Key {
 /// #     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {

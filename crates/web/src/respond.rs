@@ -16,8 +16,8 @@ use crate::response::Response;
 /// A value that a handler can return.
 ///
 /// ```
-/// use http::{StatusCode, header::RETRY_AFTER};
-/// use peregrine_web::respond::{IntoResponse, Json};
+/// use peregrine::http::{StatusCode, header::RETRY_AFTER};
+/// use peregrine::web::respond::{IntoResponse, Json};
 ///
 /// async fn text() -> &'static str {
 ///     "hello"

@@ -14,8 +14,8 @@ use std::panic::Location;
 /// The pattern as people read it: all that is below a mount is `*`.
 ///
 /// ```
-/// use peregrine_web::route::readable;
-/// use peregrine_web::scope::REST;
+/// use peregrine::web::route::readable;
+/// use peregrine::web::scope::REST;
 ///
 /// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
 /// assert_eq!(readable("/users/{id}"), "/users/{id}");

@@ -22,7 +22,7 @@ use std::rc::Rc;
 /// A function may fill a scope, so that a module keeps its routes to itself:
 ///
 /// ```
-/// use peregrine_web::{App, Scope};
+/// use peregrine::web::{App, Scope};
 ///
 /// fn users(scope: Scope) -> Scope {
 ///     scope.get("/", || "everybody").get("/{id}", || "somebody")
@@ -41,7 +41,7 @@ pub struct Scope {
     fallback: Option<Fallback>,
 }
 
-/// What ends the pattern of a route for everything below a prefix ([`App::subtree`]).
+/// What ends the pattern of a route for everything below a prefix ([`App::subtree`](crate::App::subtree)).
 pub const REST: &str = "/{*peregrine_rest}";
 
 impl Scope {
@@ -269,7 +269,7 @@ macro_rules! routing {
         /// Answers GET requests for `pattern`, and HEAD requests too unless they have a handler of
         /// their own: it then sees the method HEAD, and the server leaves the body out.
         ///
-        /// What a pattern may hold is told at [`peregrine_router::Builder::insert`].
+        /// What a pattern may hold is told at [`App`](crate::App#patterns).
         #[track_caller]
         #[must_use]
         pub fn get<Args, Via, H>(self, pattern: &str, handler: H) -> Self

@@ -7,7 +7,7 @@
 //! the place of a panic, which here fails the test) does not happen.
 //!
 //! ```
-//! use peregrine_web::{App, Request};
+//! use peregrine::web::{App, Request};
 //!
 //! async fn greet(request: Request) -> String {
 //!     format!("hello, {}", request.header("x-name").unwrap_or("stranger"))

@@ -41,9 +41,9 @@ use std::borrow::Cow;
 /// A value from a request's head. Any number of these may come before the last argument.
 ///
 /// ```
-/// use http::StatusCode;
-/// use peregrine_web::extract::FromRequestParts;
-/// use peregrine_web::{Parts, Problem};
+/// use peregrine::http::StatusCode;
+/// use peregrine::web::extract::FromRequestParts;
+/// use peregrine::web::{Parts, Problem};
 ///
 /// struct ApiVersion(u32);
 ///
@@ -102,8 +102,8 @@ pub enum ViaParts {}
 /// ways apart; leave it out.
 ///
 /// ```
-/// use peregrine_web::extract::{FromRequest, Json};
-/// use peregrine_web::{Problem, Request};
+/// use peregrine::web::extract::{FromRequest, Json};
+/// use peregrine::web::{Problem, Request};
 ///
 /// struct Names(Vec<String>);
 ///
