@@ -104,6 +104,17 @@ fn todos() {
 }
 
 #[test]
+fn modules() {
+    let example = Example::start(env!("CARGO_BIN_EXE_modules"));
+    let json = "Content-Type: application/json\r\n";
+    let sighting = r#"{"place":"cliff"}"#;
+    holds(&example.ask("POST", "/birds/kestrel/sightings", json, sighting), "201", "x-request-id");
+    holds(&example.get("/birds/kestrel"), "200", r#"{"sightings":1}"#);
+    holds(&example.ask("DELETE", "/admin/birds", "", ""), "401", "keepers");
+    example.end();
+}
+
+#[test]
 fn middleware() {
     let example = Example::start(env!("CARGO_BIN_EXE_middleware"));
     holds(&example.get("/"), "200", "x-request-id: ");

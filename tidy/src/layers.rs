@@ -18,6 +18,7 @@ pub(crate) struct Layers {
 pub(crate) struct Rules {
     pub(crate) without_dependencies: Vec<String>,
     pub(crate) unsafe_allowed: Vec<String>,
+    pub(crate) shown_to_users: Vec<String>,
     pub(crate) file_names_refused: Vec<String>,
     pub(crate) file_lines_max: usize,
 }
@@ -106,7 +107,8 @@ fn compare(layers: &Layers, packages: &[Package]) -> Vec<String> {
 }
 
 /// Every dependency from outside has its reason on its line of the root manifest, and members take
-/// theirs from there.
+/// theirs from there. A development dependency that leads in a circle is a path without a version, for
+/// that is left out of what is published.
 pub(crate) fn check_reasons(root: &Path) -> Vec<String> {
     let text = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
     let mut complaints = without_reason(&text);
@@ -117,7 +119,10 @@ pub(crate) fn check_reasons(root: &Path) -> Vec<String> {
         for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let dependencies = manifest.get(table).and_then(toml::Value::as_table);
             for (name, value) in dependencies.into_iter().flatten() {
-                if value.get("workspace").is_none() {
+                let is_left_out = table == "dev-dependencies"
+                    && value.get("path").is_some()
+                    && value.get("version").is_none();
+                if value.get("workspace").is_none() && !is_left_out {
                     let place = path.display();
                     complaints.push(format!("{place}: take `{name}` from the workspace"));
                 }
@@ -143,7 +148,7 @@ mod tests {
 
     fn layers() -> Layers {
         let text = "[crates]\na = []\nb = ['a']\nperegrine-lab-x = []\n[rules]\n\
-            without_dependencies = ['a']\nunsafe_allowed = []\nfile_names_refused = []\n\
+            without_dependencies = ['a']\nunsafe_allowed = []\nshown_to_users = []\nfile_names_refused = []\n\
             file_lines_max = 1";
         toml::from_str(text).expect("the table is valid")
     }

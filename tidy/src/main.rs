@@ -24,6 +24,7 @@ const CHECKS: &[Check] = &[
     ("unsafe", source::check_unsafe),
     ("sizes", source::check_sizes),
     ("names", source::check_names),
+    ("examples", source::check_examples),
     ("conformance", conformance::check),
     ("results", results::check),
     ("figures", figures::check),

@@ -60,6 +60,42 @@ pub(crate) fn check_names(root: &Path) -> Vec<String> {
     complaints
 }
 
+/// What users read speaks of the one crate that they depend on: an example that is copied from the
+/// documentation compiles.
+pub(crate) fn check_examples(root: &Path) -> Vec<String> {
+    let shown = Layers::read(root).rules.shown_to_users;
+    let mut complaints = Vec::new();
+    for package in packages(root).iter().filter(|package| shown.contains(&package.name)) {
+        let mut files = Vec::new();
+        walk(&Path::new(&package.folder).join("src"), &mut files);
+        files.sort();
+        for path in files {
+            let text = fs::read_to_string(&path).expect("the file exists");
+            let place = place(root, &path);
+            complaints.extend(inner_names(&text).map(|number| {
+                format!("{place}:{number}: an example names a crate that users do not have; say `peregrine::`")
+            }));
+        }
+    }
+    complaints
+}
+
+/// The lines of a file's examples that name a crate of ours other than `peregrine`.
+fn inner_names(text: &str) -> impl Iterator<Item = usize> {
+    let mut is_code = false;
+    text.lines().zip(1..).filter_map(move |(line, number)| {
+        let line = line.trim_start();
+        let Some(line) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+            is_code = false;
+            return None;
+        };
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        (is_code && line.contains("peregrine_")).then_some(number)
+    })
+}
+
 /// Every Rust file of the project, in order.
 pub(crate) fn rust_files(root: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -89,6 +125,14 @@ pub(crate) fn place(root: &Path, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_inner_crates_count_in_examples_only() {
+        let text = "//! From `peregrine_web`.\n//! ```\n//! use peregrine::App;\n\
+                    //! # use peregrine_web::Scope;\n//! ```\nuse peregrine_web::App;\n\
+                    //! See [`peregrine_web`].\n    /// ```\n    /// use peregrine_tls::Tls;\n    /// ```\n";
+        assert_eq!(inner_names(text).collect::<Vec<_>>(), [4, 9]);
+    }
 
     #[test]
     fn tests_at_the_end_of_a_file_do_not_count() {

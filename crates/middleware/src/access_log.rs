@@ -32,8 +32,8 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// to it, a request costs one comparison.
 ///
 /// ```
-/// use peregrine_middleware::{AccessLog, RequestId};
-/// use peregrine_web::App;
+/// use peregrine::middleware::{AccessLog, RequestId};
+/// use peregrine::App;
 ///
 /// let app = App::new().with(RequestId::new()).with(AccessLog::new()).get("/", || "hello");
 /// assert_eq!(app.test().get("/").send_now().text(), "hello");

@@ -11,8 +11,8 @@ use peregrine_web::{Middleware, Request, Response, Service};
 /// fails before the peer is asked to send it. One that nobody reads is not judged.
 ///
 /// ```
-/// use peregrine_middleware::BodyLimit;
-/// use peregrine_web::App;
+/// use peregrine::middleware::BodyLimit;
+/// use peregrine::App;
 ///
 /// async fn echo(text: String) -> String {
 ///     text

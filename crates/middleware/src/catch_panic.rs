@@ -17,8 +17,8 @@ use std::task::Poll;
 /// it. A program that is compiled with `panic = "abort"` ends nevertheless.
 ///
 /// ```
-/// use peregrine_middleware::CatchPanic;
-/// use peregrine_web::App;
+/// use peregrine::middleware::CatchPanic;
+/// use peregrine::App;
 ///
 /// let nothing: Vec<String> = Vec::new();
 /// let app = App::new().with(CatchPanic::new()).get("/", move || nothing[0].clone());
@@ -52,8 +52,8 @@ impl CatchPanic {
     /// Lets `hook` answer instead. The panic is logged before.
     ///
     /// ```
-    /// use peregrine_middleware::CatchPanic;
-    /// use peregrine_web::App;
+    /// use peregrine::middleware::CatchPanic;
+    /// use peregrine::App;
     ///
     /// let catch = CatchPanic::new().on_panic(|panicked| format!("{:?} broke", panicked.route));
     /// let app = App::new().with(catch).get("/{x}", || -> &'static str { panic!("oh no") });
@@ -134,7 +134,7 @@ mod tests {
         format!("bird {id}")
     }
 
-    fn app() -> App<impl peregrine_web::middleware::Wrap> {
+    fn app() -> App {
         App::new().with(CatchPanic::new()).get("/birds/{id}", falls)
     }
 

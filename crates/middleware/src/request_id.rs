@@ -21,8 +21,8 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// are unique; they are no secrets.
 ///
 /// ```
-/// use peregrine_middleware::{RequestId, RequestIdValue};
-/// use peregrine_web::App;
+/// use peregrine::middleware::{RequestId, RequestIdValue};
+/// use peregrine::App;
 ///
 /// async fn show(id: RequestIdValue) -> String {
 ///     id.to_string()

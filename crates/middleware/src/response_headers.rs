@@ -9,9 +9,9 @@ use peregrine_web::{Middleware, Request, Response, Service};
 /// Sets and removes header fields of all responses from inside, in the order of the calls.
 ///
 /// ```
-/// use http::{HeaderName, HeaderValue, header};
-/// use peregrine_middleware::ResponseHeaders;
-/// use peregrine_web::App;
+/// use peregrine::http::{HeaderName, HeaderValue, header};
+/// use peregrine::middleware::ResponseHeaders;
+/// use peregrine::App;
 ///
 /// let headers = ResponseHeaders::security()
 ///     .set_default(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))

@@ -20,8 +20,8 @@ use tokio::time::{Sleep, sleep};
 /// every worker.
 ///
 /// ```
-/// use peregrine_middleware::Timeout;
-/// use peregrine_web::App;
+/// use peregrine::middleware::Timeout;
+/// use peregrine::App;
 /// use std::time::Duration;
 ///
 /// let app = App::new().with(Timeout::new(Duration::from_secs(10))).get("/", || "hello");

@@ -20,12 +20,12 @@ use tower_service::Service;
 /// use axum::extract::Request;
 /// use axum::middleware::{Next, from_fn};
 /// use axum::response::Response;
-/// use peregrine_mount::layer_with_body;
-/// use peregrine_web::App;
+/// use peregrine::tower::layer_with_body;
+/// use peregrine::App;
 ///
 /// async fn stamp(request: Request, next: Next) -> Response {
 ///     let mut response = next.run(request).await;
-///     response.headers_mut().insert("x-stamp", http::HeaderValue::from_static("1"));
+///     response.headers_mut().insert("x-stamp", peregrine::http::HeaderValue::from_static("1"));
 ///     response
 /// }
 ///

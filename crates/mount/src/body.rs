@@ -35,7 +35,7 @@ const FRAMES_PER_POLL_MAX: usize = 32;
 ///
 /// ```
 /// use http_body::Body as _;
-/// use peregrine_mount::SendBody;
+/// use peregrine::tower::SendBody;
 ///
 /// let body = SendBody::default();
 /// assert!(body.is_end_stream());

@@ -44,12 +44,12 @@ use tower_layer::Layer;
 /// where the layer polls its call. A call that was not begun when the layer answered is a 500.
 ///
 /// ```
-/// use peregrine_mount::layer;
-/// use peregrine_web::App;
+/// use peregrine::tower::layer;
+/// use peregrine::App;
 /// use tower_http::set_header::SetResponseHeaderLayer;
 ///
-/// let stamp = http::HeaderName::from_static("x-stamp");
-/// let value = http::HeaderValue::from_static("1");
+/// let stamp = peregrine::http::HeaderName::from_static("x-stamp");
+/// let value = peregrine::http::HeaderValue::from_static("1");
 /// let app = App::new()
 ///     .get("/outside", || "plain")
 ///     .with(layer(SetResponseHeaderLayer::overriding(stamp, value)))
@@ -85,12 +85,12 @@ impl<L> Layered<L> {
     /// there is one of its type already. Layers read it there, and so do handlers inside.
     ///
     /// ```
-    /// use peregrine_mount::layer;
-    /// use peregrine_web::App;
-    /// use peregrine_web::connection::ConnectionInfo;
+    /// use peregrine::tower::layer;
+    /// use peregrine::App;
+    /// use peregrine::web::connection::ConnectionInfo;
     /// use tower_http::trace::TraceLayer;
     ///
-    /// let trace = TraceLayer::new_for_http().on_request(|request: &http::Request<_>, _: &_| {
+    /// let trace = TraceLayer::new_for_http().on_request(|request: &peregrine::http::Request<_>, _: &_| {
     ///     let info = request.extensions().get::<ConnectionInfo>().expect("it is put there");
     ///     println!("from {} over {:?}", info.peer, info.tls);
     /// });

@@ -8,7 +8,6 @@ use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
-use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -23,13 +22,13 @@ use std::task::{Context, Poll};
 /// `Send` there is [`spawn_tower`](crate::spawn_tower).
 ///
 /// ```
-/// use peregrine_mount::into_tower;
-/// use peregrine_web::App;
+/// use peregrine::tower::into_tower;
+/// use peregrine::App;
 /// use tower::ServiceExt;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let service = into_tower(App::new().get("/", || "hello"))?;
-/// let request = http::Request::get("/").body(String::new())?;
+/// let request = peregrine::http::Request::get("/").body(String::new())?;
 /// let response = service.oneshot(request).await?;
 /// assert_eq!(response.into_body().collect(1000).await?, b"hello");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -47,7 +46,7 @@ use std::task::{Context, Poll};
 ///
 /// # Errors
 /// The application contradicts itself; see [`App::build`].
-pub fn into_tower<W: Wrap>(app: App<W>) -> Result<LocalService, BuildError> {
+pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
     app.build().map(LocalService::new)
 }
 
@@ -57,14 +56,14 @@ pub fn into_tower<W: Wrap>(app: App<W>) -> Result<LocalService, BuildError> {
 /// The application contradicts itself; see [`App::build`].
 ///
 /// ```
-/// use peregrine_mount::into_make_service;
-/// use peregrine_web::App;
+/// use peregrine::tower::into_make_service;
+/// use peregrine::App;
 ///
 /// let make = into_make_service(App::new().get("/", || "hello"))?;
 /// # let _ = make;
-/// # Ok::<_, peregrine_web::BuildError>(())
+/// # Ok::<_, peregrine::web::BuildError>(())
 /// ```
-pub fn into_make_service<W: Wrap>(app: App<W>) -> Result<LocalMake, BuildError> {
+pub fn into_make_service(app: App) -> Result<LocalMake, BuildError> {
     into_tower(app).map(LocalMake)
 }
 

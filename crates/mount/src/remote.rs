@@ -5,7 +5,6 @@ use crate::local::LocalService;
 use crate::response::{BoxError, to_http};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, BuildError};
 use std::convert::Infallible;
 use std::fmt;
@@ -50,21 +49,20 @@ impl std::error::Error for SpawnError {}
 ///
 /// ```
 /// use axum::Router;
-/// use peregrine_mount::spawn_tower;
-/// use peregrine_web::App;
+/// use peregrine::tower::spawn_tower;
+/// use peregrine::App;
 ///
 /// let ours = spawn_tower(|| App::new().get("/hello", || "hello"))?;
 /// let router: Router = Router::new().nest_service("/ours", ours);
 /// # let _ = router;
-/// # Ok::<_, peregrine_mount::SpawnError>(())
+/// # Ok::<_, peregrine::tower::SpawnError>(())
 /// ```
 ///
 /// # Errors
 /// The application contradicts itself, or there is no thread for it.
-pub fn spawn_tower<W, M>(make: M) -> Result<RemoteService, SpawnError>
+pub fn spawn_tower<M>(make: M) -> Result<RemoteService, SpawnError>
 where
-    W: Wrap,
-    M: FnOnce() -> App<W> + Send + 'static,
+    M: FnOnce() -> App + Send + 'static,
 {
     let (calls, receiver) = mpsc::channel(CALLS_MAX);
     let (sender, built) = std::sync::mpsc::channel();

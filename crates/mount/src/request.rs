@@ -11,12 +11,12 @@ use peregrine_web::{Head, Parts};
 /// service mounted under one.
 ///
 /// ```
-/// use peregrine_mount::OriginalUri;
+/// use peregrine::tower::OriginalUri;
 ///
-/// fn full_path(request: &http::Request<()>) -> &str {
+/// fn full_path(request: &peregrine::http::Request<()>) -> &str {
 ///     request.extensions().get::<OriginalUri>().map_or(request.uri().path(), |uri| uri.0.path())
 /// }
-/// # assert_eq!(full_path(&http::Request::new(())), "/");
+/// # assert_eq!(full_path(&peregrine::http::Request::new(())), "/");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalUri(pub Uri);

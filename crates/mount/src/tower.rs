@@ -11,8 +11,7 @@ use http::StatusCode;
 use http_body::{Body as HttpBody, Frame};
 use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::handler::{OnDisconnect, RouteOptions};
-use peregrine_web::middleware::Wrap;
+use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, Response, Scope};
 use std::convert::Infallible;
@@ -54,8 +53,8 @@ type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 ///
 /// ```
 /// use axum::{Router, extract::Path, routing::get};
-/// use peregrine_mount::tower;
-/// use peregrine_web::App;
+/// use peregrine::tower::tower;
+/// use peregrine::App;
 ///
 /// let router = Router::new()
 ///     .route("/hello/{name}", get(async |Path(name): Path<String>| format!("Hello, {name}!")));
@@ -137,9 +136,9 @@ impl<R> Tower<R> {
     ///
     /// ```
     /// use axum::{Extension, Router, routing::get};
-    /// use peregrine_mount::tower;
-    /// use peregrine_web::App;
-    /// use peregrine_web::connection::ConnectionInfo;
+    /// use peregrine::tower::tower;
+    /// use peregrine::App;
+    /// use peregrine::web::connection::ConnectionInfo;
     ///
     /// let router = Router::new().route(
     ///     "/",
@@ -163,7 +162,7 @@ impl<R> Tower<R> {
     ///
     /// ```
     /// use axum::{Router, extract::ConnectInfo, routing::get};
-    /// use peregrine_mount::tower;
+    /// use peregrine::tower::tower;
     /// use std::net::SocketAddr;
     ///
     /// async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
@@ -185,19 +184,19 @@ impl<R> Tower<R> {
     /// whose error cannot happen, such as axum routers, have no use for it.
     ///
     /// ```
-    /// use http::StatusCode;
-    /// use peregrine_mount::tower;
-    /// use peregrine_web::App;
+    /// use peregrine::http::StatusCode;
+    /// use peregrine::tower::tower;
+    /// use peregrine::App;
     ///
     /// let fails = tower_service_that_fails();
     /// let mounted = tower(fails).on_error(|error| (StatusCode::BAD_GATEWAY, error.to_string()));
     /// let response = App::new().subtree("/", mounted).test().get("/").send_now();
     /// assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "down"));
-    /// # use peregrine_mount::SendBody;
+    /// # use peregrine::tower::SendBody;
     /// # fn tower_service_that_fails() -> impl tower::Service<
-    /// #     http::Request<SendBody>, Response = http::Response<SendBody>,
+    /// #     peregrine::http::Request<SendBody>, Response = peregrine::http::Response<SendBody>,
     /// #     Error = std::io::Error, Future: 'static> + Clone + 'static {
-    /// #     tower::service_fn(async |_: http::Request<SendBody>| Err(std::io::Error::other("down")))
+    /// #     tower::service_fn(async |_: peregrine::http::Request<SendBody>| Err(std::io::Error::other("down")))
     /// # }
     /// ```
     #[must_use]
@@ -246,7 +245,9 @@ impl<R: Clone> Clone for Tower<R> {
     }
 }
 
-impl<R: Reach> Handler<ViaTower> for Tower<R> {
+impl<R: Reach> Signature<ViaTower> for Tower<R> {}
+
+impl<R: Reach> Handler<ViaTower, ()> for Tower<R> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.answer(request, false)
     }
@@ -401,8 +402,8 @@ impl HttpBody for Unknown {
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use peregrine_mount::Mount;
-/// use peregrine_web::App;
+/// use peregrine::tower::Mount;
+/// use peregrine::App;
 ///
 /// let router = Router::new().route("/", get("all")).route("/{id}", get("one"));
 /// let app = App::new().get("/", || "ours").mount("/birds", router);
@@ -423,14 +424,14 @@ pub trait Mount: Sized {
     fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self;
 }
 
-impl<W: Wrap> Mount for App<W> {
+impl Mount for App {
     #[track_caller]
     fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
         self.subtree(prefix, Stripped(service.into_tower()))
     }
 }
 
-impl<W: Wrap> Mount for Scope<W> {
+impl Mount for Scope {
     #[track_caller]
     fn mount<Via, T: IntoTower<Via>>(self, prefix: &str, service: T) -> Self {
         self.subtree(prefix, Stripped(service.into_tower()))
@@ -440,7 +441,9 @@ impl<W: Wrap> Mount for Scope<W> {
 /// A service that does not see the prefix it is mounted under.
 struct Stripped<R>(Tower<R>);
 
-impl<R: Reach> Handler<ViaTower> for Stripped<R> {
+impl<R: Reach> Signature<ViaTower> for Stripped<R> {}
+
+impl<R: Reach> Handler<ViaTower, ()> for Stripped<R> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.0.answer(request, true)
     }

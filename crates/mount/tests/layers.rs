@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use peregrine_mount::{Inner, SendBody, layer};
 use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
 use peregrine_web::extract::{Extension, Path, State};
-use peregrine_web::middleware::{Next, Wrap, optional};
+use peregrine_web::middleware::{Next, optional};
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{App, HandlerExt, Request, Response};
 use std::cell::{Cell, RefCell};
@@ -370,7 +370,7 @@ fn again(request: Asked) -> (Asked, Asked) {
 
 /// Answers the first attempt after 10 seconds and each further one a second earlier. Counts the
 /// attempts whose handler was dropped.
-fn numbered(app: App<impl Wrap>) -> (App<impl Wrap>, Rc<Cell<u64>>) {
+fn numbered(app: App) -> (App, Rc<Cell<u64>>) {
     struct Dropped(Rc<Cell<u64>>);
     impl Drop for Dropped {
         fn drop(&mut self) {

@@ -86,11 +86,12 @@ impl<M: Middleware> Middleware for Always<M> {
 }
 
 /// The layer around a handler, and the same inside of another middleware.
-fn clients<M, H, Args>(make: impl Fn() -> M, handler: H) -> [TestClient; 2]
+fn clients<M, H, Args, Via>(make: impl Fn() -> M, handler: H) -> [TestClient; 2]
 where
     M: Middleware + 'static,
-    H: Handler<Args> + Clone + 'static,
+    H: Handler<Args, Via> + Clone + 'static,
     Args: 'static,
+    Via: 'static,
 {
     let around = App::new().with(make()).post("/", handler.clone()).test();
     [around, App::new().with(Always(make())).post("/", handler).test()]

@@ -159,6 +159,24 @@ impl From<TlsError> for Error {
     }
 }
 
+/// For a `main` that gives an `io::Result`, as programs of other frameworks do. The kind is that of
+/// what the kernel said, where it said something.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Bind { cause, .. } | Error::Worker(cause) | Error::Signals(cause) => {
+                cause.kind()
+            }
+            Error::Address { .. } | Error::Tls(_) | Error::Build(_) | Error::Config(_) => {
+                io::ErrorKind::InvalidInput
+            }
+            Error::Driver { .. } => io::ErrorKind::Unsupported,
+            Error::Panicked { .. } | Error::Blocked(_) => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +194,19 @@ mod tests {
         let printed = format!("{error:?}");
         assert!(printed.starts_with("cannot read no-such.pem: "), "{printed}");
         assert_eq!(printed, error.to_string());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_main_that_gives_an_io_error_keeps_its_kind_and_its_text() {
+        fn main() -> io::Result<()> {
+            Err(Error::Worker(io::Error::from_raw_os_error(13)))?;
+            Ok(())
+        }
+        let error = main().expect_err("it fails");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().starts_with("a worker ended: "), "{error}");
+        assert!(error.get_ref().is_some_and(|inner| inner.is::<Error>()));
     }
 
     #[cfg(target_os = "linux")]

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! This crate adds names, not behaviour: [`Server`] starts workers on the best driver the kernel
-//! allows; [`App`] and everything handlers see come from `peregrine_web`. Start with the
+//! allows; [`App`] and everything handlers see come from [`web`]. Start with the
 //! [`prelude`].
 #![forbid(unsafe_code)]
 
@@ -44,6 +44,7 @@ pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
+pub use peregrine_web::check_handler;
 pub use running::{Running, Stopped};
 pub use server::{IntoApplication, Server, serve};
 

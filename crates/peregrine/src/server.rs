@@ -9,7 +9,6 @@ use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
-use peregrine_web::middleware::Wrap;
 use peregrine_web::{App, BuildError};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -54,7 +53,7 @@ pub trait IntoApplication {
     fn into_application(self) -> Result<Application, BuildError>;
 }
 
-impl<W: Wrap> IntoApplication for App<W> {
+impl IntoApplication for App {
     fn into_application(self) -> Result<Application, BuildError> {
         self.build()
     }

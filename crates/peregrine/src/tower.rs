@@ -15,7 +15,7 @@
 //!
 //! [`Mount::mount`] puts a service under a prefix beside routes of ours, [`layer()`] puts a tower
 //! layer around them, and [`into_tower`] and [`spawn_tower`] are the way out: an application of ours
-//! under hyper or axum. All of it comes from `peregrine_mount`.
+//! under hyper or axum.
 
 use crate::error::Error;
 use crate::orders::{Handle, Orders};

@@ -31,7 +31,7 @@ const SLOT_BYTES_MAX: usize = 64 * 1024;
 /// One exchange at a time, in memory that is used again.
 #[derive(Default)]
 pub(crate) struct Exchange {
-    handler: Option<Held<Response>>,
+    handler: Option<Held<'static, Response>>,
     /// Memory for handlers' futures, while no handler has it.
     slot: FutureSlot,
     /// The body of the response, while it is being sent.
@@ -77,7 +77,7 @@ impl Exchange {
         self.head = Some(request.parts.head.share());
         let method = request.parts.head.index().method;
         self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
-        self.handler = Some(target.hold(std::mem::take(&mut self.slot), request));
+        self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
     }
 
     /// The request's name, from the beginning to [`Exchange::clear`].

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// each. Everything holds per connection unless said otherwise.
 ///
 /// ```
-/// use peregrine_server::Limits;
+/// use peregrine::Limits;
 /// use std::time::Duration;
 ///
 /// let limits = Limits { idle_timeout: Duration::from_secs(15), ..Limits::default() };
@@ -217,7 +217,7 @@ impl Limits {
 /// What the server allows a peer that speaks HTTP/2. See [`Limits::http2`].
 ///
 /// ```
-/// use peregrine_server::{Http2Limits, Limits};
+/// use peregrine::{Http2Limits, Limits};
 ///
 /// let http2 = Http2Limits { streams_max: 1000, ..Http2Limits::default() };
 /// let limits = Limits { http2, ..Limits::default() };

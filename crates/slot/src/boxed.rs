@@ -14,11 +14,11 @@ impl BoxedSlot {
         Self(())
     }
 
-    /// Boxes `future`. Borrows the slot as [`crate::FutureSlot::place`] does.
-    pub fn place<'s, F: Future + 's>(
-        &'s mut self,
+    /// Boxes `future`. Takes the slot along as [`crate::FutureSlot::hold`] does.
+    pub fn hold<'f, F: Future + 'f>(
+        self,
         future: F,
-    ) -> Pin<Box<dyn Future<Output = F::Output> + 's>> {
+    ) -> Pin<Box<dyn Future<Output = F::Output> + 'f>> {
         Box::pin(future)
     }
 }

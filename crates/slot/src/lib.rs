@@ -10,7 +10,7 @@
 //!
 //! [`boxed`] is the safe twin with the same shape; a test holds the two against each other.
 //!
-//! This crate is one of two that may contain `unsafe`. Start with [`FutureSlot::place`].
+//! This crate is one of two that may contain `unsafe`. Start with [`FutureSlot::hold`].
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -32,19 +32,19 @@ const ALIGN_MIN: usize = 16;
 
 /// A block of memory that holds one future at a time, of any type.
 ///
-/// The block is allocated when the first future is placed, so an unused slot costs nothing but its
-/// own three words.
+/// The block is allocated when the first future comes, so an unused slot costs nothing but its own
+/// word.
 #[derive(Default)]
 pub struct FutureSlot {
-    block: Option<Block>,
+    /// An allocation of the layout that its header says. No future is in it: one that is has taken the
+    /// slot along.
+    block: Option<NonNull<Header>>,
 }
 
-struct Block {
-    memory: NonNull<u8>,
+/// What a block begins with. The future stands behind it.
+struct Header {
+    /// Of the whole block.
     layout: Layout,
-    /// True from `place` until the future's guard has dropped it. It stays true when the guard was
-    /// leaked.
-    occupied: bool,
 }
 
 impl FutureSlot {
@@ -57,38 +57,13 @@ impl FutureSlot {
     /// Bytes that the slot keeps on the heap.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.block.as_ref().map_or(0, |block| block.layout.size())
+        self.layout().map_or(0, |layout| layout.size())
     }
 
-    /// Moves `future` into the slot and returns the guard through which it is polled.
+    /// Moves `future` into the slot, which goes along: the guard may move while it is polled, and
+    /// [`Held::into_slot`] gives the slot back.
     ///
-    /// Allocates only when the future is larger than every one placed before. If an earlier guard
-    /// was leaked ([`std::mem::forget`]), its future stays pinned in the old block for ever, as
-    /// `Pin` demands, and the slot starts a new block.
-    ///
-    /// ```
-    /// let mut slot = peregrine_slot::FutureSlot::new();
-    /// let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    /// let mut placed = slot.place(async { 40 + 2 });
-    /// let answer = std::pin::Pin::new(&mut placed).poll(&mut context);
-    /// assert_eq!(answer, std::task::Poll::Ready(42));
-    /// # use std::future::Future;
-    /// ```
-    pub fn place<'s, F: Future + 's>(&'s mut self, future: F) -> Placed<'s, F::Output> {
-        let block = self.block_for(Layout::new::<F>());
-        let target = block.memory.cast::<F>();
-        // SAFETY: `block_for` returned an unoccupied block that is large and aligned enough for
-        // `F`, and `self` is borrowed for as long as the future lives there.
-        unsafe { target.write(future) };
-        block.occupied = true;
-        Placed {
-            occupied: &mut block.occupied,
-            future: target as NonNull<dyn Future<Output = F::Output> + 's>,
-        }
-    }
-
-    /// As [`place`](Self::place), but the slot goes along: the future may be kept and polled anywhere
-    /// without a borrow, and [`Held::into_slot`] gives the slot back.
+    /// Allocates only when the future is larger than every one before.
     ///
     /// ```
     /// let slot = peregrine_slot::FutureSlot::new();
@@ -100,26 +75,56 @@ impl FutureSlot {
     /// # use std::future::Future;
     /// # drop(slot);
     /// ```
-    pub fn hold<F: Future + 'static>(mut self, future: F) -> Held<F::Output> {
-        let block = self.block_for(Layout::new::<F>());
-        let target = block.memory.cast::<F>();
-        // SAFETY: `block_for` returned an unoccupied block that is large and aligned enough for
-        // `F`, and `Held` owns the slot for as long as the future lives there.
+    #[inline]
+    pub fn hold<'f, F: Future + 'f>(mut self, future: F) -> Held<'f, F::Output> {
+        let need = const { Need::of::<F>() };
+        let block = self.block_for(need);
+        // SAFETY: `block_for` returned a block that is larger than `need.offset`.
+        let target = unsafe { block.byte_add(need.offset) }.cast::<F>();
+        // SAFETY: the block has room for an `F` at this offset, aligned, and no future is in it;
+        // `Held` owns the slot for as long as this one lives there.
         unsafe { target.write(future) };
-        block.occupied = true;
-        Held { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output>>) }
+        Held { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>) }
     }
 
-    fn block_for(&mut self, need: Layout) -> &mut Block {
-        let fits = self.block.as_ref().is_some_and(|block| {
-            !block.occupied
-                && need.size() <= block.layout.size()
-                && need.align() <= block.layout.align()
-        });
-        if !fits {
-            self.block = Some(Block::allocate(need));
+    /// A block for a future that has this need.
+    #[inline]
+    fn block_for(&mut self, need: Need) -> NonNull<Header> {
+        match (self.block, self.layout()) {
+            (Some(block), Some(has)) if need.size <= has.size() && need.align <= has.align() => {
+                block
+            }
+            _ => self.grow(need),
         }
-        self.block.as_mut().expect("a block was just put here")
+    }
+
+    #[cold]
+    fn grow(&mut self, need: Need) -> NonNull<Header> {
+        let size = need.size.next_multiple_of(BYTES_STEP);
+        let layout = Layout::from_size_align(size, need.align)
+            .expect("a future's size is far below isize::MAX");
+        // SAFETY: the size is at least `BYTES_STEP`, so not zero.
+        let memory = unsafe { alloc(layout) };
+        let Some(block) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
+        // SAFETY: the block is new, and large and aligned enough for a header.
+        unsafe { block.write(Header { layout }) };
+        *self = Self { block: Some(block) };
+        block
+    }
+
+    #[inline]
+    fn layout(&self) -> Option<Layout> {
+        // SAFETY: a block begins with its header from `grow` until `drop`.
+        self.block.map(|block| unsafe { block.as_ref() }.layout)
+    }
+}
+
+impl Drop for FutureSlot {
+    #[inline]
+    fn drop(&mut self) {
+        let (Some(block), Some(layout)) = (self.block, self.layout()) else { return };
+        // SAFETY: the block came from `alloc` with this layout, and nothing lives in it.
+        unsafe { dealloc(block.as_ptr().cast(), layout) };
     }
 }
 
@@ -129,98 +134,66 @@ impl fmt::Debug for FutureSlot {
     }
 }
 
-impl Block {
-    fn allocate(need: Layout) -> Self {
-        let layout = Layout::from_size_align(
-            need.size().max(1).next_multiple_of(BYTES_STEP),
-            need.align().max(ALIGN_MIN),
-        )
-        .expect("a future's size is far below isize::MAX");
-        // SAFETY: the size is at least `BYTES_STEP`, so not zero.
-        let memory = unsafe { alloc(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        Self { memory, layout, occupied: false }
-    }
+/// What a block must have for a future of one type.
+#[derive(Clone, Copy)]
+struct Need {
+    /// Of the block, header included.
+    size: usize,
+    align: usize,
+    /// Where the future begins.
+    offset: usize,
 }
 
-impl Drop for Block {
-    fn drop(&mut self) {
-        if self.occupied {
-            // The guard was leaked, so its future is still pinned here and may be referred to from
-            // elsewhere. `Pin` forbids the reuse of its memory: the block is leaked with it.
-            return;
-        }
-        // SAFETY: `memory` came from `alloc` with this `layout`, and nothing lives in it.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
-    }
-}
-
-/// A future in a slot. Dropping it drops the future and frees the slot for the next.
-#[must_use = "futures do nothing unless polled"]
-pub struct Placed<'s, T> {
-    occupied: &'s mut bool,
-    future: NonNull<dyn Future<Output = T> + 's>,
-}
-
-impl<T> Future for Placed<'_, T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // SAFETY: the future lives until this guard drops, and the guard is borrowed mutably, so
-        // this is the only reference.
-        let future = unsafe { self.future.as_mut() };
-        // SAFETY: the block never moves and is not reused before the future has been dropped.
-        unsafe { Pin::new_unchecked(future) }.poll(context)
-    }
-}
-
-impl<T> Drop for Placed<'_, T> {
-    fn drop(&mut self) {
-        // The slot counts as occupied until the destructor returned: one that panics leaves a
-        // half-dropped future behind, and then the block must not be used again.
-        // SAFETY: `place` wrote the future, and only this line drops it.
-        unsafe { self.future.drop_in_place() };
-        *self.occupied = false;
-    }
-}
-
-impl<T> fmt::Debug for Placed<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Placed")
+impl Need {
+    const fn of<F>() -> Self {
+        let align = if align_of::<F>() > ALIGN_MIN { align_of::<F>() } else { ALIGN_MIN };
+        let offset = size_of::<Header>().next_multiple_of(align);
+        Self { size: offset + size_of::<F>(), align, offset }
     }
 }
 
 /// A future with the slot that it lives in. Dropping it drops the future, then the slot.
 #[must_use = "futures do nothing unless polled"]
-pub struct Held<T> {
+pub struct Held<'f, T> {
     slot: FutureSlot,
     /// `None` once the future was dropped.
-    future: Option<NonNull<dyn Future<Output = T>>>,
+    future: Option<NonNull<dyn Future<Output = T> + 'f>>,
 }
 
-impl<T> Held<T> {
+impl<T> Held<'_, T> {
     /// Drops the future and gives the slot back. If the future's destructor panics, its block is
     /// leaked.
+    #[inline]
     #[must_use]
     pub fn into_slot(mut self) -> FutureSlot {
+        self.take_slot()
+    }
+
+    /// As [`into_slot`](Self::into_slot), for those who cannot give the guard away. Polling it after
+    /// this is a panic.
+    #[inline]
+    #[must_use]
+    pub fn take_slot(&mut self) -> FutureSlot {
         self.clear();
         std::mem::take(&mut self.slot)
     }
 
+    #[inline]
     fn clear(&mut self) {
         let Some(future) = self.future.take() else { return };
-        // The slot counts as occupied until the destructor returned, as in `Placed`.
+        // A destructor that panics leaves a half-dropped future behind, which is still pinned: the
+        // block is then leaked, for the slot gets it back only when the destructor returned.
+        let block = self.slot.block.take();
         // SAFETY: `hold` wrote the future, and `future` was taken away: nobody drops it again.
         unsafe { future.drop_in_place() };
-        if let Some(block) = &mut self.slot.block {
-            block.occupied = false;
-        }
+        self.slot.block = block;
     }
 }
 
-impl<T> Future for Held<T> {
+impl<T> Future for Held<'_, T> {
     type Output = T;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let future = self.future.as_mut().expect("the future is there until the slot is taken");
         // SAFETY: the future lives until `clear`, and this guard is borrowed mutably, so this is the
@@ -232,13 +205,14 @@ impl<T> Future for Held<T> {
     }
 }
 
-impl<T> Drop for Held<T> {
+impl<T> Drop for Held<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl<T> fmt::Debug for Held<T> {
+impl<T> fmt::Debug for Held<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Held")
     }

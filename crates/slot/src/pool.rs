@@ -47,6 +47,7 @@ impl<T: Reuse> Pool<T> {
         }
     }
 
+    #[inline]
     fn keep(&self, item: T) {
         let mut kept = self.kept.borrow_mut();
         if kept.len() < self.kept_max {
@@ -55,6 +56,7 @@ impl<T: Reuse> Pool<T> {
     }
 
     /// As [`Pool::take`], from this thread's pool.
+    #[inline]
     #[must_use]
     pub fn take_local(pool: &'static LocalKey<Self>) -> T {
         let kept = pool.try_with(|pool| pool.kept.borrow_mut().pop());
@@ -63,6 +65,7 @@ impl<T: Reuse> Pool<T> {
 
     /// As [`Pool::give`], to this thread's pool, whatever thread `item` came from. A thread that ends
     /// has no pool any more: `item` is then dropped.
+    #[inline]
     pub fn give_local(pool: &'static LocalKey<Self>, mut item: T) {
         if item.clean() {
             let _ = pool.try_with(|pool| pool.keep(item));
@@ -99,8 +102,7 @@ impl<T> Reuse for Vec<T> {
 /// A slot that grew beyond this is not kept.
 const SLOT_BYTES_MAX: usize = 16 * 1024;
 
-/// A slot without a future: whoever gives it has dropped the guard, or leaked it, and a block whose
-/// guard was leaked is not used again.
+/// A slot without a future: while it has one, the future's guard has the slot.
 impl Reuse for FutureSlot {
     fn make() -> Self {
         Self::new()

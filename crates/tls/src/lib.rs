@@ -5,7 +5,7 @@
 //! only clock and the only randomness are those that rustls needs for itself.
 //!
 //! ```
-//! use peregrine_tls::{Received, Tls};
+//! use peregrine::tls::{Received, Tls};
 //!
 //! let made = Tls::self_signed(&["localhost"])?;
 //! let mut session = made.tls.session(); // one for each connection
@@ -15,7 +15,7 @@
 //! let received = session.receive(b"GET / HTTP/1.1\r\n", &mut plain, &mut out);
 //! assert!(received.is_err(), "that was no TLS");
 //! assert!(out.starts_with(b"HTTP/1.1 400 "));
-//! # Ok::<(), peregrine_tls::TlsError>(())
+//! # Ok::<(), peregrine::tls::TlsError>(())
 //! ```
 //!
 //! Start reading in `session.rs`; `config.rs` is what a user meets, `reject.rs` what a peer can do

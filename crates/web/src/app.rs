@@ -3,9 +3,9 @@
 use crate::application::{Application, Built};
 use crate::fallbacks::Fallbacks;
 use crate::fault::{BuildError, Fault};
-use crate::handler::Handler;
+use crate::handler::{Handler, Signature};
 use crate::head::Head;
-use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::middleware::{IntoMiddleware, Middleware};
 use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::requirements::PathShape;
@@ -26,7 +26,7 @@ pub use peregrine_router::SlashPolicy;
 /// An application while it grows.
 ///
 /// ```
-/// use peregrine_web::{App, Request};
+/// use peregrine::web::{App, Request};
 ///
 /// async fn greet(request: Request) -> String {
 ///     format!("Good day, you who asked for {}", request.path())
@@ -71,10 +71,21 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// # Patterns
 ///
-/// `/users/{id}`, `/files/{*path}`, `/v{version}/{name}.json`: see
-/// [`peregrine_router::Builder::insert`]. The order in which routes are added never matters.
-pub struct App<W = Bare> {
-    scope: Scope<W>,
+/// A pattern begins with `/`; between slashes stands one of these:
+///
+/// | segment | matches |
+/// |---|---|
+/// | `text` | this text, in any spelling with escapes |
+/// | `{name}.json`, `v{name}`, `a-{name}-b` | one or more bytes between the fixed texts |
+/// | `{name}` | one segment that is not empty |
+/// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
+///
+/// Where several patterns match a path, the first segment (from the left) in which they differ
+/// decides, in the order of this table. The order in which routes are added never matters. `{{` and
+/// `}}` stand for literal braces. Case counts. The
+/// [router](peregrine_router::Builder::insert) has the fine print.
+pub struct App {
+    scope: Scope,
     hook: Option<ProblemHook>,
     slash_policy: SlashPolicy,
 }
@@ -94,25 +105,32 @@ impl Default for App {
     }
 }
 
-impl<W: Wrap> App<W> {
+impl App {
     routing!(.scope);
 
-    /// Runs `middleware` around everything that follows, inside the middleware given before.
+    /// Runs `middleware` around everything that follows, inside the middleware given before: a
+    /// [`Middleware`], or an async function of up to six extractors, the request, and
+    /// [`Next`](crate::Next).
     #[track_caller]
     #[must_use]
-    pub fn with<M: Middleware + 'static>(self, middleware: M) -> App<Inside<W, M>> {
-        let Self { scope, hook, slash_policy } = self;
-        App { scope: scope.add_with(middleware, Location::caller()), hook, slash_policy }
+    pub fn with<Args, M>(self, middleware: M) -> Self
+    where
+        M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
+    {
+        Self {
+            scope: self.scope.add_with(middleware.into_middleware(), Location::caller()),
+            ..self
+        }
     }
 
     /// Answers requests for paths that have no route, in place of the 404. All of the application's
     /// middleware runs around it, that given later too.
     #[track_caller]
     #[must_use]
-    pub fn fallback<Args, H>(mut self, handler: H) -> Self
+    pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Signature<Args> + Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         self.scope.set_fallback(handler, Location::caller());
         self
@@ -133,7 +151,7 @@ impl<W: Wrap> App<W> {
     /// body. What the server answers itself does not go through middleware.
     ///
     /// ```
-    /// use peregrine_web::{App, Head, Problem, Response};
+    /// use peregrine::web::{App, Head, Problem, Response};
     ///
     /// let app = App::new().on_problem(|problem: Problem, _: &Head| {
     ///     Response::new(problem.status).with_body(format!("Oh no! {}", problem.kind))
@@ -160,7 +178,7 @@ impl<W: Wrap> App<W> {
     }
 
     /// The routes, with problems in this application's form.
-    pub(crate) fn into_scope(self) -> Scope<W> {
+    pub(crate) fn into_scope(self) -> Scope {
         if let Some(hook) = &self.hook {
             self.scope.plan.shared.set_hook(hook);
         }
@@ -225,7 +243,7 @@ impl<W: Wrap> App<W> {
     }
 }
 
-impl<W> fmt::Debug for App<W> {
+impl fmt::Debug for App {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("App")
             .field("routes", &self.scope.plan.entries.len())

@@ -15,7 +15,7 @@ use crate::test::TestClient;
 use crate::unrouted::Shared;
 use peregrine_proto::TargetForm;
 use peregrine_router::Match;
-use peregrine_slot::{FutureSlot, Held, Placed};
+use peregrine_slot::{FutureSlot, Held};
 use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
@@ -200,21 +200,12 @@ impl<'a> Target<'a> {
         self.pattern
     }
 
-    /// Answers `request` as [`call`](Self::call) does, with a future that owns its slot and what it
-    /// needs of the application.
-    #[inline]
-    pub fn hold(self, slot: FutureSlot, request: Request) -> Held<Response> {
-        Rc::clone(self.endpoint).hold(slot, request)
-    }
-
     /// Answers `request`, whose head is the one that led here. The future lives in `slot`, so nothing
-    /// is allocated once the slot has grown to the size of the application's futures.
+    /// is allocated once the slot has grown to the size of the application's futures. It owns what it
+    /// needs of the application, and nothing of that runs before the first poll.
     #[inline]
-    pub fn call<'s>(self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response>
-    where
-        'a: 's,
-    {
-        self.endpoint.place(slot, request)
+    pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
+        Rc::clone(self.endpoint).hold(slot, request)
     }
 }
 

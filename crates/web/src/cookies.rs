@@ -21,7 +21,7 @@ pub use cookie::{Cookie, SameSite};
 /// cookie of another name is answered with a problem of status 500.
 ///
 /// ```
-/// use peregrine_web::cookies::{Cookie, Cookies, SameSite};
+/// use peregrine::web::cookies::{Cookie, Cookies, SameSite};
 ///
 /// async fn visit(cookies: Cookies) -> (Cookies, String) {
 ///     let visits = cookies.value("visits").and_then(|text| text.parse().ok()).unwrap_or(0) + 1;

@@ -5,7 +5,7 @@
 //! result is an [`IntoResponse`]. Every [`Service`] is a handler too.
 //!
 //! ```
-//! use peregrine_web::{App, HandlerExt, Request};
+//! use peregrine::web::{App, HandlerExt, Request};
 //! use std::time::Duration;
 //!
 //! fn health() -> &'static str {
@@ -26,6 +26,18 @@
 //!     });
 //! assert_eq!(app.test().get("/greeting").send_now().text(), "hello");
 //! ```
+//!
+//! # Closures
+//!
+//! A handler is called for many requests, several at once, for as long as the server runs. So a closure
+//! must be `Fn` and `'static`:
+//!
+//! - One that borrows from the function around it wants `move`.
+//! - One that gives away what it captures (`FnOnce`) clones it first, as above; `async move || ..` may
+//!   also use it where it is.
+//! - One that changes what it captures (`FnMut`) puts it into a [`Cell`](std::cell::Cell) or a
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; what all
+//!   workers count is an atomic in an `Arc`.
 
 use crate::application::Application;
 use crate::extract::{FromRequest, FromRequestParts};
@@ -37,21 +49,33 @@ use crate::service::Service;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// A function that answers requests. `Args` keeps functions of different arguments apart; it is
-/// always inferred.
+/// What is shaped as a handler: a function or closure of at most twelve arguments, `async` or not, a
+/// [`Service`], or a handler with options. Whether the arguments are extractors is left to
+/// [`Handler`].
+///
+/// Wherever a handler is given, this is asked first. It finds `Args`, and so what the compiler says
+/// of the handler names the very argument, or result, that is wrong.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not shaped as a handler",
+    label = "not a handler"
+)]
+pub trait Signature<Args> {}
+
+/// A function that answers requests. `Args` keeps functions of different arguments apart, `Via` the
+/// ways to make the last one; both are always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
     note = "a handler is a function or closure, `async` or not, of at most 12 extractors that returns \
             an `IntoResponse`",
-    note = "usual reasons: an argument is no extractor; an argument that reads the body (`Json`, \
-            `Form`, `Bytes`, `String`, `Request`) is not the last; the return type, or the error in \
-            its `Result`, is no `IntoResponse`; the closure changes what it captures (it must be \
-            `Fn`); there are more than 12 arguments",
-    note = "to learn which argument is to blame, put `check_handler!(async fn name(_, _));` beside a \
-            function `name` of two arguments"
+    note = "look at what it returns if it is not `async`: to send JSON, derive `serde::Serialize` \
+            and return `Json<_>`",
+    note = "count its arguments: `State<(A, B)>`, `Path<(A, B)>` and extractors of your own take \
+            several values in one",
+    note = "a closure must be `Fn`: what it changes goes into a `Cell` or `RefCell`, and what it \
+            gives away is cloned first"
 )]
-pub trait Handler<Args> {
+pub trait Handler<Args, Via>: Signature<Args> {
     /// Answers one request.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
@@ -115,7 +139,7 @@ pub struct ViaOptions<Args>(PhantomData<Args>);
 
 /// Options for one handler, given where it is added to a route:
 /// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
-pub trait HandlerExt<Args>: Handler<Args> + Sized {
+pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler run to its end when the peer leaves.
     fn run_to_end(self) -> Configured<Self> {
         Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::RunToEnd) }
@@ -138,7 +162,7 @@ pub trait HandlerExt<Args>: Handler<Args> + Sized {
     }
 }
 
-impl<Args, H: Handler<Args>> HandlerExt<Args> for H {}
+impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
 
 /// A handler with one more option. Made by [`HandlerExt`].
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +178,9 @@ enum Setting {
     Timeout(Duration),
 }
 
-impl<Args, H: Handler<Args>> Handler<ViaOptions<Args>> for Configured<H> {
+impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Configured<H> {}
+
+impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Configured<H> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         self.handler.call(request)
     }
@@ -173,7 +199,9 @@ impl<Args, H: Handler<Args>> Handler<ViaOptions<Args>> for Configured<H> {
     }
 }
 
-impl<S: Service> Handler<ViaService> for S {
+impl<S: Service> Signature<ViaService> for S {}
+
+impl<S: Service> Handler<ViaService, ()> for S {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         Service::call(self, request)
     }
@@ -181,10 +209,12 @@ impl<S: Service> Handler<ViaService> for S {
     fn require(&self, _: &mut Requirements) {}
 }
 
+impl Signature<ViaApplication> for Application {}
+
 /// An application within another: its own routes and its own states answer. The server keeps the
 /// options that the whole has, so a route inside that asks for a `timeout` or `run_to_end` which the
 /// whole does not ask for is an error at start.
-impl Handler<ViaApplication> for Application {
+impl Handler<ViaApplication, ()> for Application {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         Application::call(self, request)
     }
@@ -198,20 +228,20 @@ impl Handler<ViaApplication> for Application {
 }
 
 /// A handler as a [`Service`], its arguments' types forgotten.
-pub(crate) struct HandlerService<H, Args> {
+pub(crate) struct HandlerService<H, Args, Via> {
     handler: H,
     /// The innermost limit of the body.
     body_bytes_max: Option<u64>,
-    args: PhantomData<fn() -> Args>,
+    args: PhantomData<fn() -> (Args, Via)>,
 }
 
-impl<H, Args> HandlerService<H, Args> {
+impl<H, Args, Via> HandlerService<H, Args, Via> {
     pub(crate) fn new(handler: H, options: &RouteOptions) -> Self {
         Self { handler, body_bytes_max: options.body_bytes_max, args: PhantomData }
     }
 }
 
-impl<Args, H: Handler<Args>> Service for HandlerService<H, Args> {
+impl<Args, Via, H: Handler<Args, Via>> Service for HandlerService<H, Args, Via> {
     fn call(&self, mut request: Request) -> impl Future<Output = Response> {
         if let Some(limit) = self.body_bytes_max {
             request.body = request.body.limited(limit);
@@ -220,7 +250,16 @@ impl<Args, H: Handler<Args>> Service for HandlerService<H, Args> {
     }
 }
 
-impl<F, R> Handler<(ViaFuture,)> for F
+impl<F, R> Signature<(ViaFuture,)> for F where F: AsyncFn() -> R {}
+
+impl<F, R> Signature<(ViaValue,)> for F
+where
+    F: Fn() -> R,
+    R: IntoResponse,
+{
+}
+
+impl<F, R> Handler<(ViaFuture,), ()> for F
 where
     F: AsyncFn() -> R,
     R: IntoResponse,
@@ -232,7 +271,7 @@ where
     fn require(&self, _: &mut Requirements) {}
 }
 
-impl<F, R> Handler<(ViaValue,)> for F
+impl<F, R> Handler<(ViaValue,), ()> for F
 where
     F: Fn() -> R,
     R: IntoResponse,
@@ -247,8 +286,15 @@ where
 /// Implements [`Handler`] for one number of arguments and one way to return: `$Fn` is the function
 /// trait, `$finish` makes the response of what the call gives.
 macro_rules! handler {
-    ($Marker:ident, $Fn:ident, [$($await:tt)*], $($First:ident)*, $Last:ident) => {
-        impl<F, R, Via, $($First,)* $Last> Handler<($Marker, Via, $($First,)* $Last)> for F
+    ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($result:tt)*], $($First:ident)*, $Last:ident) => {
+        impl<F, R, $($First,)* $Last> Signature<($Marker, $($First,)* $Last)> for F
+        where
+            F: $Fn($($First,)* $Last) -> R,
+            $($result)*
+        {
+        }
+
+        impl<F, R, Via, $($First,)* $Last> Handler<($Marker, $($First,)* $Last), Via> for F
         where
             F: $Fn($($First,)* $Last) -> R,
             R: IntoResponse,
@@ -283,8 +329,8 @@ macro_rules! handler {
 macro_rules! handlers {
     ($(($($First:ident)*, $Last:ident))*) => {
         $(
-            handler!(ViaFuture, AsyncFn, [.await], $($First)*, $Last);
-            handler!(ViaValue, Fn, [], $($First)*, $Last);
+            handler!(ViaFuture, AsyncFn, [.await], [], $($First)*, $Last);
+            handler!(ViaValue, Fn, [], [R: IntoResponse], $($First)*, $Last);
         )*
     };
 }

@@ -51,6 +51,7 @@ pub use service::Service;
 
 /// Everything that most applications name.
 pub mod prelude {
+    pub use crate::check_handler;
     pub use crate::extract::*;
     pub use crate::handler::HandlerExt;
     pub use crate::middleware::{Middleware, Next, from_fn};

@@ -6,8 +6,8 @@
 //! A **function** is the short one:
 //!
 //! ```
-//! use peregrine_web::middleware::Next;
-//! use peregrine_web::{App, Request, Response};
+//! use peregrine::web::middleware::Next;
+//! use peregrine::web::{App, Request, Response};
 //!
 //! async fn log(request: Request, next: Next<'_>) -> Response {
 //!     let line = format!("{} {}", request.method(), request.path());
@@ -20,18 +20,22 @@
 //! assert_eq!(app.test().get("/").send_now().text(), "hello");
 //! ```
 //!
-//! A closure is written `async |request: Request, next: Next<'_>| ..`, for only async closures may
-//! hold on to `next` while they wait. [`from_fn`] gives a function extractors too. [`Next`] hides the
-//! type of what comes next behind one indirect call; its future lives in a slot of the thread's stock, so nothing is
-//! allocated.
+//! The function may have up to six extractors before these two ([`from_fn`] has an example). A closure
+//! is written `async |request: Request, next: Next<'_>| ..`. One that is not `async` itself,
+//! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long
+//! enough"): the future that it gives away would hold `next`, and no closure can say so in its type.
+//! What [closures of handlers](crate::handler#closures) must be, those of middleware must be too.
+//!
+//! [`Next`] hides the type of what comes next; its future lives in a slot of the thread's stock, so
+//! nothing is allocated.
 //!
 //! A **type** that implements [`Middleware`] is the form for those that have settings or are meant
-//! for others. It is composed with the handler at compile time and costs nothing by itself:
+//! for others:
 //!
 //! ```
-//! use http::{HeaderName, HeaderValue};
-//! use peregrine_web::middleware::Middleware;
-//! use peregrine_web::{App, Request, Response, Service};
+//! use peregrine::http::{HeaderName, HeaderValue};
+//! use peregrine::web::middleware::Middleware;
+//! use peregrine::web::{App, Request, Response, Service};
 //!
 //! struct Stamp(HeaderName, HeaderValue);
 //!
@@ -52,7 +56,8 @@ use crate::request::Request;
 use crate::requirements::Requirements;
 use crate::respond::IntoResponse;
 use crate::response::Response;
-use crate::service::{Erased, Place, Service, place_in_stock};
+use crate::service::{Endpoint, Erased, Place, Service, place_in_stock};
+use crate::unrouted::{Rendered, Shared};
 use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -61,8 +66,7 @@ use std::rc::Rc;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
-    note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
-            that returns an `IntoResponse`; one with extractors before these two is given as \
+    note = "implement `Middleware` for it, or give an `async fn(Request, Next<'_>)` as \
             `from_fn(function)`"
 )]
 pub trait Middleware {
@@ -125,8 +129,8 @@ impl<'n> Next<'n> {
     }
 
     /// Goes on with `request`.
-    pub async fn run(self, request: Request) -> Response {
-        place_in_stock(self.0, request).await
+    pub fn run(self, request: Request) -> impl Future<Output = Response> + 'n {
+        place_in_stock(self.0, request)
     }
 }
 
@@ -136,27 +140,48 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-impl<F, R> Middleware for F
-where
-    F: AsyncFn(Request, Next<'_>) -> R,
-    R: IntoResponse,
-{
-    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        self(request, Next::new(next)).await.into_response()
+/// What [`App::with`](crate::App::with) takes: a [`Middleware`], or an async function of at most six
+/// extractors, the request, and [`Next`]. `Args` keeps the two apart; it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a middleware",
+    label = "not a middleware",
+    note = "a middleware is a type that implements `Middleware`, or an `async fn(Request, Next<'_>)` \
+            that may have up to 6 extractors before these two arguments",
+    note = "a closure is written `async |request: Request, next: Next<'_>| ..`, and must be `Fn`: what \
+            it changes goes into a `Cell` or `RefCell`"
+)]
+pub trait IntoMiddleware<Args> {
+    /// What it becomes.
+    type Middleware;
+
+    /// Makes a middleware of it.
+    fn into_middleware(self) -> Self::Middleware;
+}
+
+/// Marks middleware that are types.
+#[derive(Debug)]
+pub enum ViaType {}
+
+impl<M: Middleware> IntoMiddleware<ViaType> for M {
+    type Middleware = M;
+
+    fn into_middleware(self) -> M {
+        self
     }
 }
 
-/// A middleware of an async function of at most six extractors, the request, and [`Next`].
+/// A middleware of an async function of at most six extractors, the request, and [`Next`], for where
+/// a [`Middleware`] is asked for. [`App::with`](crate::App::with) takes the function itself.
 ///
 /// The extractors must leave the body alone; a request that one of them refuses is answered with
 /// its problem.
 ///
 /// ```
-/// use http::Method;
-/// use peregrine_web::middleware::{Next, from_fn};
-/// use peregrine_web::{App, Problem, Request, Response};
-/// # use http::StatusCode;
-/// # use peregrine_web::{Parts, extract::FromRequestParts};
+/// use peregrine::http::Method;
+/// use peregrine::web::middleware::Next;
+/// use peregrine::web::{App, Problem, Request, Response};
+/// # use peregrine::http::StatusCode;
+/// # use peregrine::web::{Parts, extract::FromRequestParts};
 /// # struct Key(String);
 /// # impl FromRequestParts for Key {
 /// #     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
@@ -173,7 +198,7 @@ where
 ///     Err(Problem::new(StatusCode::FORBIDDEN, "wrong-key", "This key opens nothing."))
 /// }
 ///
-/// let app = App::new().with(from_fn(with_key)).get("/", || "gold");
+/// let app = App::new().with(with_key).get("/", || "gold");
 /// let client = app.test();
 /// assert_eq!(client.get("/").header("x-key", "open sesame").send_now().text(), "gold");
 /// assert_eq!(client.get("/").header("x-key", "open rye").send_now().status(), 403);
@@ -187,7 +212,7 @@ where
     FromFn { function, args: PhantomData }
 }
 
-/// A function as a middleware. Made by [`from_fn`].
+/// A function as a middleware. Made by [`from_fn`], and by [`App::with`](crate::App::with).
 pub struct FromFn<F, Args> {
     function: F,
     args: PhantomData<fn() -> Args>,
@@ -202,6 +227,17 @@ impl<F, Args> fmt::Debug for FromFn<F, Args> {
 macro_rules! from_fn {
     ($(($($Extractor:ident)*))*) => {
         $(
+            impl<F, R, $($Extractor,)*> IntoMiddleware<($($Extractor,)*)> for F
+            where
+                F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,
+            {
+                type Middleware = FromFn<F, ($($Extractor,)*)>;
+
+                fn into_middleware(self) -> Self::Middleware {
+                    FromFn { function: self, args: PhantomData }
+                }
+            }
+
             impl<F, R, $($Extractor,)*> Middleware for FromFn<F, ($($Extractor,)*)>
             where
                 F: AsyncFn($($Extractor,)* Request, Next<'_>) -> R,
@@ -233,71 +269,84 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// Puts middleware around services: what a scope remembers of its `with` calls until its routes
-/// arrive. Implemented by [`Bare`] and [`Inside`] only.
-pub trait Wrap: Clone + 'static + sealed::Sealed {
-    /// Is there no middleware?
-    const IS_BARE: bool = false;
+/// The middleware of a scope, from the innermost out: what it remembers of its `with` calls until its
+/// routes arrive. Their types are forgotten, so that scopes and applications have one type each.
+#[derive(Clone, Default)]
+pub(crate) struct Chain(Option<Rc<Link>>);
 
-    /// `service` inside all middleware.
-    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static;
+struct Link {
+    middleware: Box<dyn Wrap>,
+    outer: Chain,
+}
+
+impl Chain {
+    /// `middleware` inside these.
+    pub(crate) fn and<M: Middleware + 'static>(self, middleware: M) -> Self {
+        Self(Some(Rc::new(Link { middleware: Box::new(Rc::new(middleware)), outer: self })))
+    }
+
+    /// Is there no middleware?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// `endpoint` inside all middleware.
+    pub(crate) fn wrap(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
+        self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
+    }
+
+    /// `service` inside all middleware, and its problems in the form that the application says.
+    pub(crate) fn render<S: Service + 'static>(
+        &self,
+        service: S,
+        shared: &Rc<Shared>,
+    ) -> Rc<dyn Endpoint> {
+        let mut links = self.links().peekable();
+        if links.peek().is_none() {
+            return Rc::new(Rendered::new(shared, service));
+        }
+        let mut endpoint: Rc<dyn Endpoint> = Rc::new(service);
+        while let Some(link) = links.next() {
+            endpoint = match links.peek() {
+                Some(_) => link.middleware.wrap(Erased(endpoint)),
+                None => link.middleware.wrap_and_render(Erased(endpoint), shared),
+            };
+        }
+        endpoint
+    }
 
     /// What the middleware need from the application.
+    pub(crate) fn require(&self, requirements: &mut Requirements) {
+        for link in self.links() {
+            link.middleware.require(requirements);
+        }
+    }
+
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        std::iter::successors(self.0.as_deref(), |link| link.outer.0.as_deref())
+    }
+}
+
+/// A middleware whose type is forgotten.
+trait Wrap {
+    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint>;
+
+    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint>;
+
     fn require(&self, requirements: &mut Requirements);
 }
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Bare {}
-    impl<W, M> Sealed for super::Inside<W, M> {}
-}
-
-/// No middleware.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Bare;
-
-impl Wrap for Bare {
-    const IS_BARE: bool = true;
-
-    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
-        service
+impl<M: Middleware + 'static> Wrap for Rc<M> {
+    fn wrap(&self, next: Erased) -> Rc<dyn Endpoint> {
+        Rc::new(Self::clone(self).around(next))
     }
 
-    fn require(&self, _: &mut Requirements) {}
-}
-
-/// `M` inside the middleware of `W`.
-pub struct Inside<W, M> {
-    outer: W,
-    middleware: Rc<M>,
-}
-
-impl<W, M> Inside<W, M> {
-    pub(crate) fn new(outer: W, middleware: M) -> Self {
-        Self { outer, middleware: Rc::new(middleware) }
-    }
-}
-
-impl<W: Clone, M> Clone for Inside<W, M> {
-    fn clone(&self) -> Self {
-        Self { outer: self.outer.clone(), middleware: Rc::clone(&self.middleware) }
-    }
-}
-
-impl<W: Wrap, M: Middleware + 'static> Wrap for Inside<W, M> {
-    fn wrap<S: Service + 'static>(&self, service: S) -> impl Service + 'static {
-        self.outer.wrap(Rc::clone(&self.middleware).around(service))
+    fn wrap_and_render(&self, next: Erased, shared: &Rc<Shared>) -> Rc<dyn Endpoint> {
+        Rc::new(Rendered::new(shared, Self::clone(self).around(next)))
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        self.outer.require(requirements);
-        self.middleware.require(requirements);
-    }
-}
-
-impl<W, M> fmt::Debug for Inside<W, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Inside")
+        (**self).require(requirements);
     }
 }
 

@@ -79,15 +79,15 @@ pub(crate) struct Fallback {
 
 impl Fallback {
     /// The fallback of the scope `prefix`.
-    pub(crate) fn new<Args, H>(
+    pub(crate) fn new<Args, Via, H>(
         prefix: &str,
         handler: H,
         place: &'static Location<'static>,
         plan: &mut Plan,
     ) -> Self
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let (mut options, mut requirements) = (RouteOptions::default(), Requirements::default());
         handler.configure(&mut options);

@@ -24,8 +24,8 @@ const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 /// carries it in its extensions, where middleware and that function find it.
 ///
 /// ```
-/// use http::StatusCode;
-/// use peregrine_web::Problem;
+/// use peregrine::http::StatusCode;
+/// use peregrine::web::Problem;
 ///
 /// let problem = Problem::new(StatusCode::CONFLICT, "name-taken", "choose another name")
 ///     .with("name", "lanner");

@@ -16,8 +16,8 @@ use crate::response::Response;
 /// A value that a handler can return.
 ///
 /// ```
-/// use http::{StatusCode, header::RETRY_AFTER};
-/// use peregrine_web::respond::{IntoResponse, Json};
+/// use peregrine::http::{StatusCode, header::RETRY_AFTER};
+/// use peregrine::web::respond::{IntoResponse, Json};
 ///
 /// async fn text() -> &'static str {
 ///     "hello"
@@ -34,6 +34,7 @@ use crate::response::Response;
     message = "`{Self}` cannot be returned from a handler",
     label = "not a response",
     note = "return `Response`, text, bytes, `StatusCode`, `Html<_>`, `Redirect`, `Result<_, Problem>`, or a tuple `(StatusCode, headers, body)`",
+    note = "an error of your own becomes one by `IntoResponse`, or by `From<..> for Problem` and `?`",
     note = "to send it as JSON, derive `serde::Serialize` and return `Json<{Self}>`"
 )]
 pub trait IntoResponse {

@@ -1,8 +1,7 @@
 //! Which methods a route answers, and the table that routes are found in.
 
-use crate::handler::Handler;
+use crate::handler::{Handler, Signature};
 use crate::head::Head;
-use crate::middleware::Wrap;
 use crate::scope::{REST, Scope};
 use http::Method;
 use peregrine_proto::Method as Known;
@@ -15,8 +14,8 @@ use std::panic::Location;
 /// The pattern as people read it: all that is below a mount is `*`.
 ///
 /// ```
-/// use peregrine_web::route::readable;
-/// use peregrine_web::scope::REST;
+/// use peregrine::web::route::readable;
+/// use peregrine::web::scope::REST;
 ///
 /// assert_eq!(readable(&format!("/api{REST}")), "/api/*");
 /// assert_eq!(readable("/users/{id}"), "/users/{id}");
@@ -151,39 +150,39 @@ pub struct MethodRouter<T>(T);
 /// The handlers of a [`MethodRouter`].
 pub trait Routes: sealed::Sealed {
     #[doc(hidden)]
-    fn add_to<W: Wrap>(self, to: &mut Scope<W>, pattern: &str, place: &'static Location<'static>);
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>);
 }
 
 mod sealed {
     pub trait Sealed {}
     impl Sealed for () {}
-    impl<H, Args, T> Sealed for (super::Single<H, Args>, T) {}
+    impl<H, Args, Via, T> Sealed for (super::Single<H, Args, Via>, T) {}
 }
 
 /// One handler with its methods.
-pub struct Single<H, Args> {
+pub struct Single<H, Args, Via> {
     methods: Methods,
     handler: H,
-    args: PhantomData<fn() -> Args>,
+    args: PhantomData<fn() -> (Args, Via)>,
 }
 
-impl<H, Args> fmt::Debug for Single<H, Args> {
+impl<H, Args, Via> fmt::Debug for Single<H, Args, Via> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Single").field(&self.methods).finish()
     }
 }
 
 impl Routes for () {
-    fn add_to<W: Wrap>(self, _: &mut Scope<W>, _: &str, _: &'static Location<'static>) {}
+    fn add_to(self, _: &mut Scope, _: &str, _: &'static Location<'static>) {}
 }
 
-impl<H, Args, T> Routes for (Single<H, Args>, T)
+impl<H, Args, Via, T> Routes for (Single<H, Args, Via>, T)
 where
-    H: Handler<Args> + 'static,
-    Args: 'static,
+    H: Handler<Args, Via> + 'static,
+    (Args, Via): 'static,
     T: Routes,
 {
-    fn add_to<W: Wrap>(self, to: &mut Scope<W>, pattern: &str, place: &'static Location<'static>) {
+    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
         let (single, earlier) = self;
         earlier.add_to(to, pattern, place);
         to.add_handler(single.methods, pattern, single.handler, place);
@@ -191,48 +190,48 @@ where
 }
 
 impl<T: Routes> MethodRouter<T> {
-    pub(crate) fn add_to<W: Wrap>(
-        self,
-        to: &mut Scope<W>,
-        pattern: &str,
-        place: &'static Location<'static>,
-    ) {
+    pub(crate) fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
         self.0.add_to(to, pattern, place);
     }
 
-    fn and<Args, H: Handler<Args>>(
+    fn and<Args, Via, H: Handler<Args, Via>>(
         self,
         methods: Methods,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args>, T)> {
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
         MethodRouter((Single { methods, handler, args: PhantomData }, self.0))
     }
 
     /// Adds a handler for `method`, which may be one of your own.
-    pub fn on<Args, H: Handler<Args>>(
+    pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
         self,
         method: Method,
         handler: H,
-    ) -> MethodRouter<(Single<H, Args>, T)> {
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
         self.and(Methods::One(method), handler)
     }
 
     /// Adds a handler for every method that has none of its own.
-    pub fn any<Args, H: Handler<Args>>(self, handler: H) -> MethodRouter<(Single<H, Args>, T)> {
+    pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+        self,
+        handler: H,
+    ) -> MethodRouter<(Single<H, Args, Via>, T)> {
         self.and(Methods::Any, handler)
     }
 }
 
 /// A handler for every method that has none of its own.
-pub fn any<Args, H: Handler<Args>>(handler: H) -> MethodRouter<(Single<H, Args>, ())> {
+pub fn any<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
+    handler: H,
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
     MethodRouter(()).any(handler)
 }
 
 /// A handler for `method`, which may be one of your own.
-pub fn on<Args, H: Handler<Args>>(
+pub fn on<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
     method: Method,
     handler: H,
-) -> MethodRouter<(Single<H, Args>, ())> {
+) -> MethodRouter<(Single<H, Args, Via>, ())> {
     MethodRouter(()).on(method, handler)
 }
 
@@ -241,10 +240,10 @@ macro_rules! methods {
         impl<T: Routes> MethodRouter<T> {
             $(
                 #[doc = concat!("Adds a handler for ", $text, ".")]
-                pub fn $name<Args, H: Handler<Args>>(
+                pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
                     self,
                     handler: H,
-                ) -> MethodRouter<(Single<H, Args>, T)> {
+                ) -> MethodRouter<(Single<H, Args, Via>, T)> {
                     self.on($method, handler)
                 }
             )*
@@ -252,9 +251,9 @@ macro_rules! methods {
 
         $(
             #[doc = concat!("A handler for ", $text, ".")]
-            pub fn $name<Args, H: Handler<Args>>(
+            pub fn $name<Args, Via, H: Signature<Args> + Handler<Args, Via>>(
                 handler: H,
-            ) -> MethodRouter<(Single<H, Args>, ())> {
+            ) -> MethodRouter<(Single<H, Args, Via>, ())> {
                 MethodRouter(()).$name(handler)
             }
         )*

@@ -1,14 +1,13 @@
 //! Scopes: routes under one prefix, inside the same middleware.
 
-use crate::app::App;
 use crate::fault::Fault;
-use crate::handler::{Handler, HandlerService, RouteOptions};
-use crate::middleware::{Bare, Inside, Middleware, Wrap};
+use crate::handler::{Handler, HandlerService, RouteOptions, Signature};
+use crate::middleware::{Chain, IntoMiddleware, Middleware};
 use crate::plan::{Entry, Fallback, Plan, ScopeFallback};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
 use crate::service::{Endpoint, Erased, Service};
-use crate::unrouted::{Guest, Rendered, Shared, Unrouted};
+use crate::unrouted::{Guest, Shared, Unrouted};
 use http::Method;
 use std::fmt;
 use std::panic::Location;
@@ -23,64 +22,60 @@ use std::rc::Rc;
 /// A function may fill a scope, so that a module keeps its routes to itself:
 ///
 /// ```
-/// use peregrine_web::middleware::Wrap;
-/// use peregrine_web::{App, Scope};
+/// use peregrine::web::{App, Scope};
 ///
-/// fn users<W: Wrap>(scope: Scope<W>) -> Scope<W> {
+/// fn users(scope: Scope) -> Scope {
 ///     scope.get("/", || "everybody").get("/{id}", || "somebody")
 /// }
 ///
 /// let app = App::new().scope("/users", users);
 /// assert_eq!(app.test().get("/users").send_now().text(), "everybody");
 /// ```
-pub struct Scope<W = Bare> {
+pub struct Scope {
     pub(crate) plan: Plan,
     prefix: String,
-    wrap: W,
+    chain: Chain,
     /// Answers requests for the patterns that follow, in methods that they lack. Made when the
     /// first of them comes.
     unrouted: Option<Rc<dyn Endpoint>>,
     fallback: Option<Fallback>,
 }
 
-/// What ends the pattern of a route for everything below a prefix ([`App::subtree`]).
+/// What ends the pattern of a route for everything below a prefix ([`App::subtree`](crate::App::subtree)).
 pub const REST: &str = "/{*peregrine_rest}";
 
-impl Scope<Bare> {
+impl Scope {
     pub(crate) fn root(shared: Rc<Shared>) -> Self {
         let plan = Plan::new(shared);
-        Self { plan, prefix: String::new(), wrap: Bare, unrouted: None, fallback: None }
-    }
-}
-
-impl<W: Wrap> Scope<W> {
-    pub(crate) fn add_with<M: Middleware + 'static>(
-        self,
-        middleware: M,
-        place: &'static Location<'static>,
-    ) -> Scope<Inside<W, M>> {
-        let mut plan = self.plan;
-        let mut requirements = Requirements::default();
-        middleware.require(&mut requirements);
-        plan.need(format!("the middleware ({place})"), requirements);
-        Scope {
+        Self {
             plan,
-            prefix: self.prefix,
-            wrap: Inside::new(self.wrap, middleware),
+            prefix: String::new(),
+            chain: Chain::default(),
             unrouted: None,
-            fallback: self.fallback,
+            fallback: None,
         }
     }
 
-    pub(crate) fn add_handler<Args, H>(
+    pub(crate) fn add_with<M: Middleware + 'static>(
+        mut self,
+        middleware: M,
+        place: &'static Location<'static>,
+    ) -> Self {
+        let mut requirements = Requirements::default();
+        middleware.require(&mut requirements);
+        self.plan.need(format!("the middleware ({place})"), requirements);
+        Self { chain: self.chain.and(middleware), unrouted: None, ..self }
+    }
+
+    pub(crate) fn add_handler<Args, Via, H>(
         &mut self,
         methods: Methods,
         pattern: &str,
         handler: H,
         place: &'static Location<'static>,
     ) where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let entry = self.entry(methods, handler, place);
         let pattern = self.join(pattern, place);
@@ -90,15 +85,15 @@ impl<W: Wrap> Scope<W> {
     }
 
     /// The route of a handler, for a pattern that is still to come.
-    fn entry<Args, H>(
+    fn entry<Args, Via, H>(
         &mut self,
         methods: Methods,
         handler: H,
         place: &'static Location<'static>,
     ) -> Entry
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let mut options = RouteOptions::default();
         handler.configure(&mut options);
@@ -123,20 +118,20 @@ impl<W: Wrap> Scope<W> {
     /// of them.
     fn needs_of_path(&self) -> Requirements {
         let mut all = Requirements::default();
-        self.wrap.require(&mut all);
+        self.chain.require(&mut all);
         let mut of_path = Requirements::default();
         of_path.extend_paths(&all);
         of_path
     }
 
-    pub(crate) fn add_subtree<Args, H>(
+    pub(crate) fn add_subtree<Args, Via, H>(
         &mut self,
         prefix: &str,
         handler: H,
         place: &'static Location<'static>,
     ) where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         let entry = self.entry(Methods::Any, handler, place);
         let root = self.join(prefix.trim_end_matches('/'), place);
@@ -153,17 +148,17 @@ impl<W: Wrap> Scope<W> {
         }
     }
 
-    pub(crate) fn add_scope<V: Wrap>(
+    pub(crate) fn add_scope(
         &mut self,
         prefix: &str,
-        build: impl FnOnce(Scope<W>) -> Scope<V>,
+        build: impl FnOnce(Self) -> Self,
         place: &'static Location<'static>,
     ) {
         let prefix = self.join(prefix.trim_end_matches('/'), place);
         let shared = Rc::clone(&self.plan.shared);
         let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
-        let wrap = self.wrap.clone();
-        let mut inner = build(Scope { plan, prefix, wrap, unrouted: None, fallback: None });
+        let chain = self.chain.clone();
+        let mut inner = build(Self { plan, prefix, chain, unrouted: None, fallback: None });
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
@@ -174,11 +169,7 @@ impl<W: Wrap> Scope<W> {
     }
 
     /// Takes the routes of `other`, wrapped once more in what is around them here.
-    pub(crate) fn add_app<V: Wrap>(
-        &mut self,
-        mut other: Scope<V>,
-        place: &'static Location<'static>,
-    ) {
+    pub(crate) fn add_app(&mut self, mut other: Self, place: &'static Location<'static>) {
         let fallback = other.fallback.take();
         let Plan { entries, fallbacks, faults, needs, states, shared } = other.plan;
         let has_states = !states.is_empty();
@@ -189,8 +180,8 @@ impl<W: Wrap> Scope<W> {
         if let Some(fallback) = fallback
             && self.fallback.is_none()
         {
-            let endpoint = Rc::new(other.wrap.wrap(Erased(fallback.endpoint)));
-            self.fallback = Some(Fallback { endpoint: guest(endpoint), ..fallback });
+            let endpoint = guest(other.chain.wrap(fallback.endpoint));
+            self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let needs_of_path = self.needs_of_path();
         for mut entry in entries {
@@ -211,10 +202,13 @@ impl<W: Wrap> Scope<W> {
         self.plan.shared.lead(shared, states);
     }
 
-    pub(crate) fn set_fallback<Args, H>(&mut self, handler: H, place: &'static Location<'static>)
-    where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+    pub(crate) fn set_fallback<Args, Via, H>(
+        &mut self,
+        handler: H,
+        place: &'static Location<'static>,
+    ) where
+        H: Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         self.fallback = Some(Fallback::new(&self.prefix, handler, place, &mut self.plan));
     }
@@ -233,11 +227,11 @@ impl<W: Wrap> Scope<W> {
     /// `service` inside the middleware, its type forgotten and its problems in the form that the
     /// application says.
     fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
-        Rc::new(Rendered::new(&self.plan.shared, self.wrap.wrap(service)))
+        self.chain.render(service, &self.plan.shared)
     }
 
     fn around(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
-        if W::IS_BARE {
+        if self.chain.is_empty() {
             return endpoint;
         }
         self.endpoint(Erased(endpoint))
@@ -275,13 +269,13 @@ macro_rules! routing {
         /// Answers GET requests for `pattern`, and HEAD requests too unless they have a handler of
         /// their own: it then sees the method HEAD, and the server leaves the body out.
         ///
-        /// What a pattern may hold is told at [`peregrine_router::Builder::insert`].
+        /// What a pattern may hold is told at [`App`](crate::App#patterns).
         #[track_caller]
         #[must_use]
-        pub fn get<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn get<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::GET, pattern, handler)
         }
@@ -289,10 +283,10 @@ macro_rules! routing {
         /// Answers POST requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn post<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn post<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::POST, pattern, handler)
         }
@@ -300,10 +294,10 @@ macro_rules! routing {
         /// Answers PUT requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn put<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn put<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::PUT, pattern, handler)
         }
@@ -311,10 +305,10 @@ macro_rules! routing {
         /// Answers DELETE requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn delete<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn delete<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::DELETE, pattern, handler)
         }
@@ -322,10 +316,10 @@ macro_rules! routing {
         /// Answers PATCH requests for `pattern`.
         #[track_caller]
         #[must_use]
-        pub fn patch<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn patch<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::PATCH, pattern, handler)
         }
@@ -333,10 +327,10 @@ macro_rules! routing {
         /// Answers HEAD requests for `pattern`, in place of the handler for GET.
         #[track_caller]
         #[must_use]
-        pub fn head<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn head<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::HEAD, pattern, handler)
         }
@@ -344,10 +338,10 @@ macro_rules! routing {
         /// Answers OPTIONS requests for `pattern`, in place of the automatic answer.
         #[track_caller]
         #[must_use]
-        pub fn options<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn options<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on(Method::OPTIONS, pattern, handler)
         }
@@ -355,10 +349,10 @@ macro_rules! routing {
         /// Answers QUERY requests for `pattern`: safe requests with content.
         #[track_caller]
         #[must_use]
-        pub fn query<Args, H>(self, pattern: &str, handler: H) -> Self
+        pub fn query<Args, Via, H>(self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             self.on($crate::route::query_method(), pattern, handler)
         }
@@ -366,10 +360,10 @@ macro_rules! routing {
         /// Answers requests for `pattern` in every method that has no handler of its own there.
         #[track_caller]
         #[must_use]
-        pub fn any<Args, H>(mut self, pattern: &str, handler: H) -> Self
+        pub fn any<Args, Via, H>(mut self, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             let place = Location::caller();
             self $($field)*.add_handler(Methods::Any, pattern, handler, place);
@@ -381,10 +375,10 @@ macro_rules! routing {
         /// Routes of this application that say more about a path go first.
         #[track_caller]
         #[must_use]
-        pub fn subtree<Args, H>(mut self, prefix: &str, handler: H) -> Self
+        pub fn subtree<Args, Via, H>(mut self, prefix: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             let place = Location::caller();
             self $($field)*.add_subtree(prefix, handler, place);
@@ -395,10 +389,10 @@ macro_rules! routing {
         /// `Method::from_bytes(b"PURGE")`.
         #[track_caller]
         #[must_use]
-        pub fn on<Args, H>(mut self, method: Method, pattern: &str, handler: H) -> Self
+        pub fn on<Args, Via, H>(mut self, method: Method, pattern: &str, handler: H) -> Self
         where
-            H: Handler<Args> + 'static,
-            Args: 'static,
+            H: Signature<Args> + Handler<Args, Via> + 'static,
+            (Args, Via): 'static,
         {
             let place = Location::caller();
             self $($field)*.add_handler(Methods::One(method), pattern, handler, place);
@@ -428,8 +422,7 @@ macro_rules! routing {
         }
 
         /// Adds all routes of `other` here: under the prefix of this scope, each inside its own
-        /// middleware, and those inside the middleware given here before. Around middleware given
-        /// here, a merged route costs one more indirect call.
+        /// middleware, and those inside the middleware given here before.
         ///
         /// What `other` has of its own stays its own: its handlers and middleware see the states that
         /// it was given, and of the types that it lacks those given here; if it renders problems by a
@@ -437,7 +430,7 @@ macro_rules! routing {
         /// here, but for its fallback, which comes along if there is none here.
         #[track_caller]
         #[must_use]
-        pub fn merge<V: Wrap>(mut self, other: App<V>) -> Self {
+        pub fn merge(mut self, other: $crate::app::App) -> Self {
             let place = Location::caller();
             self $($field)*.add_app(other.into_scope(), place);
             self
@@ -447,11 +440,7 @@ macro_rules! routing {
         /// middleware so far.
         #[track_caller]
         #[must_use]
-        pub fn scope<V: Wrap>(
-            mut self,
-            prefix: &str,
-            build: impl FnOnce(Scope<W>) -> Scope<V>,
-        ) -> Self {
+        pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {
             let place = Location::caller();
             self $($field)*.add_scope(prefix, build, place);
             self
@@ -460,14 +449,17 @@ macro_rules! routing {
 }
 pub(crate) use routing;
 
-impl<W: Wrap> Scope<W> {
+impl Scope {
     routing!();
 
     /// Runs `middleware` around the routes that follow in this scope, inside those given before.
     #[track_caller]
     #[must_use]
-    pub fn with<M: Middleware + 'static>(self, middleware: M) -> Scope<Inside<W, M>> {
-        self.add_with(middleware, Location::caller())
+    pub fn with<Args, M>(self, middleware: M) -> Self
+    where
+        M: IntoMiddleware<Args, Middleware: Middleware + 'static>,
+    {
+        self.add_with(middleware.into_middleware(), Location::caller())
     }
 
     /// Answers requests for the scope's prefix, and for what is below, that have no route. All of the
@@ -479,17 +471,17 @@ impl<W: Wrap> Scope<W> {
     /// which they are added never matters.
     #[track_caller]
     #[must_use]
-    pub fn fallback<Args, H>(mut self, handler: H) -> Self
+    pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
     where
-        H: Handler<Args> + 'static,
-        Args: 'static,
+        H: Signature<Args> + Handler<Args, Via> + 'static,
+        (Args, Via): 'static,
     {
         self.set_fallback(handler, Location::caller());
         self
     }
 }
 
-impl<W> fmt::Debug for Scope<W> {
+impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scope").field("prefix", &self.prefix).finish_non_exhaustive()
     }

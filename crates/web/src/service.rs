@@ -2,9 +2,11 @@
 
 use crate::request::Request;
 use crate::response::Response;
-use peregrine_slot::{FutureSlot, Held, Placed, Pool};
+use peregrine_slot::{FutureSlot, Held, Pool};
 use std::fmt;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 /// Answers requests. Handlers, whole scopes with their middleware, and applications are services.
 ///
@@ -14,6 +16,12 @@ pub trait Service {
     /// Answers one request. The future need not be `Send`; it is polled on the connection's thread
     /// and dropped when the peer leaves, unless the route says otherwise.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
+
+    /// `call`, its future in `slot`. A service whose type is forgotten already needs no second slot.
+    #[doc(hidden)]
+    fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
+        slot.hold(self.call(request))
+    }
 }
 
 impl<S: Service + ?Sized> Service for Rc<S> {
@@ -25,23 +33,23 @@ impl<S: Service + ?Sized> Service for Rc<S> {
 /// A [`Service`] whose type is forgotten. A call costs one indirect jump and puts the future into a
 /// slot, so it allocates nothing.
 pub(crate) trait Place {
-    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response>;
+    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response>;
 }
 
 impl<S: Service> Place for S {
-    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
-        slot.place(self.call(request))
+    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
+        self.call_in(slot, request)
     }
 }
 
 /// A [`Place`] whose futures may be kept without a borrow.
 pub(crate) trait Endpoint: Place {
     /// As `place`. The service is called when the future is polled first.
-    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response>;
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response>;
 }
 
 impl<S: Service + 'static> Endpoint for S {
-    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response> {
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response> {
         slot.hold(async move { self.call(request).await })
     }
 }
@@ -69,22 +77,34 @@ impl Service for Erased {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         place_in_stock(&*self.0, request)
     }
+
+    fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
+        self.0.place(slot, request)
+    }
 }
 
-/// Calls `endpoint` with its future in a slot of the thread's stock.
-pub(crate) async fn place_in_stock(endpoint: &dyn Place, request: Request) -> Response {
-    let mut slot = StockSlot(Pool::take_local(&SLOTS));
-    endpoint.place(&mut slot.0, request).await
+/// Calls `endpoint` at once, with its future in a slot of the thread's stock.
+pub(crate) fn place_in_stock(endpoint: &dyn Place, request: Request) -> InStock<'_> {
+    InStock(endpoint.place(Pool::take_local(&SLOTS), request))
 }
 
 thread_local! {
     static SLOTS: Pool<FutureSlot> = const { Pool::new(64) };
 }
 
-struct StockSlot(FutureSlot);
+/// A call whose slot goes back to the thread's stock.
+pub(crate) struct InStock<'s>(Held<'s, Response>);
 
-impl Drop for StockSlot {
+impl Future for InStock<'_> {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Drop for InStock<'_> {
     fn drop(&mut self) {
-        Pool::give_local(&SLOTS, std::mem::take(&mut self.0));
+        Pool::give_local(&SLOTS, self.0.take_slot());
     }
 }

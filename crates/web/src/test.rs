@@ -7,7 +7,7 @@
 //! the place of a panic, which here fails the test) does not happen.
 //!
 //! ```
-//! use peregrine_web::{App, Request};
+//! use peregrine::web::{App, Request};
 //!
 //! async fn greet(request: Request) -> String {
 //!     format!("hello, {}", request.header("x-name").unwrap_or("stranger"))
@@ -27,7 +27,6 @@ use crate::body::Body;
 use crate::connection::ConnectionInfo;
 use crate::extract::BODY_BYTES_MAX;
 use crate::head::Head;
-use crate::middleware::Wrap;
 use crate::pipe::{PIPE_BYTES_MAX, Writer, pipe};
 use crate::problem::Problem;
 use crate::request::Request;
@@ -52,7 +51,7 @@ mod timer;
 
 pub use response::TestResponse;
 
-impl<W: Wrap> App<W> {
+impl App {
     /// Builds the application and makes a client that calls it without a network.
     ///
     /// # Panics
@@ -263,8 +262,7 @@ impl TestRequest {
         let timeout = target.options().timeout.map(|limit| (limit, head.share()));
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
-        let mut slot = FutureSlot::new();
-        let mut answer = target.call(&mut slot, request);
+        let mut answer = target.call(FutureSlot::new(), request);
         let mut alarm = None;
         let answered = poll_fn(|context| {
             poll_sender(&mut sender, context);

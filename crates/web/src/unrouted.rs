@@ -13,7 +13,7 @@ use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, 
 use http::{HeaderValue, StatusCode};
 use peregrine_proto::TargetForm;
 use peregrine_router::{Match, Parameters};
-use peregrine_slot::{FutureSlot, Held, Placed};
+use peregrine_slot::{FutureSlot, Held};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
@@ -94,18 +94,18 @@ impl<S> Rendered<S> {
 }
 
 impl<S: Service> Place for Rendered<S> {
-    fn place<'s>(&'s self, slot: &'s mut FutureSlot, request: Request) -> Placed<'s, Response> {
+    fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
         let Some(hook) = self.shared.hook.get() else {
-            return slot.place(self.service.call(request));
+            return self.service.call_in(slot, request);
         };
         let head = request.parts.head.share();
         let answer = self.service.call(request);
-        slot.place(async move { render(&**hook, &head, answer.await) })
+        slot.hold(async move { render(&**hook, &head, answer.await) })
     }
 }
 
 impl<S: Service + 'static> Endpoint for Rendered<S> {
-    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<Response> {
+    fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response> {
         if self.shared.hook.get().is_none() {
             return slot.hold(async move { self.service.call(request).await });
         }
@@ -155,14 +155,14 @@ impl Guest {
 }
 
 impl Place for Guest {
-    fn place<'s>(&'s self, slot: &'s mut FutureSlot, mut request: Request) -> Placed<'s, Response> {
+    fn place<'s>(&'s self, slot: FutureSlot, mut request: Request) -> Held<'s, Response> {
         request.parts.set_states(self.shared.states());
         self.endpoint.place(slot, request)
     }
 }
 
 impl Endpoint for Guest {
-    fn hold(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> Held<Response> {
+    fn hold(self: Rc<Self>, slot: FutureSlot, mut request: Request) -> Held<'static, Response> {
         request.parts.set_states(self.shared.states());
         Rc::clone(&self.endpoint).hold(slot, request)
     }

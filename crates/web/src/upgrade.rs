@@ -16,8 +16,8 @@ pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 /// What runs on a connection after a response with status 101 was sent.
 ///
 /// ```
-/// use http::StatusCode;
-/// use peregrine_web::{Response, upgrade::OnUpgrade};
+/// use peregrine::http::StatusCode;
+/// use peregrine::web::{Response, upgrade::OnUpgrade};
 ///
 /// let echo = OnUpgrade::new(|mut io| async move {
 ///     while let Ok(Some(bytes)) = io.recv().await {

@@ -1,7 +1,7 @@
 //! What is wrong with an application is told at once, with the routes' names and what to do.
 
 use peregrine_web::extract::{Path, State};
-use peregrine_web::middleware::{Next, from_fn};
+use peregrine_web::middleware::Next;
 use peregrine_web::{App, HandlerExt, Request, Response};
 
 struct Database;
@@ -44,7 +44,7 @@ fn all_faults_are_told_at_once() {
         .any("/any", || "b")
         .post("/files/{*path}/x", || "a")
         .post("/projects/{project}/events", needs)
-        .scope("/s", |scope| scope.with(from_fn(guard)).get("x", || "a"))
+        .scope("/s", |scope| scope.with(guard).get("x", || "a"))
         .get("/pair/{a}", async |_: Path<(String, u32)>| ())
         .get("/one/{a}/{b}", async |_: Path<String>| ())
         .get("/post/{user}/{id}", async |_: Path<Post>| ())
@@ -80,7 +80,7 @@ fn middleware_around_merged_routes_is_held_to_their_paths() {
     }
     let base = line!();
     let other = App::new().get("/a", || "a").get("/{b}", || "b");
-    let error = App::new().with(from_fn(guard)).merge(other).build().expect_err("one has no path");
+    let error = App::new().with(guard).merge(other).build().expect_err("one has no path");
     let expected = "\
 the application has 1 fault:
   GET /a (+1) takes 1 parameter from the path, but its pattern has none; make the Path argument and \

@@ -46,7 +46,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(app: App<impl peregrine_web::middleware::Wrap>) -> Self {
+    fn new(app: App) -> Self {
         let app = app.build().expect("nothing is wrong");
         Self { app, slot: FutureSlot::new(), connection: Rc::default() }
     }
@@ -60,12 +60,13 @@ impl Server {
         let target = self.app.find(&mut head);
         let (states, connection) = (Rc::clone(self.app.states()), Rc::clone(&self.connection));
         let request = Request::new(head, Body::empty(), states, connection);
-        let mut answer = target.call(&mut self.slot, request);
+        let mut answer = target.call(std::mem::take(&mut self.slot), request);
         let mut context = Context::from_waker(Waker::noop());
-        match Pin::new(&mut answer).poll(&mut context) {
-            Poll::Ready(response) => response,
-            Poll::Pending => panic!("the handlers of this test are ready at once"),
-        }
+        let Poll::Ready(response) = Pin::new(&mut answer).poll(&mut context) else {
+            panic!("the handlers of this test are ready at once");
+        };
+        self.slot = answer.into_slot();
+        response
     }
 
     /// The allocations of one request, once all stocks are filled.

@@ -58,7 +58,7 @@ async fn show(State(birds): State<Birds>, Path(place): Path<usize>) -> Result<Js
     bird.map(Json).ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no-bird", "count from 0"))
 }
 
-fn app() -> App<impl peregrine_web::middleware::Wrap> {
+fn app() -> App {
     App::new()
         .state(Birds::default())
         .get("/birds", list)

@@ -80,7 +80,9 @@ impl Service for Echo {
     }
 }
 
-fn answer<Args: 'static>(handler: impl Handler<Args> + 'static) -> (u16, String) {
+fn answer<Args: 'static, Via: 'static>(
+    handler: impl Handler<Args, Via> + 'static,
+) -> (u16, String) {
     // States of the right types, because `Number` asks for them.
     let app = App::new().state([0u8; 1]).state([0u8; 2]).any("/abc", handler);
     let response = app.test().post("/abc").body("body").send_now();

@@ -62,7 +62,9 @@ fn holds(client: &TestClient, target: &str, most: usize) {
 
 #[test]
 fn the_innermost_limit_counts_whichever_is_larger_and_however_the_body_arrives() {
-    fn with_all<Args: 'static>(handler: impl Handler<Args> + Copy + 'static) -> TestClient {
+    fn with_all<Args: 'static, Via: 'static>(
+        handler: impl Handler<Args, Via> + Copy + 'static,
+    ) -> TestClient {
         App::new()
             .post("/server", handler)
             .post("/route-lowers-server", handler.body_limit(10))

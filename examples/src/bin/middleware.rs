@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use peregrine::prelude::*;
-use peregrine::web::middleware::from_fn;
 use std::time::Instant;
 
 /// Tells how long the handler took.
@@ -33,7 +32,7 @@ async fn guard(
     Ok(next.run(request).await)
 }
 
-fn app() -> App<impl peregrine::web::middleware::Wrap> {
+fn app() -> App {
     App::new()
         .with(RequestId::new())
         .with(AccessLog::new())
@@ -42,7 +41,7 @@ fn app() -> App<impl peregrine::web::middleware::Wrap> {
         .with(server_timing)
         .get("/", || async { "open to all" })
         .get("/panic", async || -> &'static str { panic!("as asked") })
-        .scope("/admin", |scope| scope.with(from_fn(guard)).get("/", || async { "welcome" }))
+        .scope("/admin", |scope| scope.with(guard).get("/", || async { "welcome" }))
         .state(Token("secret"))
 }
 

@@ -3,21 +3,21 @@
 /// Checks at compile time that a function is a handler, and if it is not, names the argument or the
 /// result that is to blame and what to do about it.
 ///
-/// Where a route is added, the compiler cannot say more than that the function as a whole is not a
-/// handler. Put this beside the function then, with one `_` for each argument:
+/// Where a route is added, the compiler says the same; this says it beside the function, and also
+/// for functions that are not routes yet. It has one `_` for each argument:
 ///
 /// ```
-/// use peregrine_web::extract::{Json, Path};
+/// use peregrine::web::extract::{Json, Path};
 ///
 /// async fn rename(Path(id): Path<u64>, Json(name): Json<String>) -> String {
 ///     format!("{id} is called {name}")
 /// }
-/// peregrine_web::check_handler!(async fn rename(_, _));
+/// peregrine::check_handler!(async fn rename(_, _));
 ///
 /// fn health() -> &'static str {
 ///     "well"
 /// }
-/// peregrine_web::check_handler!(fn health());
+/// peregrine::check_handler!(fn health());
 /// ```
 ///
 /// It costs nothing when the program runs, and may stay.

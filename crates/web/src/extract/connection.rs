@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// tests: such a request is a problem with status 500, and `None` for `Option<PeerAddress>`.
 ///
 /// ```
-/// use peregrine_web::extract::PeerAddress;
+/// use peregrine::web::extract::PeerAddress;
 ///
 /// async fn who(PeerAddress(address): PeerAddress) -> String {
 ///     format!("you are {}", address.ip())
@@ -56,7 +56,7 @@ impl FromRequestParts for Rc<ConnectionInfo> {
 /// and `None` for `Option<TlsInfo>`.
 ///
 /// ```
-/// use peregrine_web::extract::TlsInfo;
+/// use peregrine::web::extract::TlsInfo;
 ///
 /// async fn secure(tls: Option<TlsInfo>) -> &'static str {
 ///     tls.map_or("plain", |tls| tls.version)

@@ -39,7 +39,7 @@ fn limit(body: &Body) -> u64 {
 /// The whole body, up to its limit ([`BODY_BYTES_MAX`]).
 ///
 /// ```
-/// async fn count(bytes: bytes::Bytes) -> String {
+/// async fn count(bytes: peregrine::bytes::Bytes) -> String {
 ///     format!("{} bytes", bytes.len())
 /// }
 /// # let _ = count;
@@ -80,7 +80,7 @@ impl FromRequest for String {
 /// The body as it comes, piece by piece.
 ///
 /// ```
-/// use peregrine_web::{Body, Problem};
+/// use peregrine::web::{Body, Problem};
 ///
 /// async fn count(mut body: Body) -> Result<String, Problem> {
 ///     let mut bytes = 0;

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 ///
 /// ```
 /// use headers::UserAgent;
-/// use peregrine_web::extract::TypedHeader;
+/// use peregrine::web::extract::TypedHeader;
 ///
 /// async fn agent(TypedHeader(agent): TypedHeader<UserAgent>) -> String {
 ///     agent.as_str().to_owned()

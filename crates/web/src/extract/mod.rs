@@ -41,9 +41,9 @@ use std::borrow::Cow;
 /// A value from a request's head. Any number of these may come before the last argument.
 ///
 /// ```
-/// use http::StatusCode;
-/// use peregrine_web::extract::FromRequestParts;
-/// use peregrine_web::{Parts, Problem};
+/// use peregrine::http::StatusCode;
+/// use peregrine::web::extract::FromRequestParts;
+/// use peregrine::web::{Parts, Problem};
 ///
 /// struct ApiVersion(u32);
 ///
@@ -60,8 +60,8 @@ use std::borrow::Cow;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's argument here",
     label = "not an extractor of the request's head",
-    note = "arguments before the last must leave the body alone: `Path`, `Query`, `State`, `HeaderMap`, ...",
-    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last",
+    note = "a type of your own becomes an argument inside of an extractor: `Path<T>`, `Query<T>`, `State<T>`, or, as the last argument, `Json<T>` or `Form<T>`; or by `FromRequestParts`",
+    note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last, so there can be only one",
     note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequestParts: Sized {
@@ -102,8 +102,8 @@ pub enum ViaParts {}
 /// ways apart; leave it out.
 ///
 /// ```
-/// use peregrine_web::extract::{FromRequest, Json};
-/// use peregrine_web::{Problem, Request};
+/// use peregrine::web::extract::{FromRequest, Json};
+/// use peregrine::web::{Problem, Request};
 ///
 /// struct Names(Vec<String>);
 ///
@@ -118,8 +118,9 @@ pub enum ViaParts {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's last argument",
     label = "not an extractor",
-    note = "implement `FromRequestParts` or `FromRequest` for it, or wrap it: `Json<{Self}>`, `Form<{Self}>`, `Path<{Self}>`, `State<{Self}>`, ...",
-    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
+    note = "the `T` in `Json<T>`, `Form<T>`, `Query<T>` and `Path<T>` must be `serde::Deserialize` without borrowing: put `#[derive(serde::Deserialize)]` on it",
+    note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any)",
+    note = "a type of your own becomes an argument inside of one of these, or by `FromRequestParts` or `FromRequest`"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
 /// ```
-/// use peregrine_web::extract::Path;
+/// use peregrine::web::extract::Path;
 ///
 /// // For the pattern `/users/{user}/posts/{post}`:
 /// async fn post(Path((user, post)): Path<(String, u64)>) -> String {

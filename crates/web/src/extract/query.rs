@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 /// `Option<Query<T>>` is `None` for a target without `?`.
 ///
 /// ```
-/// use peregrine_web::extract::Query;
+/// use peregrine::web::extract::Query;
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Page {
@@ -32,7 +32,7 @@ pub struct Query<T>(pub T);
 /// The query as it was sent, without its question mark; `None` if there is none.
 ///
 /// ```
-/// use peregrine_web::extract::RawQuery;
+/// use peregrine::web::extract::RawQuery;
 ///
 /// async fn show(RawQuery(query): RawQuery) -> String {
 ///     query.unwrap_or_default()

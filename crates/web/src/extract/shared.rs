@@ -20,7 +20,7 @@ use std::rc::Rc;
 /// answers a request must have to itself for a moment. [`StateRef`] leaves it alone.
 ///
 /// ```
-/// use peregrine_web::extract::State;
+/// use peregrine::web::extract::State;
 /// use std::{cell::Cell, rc::Rc};
 ///
 /// async fn count(State(counter): State<Rc<Cell<u64>>>) -> String {
@@ -42,8 +42,8 @@ pub struct State<T>(pub T);
 /// there is none.
 ///
 /// ```
-/// use peregrine_web::App;
-/// use peregrine_web::extract::StateRef;
+/// use peregrine::App;
+/// use peregrine::web::extract::StateRef;
 /// use std::sync::Arc;
 ///
 /// struct Catalogue(Vec<String>);
@@ -82,7 +82,7 @@ impl<T> Deref for StateRef<T> {
 /// `Option<Extension<T>>` is `None`. Before the body of a response it attaches the value to that.
 ///
 /// ```
-/// use peregrine_web::extract::Extension;
+/// use peregrine::web::extract::Extension;
 ///
 /// #[derive(Clone)]
 /// struct User(String);

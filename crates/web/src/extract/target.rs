@@ -12,7 +12,7 @@ use http::{Method, Uri, Version};
 /// `None`.
 ///
 /// ```
-/// use peregrine_web::extract::MatchedPath;
+/// use peregrine::web::extract::MatchedPath;
 ///
 /// async fn pattern(MatchedPath(pattern): MatchedPath) -> String {
 ///     pattern
@@ -25,7 +25,7 @@ pub struct MatchedPath(pub String);
 /// The path as it was sent, whole and still percent-encoded, whatever scopes it went through.
 ///
 /// ```
-/// use peregrine_web::extract::OriginalPath;
+/// use peregrine::web::extract::OriginalPath;
 ///
 /// async fn path(OriginalPath(path): OriginalPath) -> String {
 ///     path

@@ -25,7 +25,7 @@ const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlen
 /// `application/json`; a value that cannot be serialised is a problem with status 500.
 ///
 /// ```
-/// use peregrine_web::respond::Json;
+/// use peregrine::web::respond::Json;
 ///
 /// #[derive(serde::Deserialize, serde::Serialize)]
 /// struct Bird {
@@ -48,7 +48,7 @@ pub struct Json<T>(pub T);
 /// `Content-Type` must be `application/x-www-form-urlencoded`. A key may be repeated for a `Vec`.
 ///
 /// ```
-/// use peregrine_web::respond::Form;
+/// use peregrine::web::respond::Form;
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Search {
@@ -69,10 +69,10 @@ pub struct Form<T>(pub T);
 /// A page: the same as its content, but `text/html; charset=utf-8`.
 ///
 /// ```
-/// use peregrine_web::respond::{Html, IntoResponse};
+/// use peregrine::web::respond::{Html, IntoResponse};
 ///
 /// let response = Html("<h1>Hello</h1>").into_response();
-/// assert_eq!(response.fields.get(&http::header::CONTENT_TYPE).unwrap(), "text/html; charset=utf-8");
+/// assert_eq!(response.fields.get(&peregrine::http::header::CONTENT_TYPE).unwrap(), "text/html; charset=utf-8");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]

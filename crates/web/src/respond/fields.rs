@@ -9,8 +9,8 @@ use std::fmt::Display;
 /// Header fields that are added beside those of the same name, instead of replacing them.
 ///
 /// ```
-/// use http::header::LINK;
-/// use peregrine_web::respond::{AppendHeaders, IntoResponse};
+/// use peregrine::http::header::LINK;
+/// use peregrine::web::respond::{AppendHeaders, IntoResponse};
 ///
 /// let links = AppendHeaders([(LINK, "</style.css>; rel=preload"), (LINK, "</app.js>; rel=preload")]);
 /// let response = (links, "page").into_response();

@@ -11,11 +11,11 @@ use http::{HeaderValue, StatusCode};
 /// problem with status 500, so a target made from a request cannot add header fields.
 ///
 /// ```
-/// use peregrine_web::respond::{IntoResponse, Redirect};
+/// use peregrine::web::respond::{IntoResponse, Redirect};
 ///
 /// let response = Redirect::to("/birds/7").into_response();
 /// assert_eq!(response.status, 303);
-/// assert_eq!(response.fields.get(&http::header::LOCATION).unwrap(), "/birds/7");
+/// assert_eq!(response.fields.get(&peregrine::http::header::LOCATION).unwrap(), "/birds/7");
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]

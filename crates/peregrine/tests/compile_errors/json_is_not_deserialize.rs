@@ -1,7 +1,6 @@
 //! A JSON body of a type without `Deserialize`.
 
-use peregrine_web::App;
-use peregrine_web::extract::Json;
+use peregrine::prelude::*;
 
 pub struct Bird {
     pub name: String,
@@ -11,8 +10,6 @@ async fn show(Json(bird): Json<Bird>) -> String {
     bird.name
 }
 
-pub fn app() {
-    let _ = App::new().post("/", show);
+pub fn app() -> App {
+    App::new().post("/", show)
 }
-
-peregrine_web::check_handler!(async fn show(_));

@@ -1,6 +1,6 @@
 //! An argument of a type that nothing makes of a request.
 
-use peregrine_web::App;
+use peregrine::prelude::*;
 
 pub struct Bird {
     pub name: String,
@@ -10,8 +10,6 @@ async fn show(bird: Bird) -> String {
     bird.name
 }
 
-pub fn app() {
-    let _ = App::new().get("/", show);
+pub fn app() -> App {
+    App::new().get("/", show)
 }
-
-peregrine_web::check_handler!(async fn show(_));

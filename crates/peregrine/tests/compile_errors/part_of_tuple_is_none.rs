@@ -1,6 +1,6 @@
 //! A tuple with something before the body that is no part of a response.
 
-use peregrine_web::IntoResponse;
+use peregrine::web::IntoResponse;
 
 pub struct Bird;
 

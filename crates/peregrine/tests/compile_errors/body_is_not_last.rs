@@ -1,0 +1,11 @@
+//! An argument that reads the body stands before another.
+
+use peregrine::prelude::*;
+
+async fn show(Json(name): Json<String>, MatchedPath(path): MatchedPath) -> String {
+    name + &path
+}
+
+pub fn app() -> App {
+    App::new().post("/", show)
+}

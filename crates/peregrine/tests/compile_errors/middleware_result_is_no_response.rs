@@ -1,0 +1,11 @@
+//! A middleware returns what is no response.
+
+use peregrine::prelude::*;
+
+async fn count(request: Request, next: Next<'_>) -> u64 {
+    next.run(request).await.status.as_u16().into()
+}
+
+pub fn app() -> App {
+    App::new().with(count).get("/", || "hello")
+}

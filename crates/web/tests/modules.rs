@@ -1,0 +1,47 @@
+//! Functions take and give plain `App` and `Scope`, whatever was added before.
+
+use peregrine_web::extract::StateRef;
+use peregrine_web::middleware::Next;
+use peregrine_web::{App, Request, Response, Scope};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+type Seen = Rc<RefCell<Vec<&'static str>>>;
+
+/// A middleware that notes that it ran.
+fn note(app: App, seen: &Seen, name: &'static str) -> App {
+    let seen = Rc::clone(seen);
+    app.with(async move |request: Request, next: Next<'_>| -> Response {
+        seen.borrow_mut().push(name);
+        next.run(request).await
+    })
+}
+
+fn show(scope: Scope) -> Scope {
+    scope.get("/", |text: StateRef<String>| text.as_str().to_owned())
+}
+
+fn guarded(scope: Scope) -> Scope {
+    scope.with(async |request: Request, next: Next<'_>| next.run(request).await).scope("/in", show)
+}
+
+#[test]
+fn middleware_states_and_merges_come_in_any_order() {
+    let seen = Seen::default();
+    let other = note(App::new().state(String::from("other")), &seen, "other").scope("/x", show);
+    let app = note(App::new(), &seen, "first").scope("/a", show).state(String::from("own"));
+    let app = note(app.merge(other), &seen, "second").scope("/b", guarded);
+    // Each of the two ways gives an `App`.
+    let app = if seen.borrow().is_empty() { note(app, &seen, "third") } else { app };
+    let client = app.scope("/c", show).test();
+    for (path, text, around) in [
+        ("/a", "own", vec!["first"]),
+        ("/x", "other", vec!["first", "other"]),
+        ("/b/in", "own", vec!["first", "second"]),
+        ("/c", "own", vec!["first", "second", "third"]),
+    ] {
+        seen.borrow_mut().clear();
+        assert_eq!(client.get(path).send_now().text(), text, "{path}");
+        assert_eq!(*seen.borrow(), around, "{path}");
+    }
+}

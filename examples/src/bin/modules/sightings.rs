@@ -1,0 +1,28 @@
+//! Where a bird was seen. The parameter `bird` is in the prefix that the caller chose.
+
+use crate::store::Store;
+use peregrine::prelude::*;
+use serde::Deserialize;
+
+/// A middleware for the routes of this module alone.
+pub(crate) fn routes(scope: Scope) -> Scope {
+    scope.with(BodyLimit::new(1 << 10)).get("/", list).post("/", add)
+}
+
+#[derive(Deserialize)]
+struct Sighting {
+    place: String,
+}
+
+async fn list(Path(bird): Path<String>, store: StateRef<Store>) -> Json<Vec<String>> {
+    Json(store.with(|birds| birds.get(&bird).cloned().unwrap_or_default()))
+}
+
+async fn add(
+    Path(bird): Path<String>,
+    store: StateRef<Store>,
+    Json(sighting): Json<Sighting>,
+) -> StatusCode {
+    store.with(|birds| birds.entry(bird).or_default().push(sighting.place));
+    StatusCode::CREATED
+}
