@@ -4,7 +4,7 @@ use crate::choice::Seat;
 use crate::error::Error;
 use crate::listen::Place;
 use crate::orders::{Ended, Handle, News, Orders};
-use crate::server::{IntoApplication, SocketFiles, url};
+use crate::server::{IntoApplication, SocketFiles, tell, url};
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
@@ -209,12 +209,13 @@ impl Running {
     fn next_news(&mut self, deadline: &mut Deadline, way_out: &str) -> Option<()> {
         let now = Instant::now();
         deadline.follow(self.handle.present(), self.shutdown_timeout, now);
-        if deadline.is_silent_too_long(now) && !self.quiet {
-            eprintln!(
-                "peregrine: shutting down; waiting up to {:?} for requests and tasks in \
-                 progress{way_out}",
-                self.shutdown_timeout
+        if deadline.is_silent_too_long(now) {
+            let patience = self.shutdown_timeout;
+            let text = format!(
+                "peregrine: shutting down; waiting up to {patience:?} for requests and tasks in \
+                 progress{way_out}"
             );
+            tell(&text, self.quiet);
         }
         let news = match deadline.next(now)? {
             // Nothing is to be done until something happens.

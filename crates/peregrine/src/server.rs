@@ -157,7 +157,8 @@ impl Server {
         self
     }
 
-    /// Prints neither the line at the start nor the report at the end; both still go to `tracing`.
+    /// Prints neither the line at the start nor the report at the end. Where a `tracing` subscriber
+    /// listens to target `peregrine` at level `INFO`, both go there in any case, and are not printed.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
@@ -260,20 +261,24 @@ impl Server {
         } else {
             "peregrine: ordered to end before all workers had begun".to_owned()
         };
-        tracing::info!(target: "peregrine", "{line}");
-        if !self.quiet {
-            eprintln!("{line}");
-        }
+        tell(&line, self.quiet);
         Ok(running)
+    }
+}
+
+/// Tells what people want to know, once: to the `tracing` subscriber that listens, or else on the
+/// terminal unless the server is quiet.
+pub(crate) fn tell(text: &str, quiet: bool) {
+    if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
+        tracing::info!(target: "peregrine", "{text}");
+    } else if !quiet {
+        eprintln!("{text}");
     }
 }
 
 /// Tells what a server did. Workers that did not end are an error.
 pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
-    tracing::info!(target: "peregrine", "{stopped}");
-    if !quiet {
-        eprintln!("{stopped}");
-    }
+    tell(&stopped.to_string(), quiet);
     let numbered = stopped.workers.iter().enumerate();
     let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
     if blocked.is_empty() {
