@@ -181,3 +181,16 @@ fn the_client_is_calibrated_in_the_manner_of_the_run() {
         assert!(!ceiling.is_client_bound(ceiling.rate * 0.4));
     }
 }
+
+#[test]
+fn silence_is_neither_right_nor_wrong() {
+    // Connections are made by the kernel, and nobody takes them.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_load"));
+    command.arg(format!("http://{}/", listener.local_addr().unwrap()));
+    let arguments = "--closed 2 --duration 50ms --timeout 30s --no-calibration";
+    let output = command.args(arguments.split_whitespace()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    let words = text(&output.stdout);
+    assert!(words.contains("SILENT: nothing came in time") && !words.contains("VOID"), "{words}");
+}
