@@ -72,7 +72,7 @@ fn an_open_loop_sends_what_its_schedule_says() {
 #[test]
 fn a_slow_client_is_called_client_bound_and_a_quick_one_is_not() {
     let server = null_server();
-    let slow = load(&server, "--closed 2 --duration 300ms --burn 2ms");
+    let slow = load(&server, "--closed 2 --duration 1500ms --burn 20ms");
     assert!(text(&slow.stdout).contains("CLIENT-BOUND"), "{}", text(&slow.stdout));
     assert_eq!(slow.status.code(), Some(5));
     let quick = load(&server, "--rate 20 --duration 500ms --connections 2");
