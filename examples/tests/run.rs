@@ -3,8 +3,17 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+const ALL: [&str; 6] = [
+    env!("CARGO_BIN_EXE_hello"),
+    env!("CARGO_BIN_EXE_middleware"),
+    env!("CARGO_BIN_EXE_production"),
+    env!("CARGO_BIN_EXE_streams"),
+    env!("CARGO_BIN_EXE_todos"),
+    env!("CARGO_BIN_EXE_tokio_inside"),
+];
 
 struct Example {
     process: Child,
@@ -157,4 +166,47 @@ fn production() {
     holds(&example.get("/report"), "503", r#"{"error":"handler-late""#);
     holds(&example.get("/nowhere"), "404", r#"{"error":"unknown-route""#);
     example.end();
+}
+
+/// What a program that ends by itself says.
+fn output(program: &str, argument: Option<&str>, variables: &[(&str, &str)]) -> (Output, String) {
+    let mut command = Command::new(program);
+    command.args(argument).env_remove("ADDRESS").env_remove("PORT");
+    let output = command.envs(variables.iter().copied()).output().expect("the example was built");
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (output, String::from_utf8(text).expect("text"))
+}
+
+#[test]
+fn every_example_tells_what_it_is_and_where_it_listens() {
+    for program in ALL {
+        for argument in ["--help", "-h"] {
+            let (output, text) = output(program, Some(argument), &[]);
+            assert!(output.status.success() && output.stderr.is_empty(), "{program}: {text}");
+            for part in ["Try: curl ", "Usage: ", "ADDRESS=", "PORT=", "PEREGRINE_DRIVER="] {
+                assert!(text.contains(part), "{program} does not tell {part}: {text}");
+            }
+        }
+        let (output, text) = output(program, Some("--hepl"), &[]);
+        assert!(output.status.code() == Some(2) && text.contains("--help`"), "{program}: {text}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_the_remedy_and_the_port_can_be_chosen() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let port = taken.local_addr().expect("it is bound").port().to_string();
+    for program in ALL {
+        let (output, text) =
+            output(program, None, &[("PORT", &port), ("TLS_ADDRESS", "127.0.0.1:0")]);
+        assert_eq!(output.status.code(), Some(1), "{program}: {text}");
+        for part in
+            [&*format!("127.0.0.1:{port}"), "another process listens there", "choose another"]
+        {
+            assert!(text.contains(part), "{program} does not tell {part}: {text}");
+        }
+        assert_eq!(text.lines().count(), 1, "{program}: {text}");
+    }
+    let (output, text) = output(ALL[0], None, &[("PORT", "eighty")]);
+    assert!(output.status.code() == Some(2) && text.contains("PORT=eighty"), "{text}");
 }

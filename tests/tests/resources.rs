@@ -10,9 +10,11 @@ use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, Limits};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -53,6 +55,11 @@ on_both_drivers! {
     a_signal_under_load_ends_the_process_in_order,
     a_signal_right_after_the_first_line_is_not_lost,
     a_second_signal_ends_what_the_first_waits_for,
+}
+
+#[test]
+fn too_few_descriptors_are_told_where_the_driver_is_chosen() {
+    too_few_descriptors_are_told_before_the_first_line("auto");
 }
 
 /// How long anything may take that must happen.
@@ -225,25 +232,34 @@ fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
 }
 
 fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
-    let mut refused = 0;
-    for most in 8..40 {
-        let mut process = spawn(driver, &[("DESCRIPTORS", &most.to_string())]);
-        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
-        let mut line = String::new();
-        errors.read_line(&mut line).expect("it says something");
-        let is_running = line.starts_with("peregrine ");
-        if is_running {
-            kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
-        } else {
-            refused += 1;
-            assert!(line.contains("ulimit -n"), "{most} descriptors: {line}");
+    const ENOUGH: u32 = 32;
+    // Whoever starts a server may hand descriptors of its own to it.
+    for inherited in [0, 1, 4] {
+        let mut refused = 0;
+        for free in 0..ENOUGH {
+            let settings =
+                [("INHERITED", inherited.to_string()), ("FREE_DESCRIPTORS", free.to_string())];
+            let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+            let mut process = spawn(driver, &settings);
+            let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+            let mut line = String::new();
+            errors.read_line(&mut line).expect("it says something");
+            let is_running = line.starts_with("peregrine ");
+            if is_running {
+                kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+            }
+            let mut rest = String::new();
+            errors.read_to_string(&mut rest).expect("text");
+            let status = process.wait().expect("it ends");
+            let told = format!("{inherited} inherited, {free} free: {status}: {line}{rest}");
+            if !is_running {
+                refused += 1;
+                assert!(line.contains("ulimit -n") && status.code() == Some(1), "{told}");
+            }
+            assert_eq!(status.success(), is_running, "{told}");
         }
-        let mut rest = String::new();
-        errors.read_to_string(&mut rest).expect("text");
-        let status = process.wait().expect("it ends");
-        assert_eq!(status.success(), is_running, "{most} descriptors: {line}{rest}");
+        assert!((1..ENOUGH).contains(&refused), "{refused} refusals: the range shows nothing");
     }
-    assert!((1..32).contains(&refused), "{refused} refusals: the range shows nothing");
 }
 
 fn an_endless_stream_that_is_not_to_be_sent_holds_nobody_up(driver: &str) {
@@ -544,12 +560,25 @@ fn the_child_serves_until_it_is_told_to_end() {
             thread::park();
         }
     }
-    let choice = if driver == "uring" { DriverChoice::Uring } else { DriverChoice::Tokio };
+    let choice = match driver.as_str() {
+        "uring" => DriverChoice::Uring,
+        "tokio" => DriverChoice::Tokio,
+        _ => DriverChoice::Auto,
+    };
     if let Some(most) = number("DESCRIPTORS") {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(Resource::Nofile, limit).expect("a process may lower its own limit");
     } else {
         descriptors_max();
+    }
+    let any_file = || File::open("/").expect("there are descriptors");
+    let _inherited: Vec<_> = (0..number("INHERITED").unwrap_or(0)).map(|_| any_file()).collect();
+    if let Some(free) = number("FREE_DESCRIPTORS") {
+        let all: Vec<_> = (0..=free).map(|_| any_file()).collect();
+        let next = all.iter().map(AsRawFd::as_raw_fd).max().expect("one at least") as u64;
+        drop(all);
+        let limit = Rlimit { current: Some(next), maximum: Some(next) };
+        setrlimit(Resource::Nofile, limit).expect("a process may lower its own limit");
     }
     let limits = Limits {
         shutdown_timeout: Duration::from_secs(number("SHUTDOWN_SECONDS").unwrap_or(1)),

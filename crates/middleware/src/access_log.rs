@@ -7,6 +7,7 @@ use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::{Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::thread;
 use std::time::Instant;
 use tracing::Level;
 
@@ -20,12 +21,15 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `method` | as sent |
 /// | `route` | the pattern, such as `/birds/{id}`; missing without a route |
 /// | `path` | as sent, without the query, which may hold secrets |
-/// | `status` | the response's; missing if the peer left before |
+/// | `status` | the response's; 500 if the handler panicked; missing if the peer left before |
 /// | `duration_us` | microseconds from here to the response's head; its body takes longer |
 /// | `bytes` | the length of the response's body; missing if it is not known |
 /// | `problem` | the kind of the problem that the response was made of, such as `invalid-json` |
 /// | `peer` | the address of the other end |
 /// | `request_id` | what [`crate::RequestId`] around this middleware gave |
+///
+/// The message is `answered`, `panicked` or `cancelled`. After a panic, what the peer gets is made further
+/// out: a 500, unless a [`CatchPanic`](crate::CatchPanic) around this middleware answers otherwise.
 ///
 /// The level is `INFO`; `WARN` for a status from 400 up and for requests that were cancelled because
 /// the peer left; `ERROR` from 500 up. The target is [`ACCESS_LOG_TARGET`]. If no subscriber listens
@@ -57,6 +61,8 @@ impl Middleware for AccessLog {
         }
         let mut entry = Entry::new(&request);
         let response = next.call(request).await;
+        // What an application makes of a problem has another length.
+        let response = entry.seen.render(response);
         entry.answered = Some(Answered::new(&response));
         drop(entry);
         response
@@ -108,7 +114,11 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let duration_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let answered = self.answered.as_ref();
-        let status = answered.map(|answered| answered.status.as_u16());
+        let has_panicked = answered.is_none() && thread::panicking();
+        let status = match answered {
+            Some(answered) => Some(answered.status.as_u16()),
+            None => has_panicked.then_some(500),
+        };
         // The level is part of an event's place in the code, so there is one place for each.
         macro_rules! write {
             ($level:expr, $text:literal) => {
@@ -129,6 +139,7 @@ impl Drop for Entry {
             };
         }
         match status {
+            _ if has_panicked => write!(Level::ERROR, "panicked"),
             Some(500..) => write!(Level::ERROR, "answered"),
             Some(400..) => write!(Level::WARN, "answered"),
             Some(_) => write!(Level::INFO, "answered"),
@@ -140,11 +151,12 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RequestId;
     use crate::testing::events_of;
+    use crate::{CatchPanic, RequestId};
     use peregrine_web::App;
     use peregrine_web::connection::Peer;
     use peregrine_web::extract::Path;
+    use std::cell::Cell;
     use std::pin::pin;
     use std::task::{Context, Waker};
 
@@ -201,6 +213,39 @@ mod tests {
         let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
         let events = events_of(|| drop(client.get("/x").send_now()));
         assert_eq!(events[0].field("problem"), Some("invalid-path"));
+    }
+
+    #[test]
+    fn the_length_is_that_of_the_form_that_the_application_gives_its_problems() {
+        let asked = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&asked);
+        let app = App::new().with(AccessLog::new()).get("/{status}", answer);
+        let client = app
+            .on_problem(move |problem, _| {
+                counted.set(counted.get() + 1);
+                (problem.status, "short")
+            })
+            .test();
+        for (path, kind) in [("/x", "invalid-path"), ("/", "unknown-route")] {
+            let before = asked.get();
+            let mut sent = String::new();
+            let events = events_of(|| sent = client.get(path).send_now().text());
+            assert_eq!((sent.as_str(), asked.get() - before), ("short", 1), "{path}");
+            assert_eq!(events[0].field("bytes"), Some("5"), "{path}");
+            assert_eq!(events[0].field("problem"), Some(kind), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_handler_that_panics_is_logged_as_such() {
+        let handler = async || -> &'static str { panic!("on purpose") };
+        let client =
+            App::new().with(CatchPanic::new()).with(AccessLog::new()).get("/", handler).test();
+        let events = events_of(|| drop(client.get("/").send_now()));
+        let [event, panic] = &events[..] else { panic!("two events, not {events:?}") };
+        assert_eq!((event.level, event.field("message")), (Level::ERROR, Some("panicked")));
+        assert_eq!((event.field("path"), event.field("status")), (Some("/"), Some("500")));
+        assert_eq!(panic.field("panic"), Some("on purpose"));
     }
 
     #[test]

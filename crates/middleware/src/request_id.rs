@@ -6,6 +6,7 @@ use peregrine_web::{Middleware, Parts, Problem, Request, Response, Service};
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use tracing::{Level, Span};
 
 /// The most bytes that an id from outside may have; a longer one is replaced.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -13,7 +14,9 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Gives each request an id: the one it came with if that is well-formed, else a new one.
 ///
 /// The id is in the response's `X-Request-Id`, in events of [`crate::AccessLog`] inside this
-/// middleware, and in the argument [`RequestIdValue`] of handlers.
+/// middleware, and in the argument [`RequestIdValue`] of handlers. It is recorded as `request_id` in the
+/// current `tracing` span, too: a server runs each request in a span that has this field, so that
+/// whatever a handler tells carries the id.
 ///
 /// A well-formed id has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So an
 /// id can neither break a log line nor fill the log. A new one has 32 hexadecimal digits: 16 drawn at
@@ -86,6 +89,10 @@ impl Middleware for RequestId {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
         let id = self.id(&request.parts);
         request.parts.extensions_mut().insert(id);
+        // Where nobody listens, this is one comparison.
+        if tracing::enabled!(Level::ERROR) {
+            Span::current().record("request_id", id.as_str());
+        }
         let mut response = next.call(request).await;
         let value = HeaderValue::from_str(id.as_str()).expect("an id is visible ASCII");
         response.fields.set(self.name.clone(), value);

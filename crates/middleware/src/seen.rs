@@ -1,7 +1,7 @@
 //! What can be told of a request after it was given away.
 
 use peregrine_web::state::States;
-use peregrine_web::{Head, Parts};
+use peregrine_web::{Head, Parts, Response};
 use std::rc::Rc;
 
 /// A request's head and route, kept without a copy.
@@ -13,6 +13,11 @@ pub(crate) struct Seen {
 impl Seen {
     pub(crate) fn new(parts: &Parts) -> Self {
         Self { head: parts.head.share(), states: Rc::clone(parts.states()) }
+    }
+
+    /// `response` in the form in which it will be sent, if it was made of a problem.
+    pub(crate) fn render(&self, response: Response) -> Response {
+        self.states.render(response, &self.head)
     }
 
     /// The pattern of the request's route.

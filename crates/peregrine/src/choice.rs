@@ -1,6 +1,10 @@
 //! Which driver runs, and why.
 
 use crate::error::Error;
+use peregrine_driver::Options;
+#[cfg(target_os = "linux")]
+use peregrine_driver_uring::Prepared;
+use peregrine_driver_uring::Refusal;
 use std::env;
 
 /// The environment variable that overrides the choice in the code.
@@ -19,26 +23,27 @@ pub enum DriverChoice {
     Tokio,
 }
 
-/// A driver that can run here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
-    Uring,
-    Tokio,
-}
-
-/// The choice and its reason, for people.
-#[derive(Debug)]
+/// The driver of all workers and the reason for it, for people.
 pub(crate) struct Chosen {
-    pub(crate) choice: Choice,
+    /// One for each worker, all on one driver.
+    pub(crate) seats: Vec<Seat>,
     pub(crate) reason: String,
 }
 
+/// What a worker needs to run on its driver, made before its thread begins: where the kernel refuses
+/// it to one worker, there is still a choice for all.
+pub(crate) enum Seat {
+    Tokio,
+    #[cfg(target_os = "linux")]
+    Uring(Box<Prepared>),
+}
+
 impl DriverChoice {
-    /// Looks at the environment, then at the kernel.
-    pub(crate) fn choose(self) -> Result<Chosen, Error> {
+    /// Looks at the environment, then at what the kernel gives to such workers.
+    pub(crate) fn choose(self, workers: &[Options]) -> Result<Chosen, Error> {
         match env::var(VARIABLE) {
-            Ok(word) => Self::parse(&word)?.probe(),
-            Err(_) => self.probe(),
+            Ok(word) => Self::parse(&word)?.seat(workers),
+            Err(_) => self.seat(workers),
         }
     }
 
@@ -53,24 +58,35 @@ impl DriverChoice {
         }
     }
 
-    fn probe(self) -> Result<Chosen, Error> {
-        if self == Self::Tokio {
-            let reason = "tokio (as asked)".to_owned();
-            return Ok(Chosen { choice: Choice::Tokio, reason });
-        }
-        match peregrine_driver_uring::probe() {
-            Ok(features) => {
-                Ok(Chosen { choice: Choice::Uring, reason: format!("io_uring ({features})") })
+    fn seat(self, workers: &[Options]) -> Result<Chosen, Error> {
+        let refusal = match self {
+            Self::Tokio => None,
+            Self::Auto | Self::Uring => match uring(workers) {
+                Ok(chosen) => return Ok(chosen),
+                Err(refusal) => Some(refusal),
+            },
+        };
+        let reason = match (self, refusal) {
+            (Self::Uring, Some(refusal)) => {
+                return Err(Error::Driver { driver: "io_uring", cause: refusal.to_string() });
             }
-            Err(refusal) if self == Self::Uring => {
-                Err(Error::Driver { driver: "io_uring", cause: refusal.to_string() })
-            }
-            Err(refusal) => Ok(Chosen {
-                choice: Choice::Tokio,
-                reason: format!("tokio, because io_uring is refused: {refusal}"),
-            }),
-        }
+            (_, Some(refusal)) => format!("tokio, because io_uring is refused: {refusal}"),
+            (_, None) => "tokio (as asked)".to_owned(),
+        };
+        Ok(Chosen { seats: workers.iter().map(|_| Seat::Tokio).collect(), reason })
     }
+}
+
+#[cfg(target_os = "linux")]
+fn uring(workers: &[Options]) -> Result<Chosen, Refusal> {
+    let (features, rings) = peregrine_driver_uring::prepare(workers)?;
+    let seats = rings.into_iter().map(|ring| Seat::Uring(Box::new(ring))).collect();
+    Ok(Chosen { seats, reason: format!("io_uring ({features})") })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uring(_: &[Options]) -> Result<Chosen, Refusal> {
+    Err(Refusal::NotLinux)
 }
 
 #[cfg(test)]
@@ -86,7 +102,8 @@ mod tests {
 
     #[test]
     fn tokio_runs_wherever_it_is_asked_for() {
-        let chosen = DriverChoice::Tokio.probe().expect("always possible");
-        assert_eq!(chosen.choice, Choice::Tokio);
+        let workers = [Options::default(), Options::default()];
+        let chosen = DriverChoice::Tokio.seat(&workers).expect("always possible");
+        assert!(matches!(chosen.seats[..], [Seat::Tokio, Seat::Tokio]), "{}", chosen.reason);
     }
 }

@@ -41,6 +41,7 @@ pub(crate) struct Bound {
 /// The file of a Unix socket, removed when this is dropped, unless another one has its place by then.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
+    #[cfg(unix)]
     path: PathBuf,
     #[cfg(unix)]
     identity: Identity,
@@ -95,6 +96,13 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
     Err(bind(last))
 }
 
+/// Where there is no SO_REUSEPORT, all workers share one socket.
+#[cfg(not(unix))]
+fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
+    share(Socket::Tcp(listener(address, false)?), workers)
+}
+
+#[cfg(unix)]
 fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     // A socket with SO_REUSEPORT also binds where another process of ours listens, and takes half of
     // its connections without a word. So the first one asks without, which fails if anybody is
@@ -124,8 +132,8 @@ fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
-    #[cfg(unix)]
     if is_shared {
+        #[cfg(unix)]
         socket.set_reuse_port(true)?;
     }
     if address.is_ipv6() {
@@ -181,16 +189,19 @@ fn bind_unix(_: &Path, _: usize) -> io::Result<Bound> {
 
 /// The sockets for a listener that somebody else bound.
 pub(crate) fn adopt(listener: Socket, workers: usize) -> Result<Bound, Error> {
-    let adopt = || {
-        let place = place_of(&listener)?;
-        let mut sockets = Vec::with_capacity(workers);
-        for _ in 1..workers {
-            sockets.push(duplicate(&listener)?);
-        }
-        sockets.push(listener);
-        Ok(Bound { place, sockets, file: None })
-    };
-    adopt().map_err(|cause| Error::Bind { address: "(a given listener)".to_owned(), cause })
+    let failed = |cause| Error::Bind { address: "(a given listener)".to_owned(), cause };
+    share(listener, workers).map_err(failed)
+}
+
+/// One socket for all workers.
+fn share(listener: Socket, workers: usize) -> io::Result<Bound> {
+    let place = place_of(&listener)?;
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 1..workers {
+        sockets.push(duplicate(&listener)?);
+    }
+    sockets.push(listener);
+    Ok(Bound { place, sockets, file: None })
 }
 
 fn place_of(listener: &Socket) -> io::Result<Place> {

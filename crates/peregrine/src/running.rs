@@ -1,10 +1,10 @@
 //! A server at work: its threads, its addresses, and its end.
 
-use crate::choice::Choice;
+use crate::choice::Seat;
 use crate::error::Error;
 use crate::listen::Place;
 use crate::orders::{Ended, Handle, News, Orders};
-use crate::server::{IntoApplication, SocketFiles, url};
+use crate::server::{IntoApplication, SocketFiles, tell, url};
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
@@ -35,7 +35,7 @@ pub(crate) struct Worker {
     pub(crate) listeners: Vec<Listen<Socket>>,
     pub(crate) limits: Limits,
     pub(crate) options: Options,
-    pub(crate) choice: Choice,
+    pub(crate) seat: Seat,
 }
 
 /// How the server is to behave as a whole.
@@ -209,12 +209,13 @@ impl Running {
     fn next_news(&mut self, deadline: &mut Deadline, way_out: &str) -> Option<()> {
         let now = Instant::now();
         deadline.follow(self.handle.present(), self.shutdown_timeout, now);
-        if deadline.is_silent_too_long(now) && !self.quiet {
-            eprintln!(
-                "peregrine: shutting down; waiting up to {:?} for requests and tasks in \
-                 progress{way_out}",
-                self.shutdown_timeout
+        if deadline.is_silent_too_long(now) {
+            let patience = self.shutdown_timeout;
+            let text = format!(
+                "peregrine: shutting down; waiting up to {patience:?} for requests and tasks in \
+                 progress{way_out}"
             );
+            tell(&text, self.quiet);
         }
         let news = match deadline.next(now)? {
             // Nothing is to be done until something happens.
@@ -358,37 +359,39 @@ impl Worker {
         pulse: Arc<Pulse>,
         started: impl FnOnce(),
     ) -> Result<Report, Error> {
-        match self.choice {
-            Choice::Tokio => self.run_on::<Tokio>(make, orders, pulse, started),
-            #[cfg(target_os = "linux")]
-            Choice::Uring => {
-                self.run_on::<peregrine_driver_uring::Uring>(make, orders, pulse, started)
-            }
-            #[cfg(not(target_os = "linux"))]
-            Choice::Uring => unreachable!("the probe refuses io_uring on this system"),
-        }
-    }
-
-    fn run_on<D: Driver<Socket = Socket>>(
-        self,
-        make: impl FnOnce() -> Result<Application, BuildError>,
-        orders: watched::Receiver<Order>,
-        pulse: Arc<Pulse>,
-        started: impl FnOnce(),
-    ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, .. } = self;
+        let Self { listeners, limits, options, seat, .. } = self;
         let observed = Rc::new(Observed::new(pulse));
         let counts = Rc::clone(&observed);
-        let report = D::run(&options, |driver| async move {
-            // What a driver needs besides its handle is there when it polls.
-            let application = make().map_err(Error::Build)?;
-            started();
-            let running =
-                peregrine_server::run(driver, listeners, application, limits, observed, orders);
-            running.await.map_err(Error::Worker)
-        });
+        let begin = Begin { make, started, listeners, limits, observed, orders };
+        let report = match seat {
+            Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
+            #[cfg(target_os = "linux")]
+            Seat::Uring(ring) => ring.run(&options, |driver| begin.on(driver)),
+        };
         // The driver has waited for blocking functions since.
         Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
+    }
+}
+
+/// What a worker does when its driver is there.
+struct Begin<M, S> {
+    make: M,
+    started: S,
+    listeners: Vec<Listen<Socket>>,
+    limits: Limits,
+    observed: Rc<Observed>,
+    orders: watched::Receiver<Order>,
+}
+
+impl<M: FnOnce() -> Result<Application, BuildError>, S: FnOnce()> Begin<M, S> {
+    /// What a driver needs besides its handle is there when it polls.
+    async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
+        let Self { make, started, listeners, limits, observed, orders } = self;
+        let application = make().map_err(Error::Build)?;
+        started();
+        let running =
+            peregrine_server::run(driver, listeners, application, limits, observed, orders);
+        running.await.map_err(Error::Worker)
     }
 }
 

@@ -168,7 +168,8 @@ impl Server {
         self
     }
 
-    /// Prints neither the line at the start nor the report at the end; both still go to `tracing`.
+    /// Prints neither the line at the start nor the report at the end. Where a `tracing` subscriber
+    /// listens to target `peregrine` at level `INFO`, both go there in any case, and are not printed.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
@@ -229,8 +230,12 @@ impl Server {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
-        let chosen = self.choice.choose()?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
+        let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
+        let options =
+            (0..workers).map(|number| Options { cpu: cpu(number), ..self.options.clone() });
+        let options: Vec<_> = options.collect();
+        let Chosen { seats, reason } = self.choice.choose(&options)?;
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
         for (source, tls) in self.listeners {
@@ -246,37 +251,39 @@ impl Server {
             places.push((place, tls.is_some()));
             files.extend(file);
         }
-        let starts = plans.into_iter().enumerate().map(|(number, listeners)| Worker {
+        let given = plans.into_iter().zip(options).zip(seats).enumerate();
+        let starts = given.map(|(number, ((listeners, options), seat))| Worker {
             number,
             listeners,
             limits: self.limits.clone(),
-            options: Options {
-                cpu: if self.pin { Some(number) } else { self.options.cpu },
-                ..self.options.clone()
-            },
-            choice: chosen.choice,
+            options,
+            seat,
         });
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
         let running = Running::start(starts.collect(), make, places, files, &settings, orders)?;
         let line = if running.is_whole() {
-            first_line(&running, &chosen, workers)
+            first_line(&running, &reason, workers)
         } else {
             "peregrine: ordered to end before all workers had begun".to_owned()
         };
-        tracing::info!(target: "peregrine", "{line}");
-        if !self.quiet {
-            eprintln!("{line}");
-        }
+        tell(&line, self.quiet);
         Ok(running)
+    }
+}
+
+/// Tells what people want to know, once: to the `tracing` subscriber that listens, or else on the
+/// terminal unless the server is quiet.
+pub(crate) fn tell(text: &str, quiet: bool) {
+    if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
+        tracing::info!(target: "peregrine", "{text}");
+    } else if !quiet {
+        eprintln!("{text}");
     }
 }
 
 /// Tells what a server did. Workers that did not end are an error.
 pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
-    tracing::info!(target: "peregrine", "{stopped}");
-    if !quiet {
-        eprintln!("{stopped}");
-    }
+    tell(&stopped.to_string(), quiet);
     let numbered = stopped.workers.iter().enumerate();
     let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
     if blocked.is_empty() {
@@ -291,16 +298,15 @@ fn cores() -> usize {
 }
 
 /// One line that says what runs.
-fn first_line(running: &Running, chosen: &Chosen, workers: usize) -> String {
+fn first_line(running: &Running, reason: &str, workers: usize) -> String {
     let urls: Vec<_> = running.urls().collect();
     let plural = if workers == 1 { "" } else { "s" };
     let tls =
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
     format!(
-        "peregrine {}: {}; {workers} worker{plural}; driver {}{tls}",
+        "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}",
         env!("CARGO_PKG_VERSION"),
         urls.join(", "),
-        chosen.reason,
     )
 }
 

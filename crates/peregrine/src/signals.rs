@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// SIGTERM and Ctrl-C, told to a function on a thread of its own. While one of these exists they do
 /// not end the process; when the last one is dropped they do what they did before.
@@ -15,7 +15,7 @@ pub(crate) struct Signals {
 static LISTENING: Mutex<Count> = Mutex::new(Count { now: 0, is_prepared: false });
 
 /// Does nobody listen? Then a signal does what it does in a process that knows of none.
-static IS_UNHEARD: AtomicBool = AtomicBool::new(true);
+static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 struct Count {
     now: usize,
@@ -53,7 +53,7 @@ impl Signals {
 fn prepare(signals: &[i32]) -> io::Result<()> {
     for signal in signals {
         if is_default(*signal) {
-            signal_hook::flag::register_conditional_default(*signal, &IS_UNHEARD)?;
+            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&IS_UNHEARD))?;
         }
     }
     Ok(())

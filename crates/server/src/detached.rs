@@ -29,9 +29,12 @@ pub(crate) fn spawn<D: Driver>(
         let is_cut = poll_fn(|context| {
             if let Poll::Ready(outcome) = exchange.poll_response(context, &worker.pulse) {
                 if let Err(panicked) = outcome {
-                    let (message, request) = (panicked.0, request_name(&exchange));
-                    tracing::error!(target: "peregrine", message, request, peer,
-                        "a handler panicked, whose peer had left");
+                    let (panic, request) = (panicked.0, request_name(&exchange));
+                    exchange.tell(|| {
+                        tracing::error!(target: "peregrine", panic, request,
+                            route = exchange.route().as_deref(), peer,
+                            "a handler panicked, whose peer had left");
+                    });
                 }
                 return Poll::Ready(false);
             }

@@ -18,12 +18,18 @@ use peregrine_web::response::Rest;
 use peregrine_web::route::readable;
 use peregrine_web::scope::REST;
 use peregrine_web::{Body, Request, Response};
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tracing::Span;
+
+/// The target of the span that each request has, to filter by. Its level is that of errors, so that
+/// whatever is told is told with its request.
+const SPAN_TARGET: &str = "peregrine::request";
 
 /// A slot that grew beyond this is freed when its exchange is over.
 const SLOT_BYTES_MAX: usize = 64 * 1024;
@@ -44,6 +50,8 @@ pub(crate) struct Exchange {
     pub(crate) timeout: Option<Duration>,
     /// The request's head, for what the server says of it.
     head: Option<Head>,
+    /// All code of the application runs in it. There is none where no subscriber asks for it.
+    span: Option<Span>,
 }
 
 /// What names a request in logs and in the report of a shutdown.
@@ -75,6 +83,15 @@ impl Exchange {
         (self.on_disconnect, self.timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
         self.head = Some(request.parts.head.share());
+        // Middleware that gives ids to requests fills in what is empty.
+        let span = tracing::error_span!(
+            target: SPAN_TARGET,
+            "request",
+            method = request.parts.head.method_name(),
+            route = pattern.map(|pattern| readable(pattern)).as_deref(),
+            request_id = tracing::field::Empty,
+        );
+        self.span = (!span.is_disabled()).then_some(span);
         let method = request.parts.head.index().method;
         self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
         self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
@@ -88,6 +105,16 @@ impl Exchange {
     /// The request's head, from the beginning to [`Exchange::clear`].
     pub(crate) fn head(&self) -> Option<&Head> {
         self.head.as_ref()
+    }
+
+    /// Tells of the request in its span.
+    pub(crate) fn tell(&self, tell: impl FnOnce()) {
+        in_span(self.span.as_ref(), tell);
+    }
+
+    /// The route's pattern, from the beginning to [`Exchange::clear`].
+    pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
+        self.name.as_ref()?.pattern.as_deref().map(readable)
     }
 
     /// Takes the request's name out, for use after the exchange.
@@ -110,7 +137,8 @@ impl Exchange {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let beat = pulse.beat(pattern);
         // A future is not polled again after a panic, so whatever state it left is never seen.
-        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(handler).poll(context)));
+        let run = AssertUnwindSafe(|| Pin::new(handler).poll(context));
+        let polled = in_span(self.span.as_ref(), || catch_unwind(run));
         let is_told = beat.is_told();
         drop(beat);
         // The pattern of a mount says nothing about what it has inside.
@@ -133,7 +161,8 @@ impl Exchange {
     /// The handler's future is dropped where it is.
     pub(crate) fn drop_handler(&mut self) {
         let Some(handler) = self.handler.take() else { return };
-        match guarded("the destructor of a handler's future", || handler.into_slot()) {
+        let dropped = || guarded("the destructor of a handler's future", || handler.into_slot());
+        match in_span(self.span.as_ref(), dropped) {
             Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => self.slot = slot,
             _ => {}
         }
@@ -169,7 +198,8 @@ impl Exchange {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
         let body = Pin::new(self.body.as_mut().expect("a body is there while it is sent"));
-        let polled = catch_unwind(AssertUnwindSafe(|| body.poll_frame(context)));
+        let run = AssertUnwindSafe(|| body.poll_frame(context));
+        let polled = in_span(self.span.as_ref(), || catch_unwind(run));
         polled.unwrap_or_else(|panic| {
             let error = format!("the stream panicked: {}", message_of(&*panic)).into();
             Poll::Ready(Some(Err(BodyError::Failed(error))))
@@ -190,7 +220,7 @@ impl Exchange {
     /// The exchange is over: what is left of it is dropped.
     pub(crate) fn clear(&mut self) {
         self.stop();
-        (self.name, self.head) = (None, None);
+        (self.name, self.head, self.span) = (None, None, None);
     }
 }
 
@@ -200,11 +230,17 @@ impl Drop for Exchange {
     }
 }
 
+#[inline]
+fn in_span<T>(span: Option<&Span>, run: impl FnOnce() -> T) -> T {
+    let _entered = span.map(Span::enter);
+    run()
+}
+
 /// Runs code of the application that may panic, where a panic must not stop what the server does.
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let tell = |panic: Box<dyn std::any::Any + Send>| {
-        tracing::error!(target: "peregrine", message = message_of(&*panic), "{what} panicked");
+        tracing::error!(target: "peregrine", panic = message_of(&*panic), "{what} panicked");
     };
     result.map_err(tell).ok()
 }

@@ -1,5 +1,8 @@
 //! The application's shared values, found by their type.
 
+use crate::head::Head;
+use crate::response::Response;
+use crate::unrouted::{ProblemHook, render};
 use peregrine_router::Router;
 use std::any::{Any, TypeId, type_name};
 use std::cell::OnceCell;
@@ -10,6 +13,7 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,
+    hook: OnceCell<ProblemHook>,
     values: Vec<(TypeId, &'static str, Rc<dyn Any>)>,
 }
 
@@ -63,6 +67,22 @@ impl States {
     /// Sets what [`States::router`] returns, once.
     pub fn set_router(&self, router: Rc<Router>) {
         self.router.get_or_init(|| router);
+    }
+
+    /// Gives `response`, if it was made of a problem, the form that the application gives its problems
+    /// ([`App::on_problem`](crate::App::on_problem)), for middleware that must know what will be sent.
+    /// Without, that happens outside of all middleware; it happens once.
+    #[must_use]
+    pub fn render(&self, response: Response, head: &Head) -> Response {
+        match self.hook.get() {
+            Some(hook) => render(&**hook, head, response),
+            None => response,
+        }
+    }
+
+    /// Sets what gives problems their form, once.
+    pub(crate) fn set_hook(&self, hook: &ProblemHook) {
+        self.hook.get_or_init(|| Rc::clone(hook));
     }
 
     /// Is there a value of the type with this id?

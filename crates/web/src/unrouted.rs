@@ -51,6 +51,9 @@ impl Shared {
             own.extend(&states);
             follower.set_states(own);
         }
+        if let Some(hook) = self.hook.get() {
+            states.set_hook(hook);
+        }
         self.states.get_or_init(|| Rc::new(states));
     }
 
@@ -74,7 +77,7 @@ impl Shared {
     pub(crate) fn render(&self, problem: Problem, head: &Head) -> Response {
         let raw = problem.into_response();
         match self.hook.get() {
-            Some(hook) => render(&**hook, head, raw),
+            Some(hook) => unmarked(render(&**hook, head, raw)),
             None => raw,
         }
     }
@@ -100,7 +103,7 @@ impl<S: Service> Place for Rendered<S> {
         };
         let head = request.parts.head.share();
         let answer = self.service.call(request);
-        slot.hold(async move { render(&**hook, &head, answer.await) })
+        slot.hold(async move { unmarked(render(&**hook, &head, answer.await)) })
     }
 }
 
@@ -113,32 +116,54 @@ impl<S: Service + 'static> Endpoint for Rendered<S> {
             let head = request.parts.head.share();
             let answer = self.service.call(request).await;
             match self.shared.hook.get() {
-                Some(hook) => render(&**hook, &head, answer),
+                Some(hook) => unmarked(render(&**hook, &head, answer)),
                 None => answer,
             }
         })
     }
 }
 
-fn render(hook: &dyn Fn(Problem, &Head) -> Response, head: &Head, mut raw: Response) -> Response {
-    if raw.extensions().is_none_or(|extensions| extensions.get::<Problem>().is_none()) {
+/// Marks a response whose problem has its form already. The problem stays for those who want to know.
+#[derive(Clone, Copy)]
+struct Rendering;
+
+/// `raw` in the form that `hook` gives its problem, if there is one, and is not to be asked once more.
+pub(crate) fn render(
+    hook: &dyn Fn(Problem, &Head) -> Response,
+    head: &Head,
+    raw: Response,
+) -> Response {
+    let Some(extensions) = raw.extensions() else { return raw };
+    if extensions.get::<Rendering>().is_some() {
         return raw;
     }
-    let Some(problem) = raw.extensions_mut().remove::<Problem>() else { return raw };
-    let Some(mut response) = guarded("the function for problems", || hook(problem, head)) else {
-        return raw;
+    let Some(problem) = extensions.get::<Problem>().cloned() else { return raw };
+    let rendered = guarded("the function for problems", || hook(problem.clone(), head));
+    let mut response = match rendered {
+        None => raw,
+        Some(mut response) => {
+            // What describes the body is the function's business; the rest (`Allow`, cookies, what
+            // middleware added) stays unless the function replaced it.
+            let replaced = |name| response.fields.get(name).is_some();
+            let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
+            let kept =
+                raw.fields.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
+            let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            response.fields.extend(kept);
+            response
+        }
     };
-    // A function that went by way of `Problem::into_response` is not to be asked once more.
-    if response.extensions().is_some() {
+    response.extensions_mut().insert(problem);
+    response.extensions_mut().insert(Rendering);
+    response
+}
+
+/// The same without what was left for middleware.
+fn unmarked(mut response: Response) -> Response {
+    if response.extensions().is_some_and(|extensions| extensions.get::<Rendering>().is_some()) {
         response.extensions_mut().remove::<Problem>();
+        response.extensions_mut().remove::<Rendering>();
     }
-    // What describes the body is the function's business; the rest (`Allow`, cookies, what
-    // middleware added) stays unless the function replaced it.
-    let replaced = |name| response.fields.get(name).is_some();
-    let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
-    let kept = raw.fields.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
-    let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-    response.fields.extend(kept);
     response
 }
 

@@ -50,15 +50,24 @@ struct Link {
     next: u16,
 }
 
+fn count(options: &Options) -> u32 {
+    options.receive_buffers.clamp(*COUNT.start(), *COUNT.end()).next_power_of_two()
+}
+
+/// The memory of the buffers that the kernel locks: where they are, and not they themselves.
+pub(crate) fn locked_bytes(options: &Options) -> usize {
+    count(options) as usize * size_of::<BufRingEntry>()
+}
+
 impl Buffers {
     /// Allocates the buffers and gives the first of them to the kernel.
     ///
     /// # Errors
     /// The kernel refused the registration.
     pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
-        let count = options.receive_buffers.clamp(*COUNT.start(), *COUNT.end()).next_power_of_two();
+        let count = count(options);
         let bytes = options.receive_buffer_bytes.clamp(*BYTES.start(), *BYTES.end());
-        let entries = Block::allocate(count as usize * size_of::<BufRingEntry>())?;
+        let entries = Block::allocate(locked_bytes(options))?;
         let memory = Block::allocate(count as usize * bytes)?;
         let submitter = ring.queues()?.submitter();
         let address = entries.start.as_ptr() as u64;
@@ -203,6 +212,9 @@ struct Block {
     bytes: usize,
 }
 
+// SAFETY: the mapping belongs to the block alone and to no thread.
+unsafe impl Send for Block {}
+
 impl Block {
     fn allocate(bytes: usize) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -227,10 +239,11 @@ impl Drop for Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::SIZES;
 
     #[test]
     fn the_kernel_gets_more_buffers_when_few_are_left_and_not_before() {
-        let mut ring = Ring::create().unwrap();
+        let mut ring = Ring::create(SIZES[0]).unwrap();
         let buffers = Buffers::register(&ring, &Options::default()).unwrap();
         for _ in 0..100 {
             (0..12).for_each(|id| buffers.take(id));

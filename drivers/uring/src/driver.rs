@@ -12,6 +12,7 @@ use tokio::task::unconstrained;
 use crate::cpu;
 use crate::listener::UringListener;
 use crate::park;
+use crate::prepare::Prepared;
 use crate::stream::UringStream;
 use crate::timer::Sleep;
 use crate::worker::Shared;
@@ -63,36 +64,7 @@ impl Driver for Uring {
         if let Some(cpu) = options.cpu {
             cpu::pin_to(cpu)?;
         }
-        let functions = Functions::default();
-        let (started, stopped) = (functions.threads(), functions.threads());
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .on_thread_start(move || started.started())
-            .on_thread_stop(move || stopped.stopped())
-            .build_local(LocalOptions::default())?;
-        let shared = Shared::start(options, functions)?;
-        let mut running = Running { shared, runtime: Some(runtime), end_max: Duration::ZERO };
-        running.shared.tasks.enter();
-        let spin = Duration::from_micros(u64::from(options.spin_us));
-        let root = async {
-            let driver = Self { shared: Rc::clone(&running.shared) };
-            let main = main(driver.clone());
-            let whole = async {
-                let output = main.await;
-                let functions = &driver.shared.functions;
-                functions.begin(&driver, || tokio::task::spawn_blocking(|| ())).await;
-                output
-            };
-            park::run(Rc::clone(&running.shared), whole, spin).await
-        };
-        let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");
-        let output = runtime.block_on(unconstrained(root));
-        let shared = Rc::clone(&running.shared);
-        shared.functions.end(|end_max| {
-            running.end_max = end_max;
-            drop(running);
-        });
-        output
+        run_here(Prepared::here(options)?, options, main)
     }
 
     fn listen(&self, socket: Socket) -> io::Result<UringListener> {
@@ -132,6 +104,61 @@ impl Driver for Uring {
     fn counters(&self) -> Counters {
         self.shared.counters()
     }
+}
+
+impl Prepared {
+    /// [`Uring::run`] with this ring.
+    ///
+    /// # Errors
+    /// The kernel refused something else that the driver needs.
+    pub fn run<M, F>(self, options: &Options, main: M) -> io::Result<F::Output>
+    where
+        M: FnOnce(Uring) -> F,
+        F: Future,
+    {
+        if let Some(cpu) = options.cpu {
+            cpu::pin_to(cpu)?;
+        }
+        run_here(self, options, main)
+    }
+}
+
+/// Runs `main` on the calling thread, with everything it spawns, until `main` is done.
+fn run_here<M, F>(prepared: Prepared, options: &Options, main: M) -> io::Result<F::Output>
+where
+    M: FnOnce(Uring) -> F,
+    F: Future,
+{
+    let functions = Functions::default();
+    let (started, stopped) = (functions.threads(), functions.threads());
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .on_thread_start(move || started.started())
+        .on_thread_stop(move || stopped.stopped())
+        .build_local(LocalOptions::default())?;
+    let shared = Shared::start(prepared, options, functions)?;
+    let mut running = Running { shared, runtime: Some(runtime), end_max: Duration::ZERO };
+    running.shared.tasks.enter();
+    let spin = Duration::from_micros(u64::from(options.spin_us));
+    let root = async {
+        let driver = Uring { shared: Rc::clone(&running.shared) };
+        let main = main(driver.clone());
+        let whole = async {
+            let output = main.await;
+            let functions = &driver.shared.functions;
+            functions.begin(&driver, || tokio::task::spawn_blocking(|| ())).await;
+            output
+        };
+        park::run(Rc::clone(&running.shared), whole, spin).await
+    };
+    let runtime = running.runtime.as_ref().expect("the runtime stays until the drop");
+    let output = runtime.block_on(unconstrained(root));
+    let shared = Rc::clone(&running.shared);
+    shared.functions.end(|end_max| {
+        running.end_max = end_max;
+        drop(running);
+    });
+    output
 }
 
 impl Drop for Hold {

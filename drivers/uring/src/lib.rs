@@ -1,7 +1,8 @@
 //! The Linux io_uring driver: one ring, one thread, one tokio runtime on it.
 //!
 //! It implements the traits of `peregrine-driver` and knows no HTTP. Ask [`probe`] once, at start,
-//! whether this machine has what the driver needs; if not, the answer says why and what helps.
+//! whether this machine has what the driver needs; if not, the answer says why and what helps. Who
+//! wants several workers asks `prepare`, which makes the rings of all of them.
 //! On other systems `probe` is all there is.
 //!
 //! Start reading at `worker.rs` (what a worker is made of) and `park.rs` (its loop); then
@@ -26,6 +27,8 @@ mod listener;
 mod operation;
 #[cfg(target_os = "linux")]
 mod park;
+#[cfg(target_os = "linux")]
+mod prepare;
 mod probe;
 #[cfg(target_os = "linux")]
 mod receive;
@@ -48,6 +51,8 @@ pub use chunk::Chunk;
 pub use driver::{Hold, Uring};
 #[cfg(target_os = "linux")]
 pub use listener::UringListener;
+#[cfg(target_os = "linux")]
+pub use prepare::{Prepared, prepare};
 pub use probe::{Features, Refusal, probe};
 #[cfg(target_os = "linux")]
 pub use stream::UringStream;

@@ -295,9 +295,10 @@ impl Loop {
 impl Parking {
     fn new(shared: &Shared) -> io::Result<Self> {
         let event = File::from(new_event()?);
-        // SAFETY: a `File` gives the same descriptor at each call and closes it when it is dropped,
-        // which `AsyncFd` does after it has left tokio's poller.
-        let event = unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) }?;
+        // A `File` gives the same descriptor at each call and closes it when it is dropped, which
+        // `AsyncFd` does after it has left tokio's poller.
+        #[allow(deprecated, reason = "the oldest tokio that is allowed has nothing else")]
+        let event = AsyncFd::with_interest(event, Interest::READABLE)?;
         shared.ring.borrow_mut().register_event(&event)?;
         Ok(Self { event, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), timer_at: None })
     }

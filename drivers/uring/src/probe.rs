@@ -10,6 +10,14 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
     dropped: Vec<&'static str>,
+    shortage: Option<Shortage>,
+}
+
+/// Rings are smaller than they should be, for want of memory that may be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    pub(crate) completions: u32,
+    pub(crate) needed_kib: usize,
 }
 
 impl Features {
@@ -27,6 +35,12 @@ impl Features {
         ]
     }
 
+    /// The same where the rings are small.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn with_shortage(self, shortage: Option<Shortage>) -> Self {
+        Self { shortage, ..self }
+    }
+
     /// Set-up flags that make the ring faster and that this kernel does not know. Empty on Linux
     /// 6.1 and later.
     #[must_use]
@@ -40,6 +54,14 @@ impl fmt::Display for Features {
         write!(f, "{}", self.used().join(", "))?;
         if !self.dropped.is_empty() {
             write!(f, "; without {}", self.dropped.join(", "))?;
+        }
+        if let Some(Shortage { completions, needed_kib }) = self.shortage {
+            write!(
+                f,
+                "; rings of {completions} completions only, because the limit of locked memory is \
+                 low: {}",
+                LockedMemory(needed_kib),
+            )?;
         }
         Ok(())
     }
@@ -55,8 +77,13 @@ pub enum Refusal {
     /// The call is answered with `EPERM` or `ENOSYS` though the sysctl allows it: a seccomp
     /// filter, as containers have, or a kernel built without io_uring.
     Blocked(io::Error),
-    /// The process may not lock as much memory as the queues need.
-    Memory(io::Error),
+    /// The user's processes may not lock as much memory as the queues need.
+    Memory {
+        /// What the kernel said.
+        error: io::Error,
+        /// What the queues of all workers need, in KiB.
+        needed_kib: usize,
+    },
     /// The process or the system has no descriptor left.
     Descriptors(io::Error),
     /// The kernel cannot do what is named.
@@ -82,10 +109,10 @@ impl fmt::Display for Refusal {
                  of containers do. Allow io_uring_setup, io_uring_enter and io_uring_register in \
                  the container's seccomp profile.",
             ),
-            Self::Memory(error) => write!(
+            Self::Memory { error, needed_kib } => write!(
                 f,
-                "The limit of locked memory is too low for the queues ({error}). \
-                 Raise it with `ulimit -l` or LimitMEMLOCK= of the service.",
+                "The limit of locked memory is too low for the queues ({error}): {}.",
+                LockedMemory(*needed_kib),
             ),
             Self::Descriptors(error) => write!(
                 f,
@@ -108,6 +135,20 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+/// What helps where so many KiB are to be locked.
+struct LockedMemory(usize);
+
+impl fmt::Display for LockedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = self.0;
+        write!(
+            f,
+            "raise it to {kib} KiB or more, and by what other processes of this user lock, with \
+             `ulimit -l {kib}` or `LimitMEMLOCK={kib}K` of the service"
+        )
+    }
+}
+
 /// Tries everything that the driver needs on a ring of its own. It takes about a millisecond and
 /// leaves nothing behind.
 ///
@@ -120,6 +161,8 @@ pub fn probe() -> Result<Features, Refusal> {
 
 #[cfg(target_os = "linux")]
 pub use linux::probe;
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{refusal_of_buffers, refusal_of_ring};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -137,7 +180,8 @@ mod linux {
 
     use super::{Features, Refusal};
     use crate::buffers::{Buffers, GROUP};
-    use crate::ring::{Ring, Wait};
+    use crate::prepare::needed_kib;
+    use crate::ring::{Ring, SIZES, Wait};
     use crate::worker::new_event;
 
     /// Each wait is for something that has happened already.
@@ -165,16 +209,13 @@ mod linux {
     }
 
     fn probe_here() -> Result<Features, Refusal> {
-        let ring = Ring::create().map_err(|error| refusal_of_setup(error, disabled_sysctl()))?;
+        // What the kernel counts for this ring it forgets a moment after the end: so it is a small one.
+        let ring = Ring::create(SIZES[SIZES.len() - 1]).map_err(refusal_of_ring)?;
+        ring.enable().map_err(refusal_of_ring)?;
         let dropped = ring.dropped().iter().map(|flag| flag.name()).collect();
         let options =
             Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
-        let buffers =
-            Buffers::register(&ring, &options).map_err(|error| match error.raw_os_error() {
-                Some(libc::EINVAL) => Refusal::TooOld("rings of provided buffers"),
-                Some(libc::ENOMEM) => Refusal::Memory(error),
-                _ => Refusal::Failed("registering buffers", error),
-            })?;
+        let buffers = Buffers::register(&ring, &options).map_err(refusal_of_buffers)?;
         let mut trial = Trial { ring, buffers: ManuallyDrop::new(buffers), seen: Vec::new() };
         trial.poll()?;
         trial.accept_and_receive()?;
@@ -182,15 +223,33 @@ mod linux {
         // each one was seen to end.
         trial.ring.close();
         drop(ManuallyDrop::into_inner(trial.buffers));
-        Ok(Features { dropped })
+        Ok(Features { dropped, shortage: None })
     }
 
-    /// Why a ring could not be made. `sysctl` is the value of `kernel.io_uring_disabled`.
+    /// Why a ring could not be made.
+    pub(crate) fn refusal_of_ring(error: io::Error) -> Refusal {
+        refusal_of_setup(error, disabled_sysctl())
+    }
+
+    /// Why buffers could not be registered.
+    pub(crate) fn refusal_of_buffers(error: io::Error) -> Refusal {
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => Refusal::TooOld("rings of provided buffers"),
+            Some(libc::ENOMEM) => out_of_memory(error),
+            _ => Refusal::Failed("registering buffers", error),
+        }
+    }
+
+    fn out_of_memory(error: io::Error) -> Refusal {
+        Refusal::Memory { error, needed_kib: needed_kib(&[Options::default()]) }
+    }
+
+    /// The same with the value of `kernel.io_uring_disabled`.
     pub(super) fn refusal_of_setup(error: io::Error, sysctl: Option<u8>) -> Refusal {
         match (error.raw_os_error(), sysctl) {
             (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => Refusal::Disabled(value),
             (Some(libc::EPERM | libc::EACCES | libc::ENOSYS), _) => Refusal::Blocked(error),
-            (Some(libc::ENOMEM), _) => Refusal::Memory(error),
+            (Some(libc::ENOMEM), _) => out_of_memory(error),
             (Some(libc::EMFILE | libc::ENFILE), _) => Refusal::Descriptors(error),
             (Some(libc::EINVAL), _) => Refusal::TooOld("creating a ring with a sized queue"),
             _ => Refusal::Failed("creating a ring", error),
@@ -346,7 +405,7 @@ mod tests {
             (refused(libc::EPERM, Some(2)), "io_uring_disabled is 2", "sysctl -w"),
             (refused(libc::EPERM, Some(0)), "seccomp", "profile"),
             (refused(libc::ENOSYS, None), "seccomp", "profile"),
-            (refused(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l"),
+            (refused(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l 168"),
             (refused(libc::EMFILE, Some(0)), "descriptor", "ulimit -n"),
             (
                 failed("send", io::Error::from_raw_os_error(libc::EMFILE)).to_string(),
@@ -389,7 +448,8 @@ mod tests {
 
     #[test]
     fn dropped_flags_are_told() {
-        let features = Features { dropped: vec!["DEFER_TASKRUN", "SINGLE_ISSUER"] };
+        let dropped = vec!["DEFER_TASKRUN", "SINGLE_ISSUER"];
+        let features = Features { dropped, shortage: None };
         assert!(features.to_string().ends_with("; without DEFER_TASKRUN, SINGLE_ISSUER"));
     }
 }

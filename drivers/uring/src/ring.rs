@@ -8,10 +8,36 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, squeue};
 
-/// Submissions that wait for one enter. When the queue is full, it is submitted early.
-const SUBMISSIONS: u32 = 512;
-/// Completions that fit without the kernel's overflow list. Multishot operations produce many.
-const COMPLETIONS: u32 = 8192;
+/// How long the queues of a ring are. Their memory is locked: many kernels count it against the limit
+/// of the user, for all of the user's processes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Submissions that wait for one enter. When the queue is full, it is submitted early.
+    pub(crate) submissions: u32,
+    /// Completions that fit without the kernel's overflow list. Multishot operations produce many.
+    pub(crate) completions: u32,
+}
+
+/// From the best to the least that a worker can live with.
+pub(crate) const SIZES: [Size; 3] = [
+    Size { submissions: 512, completions: 8192 },
+    Size { submissions: 256, completions: 2048 },
+    Size { submissions: 128, completions: 512 },
+];
+
+impl Size {
+    /// The memory that such a ring locks, nearly.
+    pub(crate) fn bytes(self) -> usize {
+        const PAGE: usize = 4096;
+        // What the kernel notes beside the completions, an index for each submission among them.
+        let completions = self.completions as usize * size_of::<cqueue::Entry>()
+            + self.submissions as usize * size_of::<u32>()
+            + 512;
+        let submissions = self.submissions as usize * size_of::<squeue::Entry>();
+        completions.next_multiple_of(PAGE) + submissions.next_multiple_of(PAGE)
+    }
+}
+
 /// Enters that a full queue is given to make room for one more submission.
 const SUBMIT_TRIES: u32 = 8;
 
@@ -58,12 +84,13 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring for the calling thread, without the flags this kernel does not know.
-    pub(crate) fn create() -> io::Result<Self> {
+    /// Creates a ring without the flags this kernel does not know. It takes registrations; the thread
+    /// that is to use it calls [`Ring::enable`] first.
+    pub(crate) fn create(size: Size) -> io::Result<Self> {
         for skipped in 0..=FLAGS.len() {
             let kept = &FLAGS[skipped..];
             let mut builder = IoUring::builder();
-            builder.setup_cqsize(COMPLETIONS).setup_clamp().dontfork();
+            builder.setup_cqsize(size.completions).setup_clamp().dontfork().setup_r_disabled();
             for flag in kept {
                 match flag {
                     Flag::DeferTaskrun => builder.setup_defer_taskrun(),
@@ -75,7 +102,7 @@ impl Ring {
             if kept.contains(&Flag::ShowTaskrun) && !kept.contains(&Flag::DeferTaskrun) {
                 builder.setup_coop_taskrun();
             }
-            match builder.build(SUBMISSIONS) {
+            match builder.build(size.submissions) {
                 Ok(queues) => {
                     let dropped = FLAGS[..skipped].to_vec();
                     return Ok(Self { queues: Some(queues), expected: 0, enters: 0, dropped });
@@ -85,6 +112,14 @@ impl Ring {
             }
         }
         Err(io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    /// Lets the calling thread use the ring, and with most kernels no other.
+    ///
+    /// # Errors
+    /// The ring is closed or the kernel refused.
+    pub(crate) fn enable(&self) -> io::Result<()> {
+        self.queues()?.submitter().register_enable_rings()
     }
 
     /// The optional flags this kernel does not know.

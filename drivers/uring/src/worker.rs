@@ -15,6 +15,7 @@ use peregrine_slot::{Pool, Table};
 use crate::buffers::Buffers;
 use crate::listener::Listening;
 use crate::operation::{GENERATION_MASK, Kind, Token};
+use crate::prepare::Prepared;
 use crate::ring::{Ring, Wait};
 use crate::stream::Connection;
 use crate::task::Tasks;
@@ -58,10 +59,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the ring and what belongs to it, for this thread.
-    pub(crate) fn start(options: &Options, functions: Functions) -> io::Result<Rc<Self>> {
-        let ring = Ring::create()?;
-        let buffers = Buffers::register(&ring, options)?;
+    /// Takes the ring into use, with what belongs to it, on this thread.
+    pub(crate) fn start(
+        prepared: Prepared,
+        options: &Options,
+        functions: Functions,
+    ) -> io::Result<Rc<Self>> {
+        let Prepared { ring, buffers } = prepared;
+        ring.enable()?;
         let tasks = Tasks::new(File::from(new_event()?));
         let shared = Rc::new(Self {
             ring: RefCell::new(ring),

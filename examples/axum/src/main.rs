@@ -1,6 +1,6 @@
 //! Serves one of the examples with Peregrine: `cargo run -p peregrine-axum-examples -- NAME`.
 //!
-//! `ADDRESS` says where (default `127.0.0.1:3000`) and `COMPANION` where the second server of an
+//! `--help` tells the same. `ADDRESS` says where (default `127.0.0.1:3000`) and `COMPANION` where the second server of an
 //! example that has two (default `127.0.0.1:3001`); `PEREGRINE_DRIVER` says with which driver.
 #![forbid(unsafe_code)]
 
@@ -11,11 +11,29 @@ use std::env;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+const HELP: &str = "\
+Serves a program in the manner of axum's examples.
+
+Usage: peregrine-axum-examples NAME
+       peregrine-axum-examples --list   (all names)
+
+Environment variables:
+  ADDRESS=...           where to listen: `127.0.0.1:3000` (default), `unix:/run/app.sock`
+  PORT=...              the port of 127.0.0.1 to listen on, where there is no ADDRESS
+  COMPANION=...         where the second server of an example listens that has two (127.0.0.1:3001)
+  RUST_LOG=...          what is logged, as tracing-subscriber's EnvFilter reads it
+  PEREGRINE_DRIVER=...  `uring`, `tokio`, or `auto` (default): io_uring where the kernel allows it
+";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let name = match arguments.as_slice() {
         [name] if name == "--list" => {
             EXAMPLES.iter().for_each(|example| println!("{:<26}{}", example.name, example.shows));
+            return ExitCode::SUCCESS;
+        }
+        [help] if help == "--help" || help == "-h" => {
+            print!("{HELP}");
             return ExitCode::SUCCESS;
         }
         [name] => name,
@@ -30,7 +48,7 @@ fn main() -> ExitCode {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env();
     let filter = filter.unwrap_or_else(|_| "info,peregrine_axum_examples=debug".into());
-    tracing_subscriber::fmt().with_env_filter(filter).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match serve(example.program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -41,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(program: Program) -> Result<(), Error> {
-    let address = variable("ADDRESS", "127.0.0.1:3000");
+    let address = variable("ADDRESS", &format!("127.0.0.1:{}", variable("PORT", "3000")));
     match program {
         Program::Plain(app) => Server::bind(address).serve_tower(app()),
         Program::ByPeer(app) => Server::bind(address).serve_tower(app()),

@@ -37,6 +37,16 @@ fn the_list_has_every_example_once() {
 }
 
 #[test]
+fn help_tells_where_it_listens() {
+    let output = program(&["--help"]).output().expect("the program was built");
+    assert!(output.status.success() && output.stderr.is_empty());
+    let text = String::from_utf8(output.stdout).expect("help is text");
+    for part in ["Usage: ", "--list", "ADDRESS=", "PORT=", "COMPANION=", "PEREGRINE_DRIVER="] {
+        assert!(text.contains(part), "no {part}: {text}");
+    }
+}
+
+#[test]
 fn the_table_for_readers_is_the_list() {
     let table = include_str!("../README.md");
     for example in EXAMPLES {

@@ -18,10 +18,16 @@ async fn hello(Path(name): Path<String>) -> String {
     format!("Hello, {name}!\n")
 }
 
+const ABOUT: &str = "\
+A first server: HTTP on one port, HTTPS on another (TLS_ADDRESS, default 127.0.0.1:8443).
+
+Try: curl http://127.0.0.1:8080/hello/you; curl -k https://127.0.0.1:8443/json";
+
 fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
     let certificate = Tls::self_signed(&["localhost", "127.0.0.1"]).expect("names of this machine");
     let tls_address = std::env::var("TLS_ADDRESS").unwrap_or_else(|_| "127.0.0.1:8443".to_owned());
-    Server::bind(peregrine_examples::address()).tls(tls_address, certificate.tls).serve(|| {
+    Server::bind(address).tls(tls_address, certificate.tls).serve(|| {
         App::new()
             .get("/", || async { "Hello, World!" })
             .get("/hello/{name}", hello)

@@ -4,6 +4,7 @@
 
 use peregrine::prelude::*;
 use std::time::Instant;
+use subtle::ConstantTimeEq;
 
 /// Tells how long the handler took.
 async fn server_timing(request: Request, next: Next<'_>) -> Response {
@@ -24,8 +25,10 @@ async fn guard(
     request: Request,
     next: Next<'_>,
 ) -> Result<Response, Problem> {
-    let given = headers.get("authorization").and_then(|value| value.to_str().ok());
-    if given.and_then(|value| value.strip_prefix("Bearer ")) != Some(token.0) {
+    let given = headers.get("authorization").map(HeaderValue::as_bytes);
+    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    // How long it takes does not tell how much of the token is right, as it does with `==`.
+    if !bool::from(given.ct_eq(token.0.as_bytes())) {
         let detail = "Send `Authorization: Bearer TOKEN` with the right token.";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "not-authorized", detail));
     }
@@ -45,9 +48,15 @@ fn app() -> App {
         .state(Token("secret"))
 }
 
+const ABOUT: &str = "\
+Middleware for all routes and for one scope, whose token is `secret`.
+
+Try: curl -H 'authorization: Bearer secret' http://127.0.0.1:8080/admin";
+
 fn main() -> peregrine::Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stdout).init();
-    Server::bind(peregrine_examples::address()).serve(app)
+    let address = peregrine_examples::address(ABOUT);
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    Server::bind(address).serve(app)
 }
 
 #[cfg(test)]
@@ -59,6 +68,10 @@ mod tests {
         let client = app().test();
         assert_eq!(client.get("/").send_now().status(), 200);
         assert_eq!(client.get("/admin").send_now().status(), 401);
+        for wrong in ["", "Bearer ", "Bearer secre", "Bearer secret2", "Basic secret"] {
+            let answer = client.get("/admin").header("Authorization", wrong).send_now();
+            assert_eq!(answer.status(), 401, "{wrong}");
+        }
         let admin = client.get("/admin").header("Authorization", "Bearer secret").send_now();
         assert_eq!(admin.text(), "welcome");
     }

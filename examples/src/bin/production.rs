@@ -32,7 +32,13 @@ fn app() -> App {
         })
 }
 
+const ABOUT: &str = "\
+What a service in production would set. SOCKET=/a/path adds a Unix socket.
+
+Try: curl -X POST http://127.0.0.1:8080/accounts/7/payments";
+
 fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
     let limits = Limits {
         idle_timeout: Duration::from_secs(20),
         body_bytes_max: 64 * 1024,
@@ -41,7 +47,7 @@ fn main() -> peregrine::Result<()> {
         shutdown_timeout: Duration::from_secs(10),
         ..Limits::default()
     };
-    let mut server = Server::bind(peregrine_examples::address()).limits(limits);
+    let mut server = Server::bind(address).limits(limits);
     if let Some(path) = std::env::var_os("SOCKET") {
         server = server.unix(path);
     }

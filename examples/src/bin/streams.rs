@@ -76,8 +76,14 @@ async fn ticks(Path(left): Path<u32>) -> Response {
         .with_body(Body::stream(Ticks { clock, left, ordered }))
 }
 
+const ABOUT: &str = "\
+Uploads that are counted as they come, downloads that are made as they go, and events over time.
+
+Try: curl -N http://127.0.0.1:8080/ticks/5";
+
 fn main() -> peregrine::Result<()> {
-    Server::bind(peregrine_examples::address()).serve(|| {
+    let address = peregrine_examples::address(ABOUT);
+    Server::bind(address).serve(|| {
         App::new()
             .post("/count", count.body_limit(1 << 30))
             .get("/lines/{count}", lines)

@@ -106,9 +106,15 @@ fn app(todos: Todos) -> App {
         .state(todos)
 }
 
+const ABOUT: &str = "\
+A small JSON service with typed paths, queries and bodies.
+
+Try: curl -d '{\"text\":\"fly\"}' -H 'content-type: application/json' localhost:8080/todos";
+
 fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
     let todos = Todos::default();
-    Server::bind(peregrine_examples::address()).serve(move || app(todos.clone()))
+    Server::bind(address).serve(move || app(todos.clone()))
 }
 
 #[cfg(test)]

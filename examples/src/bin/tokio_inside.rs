@@ -45,8 +45,14 @@ async fn blocking() -> String {
     format!("{sum}\n")
 }
 
+const ABOUT: &str = "\
+tokio in handlers: tasks, timers, sockets, blocking work.
+
+Try: curl http://127.0.0.1:8080/sleep/100";
+
 fn main() -> peregrine::Result<()> {
-    Server::bind(peregrine_examples::address()).serve(|| {
+    let address = peregrine_examples::address(ABOUT);
+    Server::bind(address).serve(|| {
         App::new()
             .get("/sleep/{milliseconds}", sleep)
             .get("/tasks", tasks)

@@ -77,6 +77,7 @@ impl From<RunError> for Failure {
             RunError::Invalid(_) => Exit::Usage,
             RunError::Machine(_) => Exit::Unfit,
             RunError::NotReady(_) => Exit::Wrong,
+            RunError::NotMeasured(_) => Exit::Inconclusive,
             RunError::Io(..) => Exit::File,
             RunError::Interrupted => Exit::Interrupted,
         };

@@ -72,7 +72,7 @@ fn an_open_loop_sends_what_its_schedule_says() {
 #[test]
 fn a_slow_client_is_called_client_bound_and_a_quick_one_is_not() {
     let server = null_server();
-    let slow = load(&server, "--closed 2 --duration 300ms --burn 2ms");
+    let slow = load(&server, "--closed 2 --duration 1500ms --burn 20ms");
     assert!(text(&slow.stdout).contains("CLIENT-BOUND"), "{}", text(&slow.stdout));
     assert_eq!(slow.status.code(), Some(5));
     let quick = load(&server, "--rate 20 --duration 500ms --connections 2");
@@ -180,4 +180,17 @@ fn the_client_is_calibrated_in_the_manner_of_the_run() {
         assert!(ceiling.is_client_bound(ceiling.rate * 0.6));
         assert!(!ceiling.is_client_bound(ceiling.rate * 0.4));
     }
+}
+
+#[test]
+fn silence_is_neither_right_nor_wrong() {
+    // Connections are made by the kernel, and nobody takes them.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_load"));
+    command.arg(format!("http://{}/", listener.local_addr().unwrap()));
+    let arguments = "--closed 2 --duration 50ms --timeout 30s --no-calibration";
+    let output = command.args(arguments.split_whitespace()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    let words = text(&output.stdout);
+    assert!(words.contains("SILENT: nothing came in time") && !words.contains("VOID"), "{words}");
 }

@@ -36,6 +36,8 @@ pub struct Lineup {
     pub checks: Vec<Check>,
     /// Who was turned away by the gate.
     pub refused: Vec<String>,
+    /// Who was not heard of in time.
+    pub unmeasured: Vec<String>,
     /// The arms of the A/A pair.
     pub pair: Option<(String, String)>,
 }
@@ -150,10 +152,14 @@ impl Lineup {
     /// The reason itself, if the arm is one of the A/A pair.
     pub fn refuse(&mut self, name: &str, error: &RunError) -> Result<(), RunError> {
         let is_pair = self.pair.as_ref().is_some_and(|(one, two)| one == name || two == name);
+        let is_silent = matches!(error, RunError::NotMeasured(_));
         if is_pair {
-            return Err(RunError::NotReady(format!("the reference cannot be timed: {error}")));
+            let text = format!("the reference cannot be timed: {error}");
+            let reason = if is_silent { RunError::NotMeasured } else { RunError::NotReady };
+            return Err(reason(text));
         }
-        self.refused.push(name.to_owned());
+        let whose = if is_silent { &mut self.unmeasured } else { &mut self.refused };
+        whose.push(name.to_owned());
         if let Some(contender) = self.contenders.iter_mut().find(|one| one.name == name) {
             contender.skipped = Some(error.to_string());
         }

@@ -12,6 +12,8 @@ pub enum RunError {
     Machine(String),
     /// A contender does not start or does not answer rightly; the sentence names it.
     NotReady(String),
+    /// A contender was not heard of in time, neither rightly nor wrongly: nothing can be told.
+    NotMeasured(String),
     /// The system's word, with what was tried.
     Io(String, io::Error),
     /// The user wants the lab to end.
@@ -29,9 +31,10 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RunError::Invalid(text) | RunError::Machine(text) | RunError::NotReady(text) => {
-                formatter.write_str(text)
-            }
+            RunError::Invalid(text)
+            | RunError::Machine(text)
+            | RunError::NotReady(text)
+            | RunError::NotMeasured(text) => formatter.write_str(text),
             RunError::Io(tried, error) => write!(formatter, "{tried}: {error}"),
             RunError::Interrupted => formatter.write_str("interrupted"),
         }

@@ -51,6 +51,8 @@ pub struct Done {
     pub files: Vec<RunFile>,
     /// Contenders that the gate turned away.
     pub refused: BTreeSet<String>,
+    /// Contenders that were not heard of in time.
+    pub unmeasured: BTreeSet<String>,
     /// Whether Ctrl-C ended it early.
     pub is_partial: bool,
     /// Whether guards left nothing of a level.
@@ -151,6 +153,7 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
             files => files?,
         };
         done.refused.extend(level.lineup.refused.iter().cloned());
+        done.unmeasured.extend(level.lineup.unmeasured.iter().cloned());
         keep = level.keep;
         let is_partial = files.iter().any(|file| file.is_partial);
         for file in files.iter().filter(|file| file.blocks.is_empty() && !is_partial) {

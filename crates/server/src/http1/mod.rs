@@ -449,7 +449,10 @@ impl Http1 {
 
     fn log_panic<D: Driver>(&self, message: &str, link: &Link<'_, D>) {
         let request = self.exchange.request_name().map(ToString::to_string).unwrap_or_default();
-        let peer = &link.info.peer;
-        tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
+        let (route, peer) = (self.exchange.route(), &link.info.peer);
+        self.exchange.tell(|| {
+            tracing::error!(target: "peregrine", panic = message, request,
+                route = route.as_deref(), %peer, "a handler panicked");
+        });
     }
 }

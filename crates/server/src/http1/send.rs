@@ -180,13 +180,15 @@ impl Http1 {
         let (peer, request) = (&link.info.peer, self.exchange.request_name());
         let request = request.map(ToString::to_string).unwrap_or_default();
         let is_ours = matches!(error, BodyError::Failed(_));
-        if is_ours {
-            tracing::error!(target: "peregrine", %error, request, %peer,
-                "the body of a response failed");
-        } else {
-            tracing::debug!(target: "peregrine", %error, request, %peer,
-                "the body of a response ended with that of its request");
-        }
+        self.exchange.tell(|| {
+            if is_ours {
+                tracing::error!(target: "peregrine", %error, request, %peer,
+                    "the body of a response failed");
+            } else {
+                tracing::debug!(target: "peregrine", %error, request, %peer,
+                    "the body of a response ended with that of its request");
+            }
+        });
         if let Step::Stream(Streaming { mode: BodyMode::UntilClose, .. }) = self.step {
             // An orderly end would say that the body is whole.
             link.stream.reset_on_drop();

@@ -1,7 +1,5 @@
 //! An application in five modules: each has its routes, and this file puts them together. Functions
 //! take and give plain `App` and `Scope`, whatever middleware and states are in them.
-//!
-//! `curl -d '{"place":"cliff"}' -H 'content-type: application/json' localhost:8080/birds/kestrel/sightings`
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -24,9 +22,14 @@ fn app(store: Store) -> App {
         .state(store)
 }
 
+const ABOUT: &str = "An application in five modules.
+
+Try: curl -d '{\"place\":\"cliff\"}' -H 'content-type: application/json' localhost:8080/birds/kestrel/sightings";
+
 fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
     let store = Store::default();
-    Server::bind(peregrine_examples::address()).serve(move || app(store.clone()))
+    Server::bind(address).serve(move || app(store.clone()))
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
         let done = session::measure(&mut session, &wanted)?;
         all.files.extend(done.files);
         all.refused.extend(done.refused);
+        all.unmeasured.extend(done.unmeasured);
         all.is_voided |= done.is_voided;
         if done.is_partial || is_interrupted() {
             all.is_partial = true;
@@ -196,6 +197,8 @@ fn exit(done: &Done) -> Exit {
         Exit::Unfit
     } else if !done.refused.is_empty() || done.files.iter().any(has_failed) {
         Exit::Wrong
+    } else if !done.unmeasured.is_empty() {
+        Exit::Inconclusive
     } else {
         Exit::Right
     }

@@ -146,7 +146,8 @@ impl Bench {
     /// are short: no test depends on whether Date moves.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
-        let has_looks = ["run ", "compare ", "reproduce "].iter().any(|one| line.starts_with(one));
+        let has_looks = ["run ", "compare ", "reproduce "].iter().any(|one| line.starts_with(one))
+            && !line.contains("--look");
         command
             .args(line.split_whitespace())
             .args(has_looks.then_some(LOOK).into_iter().flatten())

@@ -24,6 +24,9 @@ const WRONG_USAGE: u8 = 64;
 /// The exit status where the client itself could not go on.
 const FAILED: u8 = 74;
 
+/// The exit status of a run in which nothing came, neither right nor wrong.
+const SILENT: u8 = 2;
+
 /// The exit status of a run with wrong answers.
 const WRONG_ANSWERS: u8 = 4;
 
@@ -87,6 +90,7 @@ fn run_and_report(options: &LoadOptions) -> io::Result<ExitCode> {
         }
     }
     Ok(match (record.is_valid, record.is_client_bound) {
+        (false, _) if outcome.is_silent() => ExitCode::from(SILENT),
         (false, _) => ExitCode::from(WRONG_ANSWERS),
         (true, Some(true)) => ExitCode::from(CLIENT_BOUND),
         _ => ExitCode::SUCCESS,

@@ -55,7 +55,7 @@ client
   --json FILE             write the run file; - is standard output
   --i-own-this-target     allow a target that is not this machine
 
-exit status: 0 all right; 4 wrong answers; 5 client-bound; 64 wrong usage; 74 the client failed
+exit status: 0 all right; 2 nothing came in time; 4 wrong answers; 5 client-bound; 64 wrong usage; 74 the client failed
 ";
 
 /// The options, understood.

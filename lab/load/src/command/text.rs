@@ -116,7 +116,9 @@ fn percentile(point: &Percentile) -> String {
 
 fn verdict(record: &Record) -> String {
     let mut verdicts = Vec::new();
-    if !record.is_valid {
+    if record.summary.replies == 0 && record.summary.errors.is_empty() {
+        verdicts.push("SILENT: nothing came in time, so nothing can be told; ask for longer");
+    } else if !record.is_valid {
         verdicts.push("VOID: this run ranks nobody");
     }
     if record.is_client_bound == Some(true) {

@@ -87,7 +87,7 @@ pub fn checks(plan: &Plan, outcome: &Outcome, ceiling: Option<&Ceiling>) -> Vec<
 fn answers(outcome: &Outcome) -> Check {
     Check {
         name: "every answer is right",
-        holds: Some(outcome.replies > 0 && outcome.faults.total() == 0),
+        holds: (!outcome.is_silent()).then_some(outcome.faults.total() == 0),
         is_voiding: true,
         detail: format!("{} right, faults: {}", outcome.replies, outcome.faults),
     }

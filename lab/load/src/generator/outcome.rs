@@ -130,6 +130,13 @@ impl Outcome {
         self.replies > 0 && self.faults.total() == 0 && self.outstanding == 0
     }
 
+    /// Whether nothing came back, neither right nor wrong. Such a run says nothing of the server: its
+    /// time was too short for the first reply, on a busy machine perhaps.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.replies == 0 && self.faults.total() == 0
+    }
+
     /// Adds what another thread saw at the same time.
     pub fn add(&mut self, other: &Outcome) {
         self.carried += other.carried;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use peregrine_lab_load::generator::{Plan, Watch, run};
+use peregrine_lab_load::generator::{Outcome, Plan, Watch, run};
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::plan::Schedule;
 use peregrine_lab_model::verdict::Measure;
@@ -22,6 +22,9 @@ const WARMUP_SLICES: usize = 3;
 
 /// Descriptors of the client that are no connections.
 const DESCRIPTORS_APART: usize = 500;
+
+/// How often an arm of which nothing was heard is asked again, four times as long each time.
+const SILENCES_MAX: u32 = 3;
 
 /// What a longer look at an arm before its slices found.
 pub(super) struct Look {
@@ -76,10 +79,8 @@ pub(super) fn look(
             ceiling = level.ceiling(&plan);
             note_ceiling(file, ceiling.as_ref());
         }
-        let before = calls::read(up.plain);
-        let echoed_before = level.stage.echo.bytes();
-        let outcome =
-            run(&plan, &Watch::default()).map_err(RunError::io(format!("asking {}", up.name)))?;
+        let asked = ask(level, &up, plan)?;
+        let Asked { plan, outcome, before, echoed_before } = asked;
         record::merge_checks(&mut file.checks, record::checks(&up.name, &plan, &outcome));
         let after = before.and_then(|_| calls::read(up.plain));
         file.checks.push(calls::check(&up.name, before, after, outcome.sent));
@@ -89,8 +90,15 @@ pub(super) fn look(
             file.checks.push(relayed::check(&up.name, echoed_before, echoed, bytes));
         }
         if !outcome.is_valid() {
-            let text = format!("it answered wrongly under load: {}", outcome.faults);
-            level.lineup.refuse(&up.name, &RunError::NotReady(text))?;
+            let reason = if outcome.is_silent() {
+                let asked = plan.duration;
+                let text = format!("nothing came within {asked:?}, neither right nor wrong");
+                RunError::NotMeasured(text)
+            } else {
+                let text = format!("it answered wrongly under load: {}", outcome.faults);
+                RunError::NotReady(text)
+            };
+            level.lineup.refuse(&up.name, &reason)?;
             level.lineup.arms.retain(|arm| arm.name != up.name);
             up.stop()?;
             continue;
@@ -105,6 +113,31 @@ pub(super) fn look(
     }
     *ups = kept;
     Ok(looks)
+}
+
+/// What one arm said, and what was counted before it was asked.
+struct Asked {
+    plan: Plan,
+    outcome: Outcome,
+    before: Option<u64>,
+    echoed_before: u64,
+}
+
+/// Asks for as long as was planned, and again for longer while nothing comes: on a busy machine the
+/// time may be too short for the first reply.
+fn ask(level: &Level<'_>, up: &Up, mut plan: Plan) -> Result<Asked, RunError> {
+    let mut tries_left = SILENCES_MAX;
+    loop {
+        let before = calls::read(up.plain);
+        let echoed_before = level.stage.echo.bytes();
+        let outcome =
+            run(&plan, &Watch::default()).map_err(RunError::io(format!("asking {}", up.name)))?;
+        if !outcome.is_silent() || outcome.is_partial || tries_left == 0 {
+            return Ok(Asked { plan, outcome, before, echoed_before });
+        }
+        tries_left -= 1;
+        plan.duration *= 4;
+    }
 }
 
 fn asker(level: &Level<'_>, ups: &[Up], looks: &[Look]) -> Result<Box<dyn Asker>, RunError> {

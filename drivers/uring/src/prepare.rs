@@ -1,0 +1,176 @@
+//! The rings of all workers, made before it is decided which driver runs.
+//!
+//! What one ring needs may be there while what many need is not: the kernel counts the memory of rings
+//! against a limit of the user. A worker that is refused its ring when others run already is too late.
+
+use std::io;
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use peregrine_driver::Options;
+
+use crate::buffers::{self, Buffers};
+use crate::cpu;
+use crate::probe::{Features, Refusal, Shortage, probe, refusal_of_buffers, refusal_of_ring};
+use crate::ring::{Ring, SIZES, Size};
+
+/// How long memory of rings that were closed just now (those of the probe, of a larger size, or of a
+/// process that was replaced by this one) is waited for. The kernel gives it back in tens of
+/// milliseconds.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// One worker's ring and its receive buffers, made but not in use. See [`prepare`].
+pub struct Prepared {
+    /// Closed before the buffers are freed.
+    pub(crate) ring: Ring,
+    pub(crate) buffers: Buffers,
+}
+
+/// Finds out whether the driver can run here, as [`probe`] does, and makes a ring for each of
+/// `workers`: all of one size, and smaller ones where the memory that may be locked does not suffice.
+/// The ring of a worker with a CPU of its own is made there, so that its memory is near.
+///
+/// # Errors
+/// Not all workers can have a ring; the refusal says why, and what helps.
+pub fn prepare(workers: &[Options]) -> Result<(Features, Vec<Prepared>), Refusal> {
+    let needed_kib = needed_kib(workers);
+    let for_all = |refusal| match refusal {
+        Refusal::Memory { error, .. } => Refusal::Memory { error, needed_kib },
+        other => other,
+    };
+    let features = patiently(probe).map_err(for_all)?;
+    let made = all_of_one_size(workers.len(), |worker, size| elsewhere(size, &workers[worker]));
+    let (size, rings) = made.map_err(for_all)?;
+    let shortage =
+        (size != SIZES[0]).then_some(Shortage { completions: size.completions, needed_kib });
+    Ok((features.with_shortage(shortage), rings))
+}
+
+/// What the largest rings for `workers` lock, in KiB.
+pub(crate) fn needed_kib(workers: &[Options]) -> usize {
+    let each = |options| (SIZES[0].bytes() + buffers::locked_bytes(options)).div_ceil(1024);
+    workers.iter().map(each).sum()
+}
+
+impl Prepared {
+    /// For the calling thread.
+    pub(crate) fn here(options: &Options) -> io::Result<Self> {
+        let made = all_of_one_size(1, |_, size| Self::make(size, options));
+        let (_, mut rings) = made.map_err(|refusal| match refusal {
+            Refusal::Memory { error, .. }
+            | Refusal::Blocked(error)
+            | Refusal::Descriptors(error)
+            | Refusal::Failed(_, error) => error,
+            other => io::Error::new(io::ErrorKind::Unsupported, other),
+        })?;
+        Ok(rings.pop().expect("one was asked for"))
+    }
+
+    fn make(size: Size, options: &Options) -> Result<Self, Refusal> {
+        let ring = Ring::create(size).map_err(refusal_of_ring)?;
+        let buffers = Buffers::register(&ring, options).map_err(refusal_of_buffers)?;
+        Ok(Self { ring, buffers })
+    }
+}
+
+/// A ring that is made by a thread of its own: the kernel keeps a note of the ring with the thread that
+/// made it, and the caller's is not ours to leave notes with.
+fn elsewhere(size: Size, options: &Options) -> Result<Prepared, Refusal> {
+    let make = || {
+        if let Some(cpu) = options.cpu {
+            cpu::pin_to(cpu).map_err(|error| Refusal::Failed("pinning a worker", error))?;
+        }
+        Prepared::make(size, options)
+    };
+    thread::scope(|scope| {
+        let maker = thread::Builder::new().name("peregrine-ring".to_owned());
+        let maker = maker.spawn_scoped(scope, make);
+        let maker = maker.map_err(|error| Refusal::Failed("starting a thread", error))?;
+        maker.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// So many things of the largest size in which all of them can be had.
+fn all_of_one_size<T>(
+    count: usize,
+    mut make: impl FnMut(usize, Size) -> Result<T, Refusal>,
+) -> Result<(Size, Vec<T>), Refusal> {
+    let mut sizes = SIZES.into_iter();
+    let mut size = sizes.next().expect("there is a largest size");
+    let mut made = Vec::with_capacity(count);
+    while made.len() < count {
+        match patiently(|| make(made.len(), size)) {
+            Ok(one) => made.push(one),
+            Err(refusal @ Refusal::Memory { .. }) => {
+                size = sizes.next().ok_or(refusal)?;
+                made.clear();
+            }
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok((size, made))
+}
+
+/// Tries again, for a moment, where memory is refused.
+fn patiently<T>(mut make: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match make() {
+            Err(Refusal::Memory { .. }) if Instant::now() < end => thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn short() -> Refusal {
+        Refusal::Memory { error: io::Error::from_raw_os_error(libc::ENOMEM), needed_kib: 0 }
+    }
+
+    #[test]
+    fn all_rings_have_the_largest_size_in_which_all_can_be_had() {
+        for (has_room_for, expected) in
+            [(8192 * 3, SIZES[0]), (8192 * 2, SIZES[1]), (2000, SIZES[2])]
+        {
+            let made = all_of_one_size(3, |before, size| {
+                let all = (before + 1) * size.completions as usize;
+                if all <= has_room_for { Ok(size) } else { Err(short()) }
+            });
+            assert_eq!(made.unwrap(), (expected, vec![expected; 3]));
+        }
+    }
+
+    #[test]
+    fn memory_that_comes_back_is_waited_for() {
+        let refusals = Cell::new(3_u32);
+        let made = all_of_one_size(2, |_, size| {
+            let left = refusals.get();
+            refusals.set(left.saturating_sub(1));
+            if left == 0 { Ok(size) } else { Err(short()) }
+        });
+        assert_eq!(made.unwrap().0, SIZES[0]);
+    }
+
+    #[test]
+    fn other_refusals_are_final() {
+        let mut tries = 0;
+        let made = all_of_one_size::<()>(2, |_, _| {
+            tries += 1;
+            Err(Refusal::TooOld("rings"))
+        });
+        assert!(matches!(made, Err(Refusal::TooOld("rings"))), "{made:?}");
+        assert_eq!(tries, 1);
+    }
+
+    #[test]
+    fn what_is_needed_is_what_the_kernel_counts() {
+        // Seen with Linux 6.18: 49 rings without buffers in 8 MiB.
+        assert_eq!(8192 / SIZES[0].bytes().div_ceil(1024), 49);
+    }
+}
