@@ -352,10 +352,13 @@ impl Http2 {
     }
 
     fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {
-        let request = self.streams.at(number).exchange.request_name();
-        let request = request.map(ToString::to_string).unwrap_or_default();
-        let (message, peer) = (&panicked.0, &link.info.peer);
-        tracing::error!(target: "peregrine", message, request, %peer, "a handler panicked");
+        let exchange = &self.streams.at(number).exchange;
+        let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
+        let (panic, route, peer) = (&panicked.0, exchange.route(), &link.info.peer);
+        exchange.tell(|| {
+            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
+                "a handler panicked");
+        });
     }
 
     /// Renders a problem in the application's form.

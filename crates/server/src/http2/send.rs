@@ -192,16 +192,14 @@ impl Http2 {
 
     /// Resets a stream whose body failed, so that the peer learns that the content is not whole.
     fn break_off<D: Driver>(&mut self, number: u32, error: &BodyError, link: &mut Link<'_, D>) {
-        let peer = &link.info.peer;
-        let request = self.streams.at(number).exchange.request_name();
-        let request = request.map(ToString::to_string).unwrap_or_default();
-        if matches!(error, BodyError::Failed(_)) {
-            tracing::error!(target: "peregrine", %error, request, %peer,
-                "the body of a response failed");
-        } else {
-            tracing::debug!(target: "peregrine", %error, request, %peer,
-                "the body of a response ended with that of its request");
-        }
+        let (peer, exchange) = (&link.info.peer, &self.streams.at(number).exchange);
+        let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
+        exchange.tell(|| match error {
+            BodyError::Failed(_) => tracing::error!(target: "peregrine", %error, request, %peer,
+                "the body of a response failed"),
+            _ => tracing::debug!(target: "peregrine", %error, request, %peer,
+                "the body of a response ended with that of its request"),
+        });
         self.reset_stream(number, Code::INTERNAL_ERROR, link);
     }
 
