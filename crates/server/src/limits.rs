@@ -214,7 +214,7 @@ impl Limits {
     }
 }
 
-/// What the server allows a peer that speaks HTTP/2. See [`Limits::http2`].
+/// What the server allows a peer that speaks HTTP/2. See [`Limits`].
 ///
 /// ```
 /// use peregrine::{Http2Limits, Limits};

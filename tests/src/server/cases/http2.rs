@@ -674,12 +674,15 @@ pub async fn an_exchange_has_its_time<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
+/// Writes one round of a flood, for a stream and with the block of a request.
+type Flood = fn(&mut Vec<u8>, u32, &[u8]);
+
 /// Floods end their connection, and no other.
 pub async fn floods_are_answered_with_calm<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut neighbour = Streams::new(server.connect());
-    let floods: [fn(&mut Vec<u8>, u32, &[u8]); 5] = [
+    let floods: [Flood; 5] = [
         |out, id, block| {
             frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, block, out);
             frame::write_reset(id, frame::Code::CANCEL, out);
