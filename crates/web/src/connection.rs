@@ -73,9 +73,8 @@ pub enum Peer {
 /// Whose process connected a Unix domain socket, as the kernel noted it when that happened.
 ///
 /// ```
-/// use peregrine_web::connection::Credentials;
-/// use peregrine_web::{App, Request, Response, IntoResponse};
-/// use http::StatusCode;
+/// use peregrine::prelude::*;
+/// use peregrine::web::connection::Credentials;
 ///
 /// // Only who runs as root may ask.
 /// async fn admin(request: Request) -> Response {

@@ -263,10 +263,9 @@ impl Connection {
     /// Ends a turn: nothing more is handed out of streams whose response is complete while content of the
     /// request is still to come. Each of them is passed to `closed`.
     ///
-    /// The client is given a round trip to see the response and to end the stream by itself, because
-    /// some clients drop a response that a reset follows at once. A PING measures the round trip; streams that
-    /// have not ended when it is answered are reset. While no content arrives on any of these streams, there
-    /// is nothing to stop.
+    /// The client is given a round trip to see the response and to end the stream itself, because some
+    /// clients drop a response that a reset follows at once. A PING measures the round trip; streams that
+    /// have not ended by then are reset. While none of them receives content, there is nothing to stop.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn settle(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
