@@ -1,17 +1,17 @@
-//! The contract between the server and the kernel: traits, and what drivers share.
+//! The contract between the server and the kernel: traits, and code that drivers share.
 //!
 //! A driver accepts connections, moves bytes, keeps time and runs tasks on **one thread**. It knows
 //! no HTTP. The server is generic over [`Driver`] and never names a concrete one.
 //!
 //! The contract is completion-shaped: buffers go down by value and come back with the result, so that a
-//! kernel which works on memory after the call returned (io_uring) needs no copy and no lifetime.
+//! kernel that works on memory after the call returned (io_uring) needs no copy and no lifetime.
 //! Readiness imitates completion easily; the reverse does not work.
 //!
 //! Four rules hold for every driver, and the common suite tests them:
 //!
 //! 1. Memory the kernel may touch belongs to the operation, never to the future.
 //! 2. Dropping a future abandons its operation. It frees nothing the kernel may use.
-//! 3. A result that nobody reads still gives back what it carries (a buffer, a connection).
+//! 3. A result that nobody reads still gives back its contents (a buffer, a connection).
 //! 4. When a driver shuts down, the kernel is finished with all memory before it is freed.
 //!
 //! Start with [`Driver`], then [`Stream`].
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 /// One worker's access to the kernel: a cheap handle, cloned freely, that never leaves its thread.
 pub trait Driver: Clone + 'static {
-    /// A bound, listening place that may travel to the worker's thread.
+    /// A bound, listening socket that may travel to the worker's thread.
     type Socket: Send + 'static;
     /// Accepts connections from a [`Driver::Socket`].
     type Listener: Listener<Stream = Self::Stream>;
@@ -45,8 +45,8 @@ pub trait Driver: Clone + 'static {
 
     /// Runs `main` on the calling thread, with everything it spawns, until `main` is done.
     ///
-    /// Tasks that are still alive then are dropped, and functions on tokio's blocking threads are
-    /// waited for as [`Driver::outlast`] was told. A tokio runtime is entered for the whole time:
+    /// Tasks still alive at that point are dropped, and functions on tokio's blocking threads are
+    /// waited for as [`Driver::outlast`] says. A tokio runtime is entered for the whole time:
     /// `tokio::spawn`, timers and sockets work in every task.
     ///
     /// # Errors
@@ -76,18 +76,18 @@ pub trait Driver: Clone + 'static {
 
     /// Tells the driver that a task waits for something the driver does not know (a tokio timer, a
     /// channel, another thread), until the guard is dropped. A driver that parks in the kernel uses
-    /// this to choose how to park; for the others it costs nothing.
+    /// this to choose how to park; for other drivers it costs nothing.
     fn hold(&self) -> Self::Hold;
 
-    /// Tasks alive on this thread's tokio runtime. Those of [`Driver::spawn`] may be among them: who
-    /// wants to know of the others asks when its own are over.
+    /// Tasks alive on this thread's tokio runtime. Tasks of [`Driver::spawn`] may be among them: to
+    /// count the others, ask when those have ended.
     fn tokio_tasks(&self) -> usize;
 
-    /// Lets [`Driver::run`] wait, when `main` is done and all tasks are dropped, for functions that
-    /// still run on tokio's blocking threads (`tokio::task::spawn_blocking`): as long as
-    /// `is_patient`, which is told their number now and then and at least once, says so.
+    /// Sets how long [`Driver::run`] waits, when `main` is done and all tasks are dropped, for
+    /// functions that still run on tokio's blocking threads (`tokio::task::spawn_blocking`): as long as
+    /// `is_patient` says so. It gets their number from time to time, and at least once.
     ///
-    /// A driver that was not told waits for none. The default never waits and never asks.
+    /// Without this call a driver waits for none. The default never waits and never asks.
     fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
         drop(is_patient);
     }
@@ -108,26 +108,25 @@ pub trait Listener: 'static {
     /// The next connection. Dropping the future loses none.
     ///
     /// # Errors
-    /// Any error concerns this one attempt, not the listener: the caller may call again. When the
+    /// An error concerns this one attempt, not the listener: the caller may call again. When the
     /// process is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`) the error is
-    /// returned once per attempt and the *caller* waits before it tries again; waiting connections
-    /// stay in the backlog.
+    /// returned once per attempt and the *caller* waits before it tries again; waiting connections stay
+    /// in the backlog.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// From now on the kernel lets nobody begin a connection here, where it can be told so: TCP on
-    /// Linux. Those that have begun are still to be accepted. The default changes nothing.
+    /// From now on the kernel refuses new connections here, where it can be told to: TCP on Linux.
+    /// Connections that have begun can still be accepted. The default changes nothing.
     ///
-    /// The *socket* is told, for good: nobody who has it as well, another worker or another process,
-    /// gets a new connection from it. It is for sockets that close soon, and that nobody handed over
-    /// or will be handed.
+    /// The *socket* is told, for good: no other worker or process that has it gets a new connection
+    /// from it. Use it for sockets that close soon, and that were not and will not be handed over.
     fn refuse_new(&self) {}
 }
 
 /// One connection, both directions. Dropping it closes the connection.
 ///
-/// The two directions are independent. Each remembers the waker of the last caller only.
+/// The two directions are independent. Each remembers only its last caller's waker.
 pub trait Stream: 'static {
-    /// Received bytes, on loan from the driver: dropping them gives the buffer back. Hold one only
+    /// Received bytes, on loan from the driver: dropping them gives the buffer back. Hold a chunk only
     /// while working on it, not while waiting for something else.
     type Chunk: Deref<Target = [u8]>;
 
@@ -139,77 +138,78 @@ pub trait Stream: 'static {
     /// while the last one returned bytes.
     ///
     /// # Errors
-    /// The connection broke (`ECONNRESET` and the like), in either direction: whoever waits here is
-    /// woken when a send fails, too. Bytes received before are returned first.
+    /// The connection broke (`ECONNRESET` and the like), in either direction: a caller that waits here
+    /// is woken when a send fails, too. Bytes received before the error are returned first.
     fn poll_recv(&self, context: &mut Context<'_>) -> Poll<io::Result<Self::Chunk>>;
 
-    /// The bytes of a chunk in memory that the caller may keep for as long as it likes, where that
-    /// takes no copy and wastes no more memory than the bytes need.
+    /// The bytes of a chunk in memory that the caller may keep for as long as it likes, if that takes
+    /// no copy and wastes no more memory than the bytes need.
     ///
-    /// A driver that receives large chunks into memory of their own gives it away here. The default
-    /// keeps nothing.
+    /// A driver that receives large chunks into memory of their own gives that memory away here. The
+    /// default gives nothing away.
     ///
     /// # Errors
-    /// The chunk as it was: it is on loan, or fills too little of its memory.
+    /// The chunk is returned as it was: it is on loan, or fills too little of its memory.
     fn keep(chunk: Self::Chunk) -> Result<Vec<u8>, Self::Chunk> {
         Err(chunk)
     }
 
-    /// Begins to send the bytes of `out`, behind those of earlier calls, and leaves `out` empty, with
-    /// the memory of an earlier send where the driver has some. It goes on in the background, without
-    /// waking anybody but who waits in [`poll_sent`](Self::poll_sent), for as long as the stream lives.
+    /// Begins to send the bytes of `out`, after those of earlier calls, and leaves `out` empty, with
+    /// the memory of an earlier send where the driver has some. Sending goes on in the background for
+    /// as long as the stream lives, and wakes only callers that wait in [`poll_sent`](Self::poll_sent).
     ///
-    /// Callers bound what they give: a driver queues without a limit. After a failure, and after
+    /// Callers bound how much they pass: a driver queues without a limit. After a failure, and after
     /// [`finish`](Self::finish), bytes are dropped.
     fn send(&self, out: &mut Vec<u8>);
 
-    /// Ready when everything that was given to [`send`](Self::send) is the kernel's, and after
+    /// Ready when the kernel has everything that was passed to [`send`](Self::send), and after
     /// [`finish`](Self::finish) the end of our side as well.
     ///
     /// # Errors
-    /// The connection broke, and how much was sent is unknown; or bytes were given after the end.
-    /// Every later call says so again.
+    /// The connection broke, and how much was sent is unknown; or bytes were passed after the end.
+    /// Every later call returns the error again.
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Would [`poll_sent`](Self::poll_sent) be ready? Asks for no wake-up.
     fn is_sent(&self) -> bool;
 
-    /// Does nothing wait for the peer, as far as is known? What the driver gives to the kernel when the
-    /// worker has done its turn is not known to be sent, and not known to wait. If it turns out that the
-    /// kernel has no room for all of it, whoever waits in [`poll_recv`](Self::poll_recv) is woken.
+    /// Does nothing wait for the peer, as far as is known? Bytes that the driver passes to the kernel
+    /// at the end of the worker's turn are not known to be sent, and not known to wait. If it turns out
+    /// that the kernel has no room for all of them, a caller that waits in
+    /// [`poll_recv`](Self::poll_recv) is woken.
     ///
-    /// It is for those who only want to know whether to go on. Before the stream is dropped, and before
-    /// anybody is told that bytes were sent, ask [`is_sent`](Self::is_sent).
+    /// This is for callers that only want to know whether to go on. Before the stream is dropped, and
+    /// before bytes are reported as sent, ask [`is_sent`](Self::is_sent).
     fn has_room(&self) -> bool {
         self.is_sent()
     }
 
     /// How far sending has come: a count that grows whenever the kernel takes bytes. Drivers keep the
-    /// kernel from taking much more than what the peer's kernel has room for, so that a count which
-    /// stands still while something is to be sent tells of a peer that does not read.
+    /// kernel from taking much more than the peer's kernel has room for, so a count that stands still
+    /// while bytes are unsent means that the peer does not read.
     fn progress(&self) -> u64;
 
     /// Ends our sending side (`FIN`) behind everything sent before. Receiving goes on.
     fn finish(&self);
 
     /// Did the peer break the connection off, as far as the kernel can tell without receiving? For
-    /// whoever does not receive for a long time. It may cost a call of the kernel, and once it is true,
-    /// the connection is good for nothing but being dropped. The default knows nothing.
+    /// callers that do not receive for a long time. It may cost a system call, and once it is true, the
+    /// connection can only be dropped. The default knows nothing.
     fn is_broken(&self) -> bool {
         false
     }
 
-    /// When the stream is dropped, the connection is reset instead of closed: what the peer has not
-    /// taken by then is thrown away, and the kernel keeps nothing of it.
+    /// Makes a drop of the stream reset the connection instead of closing it: bytes that the peer has
+    /// not taken by then are thrown away, and the kernel keeps none of them.
     fn reset_on_drop(&self);
 
-    /// Who is at the other end.
+    /// The other end's address.
     fn peer(&self) -> Address;
 
-    /// Where the peer connected to.
+    /// The address the peer connected to.
     fn local(&self) -> Address;
 
-    /// Whose process is at the other end of a Unix domain socket. The default knows nothing.
+    /// The process at the other end of a Unix domain socket. The default knows nothing.
     fn credentials(&self) -> Option<Credentials> {
         None
     }
@@ -248,23 +248,23 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whose process connected a Unix domain socket, as the kernel noted it when that happened.
+/// The process that connected a Unix domain socket, as the kernel noted it at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credentials {
-    /// The user that it ran as (the effective one).
+    /// The user that the process ran as (the effective one).
     pub uid: u32,
-    /// The group that it ran as.
+    /// The group that the process ran as.
     pub gid: u32,
-    /// The process; `None` where the system does not tell, or where it has no number in this
+    /// The process id; `None` where the system does not tell it, or where the process has no id in this
     /// process's namespace.
     pub pid: Option<u32>,
 }
 
-/// A bound, listening socket of this machine, as the drivers that use the kernel take it.
+/// A bound, listening socket of this machine, for drivers that use the kernel.
 ///
-/// Several workers, and others, may listen with duplicates of one socket. They share its options and
-/// flags: drivers may set `O_NONBLOCK`, for every duplicate, and none clears it. Whoever keeps a
-/// duplicate to accept from accepts as from a socket that does not block.
+/// Several workers, and other processes, may listen with duplicates of one socket. Duplicates share its
+/// options and flags: drivers may set `O_NONBLOCK`, for every duplicate, and none clears it. An owner
+/// of another duplicate must expect that accepting does not block.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP.
@@ -287,7 +287,7 @@ impl From<std::os::unix::net::UnixListener> for Socket {
     }
 }
 
-/// What a driver may be told before it starts. A driver ignores what has no meaning for it.
+/// Settings for a driver before it starts. A driver ignores settings that have no meaning for it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Receive buffers shared by all connections of the worker. Rounded up to a power of two.
@@ -295,15 +295,15 @@ pub struct Options {
     pub receive_buffers: u32,
     /// Bytes of one receive buffer. Default 4,096, between 512 and 65,536.
     pub receive_buffer_bytes: usize,
-    /// Receive buffers that one connection may have unread before the driver stops receiving for
-    /// it. Default 8. A driver may go on in fewer and larger pieces then, at most one of them unread
-    /// at a time.
+    /// Unread receive buffers that one connection may have before the driver stops receiving for it.
+    /// Default 8. A driver may then go on in fewer and larger pieces, at most one of them unread at a
+    /// time.
     pub receive_ahead_max: usize,
-    /// Microseconds to look for completions before sleeping in the kernel. Trades idle CPU for
+    /// Microseconds to look for completions before sleeping in the kernel. Spends idle CPU to lower
     /// latency. Default 0: sleep at once.
     pub spin_us: u32,
-    /// The CPU to pin the worker's thread to, by its number among those that the process may use,
-    /// counted around. Default none.
+    /// The CPU to pin the worker's thread to, as an index into those that the process may use, wrapping
+    /// around. Default none.
     pub cpu: Option<usize>,
 }
 

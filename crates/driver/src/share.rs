@@ -9,17 +9,17 @@ use std::time::Duration;
 use crate::Socket;
 
 /// How long a worker lets others go first, for each of them that has fewer connections. An idle worker
-/// needs less than that.
+/// needs less than this.
 const MOMENT: Duration = Duration::from_millis(1);
 /// The longest wait, in such moments.
 const MOMENTS_MAX: u32 = 4;
 
-/// One worker's share in a listening socket.
+/// One worker's share of a listening socket.
 ///
 /// The kernel wakes all workers that wait for a connection, or the same one again and again, so that
 /// one worker may get all connections. A worker that asks here lets workers with fewer open connections
-/// from this socket go first, for a moment only: a worker that is blocked, or has enough, keeps no
-/// connection from the others. Where connections still wait after such a moment, more of them come than
+/// from this socket go first, but only for a moment: a worker that is blocked, or has enough, keeps no
+/// connection from the others. If connections still wait after that moment, more of them arrive than
 /// the others take, and the worker may get further ahead before it lets others go first again.
 ///
 /// A socket is known by its identity in the kernel, however it was duplicated.
@@ -27,9 +27,9 @@ const MOMENTS_MAX: u32 = 4;
 pub struct Share {
     all: Arc<Shares>,
     own: Arc<AtomicUsize>,
-    /// Connections that this worker may have beyond what another one has.
+    /// Connections that this worker may have beyond another worker's.
     lead: Cell<usize>,
-    /// The last moment was left to the others.
+    /// Whether the last moment was left to the others.
     waited: Cell<bool>,
 }
 
@@ -43,14 +43,14 @@ type Shares = Mutex<Vec<Arc<AtomicUsize>>>;
 /// A socket's device and number.
 type Identity = (u64, u64);
 
-/// All sockets of the process at which workers listen.
+/// All sockets of the process on which workers listen.
 static SOCKETS: Mutex<Vec<(Identity, Weak<Shares>)>> = Mutex::new(Vec::new());
 
 impl Share {
     /// Takes part in accepting from `socket`, until the share is dropped.
     ///
     /// # Errors
-    /// The kernel does not tell which socket this is, for want of descriptors.
+    /// The kernel cannot identify the socket, for lack of descriptors.
     pub fn of(socket: &Socket) -> io::Result<Self> {
         let all = match identity(socket)? {
             None => Arc::default(),
@@ -70,7 +70,7 @@ impl Share {
         Ok(Self { all, own, lead: Cell::new(0), waited: Cell::new(false) })
     }
 
-    /// How long to let others go first, before the next connection is accepted. None if it is this
+    /// How long to let others go first, before the next connection is accepted. `None` if it is this
     /// worker's turn.
     pub fn moment(&self) -> Option<Duration> {
         let own = self.own.load(Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Share {
         u32::try_from(fewer).ok().filter(|fewer| *fewer > 0).map(|fewer| MOMENT * fewer)
     }
 
-    /// A connection was accepted.
+    /// Notes that a connection was accepted.
     pub fn accepted(&self) -> Open {
         if self.waited.take() {
             self.lead.set(self.lead.get().saturating_mul(2).max(1));
@@ -91,7 +91,7 @@ impl Share {
         Open(Arc::clone(&self.own))
     }
 
-    /// No connection waits.
+    /// Notes that no connection waits.
     pub fn found_none(&self) {
         self.waited.set(false);
         self.lead.set(0);
@@ -111,7 +111,7 @@ impl Drop for Open {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The map is whole, even if a thread panicked while it held the lock.
+    // The map stays whole, even if a thread panicked while it held the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -124,14 +124,14 @@ fn identity(socket: &Socket) -> io::Result<Option<Identity>> {
         Socket::Tcp(listener) => listener.as_fd(),
         Socket::Unix(listener) => listener.as_fd(),
     };
-    // A process that is out of descriptors gets no answer either. The worker is alone then, which costs
-    // fairness and nothing else.
+    // A process that is out of descriptors gets no answer either. The worker then acts alone, which
+    // costs fairness and nothing else.
     let Ok(duplicate) = descriptor.try_clone_to_owned() else { return Ok(None) };
     let metadata = std::fs::File::from(duplicate).metadata()?;
     Ok(Some((metadata.dev(), metadata.ino())))
 }
 
-/// Nothing tells: the worker is alone.
+/// Sockets have no identity here: the worker acts alone.
 #[cfg(not(unix))]
 fn identity(_: &Socket) -> io::Result<Option<Identity>> {
     Ok(None)

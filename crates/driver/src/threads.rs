@@ -1,4 +1,4 @@
-//! The threads on which a worker's blocking functions run, counted, and how a worker that ends waits
+//! The threads that run a worker's blocking functions: their count, and how a worker that ends waits
 //! for them.
 
 use std::cell::RefCell;
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use crate::Driver;
 
-/// How long idle blocking threads may take to end. A thread that is left then runs a function.
+/// How long idle blocking threads may take to end. A thread that is left after that runs a function.
 const IDLE_THREADS_END_MAX: Duration = Duration::from_millis(50);
 
-/// The pause between two questions whether to go on waiting for threads.
+/// The pause between two checks whether to go on waiting for threads.
 const GRAIN: Duration = Duration::from_millis(10);
 
-/// Counts the blocking threads of one worker's runtime, which tells of their start and end.
+/// Counts the blocking threads of one worker's runtime, which reports their start and end.
 ///
-/// Idle threads count as well. They end at once when the runtime has shut down, and the number that is
-/// left is that of functions which still run.
+/// Idle threads count as well. They end at once when the runtime has shut down, so the number left is
+/// that of functions still running.
 #[derive(Clone, Debug, Default)]
 pub struct Threads(Arc<Count>);
 
@@ -31,32 +31,32 @@ struct Count {
 }
 
 impl Threads {
-    /// To be called by a thread that starts.
+    /// A thread calls this when it starts.
     pub fn started(&self) {
         *self.alive() += 1;
     }
 
-    /// To be called by a thread that ends.
+    /// A thread calls this when it ends.
     pub fn stopped(&self) {
         *self.alive() -= 1;
         self.0.ended.notify_all();
     }
 
-    /// Is there none?
+    /// Is the count zero?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self.alive() == 0
     }
 
-    /// How many there are.
+    /// The number of threads.
     #[must_use]
     pub fn count(&self) -> usize {
         *self.alive()
     }
 
-    /// Blocks until no thread is left, or until `is_patient`, which is told their number again and
-    /// again, says no and the number does not fall any more: threads that are only about to end are
-    /// none of those that were left behind. It is told at least once.
+    /// Blocks until no thread is left, or until `is_patient`, which gets their number repeatedly and at
+    /// least once, says no and the number no longer falls: threads that are only about to end do not
+    /// count as left behind.
     pub fn outlast(&self, is_patient: &mut dyn FnMut(usize) -> bool) {
         let mut alive = self.alive();
         loop {
@@ -73,7 +73,7 @@ impl Threads {
     }
 
     fn alive(&self) -> MutexGuard<'_, usize> {
-        // A number is whole, even if a thread panicked while it held the lock.
+        // A number stays whole, even if a thread panicked while it held the lock.
         self.0.alive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +82,7 @@ impl Threads {
 #[derive(Default)]
 pub struct Functions {
     threads: Threads,
-    /// Tells whether to wait for so many of them.
+    /// Says whether to wait for this many of them.
     patience: RefCell<Option<Patience>>,
 }
 
@@ -95,14 +95,14 @@ impl Functions {
         self.threads.clone()
     }
 
-    /// Lets the end wait for as long as `is_patient` says.
+    /// Makes the end wait for as long as `is_patient` says.
     pub fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
         self.patience.replace(Some(Box::new(is_patient)));
     }
 
     /// Lets spawned functions begin that have not begun yet: tokio drops those when it shuts down.
-    /// Functions begin in their order. So all of them have begun when a last one has, which
-    /// `spawn_last` spawns. The driver still runs.
+    /// Functions begin in order, so all of them have begun once a last one has, which `spawn_last`
+    /// spawns. The driver must still run.
     pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
         // A function that was just spawned may have no thread yet.
         if self.threads.is_empty() && self.patience.borrow().is_none() {
@@ -116,7 +116,7 @@ impl Functions {
                 Poll::Ready(_) => Poll::Ready(true),
                 Poll::Pending => timer.as_mut().poll(context).map(|()| false),
             });
-            // With as many functions in progress as there may be threads, nothing begins.
+            // If as many functions run as there may be threads, nothing new begins.
             if has_begun.await || !self.is_patient() {
                 return;
             }
@@ -132,8 +132,8 @@ impl Functions {
     }
 
     /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given time.
-    /// Then waits for functions that still run, as long as `is_patient` says. Without one it waits for
-    /// none.
+    /// Then waits for functions that still run, as long as `is_patient` says. Without an `is_patient`
+    /// it waits for none.
     pub fn end(&self, end: impl FnOnce(Duration)) {
         match self.patience.take() {
             None => end(Duration::ZERO),
@@ -194,7 +194,7 @@ mod tests {
         let mut told = Vec::new();
         threads.clone().outlast(&mut |left| {
             told.push(left);
-            // They end while nobody has the patience to wait for them.
+            // Functions end while nobody has the patience to wait for them.
             if left > 1 {
                 let threads = threads.clone();
                 thread::spawn(move || threads.stopped());

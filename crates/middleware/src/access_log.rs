@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 use tracing::Level;
 
-/// The target of the events, to filter by.
+/// The target of the events, for filters.
 pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 
 /// Writes a `tracing` event for each request, when its response begins.
@@ -28,8 +28,9 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `peer` | the address of the other end |
 /// | `request_id` | what [`crate::RequestId`] around this middleware gave |
 ///
-/// The message is `answered`, `panicked` or `cancelled`. After a panic, what the peer gets is made further
-/// out: a 500, unless a [`CatchPanic`](crate::CatchPanic) around this middleware answers otherwise.
+/// The message is `answered`, `panicked` or `cancelled`. After a panic, the peer's response is made
+/// further out: a 500, unless a [`CatchPanic`](crate::CatchPanic) around this middleware answers
+/// otherwise.
 ///
 /// The level is `INFO`; `WARN` for a status from 400 up and for requests that were cancelled because
 /// the peer left; `ERROR` from 500 up. The target is [`ACCESS_LOG_TARGET`]. If no subscriber listens
@@ -61,7 +62,7 @@ impl Middleware for AccessLog {
         }
         let mut entry = Entry::new(&request);
         let response = next.call(request).await;
-        // What an application makes of a problem has another length.
+        // The application's form of a problem has another length.
         let response = entry.seen.render(response);
         entry.answered = Some(Answered::new(&response));
         drop(entry);
@@ -69,8 +70,8 @@ impl Middleware for AccessLog {
     }
 }
 
-/// What is known of a request. It is written when it drops, so that one which is cancelled leaves a
-/// trace as well.
+/// The facts about a request. They are written on drop, so that a cancelled request leaves a trace as
+/// well.
 struct Entry {
     begun: Instant,
     seen: Seen,
@@ -79,7 +80,7 @@ struct Entry {
     answered: Option<Answered>,
 }
 
-/// What is logged of a response.
+/// The logged facts of a response.
 struct Answered {
     status: StatusCode,
     bytes: Option<u64>,

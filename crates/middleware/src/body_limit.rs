@@ -1,14 +1,15 @@
-//! A limit on the bodies of requests.
+//! A limit on request bodies.
 
 use peregrine_web::{Middleware, Request, Response, Service};
 
-/// Lowers or raises the limit of requests' bodies, in bytes, for the routes inside.
+/// Lowers or raises the limit of request bodies, in bytes, for the routes inside.
 ///
-/// The innermost of several limits counts, be it larger or smaller: the limit that a handler has of
-/// its own, else that of the innermost `BodyLimit`, else the server's. It is judged when the body is
-/// read: reading a larger one fails with [`BodyError::TooLarge`](peregrine_web::BodyError::TooLarge),
-/// which extractors turn into status 413 before the handler runs. A body that is known to be larger
-/// fails before the peer is asked to send it. One that nobody reads is not judged.
+/// The innermost of several limits applies, whether it is larger or smaller than the others: a
+/// handler's own limit, else that of the innermost `BodyLimit`, else the server's. It is checked when
+/// the body is read: reading a larger one fails with
+/// [`BodyError::TooLarge`](peregrine_web::BodyError::TooLarge), which extractors turn into status 413
+/// before the handler runs. A body that is known to be larger fails before the peer is asked to send
+/// it. A body that nobody reads is not checked.
 ///
 /// ```
 /// use peregrine::middleware::BodyLimit;

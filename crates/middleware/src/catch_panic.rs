@@ -10,11 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Answers 500 when what runs inside panics, instead of ending the connection.
+/// Answers 500 when code inside panics, instead of ending the connection.
 ///
-/// The message goes to the log with the route, as a `tracing` event of level `ERROR`; the peer does
-/// not see it. What the handler had borrowed mutably (a `RefCell`, a lock) is left as the panic left
-/// it. A program that is compiled with `panic = "abort"` ends nevertheless.
+/// The message goes to the log with the route, as a `tracing` event of level `ERROR`; the peer does not
+/// see it. Values that the handler had borrowed mutably (a `RefCell`, a lock) stay as the panic left
+/// them. A program compiled with `panic = "abort"` ends nevertheless.
 ///
 /// ```
 /// use peregrine::middleware::CatchPanic;
@@ -34,7 +34,7 @@ type Hook = Box<dyn Fn(&Panicked<'_>) -> Response>;
 /// A panic, as [`CatchPanic::on_panic`] sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Panicked<'p> {
-    /// What the panic said; empty if that was no text. It may speak of secrets.
+    /// The panic's message; empty if it was not text. It may contain secrets.
     pub message: &'p str,
     /// The pattern of the route, such as `/birds/{id}`.
     pub route: Option<&'p str>,
@@ -49,7 +49,7 @@ impl CatchPanic {
         Self::default()
     }
 
-    /// Lets `hook` answer instead. The panic is logged before.
+    /// Lets `hook` answer instead. The panic is logged first.
     ///
     /// ```
     /// use peregrine::middleware::CatchPanic;
@@ -89,7 +89,7 @@ impl CatchPanic {
 impl Middleware for CatchPanic {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let seen = Seen::new(&request.parts);
-        // The call stands inside of the future, so that a panic in it is caught as well.
+        // The call is inside the future, so that a panic in it is caught as well.
         let mut answer = pin!(async { next.call(request).await });
         // After a panic the future is not polled again, only dropped.
         let result = poll_fn(|context| {

@@ -1,14 +1,14 @@
-//! The middleware that ships with Peregrine, a file each.
+//! The middleware that ships with Peregrine, one file each.
 //!
-//! They stand on the two traits of `peregrine-web` only ([`Middleware`] and [`Service`]), know
-//! neither server nor driver, and are given to a scope or an application with `.with(..)`. One that
-//! is given earlier runs around those that are given later.
+//! They build on the two traits of `peregrine-web` only ([`Middleware`] and [`Service`]), know neither
+//! server nor driver, and are added to a scope or an application with `.with(..)`. Middleware added
+//! earlier runs around middleware added later.
 //!
-//! The usual order, from the outside: [`RequestId`], so that all that follows can name the request;
-//! [`AccessLog`], which sees what is answered in the end; [`ResponseHeaders`]; [`CatchPanic`];
-//! [`Timeout`]; [`BodyLimit`].
+//! The usual order, from the outside: [`RequestId`], so that everything inside can name the request;
+//! [`AccessLog`], which sees the final answer; [`ResponseHeaders`]; [`CatchPanic`]; [`Timeout`];
+//! [`BodyLimit`].
 //!
-//! Start with `body_limit.rs`, which is the shortest, to see what one looks like.
+//! Start with `body_limit.rs`, the shortest, to see what a middleware looks like.
 //!
 //! [`Middleware`]: peregrine_web::Middleware
 //! [`Service`]: peregrine_web::Service

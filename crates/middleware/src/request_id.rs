@@ -8,20 +8,20 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use tracing::{Level, Span};
 
-/// The most bytes that an id from outside may have; a longer one is replaced.
+/// The maximum length in bytes of an id from outside; a longer one is replaced.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Gives each request an id: the one it came with if that is well-formed, else a new one.
+/// Gives each request an id: the one it arrived with if that is well-formed, else a new one.
 ///
 /// The id is in the response's `X-Request-Id`, in events of [`crate::AccessLog`] inside this
-/// middleware, and in the argument [`RequestIdValue`] of handlers. It is recorded as `request_id` in the
-/// current `tracing` span, too: a server runs each request in a span that has this field, so that
-/// whatever a handler tells carries the id.
+/// middleware, and in the handler argument [`RequestIdValue`]. It is also recorded as `request_id` in
+/// the current `tracing` span: a server runs each request in a span with this field, so that all of a
+/// handler's events carry the id.
 ///
-/// A well-formed id has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So an
-/// id can neither break a log line nor fill the log. A new one has 32 hexadecimal digits: 16 drawn at
-/// random by each worker when it starts, and 16 that count its requests in a scattered order. Ids
-/// are unique; they are no secrets.
+/// A well-formed id has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So an id
+/// can neither break a log line nor fill the log. A new id has 32 hexadecimal digits: 16 drawn at
+/// random by each worker when it starts, and 16 that count its requests in a scattered order. Ids are
+/// unique, but not secret.
 ///
 /// ```
 /// use peregrine::middleware::{RequestId, RequestIdValue};
@@ -42,7 +42,7 @@ pub struct RequestId {
     inbound: Inbound,
 }
 
-/// What becomes of an id that a request brings.
+/// What happens to an id that a request brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inbound {
     Accept,
@@ -89,7 +89,7 @@ impl Middleware for RequestId {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
         let id = self.id(&request.parts);
         request.parts.extensions_mut().insert(id);
-        // Where nobody listens, this is one comparison.
+        // If nobody listens, this is one comparison.
         if tracing::enabled!(Level::ERROR) {
             Span::current().record("request_id", id.as_str());
         }
@@ -100,8 +100,8 @@ impl Middleware for RequestId {
     }
 }
 
-/// The id of a request. As an argument of a handler it needs [`RequestId`] around that; without, the
-/// problem has status 500, and `Option<RequestIdValue>` is `None`.
+/// The id of a request. As a handler's argument it needs [`RequestId`] around the handler; otherwise
+/// the problem has status 500, and `Option<RequestIdValue>` is `None`.
 #[derive(Clone, Copy)]
 pub struct RequestIdValue {
     bytes: [u8; REQUEST_ID_BYTES_MAX],
@@ -158,8 +158,8 @@ impl Sequence {
     }
 
     fn next(&self) -> (u64, u64) {
-        // Any odd factor maps the numbers below 2^64 one to one; this one scatters neighbours, so
-        // that an id does not show how many requests came before.
+        // Any odd factor maps the numbers below 2^64 one to one; this one scatters neighbours, so that
+        // an id does not reveal how many requests came before.
         const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
         let count = self.count.get();
         self.count.set(count.wrapping_add(1));

@@ -48,7 +48,7 @@ impl ResponseHeaders {
         Self { changes: Vec::new() }
     }
 
-    /// What browsers should be told by default. A handler that sets one of these fields itself keeps
+    /// Fields that browsers should get by default. A handler that sets one of these fields itself keeps
     /// its own value.
     ///
     /// | field | value | tells the browser |
@@ -61,7 +61,7 @@ impl ResponseHeaders {
     /// | `Strict-Transport-Security` | `max-age=31536000` (one year) | to come back by TLS only |
     ///
     /// The last is sent on encrypted connections only (RFC 6797 §7.2). There is no
-    /// `Content-Security-Policy`, because what a page may load only its author knows.
+    /// `Content-Security-Policy`, because only a page's author knows what it may load.
     #[must_use]
     pub fn security() -> Self {
         let value = HeaderValue::from_static;
@@ -76,7 +76,7 @@ impl ResponseHeaders {
             .change(STRICT_TRANSPORT_SECURITY, Action::SetDefaultOnTls(value("max-age=31536000")))
     }
 
-    /// Sets the field `name`, replacing what the response has of that name.
+    /// Sets the field `name`, replacing the response's fields of that name.
     #[must_use]
     pub fn set(self, name: HeaderName, value: HeaderValue) -> Self {
         self.change(name, Action::Set(value))
@@ -88,7 +88,7 @@ impl ResponseHeaders {
         self.change(name, Action::SetDefault(value))
     }
 
-    /// Removes every field called `name`. Those that the server writes itself (`Date`,
+    /// Removes every field called `name`. Fields that the server writes itself (`Date`,
     /// `Content-Length`, `Transfer-Encoding`, `Connection`) are not there yet, so they stay.
     #[must_use]
     pub fn remove(self, name: HeaderName) -> Self {

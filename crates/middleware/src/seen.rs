@@ -1,4 +1,4 @@
-//! What can be told of a request after it was given away.
+//! The facts about a request that are needed after it was passed on.
 
 use peregrine_web::state::States;
 use peregrine_web::{Head, Parts, Response};
@@ -15,7 +15,7 @@ impl Seen {
         Self { head: parts.head.share(), states: Rc::clone(parts.states()) }
     }
 
-    /// `response` in the form in which it will be sent, if it was made of a problem.
+    /// `response` in the form in which it will be sent, if it was made from a problem.
     pub(crate) fn render(&self, response: Response) -> Response {
         self.states.render(response, &self.head)
     }

@@ -35,10 +35,10 @@ thread_local! {
     static NOTES: RefCell<Option<Vec<Noted>>> = const { RefCell::new(None) };
 }
 
-/// The events that `run` brings about on this thread.
+/// The events that `run` causes on this thread.
 ///
-/// One subscriber serves all tests: those that come and go race with tracing's cache of who is
-/// interested in an event, when other tests meet the same event at the same time.
+/// One subscriber serves all tests: short-lived ones race with tracing's cache of who is interested in
+/// an event, when other tests meet the same event at the same time.
 pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
     static LISTENER: Once = Once::new();
     LISTENER.call_once(|| {

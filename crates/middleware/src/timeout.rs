@@ -12,11 +12,11 @@ use tokio::time::{Sleep, sleep};
 ///
 /// The status is 503: the server gave up, and the request may be sent again. (408 would say that the
 /// peer was slow, 504 that a server behind this one was; a gateway should set that with
-/// [`Timeout::status`].) What ran inside is dropped at its current `await`. A handler that computes
-/// without an `await` cannot be stopped. The time runs until the response begins; its body may take
-/// as long as the server's own limits allow.
+/// [`Timeout::status`].) The code inside is dropped at its current `await`. A handler that computes
+/// without an `await` cannot be stopped. The time runs until the response begins; its body may take as
+/// long as the server's own limits allow.
 ///
-/// The timer is only set for requests that are not answered at once. It is tokio's, which runs on
+/// The timer is only set for requests that are not answered at once. It is tokio's timer, which runs on
 /// every worker.
 ///
 /// ```
@@ -81,7 +81,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs `future` where time passes as soon as everything waits.
+    /// Runs `future` with time that passes as soon as everything waits.
     fn run<T>(future: impl Future<Output = T>) -> T {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_time().start_paused(true).build().expect("a runtime").block_on(future)

@@ -1,4 +1,4 @@
-//! Layers that are made for one type of body.
+//! Layers made for one type of body.
 
 use crate::body::SendBody;
 use crate::layer::{Inner, InnerFuture, Layered, layer};
@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// A tower layer that is made for one type of body, axum's mostly, as a middleware: those of
-/// `axum::middleware::from_fn`, `login_required!` of axum-login, or `GovernorLayer`. `body` makes one
-/// of ours into one of that type.
+/// Makes a middleware from a tower layer for one type of body, mostly axum's: those of
+/// `axum::middleware::from_fn`, `login_required!` of axum-login, or `GovernorLayer`. `body` turns one
+/// of our bodies into one of that type.
 ///
 /// ```
 /// use axum::body::Body;
@@ -34,12 +34,12 @@ use tower_service::Service;
 /// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
 /// ```
 ///
-/// All else is as with [`layer()`], which layers for any body are given to.
+/// Everything else is as with [`layer()`], which takes layers for any body.
 ///
 /// # Cost
 ///
-/// That of [`layer()`], and what `body` costs: axum's puts bodies that are not empty into boxes, and
-/// what comes out of them is read as a stream.
+/// The cost of [`layer()`], and the cost of `body`: axum boxes bodies that are not empty, and what
+/// comes out of the boxes is read as a stream.
 pub fn layer_with_body<L, B, S, R>(
     body: fn(SendBody) -> B,
     layer_of_it: L,
@@ -98,7 +98,7 @@ impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for Outer
     }
 }
 
-/// [`Inner`] with responses whose bodies are of one type.
+/// [`Inner`] with response bodies of one type.
 pub struct InnerWithBody<B> {
     body: fn(SendBody) -> B,
     inner: Inner,

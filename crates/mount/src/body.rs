@@ -1,11 +1,11 @@
 //! Bodies that may travel: the request's body as a mounted service gets it.
 //!
-//! Our bodies stay on their thread. What tower services are given must be `Send`, so a body that is
-//! here already is handed over as it is, and one that is still to come is bridged: a [`Pump`] stays
-//! with our body, and moves one frame at a time when the other end asks for it.
+//! Our bodies stay on their thread, but tower services must get `Send` ones. So a body that is already
+//! complete is handed over as it is, and one that is still arriving is bridged: a [`Pump`] stays with
+//! our body, and moves one frame at a time when the other end asks for it.
 //!
-//! A tower layer is given a body that it mostly gives back untouched, on the same thread. So that one
-//! stays where it is (`passage.rs`), and is bridged when somebody reads it elsewhere.
+//! A tower layer mostly gives its body back untouched, on the same thread. So a layer's body stays
+//! where it is (`passage.rs`), and is bridged when it is read elsewhere.
 
 use crate::passage::{Found, Handle, Passage, Thing};
 use bytes::Bytes;
@@ -18,19 +18,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A whole body up to this size is copied, so that its buffer goes back to the thread's stock; a
-/// larger one takes the buffer along.
+/// A whole body up to this size is copied, so that its buffer goes back to the thread's stock; a larger
+/// one takes the buffer along.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 
-/// Frames moved in one poll, so that a body that is always ready lets others run.
+/// Frames moved in one poll, so that a body that is always ready does not starve others.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
-/// A body that is `Send`, as mounted services and tower layers are given it, and as
-/// [`spawn_tower`](crate::spawn_tower) answers with it. Bytes and text become one.
+/// A body that is `Send`, for requests to mounted services and tower layers, and for responses of
+/// [`spawn_tower`](crate::spawn_tower). Bytes and text convert into one.
 ///
-/// It costs nothing beside its bytes if it was complete before the service was called. Otherwise it
-/// asks the connection's thread for one frame at a time: nothing is read ahead for a service that
-/// does not ask. Trailers come as the last frame. On a connection that ends, it ends with
+/// A body that was complete before the service was called costs nothing beside its bytes. Any other
+/// asks the connection's thread for one frame at a time: nothing is read ahead for a service that does
+/// not ask. Trailers arrive as the last frame. If the connection ends, the body ends with
 /// [`BodyError::Disconnected`].
 ///
 /// ```
@@ -49,7 +49,7 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
-    /// As our own bodies have it: a buffer of the thread's stock, say, and a limit.
+    /// In our own form: a buffer from the thread's stock, say, and a limit.
     Ours(WholeBody),
     Kept(Kept),
     Bridged(Bridged),
@@ -72,7 +72,7 @@ struct Bridged {
     is_ended: bool,
 }
 
-/// What both ends share: room for one frame.
+/// The state that both ends share: room for one frame.
 #[derive(Default)]
 pub(crate) struct Bridge {
     frame: Framed,
@@ -84,21 +84,21 @@ pub(crate) struct Bridge {
     pump: Option<Waker>,
 }
 
-/// What comes after the frame that waits.
+/// What follows the frame that waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     /// More frames, when they are asked for.
     #[default]
     Open,
-    /// Nothing: all was moved, or an error was.
+    /// Nothing: the whole body was moved, or an error was.
     Told,
-    /// An error: the pump was dropped before.
+    /// An error: the pump was dropped too early.
     Broken,
 }
 
 impl SendBody {
-    /// `body`, and what must be polled on this thread for as long as the body may be read; `None`
-    /// if all of it is here.
+    /// `body`, and a pump that must be polled on this thread for as long as the body may be read;
+    /// `None` if the body is complete.
     pub(crate) fn split(mut body: Body) -> (Self, Option<Pump>) {
         if let Some(bytes) = body.as_slice() {
             return (Self(whole(bytes.len(), &mut body)), None);
@@ -108,7 +108,7 @@ impl SendBody {
         (Self(Kind::Bridged(bridged)), Some(Pump::of(body, bridge)))
     }
 
-    /// `body`, which stays with the request of `passage`.
+    /// `body`, kept with the request of `passage`.
     pub(crate) fn keep(body: Body, passage: &Arc<Passage>) -> Self {
         let body = match body.into_whole() {
             Ok(whole) if whole.is_empty() => return Self(Kind::Empty),
@@ -118,16 +118,16 @@ impl SendBody {
         let left = body.length();
         match passage.keep(Thing::Body(body)) {
             Ok(handle) => Self(Kind::Kept(Kept { handle, left, is_ended: false })),
-            // Nobody moves what is not here any more.
+            // Nobody moves a body that is not here any more.
             Err(Thing::Body(body)) => Self::split(body).0,
             Err(Thing::Call(_)) => unreachable!("a body went in"),
         }
     }
 
-    /// Our body again, if it is here.
+    /// Our own body, if it is here.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not here.
     pub(crate) fn into_ours(self) -> Result<Body, Self> {
         match self.0 {
             Kind::Empty => Ok(Body::empty()),
@@ -257,7 +257,7 @@ impl Kept {
 }
 
 impl Bridged {
-    /// The reader's end, and what both ends share.
+    /// The reader's end, and the shared state.
     fn new(left: Option<u64>) -> (Self, Arc<Mutex<Bridge>>) {
         let bridge = Arc::<Mutex<Bridge>>::default();
         (Self { bridge: Arc::clone(&bridge), left, is_ended: false }, bridge)
@@ -314,31 +314,31 @@ impl Drop for Bridged {
     }
 }
 
-/// Our end of a bridged body. Dropping it ends the body at the other end with an error.
+/// Our end of a bridged body. Dropping it ends the body with an error at the other end.
 pub(crate) struct Pump {
-    /// `None` when nothing more is to be moved.
+    /// `None` when there is nothing more to move.
     body: Option<Body>,
     bridge: Arc<Mutex<Bridge>>,
 }
 
-/// What a poll of a [`Pump`] brought about.
+/// The result of polling a [`Pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pumped {
-    /// Nothing: nobody asks, or nothing came.
+    /// Nothing: nobody asked, or nothing arrived.
     Nothing,
     /// The reader has something to look at.
     Moved,
 }
 
-/// What must be polled on a thread for as long as others ask something of it.
+/// Work that must be polled on a thread for as long as others may ask for it.
 pub(crate) trait Errand {
-    /// Does what is asked for and can be done, and registers for what cannot.
+    /// Does the work that is asked for and possible, and registers for the rest.
     fn poll(&mut self, context: &mut Context<'_>) -> Pumped;
 
-    /// May somebody still ask?
+    /// May it still be asked for work?
     fn is_needed(&self) -> bool;
 
-    /// Does what is asked for, for as long as somebody may ask.
+    /// Does the work that is asked for, until none can be asked for any more.
     fn run(self) -> impl Future<Output = ()>;
 }
 
@@ -348,14 +348,14 @@ impl Pump {
         Self { body: Some(body), bridge }
     }
 
-    /// Tells the reader that nothing comes.
+    /// Tells the reader that there is no body to come.
     pub(crate) fn none(bridge: Arc<Mutex<Bridge>>) {
         drop(Self { body: None, bridge });
     }
 }
 
 impl Errand for Pump {
-    /// Moves what is asked for and here, and registers for what is not.
+    /// Moves frames that are asked for and here, and registers for others.
     fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
         let Some(body) = &mut self.body else { return Pumped::Nothing };
         let mut bridge = lock(&self.bridge);
@@ -369,7 +369,7 @@ impl Errand for Pump {
             return Pumped::Nothing;
         }
         drop(bridge);
-        // The lock is not held here: our body may wake whom it likes.
+        // The lock is not held here: our body may wake any task.
         let Poll::Ready(frame) = Pin::new(body).poll_frame(context) else {
             return Pumped::Nothing;
         };
@@ -382,19 +382,19 @@ impl Errand for Pump {
         bridge.frame = frame;
         let reader = bridge.reader.take();
         drop(bridge);
-        // A reader in this very task is polled again by whoever polls the pump.
+        // A reader in this very task is polled again together with the pump.
         if let Some(reader) = reader.filter(|reader| !reader.will_wake(context.waker())) {
             reader.wake();
         }
         Pumped::Moved
     }
 
-    /// May somebody still read what is moved?
+    /// May the body still be read?
     fn is_needed(&self) -> bool {
         self.body.is_some() && !lock(&self.bridge).is_reader_gone
     }
 
-    /// Moves the whole body, for as long as somebody reads it.
+    /// Moves the whole body, for as long as it may be read.
     async fn run(mut self) {
         poll_fn(|context| {
             while self.poll(context) == Pumped::Moved {}
@@ -419,7 +419,7 @@ impl Drop for Pump {
     }
 }
 
-/// Polls `work`, which may wait for what `errand` does, until it is ready or neither can go on.
+/// Polls `work`, which may wait for `errand`, until it is ready or neither can go on.
 pub(crate) fn poll_with_errand<T>(
     errand: &mut Option<impl Errand>,
     context: &mut Context<'_>,
@@ -431,7 +431,7 @@ pub(crate) fn poll_with_errand<T>(
     poll_with(serve, context, work)
 }
 
-/// The same with a function that does what `work` may wait for.
+/// The same with a function that does the work which `work` may wait for.
 pub(crate) fn poll_with<T>(
     mut serve: impl FnMut(&mut Context<'_>) -> Pumped,
     context: &mut Context<'_>,
@@ -449,7 +449,7 @@ pub(crate) fn poll_with<T>(
     Poll::Pending
 }
 
-/// Nothing that holds the lock panics, but what shares the bridge may be dropped by a panic.
+/// Nothing panics while it holds the lock, but a panic may drop one of the bridge's ends.
 fn lock(bridge: &Mutex<Bridge>) -> MutexGuard<'_, Bridge> {
     bridge.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! What requests of the `http` crate are told of their connection.
+//! The facts about a connection that requests of the `http` crate carry.
 
 use http::Extensions;
 use peregrine_web::connection::ConnectionInfo;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Fills the extensions of each request, for mounted services and for tower layers alike.
+/// Fills the extensions of each request, for mounted services and tower layers alike.
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Option<Insert>);
 
@@ -19,7 +19,7 @@ impl Facts {
         }
     }
 
-    /// Besides, what `make` makes of the connection's facts.
+    /// Also adds what `make` makes from the connection's facts.
     pub(crate) fn and<T, F>(self, make: F) -> Self
     where
         T: Clone + Send + Sync + 'static,
@@ -30,7 +30,7 @@ impl Facts {
         })
     }
 
-    /// Besides, what `make` makes of the peer's address, if the peer came over TCP.
+    /// Also adds what `make` makes from the peer's address, if the peer connected over TCP.
     pub(crate) fn and_address<T, F>(self, make: F) -> Self
     where
         T: Clone + Send + Sync + 'static,

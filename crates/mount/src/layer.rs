@@ -1,4 +1,4 @@
-//! Tower layers around services of ours.
+//! Tower layers around our services.
 
 use crate::body::{Errand, Pumped, SendBody, poll_with};
 use crate::facts::Facts;
@@ -24,24 +24,24 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 
-/// A tower layer as a middleware, for whole applications and for scopes.
+/// Makes a middleware from a tower layer, for whole applications and for scopes.
 ///
-/// As with every middleware here, it goes around the routes that are added **after** it; in axum,
-/// `layer` goes around those before. What a layer keeps for itself (the permits of a
-/// `ConcurrencyLimitLayer`, say) there is once for each route, as in axum; a layer that shares it
-/// (`GlobalConcurrencyLimitLayer`) shares it among the routes of a worker, or of all workers if it
-/// is cloned into them.
+/// As with every middleware here, the layer goes around the routes that are added **after** it; in
+/// axum, `layer` goes around those before. State that a layer keeps for itself (the permits of a
+/// `ConcurrencyLimitLayer`, say) exists once for each route, as in axum; a layer that shares it
+/// (`GlobalConcurrencyLimitLayer`) shares it among the routes of a worker, or of all workers if it is
+/// cloned into them.
 ///
-/// Neither the layer nor its service nor our handlers need be `Send`. What the layer is around *is*
-/// `Send`, with its futures and bodies, so that layers which ask for that fit: those of tower-sessions
-/// and axum-login, say. The handler's future stays on the request's thread, wherever the layer polls
-/// its call or reads a body. Where all is polled there, as by all layers that start no threads of
-/// their own, nothing goes through a channel. A layer that is made for axum's bodies is given them
-/// by [`layer_with_body`](crate::layer_with_body).
+/// Neither the layer nor its service nor our handlers need be `Send`. The service that the layer goes
+/// around *is* `Send`, with its futures and bodies, so that layers that require it fit: those of
+/// tower-sessions and axum-login, say. The handler's future stays on the request's thread, wherever the
+/// layer polls its call or reads a body. If everything is polled there, as by all layers that start no
+/// threads of their own, nothing goes through a channel. Layers made for axum's bodies work with
+/// [`layer_with_body`](crate::layer_with_body).
 ///
-/// The layer's service need not be `Clone` beyond what tower asks for waiting: an error of the layer
-/// is answered with 500, or with 503 if it comes from `poll_ready`. A panic of the handler comes out
-/// where the layer polls its call. A call that was not begun when the layer answered is a 500.
+/// The layer's service need not be `Clone` beyond what tower requires for waiting: an error of the
+/// layer is answered with 500, or with 503 if it comes from `poll_ready`. A panic of the handler
+/// surfaces where the layer polls its call. A call that had not begun when the layer answered is a 500.
 ///
 /// ```
 /// use peregrine::tower::layer;
@@ -62,8 +62,8 @@ use tower_layer::Layer;
 /// # Cost
 ///
 /// A layer sees a request of the `http` crate, which is made for it: some nine allocations with the
-/// call, and less than a microsecond where it was measured. Several layers share them if they are
-/// given as one, by `tower::ServiceBuilder`. A body that is read on another thread, and a call that
+/// call, and less than a microsecond where it was measured. Several layers share that cost if they are
+/// given as one, with `tower::ServiceBuilder`. A body that is read on another thread, and a call that
 /// is polled there, go through channels and wake this one.
 pub fn layer<L, S, B>(layer: L) -> Layered<L>
 where
@@ -81,8 +81,9 @@ pub struct Layered<L> {
 }
 
 impl<L> Layered<L> {
-    /// Puts what `make` makes of the connection's facts into the extensions of each request, unless
-    /// there is one of its type already. Layers read it there, and so do handlers inside.
+    /// Puts the value that `make` makes from the connection's facts into the extensions of each
+    /// request, unless there is one of its type already. Layers read it there, and so do handlers
+    /// inside.
     ///
     /// ```
     /// use peregrine::tower::layer;
@@ -106,9 +107,10 @@ impl<L> Layered<L> {
         Self { facts: self.facts.and(make), ..self }
     }
 
-    /// Puts what `make` makes of the peer's address into the extensions of each request that came
-    /// over TCP, unless there is one of its type already. Layers made for axum, such as those that
-    /// limit rates by address, look for its `ConnectInfo<SocketAddr>`: `.connect_info(ConnectInfo)`.
+    /// Puts the value that `make` makes from the peer's address into the extensions of each request
+    /// that came over TCP, unless there is one of its type already. Layers made for axum, such as those
+    /// that limit rates by address, look for its `ConnectInfo<SocketAddr>`:
+    /// `.connect_info(ConnectInfo)`.
     #[must_use]
     pub fn connect_info<T, F>(self, make: F) -> Self
     where
@@ -128,11 +130,11 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    /// Whoever calls this instead of `around` has a service that lives for one request only, so the
-    /// layer's service does so too.
+    /// A caller of this instead of `around` has a service that lives for one request only, so the
+    /// layer's service does too.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let service = Direct::new(self.layer.layer(Inner(())));
-        // A layer may ask more than once, one after the other or side by side.
+        // A layer may call more than once, in sequence or concurrently.
         let mut calls: Vec<(Call<'_>, _)> = Vec::new();
         let serve = |home: &mut Home, context: &mut Context<'_>| {
             let mut pumped = home.poll(context);
@@ -179,8 +181,8 @@ where
     }
 }
 
-/// Gives a request to a layer's service. `next` is what its calls are of; where that is `None`, `serve`
-/// makes them.
+/// Gives a request to a layer's service. `next` is the service that its calls go to; if that is `None`,
+/// `serve` makes the calls.
 async fn answer<S, B>(
     service: &Direct<S>,
     facts: &Facts,
@@ -211,7 +213,7 @@ where
     }
 }
 
-/// Polls a call to its end, and makes its response ours.
+/// Polls a call to its end, and converts its response.
 async fn answered<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
     home: Home,
@@ -253,9 +255,9 @@ fn failed(error: &BoxError, status: StatusCode) -> Response {
     Problem::new(status, "layer-failed", detail).into_response()
 }
 
-/// What a layer is put around: a tower service that takes a request with any body, and answers by
-/// what comes next in our application. It may travel, and so may its futures and bodies; what comes
-/// next is called on the thread of the request.
+/// The service that a layer goes around: a tower service that takes a request with any body, and
+/// answers with what comes next in our application. It may travel, and so may its futures and bodies;
+/// what comes next is called on the thread of the request.
 #[derive(Clone)]
 pub struct Inner(());
 
@@ -287,7 +289,7 @@ fn begin(request: http::Request<Sent>) -> Call<'static> {
     })
 }
 
-/// A layer's call of what comes next.
+/// A layer's call to what comes next.
 async fn answer_asked<N, B>(next: &N, request: http::Request<B>) -> http::Response<SendBody>
 where
     N: Service,
@@ -313,28 +315,28 @@ fn lost() -> http::Response<SendBody> {
     to_http(response, |body| SendBody::split(body).0)
 }
 
-/// The future of [`Inner`]. Where it is polled first, the call begins.
+/// The future of [`Inner`]. The call begins where the future is first polled.
 pub struct InnerFuture<B>(State<B>);
 
 enum State<B> {
-    /// Nobody has begun the call. In a box, for layers move their futures, and these in them.
+    /// The call has not begun. Boxed, because layers move their futures, and this one in them.
     Asked(Box<http::Request<B>>),
     /// The call is in the row of its request.
     Here(Handle),
-    /// The home of the request makes the call.
+    /// The request's home makes the call.
     Elsewhere(oneshot::Receiver<Outcome>),
-    /// It is over, or there is nobody who could make it.
+    /// The call is over, or nobody can make it.
     Lost,
 }
 
-/// What is polled in here is pinned elsewhere.
+/// Everything polled in here is pinned elsewhere.
 impl<B> Unpin for InnerFuture<B> {}
 
 impl<B> InnerFuture<B>
 where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
-    /// Begins the call where this is. Most calls of most handlers end in that.
+    /// Begins the call on this thread. Most calls of most handlers also end here.
     fn begin(
         &mut self,
         request: Box<http::Request<B>>,
@@ -358,7 +360,7 @@ where
         Poll::Pending
     }
 
-    /// Goes on with a call that began.
+    /// Goes on with a call that has begun.
     fn go_on(&mut self, context: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
         if let State::Here(handle) = &mut self.0 {
             let found = handle.with(|thing| match thing {
@@ -373,7 +375,7 @@ where
                     self.0 = here;
                     return Poll::Pending;
                 }
-                // The call is over, whenever the layer lets go of this.
+                // The call is over, even if the layer keeps this future.
                 (Found::Here(Poll::Ready(response)), _) => return Poll::Ready(response),
                 _ => return Poll::Ready(lost()),
             }

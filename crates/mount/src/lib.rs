@@ -1,16 +1,16 @@
 //! Tower services inside Peregrine, and Peregrine inside tower: bridges, and nothing else.
 //!
-//! - [`tower`] makes a handler of a tower service over `http` that is `Clone` and takes [`SendBody`],
-//!   such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside routes of our own.
-//! - [`layer()`] makes a middleware of a tower layer, such as those of `tower-http` and
-//!   `tower-sessions`; [`layer_with_body`] does so with one that is made for axum's bodies.
-//! - [`into_tower`] and [`spawn_tower`] make a tower service of an application of ours, for hyper
+//! - [`tower`] makes a handler from a tower service over `http` that is `Clone` and takes [`SendBody`],
+//!   such as an axum `Router`; [`Mount::mount`] puts one under a prefix, beside our own routes.
+//! - [`layer()`] makes a middleware from a tower layer, such as those of `tower-http` and
+//!   `tower-sessions`; [`layer_with_body`] does so with a layer made for axum's bodies.
+//! - [`into_tower`] and [`spawn_tower`] make a tower service from one of our applications, for hyper
 //!   and axum: the way out.
 //!
-//! There is no dependency on axum here: what axum asks of a server is in the traits of `http-body`
+//! There is no dependency on axum here: what axum requires of a server is in the traits of `http-body`
 //! and `tower-service`, and in one type of hyper's, for upgrades.
 //!
-//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ; for layers `layer.rs`,
+//! Start with `tower.rs`, then `body.rs`, which is where the two worlds differ; for layers, `layer.rs`,
 //! then `passage.rs`.
 #![forbid(unsafe_code)]
 

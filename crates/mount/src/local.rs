@@ -1,4 +1,4 @@
-//! An application of ours as a tower service on one thread.
+//! One of our applications as a tower service on one thread.
 
 use crate::request::to_head;
 use crate::response::{BoxError, to_http, to_ours};
@@ -17,9 +17,9 @@ use std::task::{Context, Poll};
 
 /// An application as a tower service: the way out, to hyper, axum, or tests written for tower.
 ///
-/// Handlers need not be `Send`, so neither is the service, nor its future: it runs where futures
-/// stay on their thread, such as a current-thread runtime or a `LocalSet`. For servers that ask for
-/// `Send` there is [`spawn_tower`](crate::spawn_tower).
+/// Handlers need not be `Send`, so neither is the service, nor its future: it runs where futures stay
+/// on their thread, such as a current-thread runtime or a `LocalSet`. For servers that require `Send`
+/// there is [`spawn_tower`](crate::spawn_tower).
 ///
 /// ```
 /// use peregrine::tower::into_tower;
@@ -37,12 +37,12 @@ use std::task::{Context, Poll};
 ///
 /// # What the server would do
 ///
-/// Limits of a route's body (2 MiB without one, see [`LocalService::body_limit`]) and the time limit of a route are kept, for which a
-/// tokio runtime with a clock is needed. What is the connection's business, such as time limits for
-/// slow peers, is up to the server around it. A panic is that server's, too; `CatchPanic` catches it.
-/// An upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`.
+/// A route's body limit (2 MiB without one, see [`LocalService::body_limit`]) and time limit are kept;
+/// the time limit needs a tokio runtime with a clock. What concerns the connection, such as time limits
+/// for slow peers, is up to the server around it. So is a panic, unless `CatchPanic` catches it. An
+/// upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`.
 ///
-/// A [`ConnectionInfo`] among the extensions of a request is what handlers see of the connection.
+/// Handlers see a [`ConnectionInfo`] in the request's extensions as their connection.
 ///
 /// # Errors
 /// The application contradicts itself; see [`App::build`].
@@ -50,7 +50,7 @@ pub fn into_tower(app: App) -> Result<LocalService, BuildError> {
     app.build().map(LocalService::new)
 }
 
-/// The same as a make-service, which gives every connection a clone.
+/// The same as a make-service, which gives a clone to every connection.
 ///
 /// # Errors
 /// The application contradicts itself; see [`App::build`].
@@ -75,20 +75,20 @@ pub struct LocalService {
 }
 
 impl LocalService {
-    /// A service of an application that was built already.
+    /// A service from an application that is already built.
     #[must_use]
     pub fn new(application: Application) -> Self {
         Self { application: Rc::new(application), body_bytes_max: BODY_BYTES_MAX }
     }
 
-    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default 2 MiB.
-    /// Passing it is an error for whoever reads the body; the extractors answer 413.
+    /// Limits the bodies of requests whose route has no limit of its own, in bytes. Default 2 MiB. A
+    /// body over the limit is an error for its reader; extractors answer 413.
     #[must_use]
     pub fn body_limit(self, bytes_max: u64) -> Self {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Answers one request, whatever its body is.
+    /// Answers one request, whatever the type of its body.
     pub(crate) async fn answer<B>(&self, request: http::Request<B>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,

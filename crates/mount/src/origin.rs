@@ -1,6 +1,6 @@
-//! What a request of ours was, kept while a tower layer has it in the form of the `http` crate.
+//! Our original request, kept while a tower layer has it in the form of the `http` crate.
 //!
-//! It stays in the request's row (`passage.rs`). The extensions carry the way there.
+//! It stays in the request's row (`passage.rs`). The extensions carry the way to it.
 
 use crate::passage::{Begins, Home, Pass, Passage};
 use crate::request::to_head;
@@ -11,21 +11,22 @@ use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{Body, Head, Parts, Problem, Request, Response};
 use std::sync::Arc;
 
-/// What is kept.
+/// The kept request.
 pub(crate) struct Origin {
     parts: Parts,
-    /// What comes next; `None` if that belongs to somebody else, who calls it.
+    /// What comes next; `None` if another owner has it, and calls it.
     next: Option<Erased>,
     /// The upgrades that responses inside the layer came with.
     upgrades: Vec<OnUpgrade>,
 }
 
-/// Which of them came with a response, in its extensions: a layer that tries again has several.
+/// The number of the upgrade that a response came with, in its extensions: a layer that retries has
+/// several.
 #[derive(Clone)]
 struct Number(usize);
 
 impl Origin {
-    /// Keeps `parts` for the request that was made of them.
+    /// Keeps `parts` for the request that was made from them.
     pub(crate) fn keep<B>(
         parts: Parts,
         next: Option<Erased>,
@@ -42,7 +43,7 @@ impl Origin {
         self.next.clone()
     }
 
-    /// Keeps the upgrade of a response for whoever gave the request to the layer.
+    /// Keeps the upgrade of a response for the layer's caller.
     pub(crate) fn put_upgrade(&mut self, upgrade: OnUpgrade, response: &mut Response) {
         response.extensions_mut().insert(Number(self.upgrades.len()));
         self.upgrades.push(upgrade);
@@ -54,16 +55,16 @@ impl Origin {
             Some(Number(number)) if number < self.upgrades.len() => {
                 Some(self.upgrades.swap_remove(number))
             }
-            // A layer may make another response of it, without the extensions.
+            // A layer may make a new response without the extensions.
             _ => self.upgrades.pop(),
         }
     }
 }
 
-/// Our request again, with what the layer changed.
+/// Our request, with the layer's changes.
 ///
 /// # Errors
-/// The layer kept it beyond its end, or made of it what is no HTTP.
+/// The layer kept the request beyond its end, or made invalid HTTP of it.
 pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,
@@ -100,20 +101,20 @@ fn failed(cause: &str) -> Problem {
 
 fn spoiled(reject: Reject) -> Problem {
     match reject {
-        // The peer's part of it may be almost all of it, and peers do not write errors into logs.
+        // Almost all of the head may come from the peer, and peers do not write errors into logs.
         Reject::HeadTooLong | Reject::RequestLineTooLong => reject.into(),
         _ => failed(reject.cause()),
     }
 }
 
-/// The same request once more, without its body. A layer that tries again asks more than once.
+/// The same request again, without its body. A layer that retries calls more than once.
 fn share(parts: &Parts) -> Request {
     let (states, connection) = (parts.states().clone(), parts.connection().clone());
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
-/// Did the layer change method, target or fields? Mostly it did not, and then the head stays as it
-/// was, with its route and its parameters.
+/// Did the layer change method, target or fields? Mostly it did not, and then the head stays as it was,
+/// with its route and its parameters.
 fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     let target = head.slice(head.index().target);
     let is_target = match parts.uri.path_and_query() {
@@ -127,7 +128,7 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     if parts.headers.len() != head.index().fields.len() {
         return true;
     }
-    // Fields of one name stand together in the map, so it may have another order than the wire.
+    // Fields of one name are together in the map, so its order may differ from the wire's.
     let mut wire = head.fields();
     let is_in_order = parts.headers.iter().all(|(name, value)| {
         wire.next().is_some_and(|(wire_name, wire_value)| {
@@ -138,8 +139,8 @@ fn is_changed(parts: &http::request::Parts, head: &Head) -> bool {
     !is_in_order && parts.headers != head.to_header_map()
 }
 
-/// `head` with the route of the request that it was made of. The route is decided, but parameters
-/// are places in the path: a new path has none.
+/// `head` with the route of the request that it was made from. The route is decided, but parameters are
+/// positions in the path: a new path has none.
 fn rebuild(origin: &Parts, mut head: Head) -> Head {
     let is_same_path = origin.head.path() == head.path();
     head.resolve(|_, parameters| {

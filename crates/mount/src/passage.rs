@@ -1,10 +1,10 @@
-//! What a tower layer is given of a request that stays on its thread.
+//! What a tower layer gets for a request that stays on its thread.
 //!
-//! Many layers ask for `Send`, and nothing of ours is. So a layer gets [`Handle`]s, and the [`Thing`]s
+//! Many layers require `Send`, and nothing of ours is. So a layer gets [`Handle`]s, and the [`Thing`]s
 //! behind them, calls and bodies, stay in a table of their thread, in the row of their request. On that
-//! thread a handle finds its thing in the table, which is all that happens to most requests.
-//! Elsewhere it writes to the request's [`Home`], the one owner of the row, which is polled on the
-//! thread for as long as somebody may write: with the layer, with the response's body, and after that.
+//! thread a handle finds its thing in the table, which is all that most requests need. On other threads
+//! it writes to the request's [`Home`], the one owner of the row, which is polled on its own thread for
+//! as long as anything may be written: with the layer, with the response's body, and after that.
 
 use crate::SendBody;
 use crate::body::{Bridge, Errand, Pump, Pumped};
@@ -25,12 +25,12 @@ const CALLS_MAX: usize = 1024;
 /// Slots that a row keeps room for.
 const SLOTS_KEPT_MAX: usize = 8;
 
-/// A request's place, which may travel. It is of use on the thread of the request.
+/// A request's place, which may travel. It is useful only on the request's thread.
 pub(crate) struct Passage {
     thread: u64,
     /// Where the row is.
     place: usize,
-    /// Tells it from others that have had the same place.
+    /// Distinguishes this request from others that had the same place.
     number: u64,
     mailbox: Mutex<Mailbox>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Pass(pub(crate) Arc<Passage>);
 struct Mailbox {
     mail: Vec<Mail>,
     calls: usize,
-    /// Whoever polls the home.
+    /// The waker of the task that polls the home.
     home: Option<Waker>,
     is_closed: bool,
 }
@@ -52,7 +52,7 @@ struct Mailbox {
 enum Mail {
     /// Begin a call.
     Call(Box<Asked>),
-    /// Go on with a call that began at home, and send what it comes to.
+    /// Go on with a call that began at home, and send its outcome.
     Finish(usize, Reply),
     /// Move a body.
     Feed(usize, Arc<Mutex<Bridge>>),
@@ -60,7 +60,7 @@ enum Mail {
     Forget(usize),
 }
 
-/// A call that was made elsewhere, or for which there is no service that the row could own.
+/// A call made on another thread, or one for which there is no service that the row could own.
 pub(crate) struct Asked {
     pub(crate) request: http::Request<Sent>,
     pub(crate) reply: Reply,
@@ -68,37 +68,37 @@ pub(crate) struct Asked {
 
 pub(crate) type Reply = oneshot::Sender<Outcome>;
 
-/// What a call comes to: a response, or the panic of a handler, which is for the layer to hear.
+/// The outcome of a call: a response, or a handler's panic, which the layer should see.
 pub(crate) type Outcome = std::thread::Result<http::Response<SendBody>>;
 
-/// A call of what comes next.
+/// A call to what comes next.
 pub(crate) type Call<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
 
-/// What stays on its thread.
+/// A value that stays on its thread.
 pub(crate) enum Thing {
     Body(Body),
     Call(Call<'static>),
 }
 
-/// What a row keeps of a thing.
+/// A row's place for a thing.
 enum Slot {
     Free,
-    /// It is in use right now.
+    /// The thing is in use right now.
     Lent,
     Full(Thing),
 }
 
-/// It is used again by other requests, with the room of its slots.
+/// The state of one request. Later requests reuse it, with the room of its slots.
 #[derive(Default)]
 struct Row {
-    /// Zero while it is nobody's.
+    /// Zero while the row is free.
     number: u64,
     /// `None` once the request is answered.
     origin: Option<Origin>,
     slots: Vec<Slot>,
-    /// Waits for the last thing to go.
+    /// The waker of a task that waits for the last thing to go.
     rest: Option<Waker>,
-    /// That of the request before, for the next one if nobody has it any more.
+    /// The passage of the request before, for the next one if it is no longer in use.
     passage: Option<Arc<Passage>>,
 }
 
@@ -123,12 +123,12 @@ impl Passage {
         THREAD.with(|thread| *thread == self.thread)
     }
 
-    /// What `look` makes of the request's row; `None` elsewhere, and when the request is over.
+    /// Runs `look` on the request's row; `None` on other threads, and when the request is over.
     fn with_row<T>(&self, look: impl FnOnce(&mut Row) -> T) -> Option<T> {
         if !self.is_here() {
             return None;
         }
-        // While the thread ends, there is no table any more.
+        // While the thread ends, the table is gone already.
         let found = TABLE.try_with(|table| {
             let mut table = table.borrow_mut();
             let row = table.rows.get_mut(self.place);
@@ -137,7 +137,7 @@ impl Passage {
         found.ok().flatten()
     }
 
-    /// What `look` makes of what the request was; `None` elsewhere, and once it is answered.
+    /// Runs `look` on the original request; `None` on other threads, and once it is answered.
     pub(crate) fn with_origin<T>(&self, look: impl FnOnce(&mut Origin) -> T) -> Option<T> {
         self.with_row(|row| row.origin.as_mut().map(look)).flatten()
     }
@@ -145,7 +145,7 @@ impl Passage {
     /// Keeps `thing` in the request's row.
     ///
     /// # Errors
-    /// The request is over, or not of this thread. The thing comes back.
+    /// The request is over, or belongs to another thread. The thing is returned.
     pub(crate) fn keep(self: &Arc<Self>, thing: Thing) -> Result<Handle, Thing> {
         let mut thing = Some(thing);
         let slot = self.with_row(|row| {
@@ -163,8 +163,8 @@ impl Passage {
         }
     }
 
-    /// Makes a call at home, from wherever this is. What it comes to goes to the receiver, or nothing
-    /// does if the request is over.
+    /// Makes a call at home, from any thread. Its outcome goes to the receiver, unless the request is
+    /// over.
     pub(crate) fn ask(&self, request: http::Request<Sent>) -> oneshot::Receiver<Outcome> {
         let (reply, response) = oneshot::channel();
         self.post(Mail::Call(Box::new(Asked { request, reply })));
@@ -187,8 +187,8 @@ impl Passage {
 }
 
 impl Mail {
-    /// Tells whoever waits that it will not be done. No lock may be held: what is dropped has
-    /// destructors of its own.
+    /// Tells the waiting side that the work will not be done. No lock may be held: dropped values have
+    /// destructors of their own.
     fn refuse(self) {
         if let Self::Feed(_, bridge) = self {
             Pump::none(bridge);
@@ -196,14 +196,14 @@ impl Mail {
     }
 }
 
-/// A thing that stays at home, in a form that may travel. Dropping it drops the thing, at home.
+/// A thing that stays at home, in a form that may travel. Dropping the handle drops the thing, at home.
 pub(crate) struct Handle {
     passage: Arc<Passage>,
     /// `None` once the thing went elsewhere.
     slot: Option<usize>,
 }
 
-/// What there is to a handle on this thread.
+/// What a handle finds on this thread.
 pub(crate) enum Found<T> {
     Here(T),
     Elsewhere,
@@ -212,7 +212,7 @@ pub(crate) enum Found<T> {
 }
 
 impl Handle {
-    /// Uses the thing. The row is free meanwhile: what a thing does may come back here.
+    /// Uses the thing. The row is free meanwhile: the thing's code may come back here.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Thing) -> T) -> Found<T> {
         let Some(slot) = self.slot else { return Found::Gone };
         if !self.passage.is_here() {
@@ -224,15 +224,15 @@ impl Handle {
         let value = work(&mut thing);
         let mut thing = Some(thing);
         self.passage.with_row(|row| row.slots[slot] = thing.take().map_or(Slot::Free, Slot::Full));
-        // If the request ended meanwhile, so does the thing, out of reach of the table.
+        // If the request ended meanwhile, so does the thing, with the table not borrowed.
         drop(thing);
         Found::Here(value)
     }
 
-    /// The thing itself, if it is of this thread.
+    /// The thing itself, if it belongs to this thread.
     ///
     /// # Errors
-    /// It is not, or not any more.
+    /// It does not, or no longer exists.
     pub(crate) fn take(mut self) -> Result<Thing, Self> {
         let Some(slot) = self.slot else { return Err(self) };
         match self.passage.with_row(|row| row.take(slot)) {
@@ -277,7 +277,7 @@ impl Drop for Handle {
 }
 
 impl Row {
-    /// Takes a thing for good. Whoever waits for the last of them to go is told when there is none.
+    /// Takes a thing for good. When none is left, the task that waits for the last to go is woken.
     fn take(&mut self, slot: usize) -> (Option<Thing>, Option<Waker>) {
         let taken = std::mem::replace(&mut self.slots[slot], Slot::Free);
         let rest = if self.is_empty() { self.rest.take() } else { None };
@@ -287,7 +287,7 @@ impl Row {
         }
     }
 
-    /// Is nobody's any more, and gives back what is left.
+    /// Frees the row, and returns what is left in it.
     fn end(&mut self) -> (Option<Origin>, Option<Waker>, Vec<Slot>) {
         self.number = 0;
         let is_small = self.slots.capacity() <= SLOTS_KEPT_MAX;
@@ -315,8 +315,8 @@ fn lend(slot: &mut Slot) -> Option<Thing> {
     }
 }
 
-/// Where the things of a request are, and where what other threads ask of them is done. Its drop is
-/// the end of all of them.
+/// The owner of a request's things, which does the work that other threads ask for. Dropping it drops
+/// them all.
 pub(crate) struct Home {
     passage: Arc<Passage>,
     begins: Begins,
@@ -324,18 +324,18 @@ pub(crate) struct Home {
     pumps: Vec<Pump>,
 }
 
-/// Who begins the calls that were asked for elsewhere.
+/// Who begins the calls that other threads ask for.
 pub(crate) enum Begins {
-    /// The home, by a function.
+    /// The home, with a function.
     Here(fn(http::Request<Sent>) -> Call<'static>),
-    /// Somebody else, who takes them from here.
+    /// The code that polls the home; it takes them from here.
     There(Vec<Asked>),
     /// Nobody: the request is answered.
     Nobody,
 }
 
 impl Home {
-    /// A home for the request that was `origin`.
+    /// A home for the request kept in `origin`.
     pub(crate) fn of(origin: Origin, begins: Begins) -> Self {
         let passage = TABLE.with_borrow_mut(|table| {
             table.last += 1;
@@ -364,7 +364,7 @@ impl Home {
         &self.passage
     }
 
-    /// What is for somebody else to begin.
+    /// Takes the calls that are left for the caller to begin.
     pub(crate) fn take_asked(&mut self) -> Vec<Asked> {
         match &mut self.begins {
             Begins::There(asked) => std::mem::take(asked),
@@ -372,7 +372,7 @@ impl Home {
         }
     }
 
-    /// Begins no more calls, and gives back what the request was. Those under way go on.
+    /// Begins no more calls, and returns the original request. Calls under way go on.
     pub(crate) fn answered(&mut self) -> Option<Origin> {
         self.begins = Begins::Nobody;
         self.passage.with_row(|row| row.origin.take()).flatten()
@@ -408,7 +408,7 @@ pub(crate) fn go_on(
     context: &mut Context<'_>,
 ) -> bool {
     let Some(asker) = reply else { return false };
-    // What the layer gave up goes away, as it would with its peer.
+    // A call that the layer gave up is dropped, as it would be with its peer.
     if asker.poll_closed(context).is_ready() {
         return false;
     }
@@ -417,7 +417,7 @@ pub(crate) fn go_on(
         Ok(Poll::Ready(response)) => Ok(response),
         Err(panic) => Err(panic),
     };
-    // Where nobody waits any more, the response is dropped here.
+    // If nobody waits any more, the response is dropped here.
     if let Some(asker) = reply.take() {
         let _ = asker.send(outcome);
     }
@@ -451,13 +451,13 @@ impl Errand for Home {
         pumped
     }
 
-    /// Is there anything left that somebody may use?
+    /// Is anything left that may be used?
     fn is_needed(&self) -> bool {
         let is_empty = self.passage.with_row(|row| row.is_empty()).unwrap_or(true);
         !is_empty || !self.calls.is_empty() || !self.pumps.is_empty()
     }
 
-    /// Waits until there is nothing.
+    /// Waits until nothing is left.
     async fn run(mut self) {
         std::future::poll_fn(|context| {
             while self.poll(context) == Pumped::Moved {}
@@ -465,7 +465,7 @@ impl Errand for Home {
                 return Poll::Ready(());
             }
             let waker = context.waker().clone();
-            // What was there is dropped out of reach of the table.
+            // The old waker is dropped with the table not borrowed.
             drop(self.passage.with_row(|row| row.rest.replace(waker)));
             Poll::Pending
         })
@@ -494,7 +494,7 @@ impl Drop for Home {
     }
 }
 
-/// Nothing that holds the lock panics.
+/// Nothing panics while it holds the lock.
 fn lock(mailbox: &Mutex<Mailbox>) -> MutexGuard<'_, Mailbox> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Calling a tower service: waiting until it is ready, and whose place in a queue is whose.
+//! Calling a tower service: waiting until it is ready, and keeping places in a queue apart.
 
 use crate::body::SendBody;
 use crate::response::BoxError;
@@ -27,28 +27,28 @@ pub enum Failure {
     Failed(BoxError),
 }
 
-/// The future of a call whose service was not ready at once. It is boxed because it is rare: all
-/// other requests would have to keep room for it.
+/// The future of a call whose service was not ready at once. It is boxed because it is rare: otherwise
+/// every request would have to keep room for it.
 pub type Waiting<'r, B> = Pin<Box<dyn Future<Output = Result<http::Response<B>, Failure>> + 'r>>;
 
-/// How a request gets to a service. Implemented by [`Direct`] and [`PerPeer`] only.
+/// How a request reaches a service. Implemented by [`Direct`] and [`PerPeer`] only.
 pub trait Reach: Clone + 'static + sealed::Sealed {
     /// The body of responses.
     type Body: HttpBody<Error: Into<BoxError>> + 'static;
 
-    /// A call of a service that was ready at once.
+    /// A call to a service that was ready at once.
     type Call: Future<Output = Result<http::Response<Self::Body>, Self::Error>>;
 
-    /// Why a call fails.
+    /// The error of a failed call.
     type Error: Into<BoxError>;
 
-    /// Asks whether a request may be given to the service at once.
+    /// Asks whether a request may be passed to the service at once.
     fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
-    /// Calls the service, which was ready when it was asked just now.
+    /// Calls the service, which was just found ready.
     fn call(&self, request: http::Request<SendBody>) -> Self::Call;
 
-    /// Calls the service when it is ready; `polled` is what it said when it was asked just now.
+    /// Calls the service when it is ready; `polled` is the answer it just gave.
     fn wait(
         &self,
         polled: Poll<Result<(), Self::Error>>,
@@ -72,7 +72,7 @@ impl<S> Direct<S> {
         Self(RefCell::new(service))
     }
 
-    /// Asks the service that all requests share. One that is ready is called without being cloned.
+    /// Asks the service that all requests share. If it is ready, it is called without being cloned.
     pub(crate) fn poll_shared<T>(&self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<T>,
@@ -80,7 +80,7 @@ impl<S> Direct<S> {
         self.0.borrow_mut().poll_ready(context)
     }
 
-    /// Calls the service, which said just now that it is ready.
+    /// Calls the service, which was just found ready.
     pub(crate) fn call_shared<T>(&self, request: T) -> S::Future
     where
         S: Service<T>,
@@ -90,9 +90,9 @@ impl<S> Direct<S> {
 
     /// Waits for the service and calls it.
     ///
-    /// The request keeps the one that was asked and leaves a fresh clone: what waits in an instance
-    /// (a place in a queue, a permit, a waker) belongs to who asked it, and nobody else may take or
-    /// forget it.
+    /// The request keeps the instance that was asked and leaves a fresh clone: what waits in an
+    /// instance (a place in a queue, a permit, a waker) belongs to the request that asked, and no other
+    /// may take or forget it.
     pub(crate) fn wait_apart<'r, T, B>(
         &self,
         polled: Poll<Result<(), S::Error>>,
@@ -146,25 +146,25 @@ where
     }
 }
 
-/// A service for each connection, made for the peer's address when its first request comes, as under
-/// hyper. Each request gets a clone of it.
+/// A service for each connection, made for the peer's address when its first request arrives, as under
+/// hyper. Each request gets a clone.
 pub struct PerPeer<M> {
     make: RefCell<M>,
-    /// Tells what this one keeps from what others of the same thread do.
+    /// Distinguishes what this one keeps from what others on the same thread keep.
     number: u64,
 }
 
 thread_local! {
-    /// What is given to workers must be `Send`, and so can hold nothing that knows of connections.
-    /// What connections hold may travel with a copy of their facts, and so can hold no services.
+    /// Values passed to workers must be `Send`, so they cannot hold anything that knows of connections.
+    /// Values kept in connections may travel with a copy of their facts, so they cannot hold services.
     static KEPT: RefCell<HashMap<u64, Services>> = RefCell::default();
 }
 
-/// The services of one connection, each with the number of its [`PerPeer`]. Nothing of theirs is
-/// called while the thread's are borrowed: it is foreign code, which may come back here.
+/// The services of one connection, each with the number of its [`PerPeer`]. None of them is called
+/// while the thread's services are borrowed: foreign code may come back here.
 type Services = Vec<(u64, Rc<dyn Any>)>;
 
-/// A connection's number on its thread. Its drop is the end of the connection's services.
+/// A connection's number on its thread. Dropping it ends the connection's services.
 struct Token(u64);
 
 impl Token {
@@ -176,14 +176,14 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        // While its thread ends, the thread's services are dropped already.
+        // While the thread ends, its services are dropped already.
         let services = KEPT.try_with(|kept| kept.borrow_mut().remove(&self.0));
         let_go(services.ok().flatten().unwrap_or_default());
     }
 }
 
-/// Drops services one by one. This is in the middle of what the server does for a connection, or at
-/// its end, and none of that is to fail by a destructor, nor the process by two of them.
+/// Drops services one by one. This happens in the middle of the server's work for a connection, or at
+/// its end, and a destructor must not make that work fail, nor two of them the process.
 fn let_go(services: Services) {
     for (_, service) in services {
         if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
@@ -218,7 +218,7 @@ impl<M> PerPeer<M> {
 
 impl<M> Drop for PerPeer<M> {
     fn drop(&mut self) {
-        // While its thread ends, the thread's services are dropped already.
+        // While the thread ends, its services are dropped already.
         let own: Option<Vec<_>> = KEPT
             .try_with(|kept| {
                 let mut kept = kept.borrow_mut();
@@ -249,7 +249,7 @@ where
     type Call = S::Future;
     type Error = S::Error;
 
-    /// Which service it is to be depends on the connection.
+    /// Which service to use depends on the connection.
     fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Pending
     }
@@ -270,7 +270,7 @@ where
         let connection = Rc::clone(connection);
         let make = self.make.borrow().clone();
         Box::pin(async move {
-            // A Unix socket has no address; a service that insists on one gets the one that means none.
+            // A Unix socket has no address; a service that insists on one gets the unspecified address.
             let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let peer = connection.peer.tcp().unwrap_or(nobody);
             let made = made(make, peer).await?;

@@ -1,4 +1,4 @@
-//! An application of ours as a tower service that may travel between threads.
+//! One of our applications as a tower service that may travel between threads.
 
 use crate::body::{Errand, SendBody};
 use crate::local::LocalService;
@@ -15,14 +15,14 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// Calls that may wait for the thread of the application.
+/// Calls that may wait for the application's thread.
 const CALLS_MAX: usize = 1024;
 
 /// Why an application cannot be spawned.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// It contradicts itself.
+    /// The application contradicts itself.
     Build(BuildError),
     /// There is no thread or no runtime for it.
     Thread(io::Error),
@@ -42,10 +42,10 @@ impl std::error::Error for SpawnError {}
 /// An application as a tower service that is `Send` and `Clone`: for axum, and for hyper on several
 /// threads. The application runs on one thread of its own, which ends with the last clone.
 ///
-/// That is its price: a request goes there and back through a channel (two wake-ups of another
-/// thread, some microseconds), and all requests share one core. Bodies cross a frame at a time, when
-/// they are read. To use more cores, spawn more and spread the load; better, let [`crate::tower`]
-/// run the other application under our server instead.
+/// The price: a request crosses threads and back through a channel (two wake-ups of another thread,
+/// some microseconds), and all requests share one core. Bodies cross a frame at a time, when they are
+/// read. To use more cores, spawn more and spread the load; better, let [`crate::tower`] run the other
+/// application under our server instead.
 ///
 /// ```
 /// use axum::Router;
@@ -59,7 +59,7 @@ impl std::error::Error for SpawnError {}
 /// ```
 ///
 /// # Errors
-/// The application contradicts itself, or there is no thread for it.
+/// The application contradicts itself, or no thread could be started for it.
 pub fn spawn_tower<M>(make: M) -> Result<RemoteService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,
@@ -102,7 +102,7 @@ async fn answer(
     request: http::Request<Sent>,
     mut reply: oneshot::Sender<http::Response<SendBody>>,
 ) {
-    // Whoever asked may go away, and the handler then goes too, as it would with its peer.
+    // The caller may go away, and the handler then goes too, as it would with its peer.
     let response = tokio::select! {
         biased;
         response = service.answer(request) => response,
@@ -126,7 +126,7 @@ struct Call {
     reply: oneshot::Sender<http::Response<SendBody>>,
 }
 
-/// An application on a thread of its own as a tower service. [`spawn_tower`] makes one.
+/// An application on its own thread as a tower service. [`spawn_tower`] makes one.
 pub struct RemoteService {
     calls: mpsc::Sender<Call>,
     /// The wait for a place in the channel, and then the place.
@@ -166,7 +166,7 @@ where
                 Some(Place::Taken(_)) => return Poll::Ready(Ok(())),
                 Some(Place::Awaited(waiting)) => match ready!(waiting.as_mut().poll(context)) {
                     Ok(permit) => self.place = Some(Place::Taken(permit)),
-                    // The call says so.
+                    // The call reports this.
                     Err(_) => {
                         self.place = None;
                         return Poll::Ready(Ok(()));
@@ -208,7 +208,7 @@ impl Future for RemoteFuture {
     }
 }
 
-/// A request's body, its type forgotten, on its way to the thread of the application.
+/// A request's body, with its type erased, on its way to the application's thread.
 pub(crate) struct Sent(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
 
 impl Sent {

@@ -1,4 +1,4 @@
-//! Our request as the `http` crate has it, and the reverse.
+//! Converting requests to those of the `http` crate, and back.
 
 use http::Uri;
 use http::header::HOST;
@@ -7,8 +7,8 @@ use peregrine_proto::{Limits, Reject, RequestLine, Scheme, Version};
 use peregrine_web::scope::REST;
 use peregrine_web::{Head, Parts};
 
-/// The target as it was before a mount took the prefix off: in the extensions of requests to a
-/// service mounted under one.
+/// The target before a mount removed the prefix: in the extensions of requests to a service mounted
+/// under a prefix.
 ///
 /// ```
 /// use peregrine::tower::OriginalUri;
@@ -21,9 +21,9 @@ use peregrine_web::{Head, Parts};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalUri(pub Uri);
 
-/// What a request may be that was accepted before, here or by another server: limits are for peers, and
-/// a layer that adds a field is none. What is left is that a head has at most 65,535 bytes. Bodies are
-/// held against the limit of their route.
+/// The limits for a request that was accepted before, here or by another server: limits are for peers,
+/// and a layer that adds a field is not one. The only limit left is a head's maximum of 65,535 bytes.
+/// Bodies are checked against the limit of their route.
 const UNLIMITED: Limits = Limits {
     head_bytes_max: usize::MAX,
     request_line_bytes_max: usize::MAX,
@@ -32,7 +32,7 @@ const UNLIMITED: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// The request without its body, which is put in the place of it.
+/// The request with `body` in place of its own.
 pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
@@ -43,8 +43,7 @@ pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http
     request
 }
 
-/// The target without the segments of the pattern that stand before the mount; `None` if there are
-/// none.
+/// The target without the pattern's segments before the mount; `None` if there are none.
 fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
     let pattern = parts.pattern()?;
     let prefix = pattern.strip_suffix(REST).unwrap_or_else(|| pattern.trim_end_matches('/'));
@@ -60,7 +59,7 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
         None => PathAndQuery::try_from(rest),
     };
     let mut parts = uri.clone().into_parts();
-    // What is left of a valid target is one.
+    // The rest of a valid target is valid.
     parts.path_and_query = Some(target.ok()?);
     Uri::from_parts(parts).ok()
 }
@@ -68,7 +67,7 @@ fn strip(parts: &Parts, uri: &Uri) -> Option<Uri> {
 /// The head of a request of the `http` crate.
 ///
 /// # Errors
-/// The request breaks a rule of HTTP, which ours have to keep.
+/// The request breaks a rule of HTTP, which our requests must keep.
 pub(crate) fn to_head(parts: &http::request::Parts) -> Result<Head, Reject> {
     let authority =
         parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());

@@ -1,4 +1,4 @@
-//! A response of the `http` crate as ours.
+//! Converting responses from those of the `http` crate.
 
 use crate::body::{Errand, Pump, SendBody, poll_with_errand};
 use bytes::{Buf, Bytes};
@@ -16,11 +16,11 @@ use std::task::{Context, Poll};
 /// Any error of a service or a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The response with its body. `errand` goes on with the body, and after that, if anybody may still
-/// ask something of it: a service may hand what it is given on to its response, or to a task.
+/// The response with its body. `errand` goes on with the body, and after that if it may still be asked
+/// for work: a service may pass its values on to its response, or to a task.
 ///
-/// This is no `async fn`, and what is large is not kept by one: a handler's future is moved for each
-/// request, with room for all that it may ever keep.
+/// This is not an `async fn`, and no `async fn` keeps large values: a handler's future is moved for each
+/// request, with room for everything that it may ever keep.
 pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
     errand: Option<E>,
@@ -38,7 +38,7 @@ where
     let mut response = Response::new(parts.status);
     let mut rest = Rest::of(errand);
     response.body = into_body(body, &parts.headers, &mut rest, context);
-    // The service may answer first and leave the reading to somebody else.
+    // The service may answer first and leave the reading to others.
     if let Rest::Own(errand) = rest {
         if errand.is_needed() {
             response = response.with_rest(Box::pin(errand.run()));
@@ -47,7 +47,7 @@ where
         response = response.with_rest(Box::pin(shared.run()));
     }
     for (name, value) in parts.headers {
-        // Of several values of one name only the first comes with it.
+        // Of several values of one name only the first comes with the name.
         let last = || response.fields.iter().last().map(|(name, _)| name.clone());
         if let Some(name) = name.or_else(last) {
             response.fields.append(name, value);
@@ -59,8 +59,8 @@ where
     response
 }
 
-/// The length that the service promises in a field. A body may not know its own: that of a file
-/// does not, and the service that opened the file does.
+/// The length that the service promises in a field. A body may not know its own: a file's body does
+/// not, but the service that opened the file does.
 fn promised(fields: &HeaderMap) -> Option<u64> {
     let mut values = fields.get_all(CONTENT_LENGTH).iter();
     let value = values.next()?.as_bytes();
@@ -108,8 +108,8 @@ where
         Err(body) => body,
     };
     let mut body = Box::pin(body);
-    // Most bodies are of one piece that is here: they are written with the head, and need no stream.
-    // One whose length nobody knows is made bit by bit, so it is not asked before its head is sent.
+    // Most bodies are a single piece that is here: they are written with the head, and need no stream.
+    // A body of unknown length is produced bit by bit, so it is not asked before its head is sent.
     let (mut first, mut left) = (None, None);
     if body.size_hint().exact().is_some() {
         match body.as_mut().poll_frame(context) {
@@ -120,14 +120,14 @@ where
             Poll::Pending => {}
         }
     } else {
-        // What a body knows of itself counts more than what is said of it. The server sends no more
-        // than was promised, and cuts the connection where less comes.
+        // The length that a body knows takes precedence over a field's. The server sends no more than
+        // was promised, and cuts the connection if less arrives.
         left = promised(fields);
     }
     Body::new(Outgoing { first, body, left, errand: rest.share() })
 }
 
-/// `body` as ours, if it is one of ours, or went out as one and comes back as it was.
+/// `body` as ours, if it is one of ours, or one of ours that comes back unchanged.
 fn into_ours<B: 'static>(body: B) -> Result<Body, B> {
     let body = match taken::<B, Body>(body) {
         Ok(ours) => return Ok(ours),
@@ -150,12 +150,12 @@ pub(crate) fn taken<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     }
 }
 
-/// No copy where the data are `Bytes`.
+/// Does not copy if the data are `Bytes`.
 fn bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
-/// Our response as the `http` crate has it.
+/// Our response in the form of the `http` crate.
 pub(crate) fn to_http<B>(
     mut response: Response,
     body: impl FnOnce(Body) -> B,
@@ -196,9 +196,9 @@ fn converted<D: Buf, E: Into<BoxError>>(
     frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)
 }
 
-/// The body of a service's response as a stream of ours.
+/// The body of a service's response, as a stream for our bodies.
 struct Outgoing<B, E> {
-    /// What the body gave when it was asked whether it is of one piece.
+    /// What the body gave when it was asked whether it is a single piece.
     first: Option<Framed>,
     body: Pin<Box<B>>,
     /// Bytes still to come of a promised length.
@@ -206,14 +206,14 @@ struct Outgoing<B, E> {
     errand: Option<Shared<E>>,
 }
 
-/// What goes on beside a response.
+/// Work that goes on beside a response.
 enum Rest<E> {
     Nothing,
     Own(E),
     Shared(Shared<E>),
 }
 
-/// An errand that is polled with the response's body, and goes on when that is complete.
+/// An errand that is polled with the response's body, and goes on when that body is complete.
 struct Shared<E>(Rc<RefCell<Option<E>>>);
 
 impl<E: Errand> Rest<E> {
@@ -235,7 +235,7 @@ impl<E: Errand> Rest<E> {
 }
 
 impl<E: Errand> Shared<E> {
-    /// Does the rest. It is polled when nobody polls the response's body any more.
+    /// Does the rest. It is polled once the response's body no longer is.
     async fn run(self) {
         let errand = self.0.take();
         if let Some(errand) = errand {

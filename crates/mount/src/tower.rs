@@ -25,18 +25,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A tower service as a handler, with what it is to be given beside requests. [`tower`] makes one.
+/// A tower service as a handler, with the values that its requests carry. [`tower`] makes one.
 ///
 /// It is `Clone` and `Send` if the service is, so that each worker can have its own.
 ///
 /// # What differs from hyper
 ///
 /// - Requests without a body, and those whose body came with the head, cost no channel and no task.
-/// - The service is asked whether it is ready for each request. While it is not, the request waits,
-///   for as long as its route and its peer allow. An error of it is a 503; an error of a call is
-///   a 500; [`Tower::on_error`] changes both.
-/// - Our limit of a request's body does not count, since axum has its own; see
-///   [`Tower::body_limit`].
+/// - The service is asked whether it is ready for each request. While it is not, the request waits, for
+///   as long as its route and its peer allow. A readiness error is a 503; an error of a call is a 500;
+///   [`Tower::on_error`] changes both.
+/// - Our limit on request bodies does not apply, since axum has its own; see [`Tower::body_limit`].
 /// - A panic is a 500, and ends the connection but not the worker.
 pub struct Tower<R> {
     reach: R,
@@ -47,9 +46,9 @@ pub struct Tower<R> {
 
 type OnError = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 
-/// A handler of `service`: an axum `Router`, or any other tower service that takes an
-/// `http::Request<SendBody>` and gives an `http::Response`; or a make-service of a peer's address,
-/// such as axum's `into_make_service_with_connect_info::<SocketAddr>()`.
+/// Makes a handler from `service`: an axum `Router`, or any other tower service that takes an
+/// `http::Request<SendBody>` and gives an `http::Response`; or a make-service that takes a peer's
+/// address, such as axum's `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
 /// use axum::{Router, extract::Path, routing::get};
@@ -65,8 +64,8 @@ pub fn tower<Via, T: IntoTower<Via>>(service: T) -> Tower<T::Reach> {
     service.into_tower()
 }
 
-/// What can be mounted: tower services, make-services of a peer's address, and a [`Tower`] that is
-/// configured already. `Via` tells these apart; it is always inferred.
+/// What can be mounted: tower services, make-services that take a peer's address, and a [`Tower`] that
+/// is already configured. `Via` distinguishes these; it is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be mounted",
     label = "not a tower service that can be mounted",
@@ -76,7 +75,7 @@ pub fn tower<Via, T: IntoTower<Via>>(service: T) -> Tower<T::Reach> {
     note = "`into_make_service()` is not needed: give the router itself"
 )]
 pub trait IntoTower<Via> {
-    /// How the service is reached.
+    /// How requests reach the service.
     type Reach: Reach;
 
     /// The service as a handler.
@@ -131,8 +130,8 @@ impl<R> Tower<R> {
         Self { reach, options, facts: Facts::default(), on_error: None }
     }
 
-    /// Puts what `make` makes of the connection's facts into the extensions of each request, unless
-    /// there is one of its type already.
+    /// Puts the value that `make` makes from the connection's facts into the extensions of each
+    /// request, unless there is one of its type already.
     ///
     /// ```
     /// use axum::{Extension, Router, routing::get};
@@ -157,8 +156,8 @@ impl<R> Tower<R> {
         Self { facts: self.facts.and(make), ..self }
     }
 
-    /// Puts what `make` makes of the peer's address into the extensions of each request that came
-    /// over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
+    /// Puts the value that `make` makes from the peer's address into the extensions of each request
+    /// that came over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
     ///
     /// ```
     /// use axum::{Router, extract::ConnectInfo, routing::get};
@@ -180,8 +179,8 @@ impl<R> Tower<R> {
         Self { facts: self.facts.and_address(make), ..self }
     }
 
-    /// Answers for errors of the service, and of its readiness, in place of 500 and 503. Services
-    /// whose error cannot happen, such as axum routers, have no use for it.
+    /// Sets the answers to errors of the service, and of its readiness, in place of 500 and 503.
+    /// Services whose errors cannot happen, such as axum routers, have no use for it.
     ///
     /// ```
     /// use peregrine::http::StatusCode;
@@ -209,16 +208,16 @@ impl<R> Tower<R> {
         self
     }
 
-    /// Limits the bodies of requests, in bytes. Default: no limit of ours; axum's extractors keep
-    /// their own, of 2 MB, and plain services have none, as under hyper.
+    /// Limits the bodies of requests, in bytes. Default: no limit of ours; axum's extractors keep their
+    /// own, of 2 MB, and plain services have none, as under hyper.
     #[must_use]
     pub fn body_limit(mut self, bytes_max: u64) -> Self {
         self.options.body_bytes_max = Some(bytes_max);
         self
     }
 
-    /// Limits the time until a response begins, waiting for a service that is not ready included.
-    /// Default: none. Passing it: 503.
+    /// Limits the time until a response begins, including the wait for a service that is not ready.
+    /// Default: none. A later response is replaced with a 503.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.options.timeout = Some(limit);
@@ -260,7 +259,7 @@ impl<R: Reach> Handler<ViaTower, ()> for Tower<R> {
 }
 
 impl<R: Reach> Tower<R> {
-    /// What is large (the request as the service gets it, its call, a response) is in one place only
+    /// Large values (the request as the service gets it, its call, a response) are in one place only
     /// and never kept beyond it: the future is moved for each request, with all its room.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
     fn answer(&self, request: Request, is_stripped: bool) -> impl Future<Output = Response> {
@@ -328,7 +327,7 @@ impl<R: Reach> Tower<R> {
     }
 }
 
-/// What is still to be done for a request when it was given to the service.
+/// The work left for a request when it was passed to the service.
 struct Rest {
     pump: Option<Pump>,
     ticket: Option<Box<Ticket>>,
@@ -336,7 +335,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Polls a call to its end, and makes its response ours.
+    /// Polls a call to its end, and converts its response.
     async fn answered<C, B, E>(
         &mut self,
         mut call: Pin<impl DerefMut<Target = C>>,
@@ -374,8 +373,8 @@ impl Rest {
     }
 }
 
-/// A service leaves the content out of its response to HEAD, or not; either way what is left says
-/// nothing about the length that GET would have. `Content-Length` does, if the service set it.
+/// A service may leave the content out of its response to HEAD or not; either way the remaining body
+/// says nothing about the length that GET would have. `Content-Length` does, if the service set it.
 #[cold]
 fn forget_length(response: &mut Response) {
     if response.body.as_slice().is_some_and(<[u8]>::is_empty) {
@@ -383,7 +382,7 @@ fn forget_length(response: &mut Response) {
     }
 }
 
-/// A body of no bytes that does not say so before.
+/// A body of no bytes that does not announce its length.
 struct Unknown;
 
 impl HttpBody for Unknown {
@@ -398,7 +397,7 @@ impl HttpBody for Unknown {
     }
 }
 
-/// Puts tower services under a prefix, beside routes of our own.
+/// Puts tower services under a prefix, beside our own routes.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -413,9 +412,9 @@ impl HttpBody for Unknown {
 /// assert_eq!(client.get("/birds/7").send_now().text(), "one");
 /// ```
 pub trait Mount: Sized {
-    /// Gives `service` all requests for `prefix`, for `prefix/` and for what is below, in every
-    /// method, unless a route of ours says more about their path. The service sees the path without
-    /// the prefix, beginning with `/`, as in axum's `nest_service`; [`OriginalUri`] among the
+    /// Gives `service` all requests for `prefix`, for `prefix/` and for everything below, in every
+    /// method, unless one of our routes matches their path more specifically. The service sees the path
+    /// without the prefix, beginning with `/`, as in axum's `nest_service`; [`OriginalUri`] in the
     /// request's extensions has the whole. The prefix may have parameters.
     ///
     /// [`OriginalUri`]: crate::OriginalUri

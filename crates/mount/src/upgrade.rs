@@ -1,12 +1,12 @@
-//! Upgrades as mounted services know them: hyper's `OnUpgrade` in the request's extensions.
+//! Upgrades in the form that mounted services know: hyper's `OnUpgrade` in the request's extensions.
 //!
-//! Only hyper can make that type, and only for a connection that it serves. So for a request that
-//! asks for an upgrade, hyper serves a connection of our own making: one that reads a canned
-//! request, from which the real one gets its `OnUpgrade`, and whose response goes nowhere. When the
-//! mounted service answers 101, hyper is told so, and takes that connection for upgraded; from then
-//! on the connection carries the real bytes, by way of our [`Upgraded`].
+//! Only hyper can make that type, and only for a connection that it serves. So for a request that asks
+//! for an upgrade, hyper serves a connection of our own making: it reads a canned request, from which
+//! the real one gets its `OnUpgrade`, and writes a response that goes nowhere. When the mounted service
+//! answers 101, hyper is told, and treats that connection as upgraded; from then on the connection
+//! carries the real bytes, through our [`Upgraded`].
 //!
-//! Requests that ask for no upgrade never come here.
+//! Requests without an upgrade never come here.
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, StatusCode};
@@ -28,11 +28,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::oneshot;
 
-/// What hyper reads to believe that somebody asks for an upgrade.
+/// What hyper reads as a request for an upgrade.
 const CANNED: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
-/// A promise of an upgrade. Dropping it breaks the promise: whoever waits for the upgrade gets an
-/// error.
+/// A promise of an upgrade. Dropping it breaks the promise: the future that waits for the upgrade gets
+/// an error.
 pub(crate) struct Ticket {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
     agree: oneshot::Sender<()>,
@@ -40,8 +40,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// An `OnUpgrade` for the request's extensions, and what it hopes for. `None` if hyper does not
-    /// make one.
+    /// An `OnUpgrade` for the request's extensions, and the ticket that can keep its promise. `None` if
+    /// hyper does not make one.
     pub(crate) fn issue(
         context: &mut Context<'_>,
     ) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
@@ -85,14 +85,14 @@ impl Ticket {
     }
 }
 
-/// Our end of the connection, which lives as long as there is traffic. Whatever ends that (the
-/// server drops the future when the connection breaks, or when it is cut) drops this too, and the
-/// drop tells hyper's end: nothing there waits for what can no longer come.
+/// Our end of the connection, which lives as long as there is traffic. Whatever ends the traffic (the
+/// server drops the future when the connection breaks, or when it is cut) drops this too, and the drop
+/// tells hyper's end: nothing there waits for bytes that can no longer come.
 #[derive(Default)]
 struct Carrier(Arc<Mutex<Wire>>);
 
 impl Carrier {
-    /// Moves bytes between the connection and the protocol that took it over, until that ends.
+    /// Moves bytes between the connection and the protocol that took it over, until either ends.
     async fn carry(self, mut upgraded: Upgraded) {
         let mut outgoing = Vec::new();
         poll_fn(|context| {
@@ -120,7 +120,7 @@ impl Carrier {
         .await;
     }
 
-    /// Receives the next bytes if those before were read.
+    /// Receives the next bytes once the previous ones are read.
     fn receive(&self, upgraded: &mut Upgraded, context: &mut Context<'_>) {
         {
             let mut wire = lock(&self.0);
@@ -146,7 +146,7 @@ impl Carrier {
         }
     }
 
-    /// Fails both directions, and wakes whoever waits for either. What was received before can
+    /// Fails both directions, and wakes the tasks that wait for either. Bytes received earlier can
     /// still be read.
     fn break_off(&self) {
         let mut wire = lock(&self.0);
@@ -165,7 +165,7 @@ impl Drop for Carrier {
     }
 }
 
-/// What hyper's end of the connection and ours share.
+/// The state that hyper's end of the connection and ours share.
 struct Wire {
     phase: Phase,
     incoming: Bytes,
@@ -178,15 +178,15 @@ struct Wire {
     is_shut: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// Whoever polls [`Carrier::carry`].
+    /// The waker of the task that polls [`Carrier::carry`].
     carrier: Waker,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Hyper reads the canned request, and what it writes goes nowhere.
+    /// Hyper reads the canned request, and its response goes nowhere.
     Canned,
-    /// The bytes are those of the connection.
+    /// The bytes are the connection's.
     Live,
 }
 
@@ -206,7 +206,7 @@ impl Default for Wire {
     }
 }
 
-/// Nothing that holds the lock panics.
+/// Nothing panics while it holds the lock.
 fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
     wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -251,7 +251,7 @@ impl Write for Io {
     ) -> Poll<io::Result<usize>> {
         let mut wire = lock(&self.0);
         if wire.phase == Phase::Canned {
-            // The head is all that hyper writes before it hands the connection over.
+            // Hyper writes only the head before it hands the connection over.
             if bytes.ends_with(b"\r\n\r\n") {
                 wire.phase = Phase::Live;
             }
@@ -323,9 +323,9 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The reverse: runs a protocol of ours on a connection that hyper hands over.
+/// The reverse: runs our protocol on a connection that hyper hands over.
 ///
-/// It runs as a local task, since ours stay on their thread.
+/// The protocol runs as a local task, since ours stay on their thread.
 pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
     tokio::task::spawn_local(async move {
         let Ok(mut io) = theirs.await else { return };
@@ -338,7 +338,7 @@ pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
             is_over = is_over || protocol.as_mut().poll(context).is_ready();
             traffic.poll_receive(&mut io, context);
             match traffic.poll_send(&mut io, context) {
-                // What the protocol wrote last is sent before the connection ends.
+                // The protocol's last bytes are sent before the connection ends.
                 Poll::Ready(Err(_)) => Poll::Ready(()),
                 Poll::Pending if traffic.is_idle() && is_over => Poll::Ready(()),
                 _ => Poll::Pending,
@@ -349,9 +349,9 @@ pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
     });
 }
 
-/// Bytes on their way between hyper's connection and a protocol of ours.
+/// Bytes on their way between hyper's connection and our protocol.
 struct Traffic {
-    /// `None` when nothing more comes.
+    /// `None` when nothing more arrives.
     writer: Option<Writer>,
     outgoing: Outgoing,
     unsent: Vec<u8>,
@@ -386,7 +386,7 @@ impl Traffic {
         }
     }
 
-    /// Never ready but by an error.
+    /// Only ever ready with an error.
     fn poll_send(
         &mut self,
         io: &mut hyper::upgrade::Upgraded,

@@ -10,11 +10,11 @@ use std::env;
 /// The environment variable that overrides the choice in the code.
 const VARIABLE: &str = "PEREGRINE_DRIVER";
 
-/// Which driver a server is to use.
+/// The driver that a server should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverChoice {
-    /// io_uring where the kernel allows it, else tokio. The line at the start says which, and why.
+    /// io_uring where the kernel allows it, else tokio. The startup line says which, and why.
     #[default]
     Auto,
     /// io_uring, or an error that says why not.
@@ -25,13 +25,13 @@ pub enum DriverChoice {
 
 /// The driver of all workers and the reason for it, for people.
 pub(crate) struct Chosen {
-    /// One for each worker, all on one driver.
+    /// One for each worker, all on the same driver.
     pub(crate) seats: Vec<Seat>,
     pub(crate) reason: String,
 }
 
-/// What a worker needs to run on its driver, made before its thread begins: where the kernel refuses
-/// it to one worker, there is still a choice for all.
+/// What a worker needs to run on its driver, made before its thread begins: if the kernel refuses it to
+/// one worker, there is still a choice for all.
 pub(crate) enum Seat {
     Tokio,
     #[cfg(target_os = "linux")]
@@ -39,7 +39,7 @@ pub(crate) enum Seat {
 }
 
 impl DriverChoice {
-    /// Looks at the environment, then at what the kernel gives to such workers.
+    /// Checks the environment, then what the kernel grants to these workers.
     pub(crate) fn choose(self, workers: &[Options]) -> Result<Chosen, Error> {
         match env::var(VARIABLE) {
             Ok(word) => Self::parse(&word)?.seat(workers),

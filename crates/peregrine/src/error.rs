@@ -1,4 +1,4 @@
-//! Why a server could not start: what is wrong, and how to mend it.
+//! Why a server could not start: what is wrong, and how to fix it.
 
 use peregrine_tls::TlsError;
 use peregrine_web::BuildError;
@@ -8,8 +8,8 @@ use std::io;
 
 /// Why a server could not start, or could not go on.
 ///
-/// Its debug form is the text for people too, because that is what Rust prints when `main` returns
-/// an error.
+/// The debug form is also the readable text, because Rust prints that form when `main` returns an
+/// error.
 #[non_exhaustive]
 pub enum Error {
     /// An address cannot be understood.
@@ -28,7 +28,7 @@ pub enum Error {
     },
     /// A certificate, its key or another setting of TLS cannot be used.
     Tls(TlsError),
-    /// The application contradicts itself. All contradictions are told at once.
+    /// The application contradicts itself. All contradictions are reported at once.
     Build(BuildError),
     /// The driver that was asked for cannot run here.
     Driver {
@@ -39,14 +39,14 @@ pub enum Error {
     },
     /// A value of the configuration is not possible.
     Config(String),
-    /// A worker's thread ended by an error.
+    /// A worker's thread ended with an error.
     Worker(io::Error),
-    /// A worker's thread ended by a panic: of the function that makes the application, of the `Drop`
-    /// of what that holds, or of the server itself.
+    /// A worker's thread ended with a panic: in the function that makes the application, in the `Drop`
+    /// of a value that it holds, or in the server itself.
     Panicked {
         /// The worker's number.
         worker: usize,
-        /// What the panic said.
+        /// The panic's message.
         cause: String,
     },
     /// Workers, by number, that did not end when the server shut down, because a handler blocks
@@ -97,7 +97,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What usually helps when an address cannot be listened on.
+/// The usual remedies when an address cannot be listened on.
 fn remedy(address: &str, cause: &io::Error) -> &'static str {
     let is_unix = address.starts_with("unix:");
     match cause.kind() {
@@ -120,7 +120,7 @@ fn remedy(address: &str, cause: &io::Error) -> &'static str {
     }
 }
 
-/// What helps when the process has run out of something.
+/// The remedies when the process has run out of something.
 fn exhaustion(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         // EMFILE and ENFILE, which have no kind; the numbers are those of every Unix.
@@ -159,8 +159,8 @@ impl From<TlsError> for Error {
     }
 }
 
-/// For a `main` that gives an `io::Result`, as programs of other frameworks do. The kind is that of
-/// what the kernel said, where it said something.
+/// For a `main` that returns an `io::Result`, as programs of other frameworks do. The kind is the
+/// kernel's error kind, if the kernel reported one.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {

@@ -13,8 +13,7 @@
 //! ```
 //!
 //! This crate adds names, not behaviour: [`Server`] starts workers on the best driver the kernel
-//! allows; [`App`] and everything handlers see come from [`web`]. Start with the
-//! [`prelude`].
+//! allows; [`App`] and everything that handlers use come from [`web`]. Start with the [`prelude`].
 #![forbid(unsafe_code)]
 
 mod choice;
@@ -48,7 +47,7 @@ pub use peregrine_web::check_handler;
 pub use running::{Running, Stopped};
 pub use server::{IntoApplication, Server, serve};
 
-/// What [`Server::serve`] and its kin give.
+/// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that most applications name.
@@ -61,7 +60,7 @@ pub mod prelude {
     pub use peregrine_web::prelude::*;
 }
 
-/// The guide's and the README's code is compiled with the documentation's tests.
+/// The code in the guide and the README is compiled with the documentation's tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}

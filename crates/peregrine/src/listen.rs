@@ -1,4 +1,4 @@
-//! Places to listen, and one socket there for each worker.
+//! Places to listen, and a socket there for each worker.
 
 use crate::error::Error;
 use peregrine_driver::Socket;
@@ -38,7 +38,7 @@ pub(crate) struct Bound {
     pub(crate) file: Option<SocketFile>,
 }
 
-/// The file of a Unix socket, removed when this is dropped, unless another one has its place by then.
+/// The file of a Unix socket, removed when this is dropped, unless another file has taken its place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     #[cfg(unix)]
@@ -56,7 +56,7 @@ impl SocketFile {
     }
 }
 
-/// A file's device, number and time of change: numbers alone are soon used again.
+/// A file's device, number and time of change: numbers alone are soon reused.
 #[cfg(unix)]
 type Identity = (u64, u64, i64, i64);
 
@@ -96,7 +96,7 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
     Err(bind(last))
 }
 
-/// Where there is no SO_REUSEPORT, all workers share one socket.
+/// Without SO_REUSEPORT, all workers share one socket.
 #[cfg(not(unix))]
 fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     share(Socket::Tcp(listener(address, false)?), workers)
@@ -104,10 +104,10 @@ fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
 
 #[cfg(unix)]
 fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
-    // A socket with SO_REUSEPORT also binds where another process of ours listens, and takes half of
-    // its connections without a word. So the first one asks without, which fails if anybody is
-    // there, and makes room for the others by going away. Nobody else is at a port that the kernel
-    // chooses, and nobody must get there before the others.
+    // A socket with SO_REUSEPORT also binds where another process of ours listens, and silently takes
+    // half of its connections. So the first socket binds without it, which fails if anybody is there,
+    // and makes room for the others by closing. Nobody else is at a port that the kernel chooses, and
+    // nobody must get there before the others.
     let is_any_port = address.port() == 0;
     let first = listener(address, is_any_port && workers > 1)?;
     let address = first.local_addr()?;
@@ -153,8 +153,8 @@ fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
     use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::UnixListener;
     if let Ok(found) = std::fs::symlink_metadata(path) {
-        // Whatever is no socket is somebody's file: connecting to it is refused too, so that only its
-        // type tells it from what a killed server left behind.
+        // A file that is not a socket is somebody's: connecting to it is refused too, so only its type
+        // distinguishes it from what a killed server left behind.
         let is_stale = found.file_type().is_socket() && is_refused(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -172,8 +172,7 @@ fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
     Ok(Bound { place: Place::Unix(path.to_path_buf()), sockets, file })
 }
 
-/// Does nobody listen at `path`? An owner that does not get round to accepting is somebody, and is not
-/// waited for.
+/// Does nobody listen at `path`? An owner that is slow to accept still listens, and is not waited for.
 #[cfg(unix)]
 fn is_refused(path: &Path) -> io::Result<bool> {
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -187,7 +186,7 @@ fn bind_unix(_: &Path, _: usize) -> io::Result<Bound> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets"))
 }
 
-/// The sockets for a listener that somebody else bound.
+/// The sockets for a listener that the caller bound.
 pub(crate) fn adopt(listener: Socket, workers: usize) -> Result<Bound, Error> {
     let failed = |cause| Error::Bind { address: "(a given listener)".to_owned(), cause };
     share(listener, workers).map_err(failed)
@@ -210,7 +209,7 @@ fn place_of(listener: &Socket) -> io::Result<Place> {
         #[cfg(unix)]
         Socket::Unix(listener) => {
             let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
-            // One of Linux's abstract names has no path.
+            // Linux's abstract names have no path.
             Place::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
         }
     })
@@ -325,7 +324,7 @@ mod tests {
         let address = format!("unix:{}", path.display());
         let mut old = bind(&address, 1).expect("free");
         old.sockets.clear();
-        // Longer than the grain of a file's times.
+        // Longer than the resolution of a file's times.
         std::thread::sleep(std::time::Duration::from_millis(30));
         let successor = bind(&address, 1).expect("nobody listens any more");
         drop(old);

@@ -1,17 +1,18 @@
-//! The way out for work that blocks.
+//! The way out for blocking work.
 
 use std::future::pending;
 use std::panic::resume_unwind;
 
 /// Runs `work` on a thread where blocking is allowed, and waits for its result without blocking.
 ///
-/// A handler that reads a large file, computes for long or calls a library that blocks would hold up
-/// all other connections of its worker. This takes such work elsewhere: to the blocking threads of
-/// tokio's runtime, of which each worker may have 512.
+/// A handler that reads a large file, computes for long or calls a blocking library would hold up all
+/// other connections of its worker. This function moves such work to the blocking threads of tokio's
+/// runtime, of which each worker may have 512.
 ///
-/// A panic of `work` goes on in the caller: in a handler it is a 500. `work` cannot be stopped once
-/// it has begun: dropping the future, as when the peer leaves, loses its result, and it ends by itself.
-/// A shutdown waits for it, within [`Limits::background_timeout`](crate::Limits::background_timeout).
+/// A panic of `work` continues in the caller: in a handler it is a 500. `work` cannot be stopped once
+/// it has begun: dropping the future, as when the peer leaves, loses the result, and the work ends by
+/// itself. A shutdown waits for it, within
+/// [`Limits::background_timeout`](crate::Limits::background_timeout).
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -26,8 +27,8 @@ use std::panic::resume_unwind;
 /// ```
 ///
 /// # Panics
-/// `work` panicked, or there is no tokio runtime: this works in everything that a worker runs, and
-/// on any other tokio runtime.
+/// `work` panicked, or there is no tokio runtime: this function works in everything that a worker runs,
+/// and on any other tokio runtime.
 pub async fn offload<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,

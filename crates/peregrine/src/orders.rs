@@ -1,4 +1,4 @@
-//! Orders to a running server, and the news that its threads have for whoever waits for its end.
+//! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
 use crate::signals::Signals;
@@ -14,23 +14,23 @@ pub struct Handle {
     news: mpsc::Sender<News>,
 }
 
-/// What whoever waits for a server's end is woken by.
+/// What wakes the thread that waits for a server's end.
 pub(crate) enum News {
     /// There is a new order.
     Ordered,
     /// A worker has all that it needs.
     Ready(usize),
-    /// A worker's thread is about to end. It says so whatever ends it.
+    /// A worker's thread is about to end. This is sent whatever the cause.
     Ended(Ended),
 }
 
-/// What a worker's thread ended with.
+/// The result of a worker's thread.
 pub(crate) struct Ended {
     pub(crate) number: usize,
     pub(crate) result: Result<Report, Error>,
 }
 
-/// What a server is made with, so that there may be orders before there is a server.
+/// The parts of a server that exist before it, so that there may be orders before there is a server.
 pub(crate) struct Orders {
     pub(crate) handle: Handle,
     pub(crate) news: mpsc::Receiver<News>,
@@ -44,8 +44,8 @@ impl Orders {
 }
 
 impl Handle {
-    /// No new connections; idle ones are closed, the rest after their response. Tasks and blocking
-    /// functions that outlive them are waited for, and what is left at
+    /// Stops accepting connections; idle ones are closed, the rest after their response. Tasks and
+    /// blocking functions that outlive them are waited for, and whatever is left at
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
     pub fn shut_down(&self) {
         self.give(|_| Order::Drain);
@@ -56,7 +56,7 @@ impl Handle {
         self.give(|_| Order::Cut);
     }
 
-    /// Shuts down; the second time cuts.
+    /// Shuts down; cuts the second time.
     fn go_further(&self) {
         self.give(|present| if present < Order::Drain { Order::Drain } else { Order::Cut });
     }
@@ -71,7 +71,7 @@ impl Handle {
         }
     }
 
-    /// Lets SIGTERM and Ctrl-C go further, until what this gives is dropped.
+    /// Makes SIGTERM and Ctrl-C go further, until the returned value is dropped.
     pub(crate) fn obey_signals(&self) -> Result<Signals, Error> {
         let handle = self.clone();
         Signals::listen(move || handle.go_further()).map_err(Error::Signals)
@@ -85,7 +85,7 @@ impl Handle {
         self.orders.subscribe()
     }
 
-    /// Tells whoever waits for the server's end, if somebody still does.
+    /// Sends news to the thread that waits for the server's end, if there still is one.
     pub(crate) fn tell(&self, news: News) {
         let _ = self.news.send(news);
     }

@@ -22,14 +22,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch as watched;
 
-/// Beyond the shutdown timeout, how long a worker may take to end before it is given up. Only a
-/// handler that blocks its thread makes one take longer.
+/// How long beyond the shutdown timeout a worker may take to end before it is given up. Only a handler
+/// that blocks its thread makes a worker take longer.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a shutdown may take before the terminal says what it waits for.
+/// How long a shutdown may take before the terminal says what it is waiting for.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What one worker's thread is given.
+/// The inputs of one worker's thread.
 pub(crate) struct Worker {
     pub(crate) number: usize,
     pub(crate) listeners: Vec<Listen<Socket>>,
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     pub(crate) seat: Seat,
 }
 
-/// How the server is to behave as a whole.
+/// Settings of the server as a whole.
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) quiet: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Settings {
 pub struct Running {
     handle: Handle,
     news: mpsc::Receiver<News>,
-    /// Workers whose end is waited for.
+    /// Workers that have not ended yet.
     awaited: BTreeSet<usize>,
     stopped: Stopped,
     /// Why the server cannot go on.
@@ -59,7 +59,7 @@ pub struct Running {
     _files: SocketFiles,
 }
 
-/// What the server did, told when it has ended.
+/// What the server did, reported when it has ended.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Stopped {
@@ -67,7 +67,7 @@ pub struct Stopped {
     pub workers: Vec<Option<Snapshot>>,
     /// Connections that were cut because they were still busy at the deadline, or at the order to cut.
     pub cut: Vec<Cut>,
-    /// Was that order there before the deadline?
+    /// Was there an order to cut before the deadline?
     is_cut_ordered: bool,
 }
 
@@ -87,7 +87,7 @@ impl Running {
         begin_tokio().map_err(Error::Worker)?;
         let Orders { handle, news } = orders;
         let count = workers.len();
-        // Its drop ends the workers that have begun, if anything below fails.
+        // Dropping it ends the workers that have begun, if anything below fails.
         let mut running = Self {
             handle,
             news,
@@ -114,8 +114,8 @@ impl Running {
         Ok(running)
     }
 
-    /// Waits until all workers have what they need, or until an order makes that needless: then those
-    /// that are still at it are not waited for any more, since they may take as long as they like.
+    /// Waits until all workers are ready, or until an order makes that needless: then workers that are
+    /// still starting are not waited for, since they may take as long as they like.
     fn await_start(&mut self, count: usize) -> Result<(), Error> {
         let mut ready = 0;
         while ready < count {
@@ -138,7 +138,7 @@ impl Running {
         Ok(())
     }
 
-    /// Were all workers ready before there was an order?
+    /// Were all workers ready before any order?
     pub(crate) fn is_whole(&self) -> bool {
         self.handle.present() == Order::Serve
     }
@@ -148,7 +148,7 @@ impl Running {
         self.places.iter().map(|(place, _)| place)
     }
 
-    /// The same as URLs.
+    /// The same places as URLs.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.places.iter().map(|(place, is_tls)| url(place, *is_tls))
     }
@@ -172,7 +172,7 @@ impl Running {
         })
     }
 
-    /// For orders from elsewhere.
+    /// A handle for orders from elsewhere.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
@@ -181,22 +181,22 @@ impl Running {
     /// Orders the server to shut down and waits for its end.
     ///
     /// # Errors
-    /// A worker ended by an error or a panic.
+    /// A worker ended with an error or a panic.
     pub fn shut_down(self) -> Result<Stopped, Error> {
         self.handle.shut_down();
         self.wait()
     }
 
-    /// Waits until the server has ended by an order of a [`Handle`], or by an error.
+    /// Waits until the server has ended, by an order of a [`Handle`] or with an error.
     ///
     /// # Errors
-    /// A worker ended by an error or a panic; the others are shut down then.
+    /// A worker ended with an error or a panic; the others are then shut down.
     pub fn wait(self) -> Result<Stopped, Error> {
         self.wait_with("")
     }
 
-    /// Waits until the server has ended. `way_out` is what the terminal is told besides, when the
-    /// wait is long.
+    /// Waits until the server has ended. `way_out` is added to what the terminal says when the wait is
+    /// long.
     fn wait_with(mut self, way_out: &str) -> Result<Stopped, Error> {
         let mut deadline = Deadline::default();
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
@@ -205,7 +205,7 @@ impl Running {
         failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
     }
 
-    /// Waits for something to happen; `None` if it does not in time after the order.
+    /// Waits for something to happen; `None` if nothing does in time after the order.
     fn next_news(&mut self, deadline: &mut Deadline, way_out: &str) -> Option<()> {
         let now = Instant::now();
         deadline.follow(self.handle.present(), self.shutdown_timeout, now);
@@ -218,7 +218,7 @@ impl Running {
             tell(&text, self.quiet);
         }
         let news = match deadline.next(now)? {
-            // Nothing is to be done until something happens.
+            // There is nothing to do until something happens.
             None => self.news.recv().ok()?,
             Some(patience) => match self.news.recv_timeout(patience) {
                 Ok(news) => news,
@@ -227,14 +227,14 @@ impl Running {
             },
         };
         if let News::Ended(ended) = news {
-            // The order to cut may have come together with the last worker's end.
+            // The order to cut may have arrived together with the last worker's end.
             deadline.follow(self.handle.present(), self.shutdown_timeout, now);
             self.note(ended);
         }
         Some(())
     }
 
-    /// A worker has ended. One that failed takes the others with it, in order.
+    /// Notes that a worker has ended. If it failed, the others are shut down too.
     fn note(&mut self, Ended { number, result }: Ended) {
         self.awaited.remove(&number);
         match result {
@@ -254,7 +254,7 @@ impl Running {
     /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts.
     ///
     /// # Errors
-    /// A worker ended by an error or a panic, or signals cannot be received.
+    /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
         let _signals = self.handle().obey_signals()?;
         self.wait_obeying()
@@ -266,21 +266,21 @@ impl Running {
     }
 }
 
-/// When workers that did not end are given up.
+/// When workers that have not ended are given up.
 #[derive(Debug, Default)]
 struct Deadline {
     order: Order,
     at: Option<Instant>,
     /// When connections are cut.
     cut_at: Option<Instant>,
-    /// Was there an order to cut them before?
+    /// Was there an order to cut before that?
     is_cut_ordered: bool,
-    /// When somebody should be told what is waited for; none when there is no need.
+    /// When to say what is waited for; `None` when there is no need.
     tell_at: Option<Instant>,
 }
 
 impl Deadline {
-    /// An order may only bring the end nearer.
+    /// Follows an order, which may only bring the end nearer.
     fn follow(&mut self, order: Order, shutdown_timeout: Duration, now: Instant) {
         if order <= self.order {
             return;
@@ -294,12 +294,12 @@ impl Deadline {
         }
         let patience =
             if order == Order::Cut { GRACE } else { shutdown_timeout.saturating_add(GRACE) };
-        // What is too far away for the clock never comes.
+        // A time too far away for the clock never comes.
         self.at = self.at.into_iter().chain(now.checked_add(patience)).min();
     }
 
-    /// How long there is nothing to be done: `Some(None)` without an end. `None` when all patience is
-    /// over.
+    /// How long there is nothing to do: `Some(None)` without an end. `None` when all patience is used
+    /// up.
     fn next(&self, now: Instant) -> Option<Option<Duration>> {
         let Some(at) = self.at else {
             return Some(self.tell_at.map(|at| at.saturating_duration_since(now)));
@@ -308,7 +308,7 @@ impl Deadline {
         Some(Some(self.tell_at.map_or(left, |at| at.saturating_duration_since(now).min(left))))
     }
 
-    /// True once, when a shutdown has taken long enough for somebody to wonder.
+    /// True once, when a shutdown has taken long enough to need an explanation.
     fn is_silent_too_long(&mut self, now: Instant) -> bool {
         self.tell_at.take_if(|at| *at <= now).is_some()
     }
@@ -321,7 +321,7 @@ impl Drop for Running {
 }
 
 impl Worker {
-    /// What the worker's thread does. It tells of its end whatever ends it.
+    /// The body of the worker's thread. It reports its end whatever the cause.
     fn body<A, M>(
         self,
         make: M,
@@ -336,7 +336,7 @@ impl Worker {
         move || {
             let make = move || {
                 let application = make().into_application();
-                // What it holds must not keep tasks alive that end with the application.
+                // Values that it holds must not keep tasks alive that end with the application.
                 drop(make);
                 application
             };
@@ -350,8 +350,8 @@ impl Worker {
         }
     }
 
-    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker
-    /// has all that it needs.
+    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker is
+    /// ready.
     fn run(
         self,
         make: impl FnOnce() -> Result<Application, BuildError>,
@@ -368,12 +368,12 @@ impl Worker {
             #[cfg(target_os = "linux")]
             Seat::Uring(ring) => ring.run(&options, |driver| begin.on(driver)),
         };
-        // The driver has waited for blocking functions since.
+        // The driver has waited for blocking functions in the meantime.
         Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
     }
 }
 
-/// What a worker does when its driver is there.
+/// A worker's work once its driver exists.
 struct Begin<M, S> {
     make: M,
     started: S,
@@ -384,7 +384,7 @@ struct Begin<M, S> {
 }
 
 impl<M: FnOnce() -> Result<Application, BuildError>, S: FnOnce()> Begin<M, S> {
-    /// What a driver needs besides its handle is there when it polls.
+    /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
         let Self { make, started, listeners, limits, observed, orders } = self;
         let application = make().map_err(Error::Build)?;
@@ -395,8 +395,8 @@ impl<M: FnOnce() -> Result<Application, BuildError>, S: FnOnce()> Begin<M, S> {
     }
 }
 
-/// Makes what all of tokio's runtimes share, for which tokio needs descriptors and panics where there
-/// are none. So it is tried first whether there are.
+/// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
+/// are none. So descriptors are tested for first.
 fn begin_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {
@@ -404,12 +404,12 @@ fn begin_tokio() -> std::io::Result<()> {
         drop([pair()?, pair()?, pair()?]);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The caller may be inside of a runtime, where waiting for the end of another one is a panic.
+    // The caller may be inside a runtime, where waiting for another one to end panics.
     runtime.shutdown_background();
     Ok(())
 }
 
-/// What a panic said.
+/// The panic's message.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -429,7 +429,7 @@ impl Stopped {
         self.workers.iter().flatten().map(|worker| worker.tasks_cut).sum()
     }
 
-    /// Blocking functions of all workers that were not waited for any longer.
+    /// Blocking functions of all workers that were still running when the wait for them ended.
     #[must_use]
     pub fn functions_left(&self) -> usize {
         self.workers.iter().flatten().map(|worker| worker.functions_left).sum()

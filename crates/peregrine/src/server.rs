@@ -1,4 +1,4 @@
-//! The server as an application's `main` sees it: where to listen, with what, and until when.
+//! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
@@ -44,9 +44,9 @@ enum Source {
     Listener(Socket),
 }
 
-/// What [`Server::serve`] can serve: an [`App`], or one that was built already.
+/// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
 pub trait IntoApplication {
-    /// Checks and builds it.
+    /// Checks and builds the application.
     ///
     /// # Errors
     /// The application contradicts itself.
@@ -92,28 +92,28 @@ impl Server {
         }
     }
 
-    /// Speaks HTTP at `address` too.
+    /// Also speaks HTTP at `address`.
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.listeners.push((Source::Address(address.into()), None));
         self
     }
 
-    /// Speaks HTTPS at `address` too. With the feature `tls`, which is on by default.
+    /// Also speaks HTTPS at `address`. With the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, address: impl Into<String>, tls: Tls) -> Self {
         self.listeners.push((Source::Address(address.into()), Some(tls)));
         self
     }
 
-    /// Speaks HTTP on a Unix domain socket at `path` too. Its file is removed at the end.
+    /// Also speaks HTTP on a Unix domain socket at `path`. Its file is removed at the end.
     pub fn unix(self, path: impl AsRef<Path>) -> Self {
         let address = format!("unix:{}", path.as_ref().display());
         self.listen(address)
     }
 
-    /// Speaks HTTP on a listener that somebody else bound, such as a service manager: a
+    /// Speaks HTTP on a listener bound elsewhere, such as by a service manager: a
     /// [`TcpListener`](std::net::TcpListener) or a `UnixListener` of the standard library. All workers
-    /// share it. The file of a Unix domain socket stays where it is, for it is somebody else's.
+    /// share it. The file of a Unix domain socket is left in place, for its owner.
     ///
     /// ```no_run
     /// use peregrine::prelude::*;
@@ -129,7 +129,7 @@ impl Server {
         self
     }
 
-    /// Speaks HTTPS on a listener that somebody else bound. With the feature `tls`.
+    /// Speaks HTTPS on a listener bound elsewhere. With the feature `tls`.
     #[cfg(feature = "tls")]
     pub fn tls_listener(mut self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.listeners.push((Source::Listener(listener.into()), Some(tls)));
@@ -142,15 +142,15 @@ impl Server {
         self
     }
 
-    /// How many workers, each with a thread of its own. Default: as many as this process may use
-    /// cores.
+    /// The number of workers, each with its own thread. Default: as many as the cores that this process
+    /// may use.
     pub fn workers(mut self, workers: NonZeroUsize) -> Self {
         self.workers = Some(workers);
         self
     }
 
-    /// Which driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`) counts
-    /// more than this.
+    /// The driver. The environment variable `PEREGRINE_DRIVER` (`uring`, `tokio`, `auto`) takes
+    /// precedence.
     pub fn driver(mut self, choice: DriverChoice) -> Self {
         self.choice = choice;
         self
@@ -162,30 +162,30 @@ impl Server {
         self
     }
 
-    /// Keeps each worker's thread on a core of its own. Default: the kernel decides.
+    /// Keeps each worker's thread on its own core. Default: the kernel decides.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
     }
 
-    /// Prints neither the line at the start nor the report at the end. Where a `tracing` subscriber
-    /// listens to target `peregrine` at level `INFO`, both go there in any case, and are not printed.
+    /// Suppresses the line at the start and the report at the end. If a `tracing` subscriber listens to
+    /// target `peregrine` at level `INFO`, both go there in any case, and are not printed.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Serves until SIGTERM or Ctrl-C, then shuts down in order: no new connections, idle ones
-    /// closed after `Limits::drain_idle_timeout`, the rest told to close after their response, tasks and blocking functions that
-    /// outlive them waited for, and what is left cut when [`Limits::shutdown_timeout`] is over. A
-    /// second signal cuts at once. A signal during the start ends that, and workers that are not ready
-    /// yet are not waited for. When the server has ended, signals do what they did before; a program
-    /// that goes on and begins only then to listen for them uses [`Server::start`] and a
-    /// [`Handle`](crate::Handle) instead.
+    /// Serves until SIGTERM or Ctrl-C, then shuts down in order: accepts no new connections, closes
+    /// idle ones after `Limits::drain_idle_timeout`, closes the rest after their response, waits for
+    /// tasks and blocking functions that outlive them, and cuts what is left when
+    /// [`Limits::shutdown_timeout`] is over. A second signal cuts at once. A signal during the start
+    /// ends the start, and workers that are not ready yet are not waited for. When the server has
+    /// ended, signals do what they did before; a program that goes on and begins only then to listen
+    /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
     ///
-    /// `make` is called once on each worker's thread, inside its tokio runtime: what connects when it
-    /// is first used (`connect_lazy` of sqlx, say) and tasks of the worker's own may begin there. What
-    /// workers are to share is made before and cloned in it.
+    /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
+    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. Make values
+    /// that workers share before, and clone them inside.
     ///
     /// # Errors
     /// See [`Error`].
@@ -196,7 +196,7 @@ impl Server {
     {
         let quiet = self.quiet;
         let orders = Orders::new();
-        // A start may take long, and whoever reads the line at its end may send a signal at once.
+        // A start may take long, and a signal may follow as soon as its line is read.
         let _signals = orders.handle.obey_signals()?;
         let stopped = self.start_under(&make, orders)?.wait_obeying()?;
         report(&stopped, quiet)
@@ -207,7 +207,7 @@ impl Server {
         self.quiet
     }
 
-    /// Starts serving and returns at once. All sockets are bound and all workers are ready then.
+    /// Starts serving and returns once all sockets are bound and all workers are ready.
     ///
     /// # Errors
     /// See [`Error`].
@@ -219,8 +219,7 @@ impl Server {
         self.start_under(&make, Orders::new())
     }
 
-    /// The same for a server that has orders already. Where one of them is to end, the start ends
-    /// early.
+    /// The same for a server that has orders already. If one of them says to end, the start ends early.
     pub(crate) fn start_under<A, M>(self, make: &M, orders: Orders) -> Result<Running, Error>
     where
         A: IntoApplication + 'static,
@@ -271,8 +270,8 @@ impl Server {
     }
 }
 
-/// Tells what people want to know, once: to the `tracing` subscriber that listens, or else on the
-/// terminal unless the server is quiet.
+/// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
+/// unless the server is quiet.
 pub(crate) fn tell(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         tracing::info!(target: "peregrine", "{text}");
@@ -281,7 +280,7 @@ pub(crate) fn tell(text: &str, quiet: bool) {
     }
 }
 
-/// Tells what a server did. Workers that did not end are an error.
+/// Reports what a server did. Workers that did not end are an error.
 pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
     tell(&stopped.to_string(), quiet);
     let numbered = stopped.workers.iter().enumerate();
@@ -292,7 +291,7 @@ pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
     Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
 }
 
-/// Cores that this process may use.
+/// The number of cores that this process may use.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
@@ -313,7 +312,7 @@ fn first_line(running: &Running, reason: &str, workers: usize) -> String {
 /// The files of Unix sockets, for as long as the server runs.
 pub(crate) type SocketFiles = Vec<SocketFile>;
 
-/// A place and whether TLS is spoken there, as a URL.
+/// A place as a URL; `is_tls` says whether TLS is spoken there.
 pub(crate) fn url(place: &Place, is_tls: bool) -> String {
     let scheme = if is_tls { "https" } else { "http" };
     match place {

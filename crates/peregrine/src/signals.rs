@@ -4,17 +4,17 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// SIGTERM and Ctrl-C, told to a function on a thread of its own. While one of these exists they do
+/// Passes SIGTERM and Ctrl-C to a function on its own thread. While one of these exists the signals do
 /// not end the process; when the last one is dropped they do what they did before.
 pub(crate) struct Signals {
     #[cfg(unix)]
     listener: signal_hook::iterator::Handle,
 }
 
-/// How many there are.
+/// How many of these exist.
 static LISTENING: Mutex<Count> = Mutex::new(Count { now: 0, is_prepared: false });
 
-/// Does nobody listen? Then a signal does what it does in a process that knows of none.
+/// Is nobody listening? Then a signal does what it does in a process without handlers.
 static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 struct Count {
@@ -25,14 +25,15 @@ struct Count {
 #[cfg(unix)]
 impl Signals {
     /// # Errors
-    /// The process is out of descriptors or threads, or the system does not tell signals.
+    /// The process is out of descriptors or threads, or the system does not deliver signals.
     pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
         let listener = signals.handle();
         if !count.is_prepared {
-            // Before the first handler is there, so that those of the program are told from ours.
+            // Before the first handler is set, so that the program's own handlers are distinguished
+            // from ours.
             prepare(&[SIGINT, SIGTERM])?;
             count.is_prepared = true;
         }
@@ -47,8 +48,8 @@ impl Signals {
     }
 }
 
-/// A handler cannot be taken away again without `unsafe`. So there is one more, which does what the
-/// system would do, for as long as nobody listens; unless the program had handlers of its own before.
+/// A handler cannot be removed without `unsafe`. So one more is added, which does what the system would
+/// do while nobody listens; unless the program already had handlers of its own.
 #[cfg(unix)]
 fn prepare(signals: &[i32]) -> io::Result<()> {
     for signal in signals {
@@ -59,7 +60,7 @@ fn prepare(signals: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Is the signal neither handled nor ignored? Where the system does not tell, mostly.
+/// Is the signal neither handled nor ignored? Assumed so where the system does not tell.
 #[cfg(unix)]
 fn is_default(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -89,7 +90,7 @@ impl Signals {
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
         count.is_prepared = true;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Where the system does not tell, only a `Handle` can end the server.
+        // Where the system does not deliver signals, only a `Handle` can end the server.
         let listen = move || {
             while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
                 if IS_UNHEARD.load(Ordering::SeqCst) {

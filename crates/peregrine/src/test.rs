@@ -1,6 +1,6 @@
 //! A server on a free port of the loopback interface, for tests that want real sockets.
 //!
-//! Most tests do not: `App::test` calls the application in process, which is quicker.
+//! Most tests need none: `App::test` calls the application in process, which is quicker.
 
 use crate::error::Error;
 use crate::running::Running;
@@ -36,7 +36,7 @@ impl TestServer {
         Self::start_with(|server| server, make)
     }
 
-    /// The same with a server that `configure` has changed.
+    /// The same with a server changed by `configure`.
     ///
     /// # Errors
     /// See [`Error`].
@@ -72,7 +72,7 @@ impl TestServer {
         &self.running
     }
 
-    /// Gives the server away, to shut it down in order.
+    /// Gives up the server, for a shutdown in order.
     #[must_use]
     pub fn into_running(self) -> Running {
         self.running

@@ -1,4 +1,4 @@
-//! Tower services, axum routers among them, in the place of an application or beside it.
+//! Tower services, axum routers among them, in place of an application or beside it.
 //!
 //! An axum program changes the line that serves, and keeps everything else:
 //!
@@ -13,9 +13,9 @@
 //! }
 //! ```
 //!
-//! [`Mount::mount`] puts a service under a prefix beside routes of ours, [`layer()`] puts a tower
-//! layer around them, and [`into_tower`] and [`spawn_tower`] are the way out: an application of ours
-//! under hyper or axum.
+//! [`Mount::mount`] puts a service under a prefix beside our own routes, [`layer()`] puts a tower layer
+//! around them, and [`into_tower`] and [`spawn_tower`] are the way out: one of our applications under
+//! hyper or axum.
 
 use crate::error::Error;
 use crate::orders::{Handle, Orders};
@@ -55,9 +55,9 @@ impl Server {
     /// }
     /// ```
     ///
-    /// A clone of an axum router shares its routes and states with all others, which costs a little
-    /// where several cores count references to them; `.serve(move || tower(make_router()))` makes
-    /// one for each worker instead.
+    /// Clones of an axum router share their routes and states, which costs a little where several cores
+    /// count references to them; `.serve(move || tower(make_router()))` makes one for each worker
+    /// instead.
     ///
     /// # Errors
     /// See [`Error`].
@@ -94,7 +94,7 @@ pub enum Entrance {
     Address(String),
     /// A bound listener.
     Listener(Socket),
-    /// A listener that tokio did not give back, with the reason.
+    /// A tokio listener that could not be converted, with the reason.
     Lost(std::io::Error),
 }
 
@@ -145,9 +145,9 @@ impl From<tokio::net::UnixListener> for Entrance {
 
 /// Serves a tower service from within a tokio program: what `axum::serve` is for axum.
 ///
-/// The workers have threads of their own; the caller's runtime only waits. It waits until SIGTERM
-/// or Ctrl-C unless [`Serving::with_graceful_shutdown`] says until when. Dropping the future cuts
-/// all connections.
+/// The workers have their own threads; the caller's runtime only waits. It waits until SIGTERM or
+/// Ctrl-C unless [`Serving::with_graceful_shutdown`] sets another end. Dropping the future cuts all
+/// connections.
 ///
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
@@ -176,7 +176,7 @@ where
     Serving { server, tower: service.into_tower(), until: None }
 }
 
-/// As [`serve`], over TLS and nothing else.
+/// As [`serve`], but over TLS only.
 ///
 /// ```no_run
 /// # async fn run() -> peregrine::Result<()> {
@@ -217,12 +217,13 @@ pub struct Serving<R> {
 }
 
 impl<R> Serving<R> {
-    /// Shuts down in order when `signal` ends, instead of at SIGTERM or Ctrl-C: no new connections,
-    /// idle ones closed after `Limits::drain_idle_timeout`, and what is busy has until
+    /// Shuts down in order when `signal` completes, instead of at SIGTERM or Ctrl-C: accepts no new
+    /// connections, closes idle ones after `Limits::drain_idle_timeout`, and gives busy ones until
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
-    /// Signals are the caller's then: none of them, and no second one, does anything here but end
-    /// `signal`. To cut what is still busy before its time is over, drop the future that serves.
+    /// Signals are then up to the caller: no signal, not even a second one, does anything here except
+    /// through `signal`. To cut busy connections before their time is over, drop the future that
+    /// serves.
     pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

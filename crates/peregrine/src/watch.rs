@@ -1,4 +1,4 @@
-//! The thread that looks for handlers which block their worker's.
+//! The thread that looks for handlers that block their worker.
 
 use peregrine_server::{Pulse, Watch};
 use std::io;
@@ -6,11 +6,11 @@ use std::sync::Weak;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A budget of nothing must not become a thread that never sleeps.
+/// With a budget of zero the thread must still sleep.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// Warns of handlers that keep their thread for longer than `budget`, until all workers have ended.
-/// While no handler has anything to do, neither has the thread.
+/// While no handler is working, the thread sleeps.
 pub(crate) fn start(pulses: Vec<Weak<Pulse>>, budget: Duration) -> io::Result<()> {
     let start = Instant::now();
     let look = move || {

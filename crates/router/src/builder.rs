@@ -1,4 +1,4 @@
-//! From patterns to a router, or to everything that is wrong with them.
+//! From patterns to a router, or to a list of everything that is wrong with them.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::pattern::{Part, Pattern};
 use crate::router::{Route, Router};
 use crate::statics::Statics;
 
-/// What a slash at the end of a path means. The root, `/`, is never without it.
+/// What a slash at the end of a path means. The root, `/`, always has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlashPolicy {
     /// `/a` and `/a/` are different paths.
     #[default]
     Strict,
-    /// As strict, but where a path has no route for the method and its other form has,
-    /// [`Router::find`] answers [`Match::Redirect`](crate::Match::Redirect). A path that begins
-    /// with `//` or `/\` is never redirected: as a `Location` it would name another host.
+    /// As strict, but where a path has no route for the method and its other form does,
+    /// [`Router::find`] answers [`Match::Redirect`](crate::Match::Redirect). A path that begins with
+    /// `//` or `/\` is never redirected: as a `Location` it would name another host.
     Redirect,
-    /// One slash at the end is not part of a path or of a pattern: `/a` and `/a/` are the same
-    /// pattern, and inserting both for one method is an error. The value of a catch-all keeps it.
+    /// One slash at the end is not part of a path or of a pattern: `/a` and `/a/` are the same pattern,
+    /// and inserting both for one method is an error. The value of a catch-all keeps the slash.
     Ignore,
 }
 
@@ -68,16 +68,16 @@ impl Builder {
         Self::default()
     }
 
-    /// Says what a slash at the end of a path means.
+    /// Sets what a slash at the end of a path means.
     pub fn slash_policy(&mut self, policy: SlashPolicy) -> &mut Self {
         self.slash_policy = policy;
         self
     }
 
-    /// Adds a route: a pattern, the methods it answers, and an id that [`Router::find`] returns.
-    /// Ids are unique and at most [`ROUTE_ID_MAX`]. What is wrong with a route, `build` says.
+    /// Adds a route: a pattern, the methods it answers, and an id that [`Router::find`] returns. Ids
+    /// are unique and at most [`ROUTE_ID_MAX`]. [`Builder::build`] reports what is wrong with a route.
     ///
-    /// A pattern begins with `/`; between slashes stands one of these:
+    /// A pattern begins with `/`; each part between slashes is one of these:
     ///
     /// | segment | matches |
     /// |---|---|
@@ -86,16 +86,16 @@ impl Builder {
     /// | `{name}` | one segment that is not empty |
     /// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
     ///
-    /// Where several patterns match a path, the first segment (from the left) in which they
-    /// differ decides, in the order of this table; of two affixed parameters the one with more
-    /// fixed text, then the one with the longer text before the parameter. The order of insertion
-    /// never matters. If the pattern so chosen does not answer the method, or does not fit the
-    /// rest of the path, the next is tried.
+    /// Where several patterns match a path, the first segment (from the left) in which they differ
+    /// decides, in the order of this table; of two affixed parameters the one with more fixed text
+    /// wins, then the one with the longer text before the parameter. The order of insertion never
+    /// matters. If the pattern so chosen does not answer the method, or does not fit the rest of the
+    /// path, the next is tried.
     ///
-    /// `{{` and `}}` stand for literal braces. Fixed text is compared percent-decoded, but `%2F`
-    /// is never a slash and `%25` never begins an escape: `/café` matches `/caf%C3%A9`. Case
-    /// counts; `.` and `..` are ordinary text. A catch-all does not match an empty rest: for
-    /// `/files/` beside `/files/{*path}`, add that pattern.
+    /// `{{` and `}}` stand for literal braces. Fixed text is compared percent-decoded, but `%2F` is
+    /// never a slash and `%25` never begins an escape: `/café` matches `/caf%C3%A9`. Case matters; `.`
+    /// and `..` are ordinary text. A catch-all does not match an empty rest: for `/files/` beside
+    /// `/files/{*path}`, add that pattern.
     pub fn insert(&mut self, pattern: &str, methods: Methods, id: u32) -> &mut Self {
         self.insert_labelled(pattern, methods, id, "")
     }
@@ -118,7 +118,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// All that is wrong with the routes: patterns that cannot be read, routes of the same shape
+    /// Everything that is wrong with the routes: patterns that cannot be read, routes of the same shape
     /// for the same method, ids used twice or too large, routes without methods.
     pub fn build(&self) -> Result<Router, BuildError> {
         let mut plan = Plan { drafts: vec![Draft::default()], ..Plan::default() };
@@ -192,7 +192,7 @@ impl Builder {
 }
 
 impl Pattern {
-    /// Forgets the slash at the end, unless it is the whole pattern.
+    /// Drops the slash at the end, unless it is the whole pattern.
     pub(crate) fn drop_last_slash(&mut self) {
         if self.parts.len() > 1 && self.parts.last() == Some(&Part::Static(Vec::new())) {
             self.parts.pop();
@@ -200,7 +200,7 @@ impl Pattern {
     }
 }
 
-/// The tree while it grows. A child's number is greater than its parent's.
+/// The tree under construction. A child's number is greater than its parent's.
 #[derive(Default)]
 struct Plan {
     drafts: Vec<Draft>,
@@ -224,7 +224,7 @@ struct Draft {
 }
 
 impl Plan {
-    /// The leaf for this shape, made if need be.
+    /// The leaf for this shape, made if needed.
     fn leaf_for(&mut self, parts: &[Part]) -> u32 {
         let mut at = 0;
         for part in parts {
@@ -245,7 +245,7 @@ impl Plan {
         leaf
     }
 
-    /// The child of a draft by a part that is no catch-all, made if need be.
+    /// The child of a draft for a part that is not a catch-all, made if needed.
     fn child_for(&mut self, parent: u32, part: &Part) -> u32 {
         let next = self.drafts.len() as u32;
         let draft = &mut self.drafts[parent as usize];
@@ -275,8 +275,8 @@ impl Plan {
 
     fn into_router(mut self, slash_policy: SlashPolicy) -> Router {
         for draft in &mut self.drafts {
-            // The longest fixed text first, then the longest before the parameter; the texts
-            // themselves last, only so that the order of insertion leaves no trace.
+            // The longest fixed text first, then the longest before the parameter; the texts themselves
+            // last, only so that the order of insertion has no effect.
             draft.affixed.sort_by(|(left, right, _), (other_left, other_right, _)| {
                 let length = |left: &Vec<u8>, right: &Vec<u8>| left.len() + right.len();
                 length(other_left, other_right)
@@ -300,7 +300,7 @@ impl Plan {
         Router { statics, tree, routes: self.routes.into(), by_id: by_id.into(), slash_policy }
     }
 
-    /// Numbers the drafts so that the first child of each is the next number. Children still come
+    /// Numbers the drafts so that the first child of each has the next number. Children still come
     /// after their parents.
     fn number_in_depth(&mut self) {
         let mut order = Vec::with_capacity(self.drafts.len());
@@ -326,7 +326,7 @@ impl Plan {
         let mut tree = Tree::new(seed);
         let leaves: Vec<Leaf> =
             self.leaves.iter().map(|routes| self.leaf(routes, &mut tree)).collect();
-        // For each draft, the ancestor and stage to go on with; parents come first.
+        // For each draft, the ancestor and stage to fall back to; parents come first.
         let mut fallbacks = vec![(NONE, 0); self.drafts.len()];
         for (index, draft) in self.drafts.iter().enumerate() {
             let own = fallbacks[index];
@@ -351,7 +351,7 @@ impl Plan {
 }
 
 impl Draft {
-    /// The children, each with the first stage that comes after it.
+    /// The children, each with the first stage after it.
     fn children(&self) -> impl Iterator<Item = (u32, u16)> {
         let parameter_stage = self.affixed.len() as u16;
         // Only a catch-all may match what an empty segment began.
@@ -364,7 +364,7 @@ impl Draft {
         fixed.chain(affixed).chain(parameter)
     }
 
-    /// The children; first those with fixed text, of them last the one with none.
+    /// The children: those with fixed text first, and the empty text last among them.
     fn fixed_first(&self) -> impl Iterator<Item = u32> {
         let texts = self.fixed.iter().filter(|(text, _)| !text.is_empty());
         let texts = texts.chain(self.fixed.get_key_value(&Vec::new()));
@@ -377,7 +377,7 @@ impl Draft {
         self.fixed.values_mut().chain(affixed).chain(&mut self.parameter)
     }
 
-    /// The first stage from `stage` on that this draft has.
+    /// The draft's first stage at or after `stage`.
     fn stage_from(&self, stage: u16) -> Option<u16> {
         let parameter_stage = self.affixed.len() as u16;
         let is_parameter = stage == parameter_stage && self.parameter.is_some();
@@ -422,7 +422,7 @@ impl Draft {
         })
     }
 
-    /// What a segment leads to that is neither empty nor fixed text of this node, `index`.
+    /// Where a segment at this node, number `index`, leads if it is neither empty nor fixed text.
     fn otherwise(&self, index: u32, fallback: u32) -> Otherwise {
         match self.parameter {
             _ if !self.affixed.is_empty() => Otherwise::Ask,

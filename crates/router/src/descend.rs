@@ -1,14 +1,14 @@
-//! The straight way down the tree: most lookups never leave it.
+//! The straight way down the tree, which most lookups never leave.
 //!
-//! It takes the first alternative of each node, and hands over to the walk of `walk.rs` where
-//! another must be tried. It says nothing that the walk would not say from the same place; it is
-//! apart because a loop that has so little to keep in mind keeps it in registers.
+//! The descent takes the first alternative of each node, and hands over to the walk in `walk.rs` where
+//! another must be tried. Its answers are those of the walk from the same place; it is separate because
+//! a loop with so little state keeps it in registers.
 
 use crate::node::{Choice, Otherwise, Tree};
 use crate::parameters::{Noted, Parameters};
 use crate::slashes::{Cursor, Slashes, Slashes64};
 
-/// Where a descent came to.
+/// The result of a descent.
 pub(crate) enum Descent {
     /// A route that answers the method.
     Found(Choice),

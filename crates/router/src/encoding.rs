@@ -1,9 +1,9 @@
 //! Percent-encoding: how fixed text is compared, and how values are decoded.
 //!
 //! Fixed text is compared in its *plain form*: every escape is decoded except `%2F`, which would
-//! otherwise split a segment, and `%25`, which would otherwise begin a new escape. Both are
-//! written in upper case. A `%` that begins no escape counts as `%25`. So a plain form is its
-//! own plain form, and equivalent spellings of a path reach the same route.
+//! otherwise split a segment, and `%25`, which would otherwise begin a new escape. Both are written in
+//! upper case. A `%` that begins no escape counts as `%25`. So a plain form is its own plain form, and
+//! equivalent spellings of a path reach the same route.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ struct Unit {
     /// The bytes of the plain form, `length` of them.
     plain: [u8; 3],
     length: usize,
-    /// How many bytes it takes in the raw text: 1 or 3.
+    /// The character's length in the raw text: 1 or 3 bytes.
     raw: usize,
 }
 
@@ -44,7 +44,7 @@ impl Unit {
         }
     }
 
-    /// The last character of `raw`, which is not empty. Escapes cannot overlap, because `%` is no
+    /// The last character of `raw`, which is not empty. Escapes cannot overlap, because `%` is not a
     /// hexadecimal digit, so reading backwards finds the same characters as reading forwards.
     fn last(raw: &[u8]) -> Self {
         let tail = &raw[raw.len().saturating_sub(3)..];
@@ -55,7 +55,7 @@ impl Unit {
     }
 }
 
-/// The byte that `raw` begins with an escape of, if it begins with one.
+/// The byte that the escape at the start of `raw` stands for, if there is one.
 fn escape(raw: &[u8]) -> Option<u8> {
     match raw {
         [b'%', high, low, ..] => Some(digit(*high)? << 4 | digit(*low)?),
@@ -94,7 +94,7 @@ pub(crate) fn plain(raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How many bytes of `raw` the plain text `prefix` takes at its start, if it starts so.
+/// How many bytes of `raw` the plain text `prefix` takes at its start, if `raw` starts with it.
 pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     let (mut at, mut wanted) = (0, prefix);
     while !wanted.is_empty() {
@@ -105,7 +105,7 @@ pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// How many bytes of `raw` the plain text `suffix` takes at its end, if it ends so.
+/// How many bytes of `raw` the plain text `suffix` takes at its end, if `raw` ends with it.
 pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
     let (mut left, mut wanted) = (raw, suffix);
     while !wanted.is_empty() {
@@ -124,7 +124,7 @@ pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
 pub enum DecodeError {
     /// The `%` at this position is not followed by two hexadecimal digits.
     BadEscape {
-        /// Where the `%` stands.
+        /// The position of the `%`.
         position: usize,
     },
     /// The decoded bytes are not UTF-8.

@@ -1,4 +1,4 @@
-//! What can be wrong with a route table: always the author's mistake, told all at once.
+//! Errors in a route table: always the author's mistake, all reported at once.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ pub struct PatternError {
     pub fault: PatternFault,
 }
 
-/// What is wrong with a pattern. Its `Display` says how to put it right.
+/// What is wrong with a pattern. Its `Display` says how to fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternFault {
     /// It does not begin with `/`.

@@ -1,4 +1,4 @@
-//! Makes route tables and paths of any bytes and compares the router with the reference.
+//! Makes route tables and paths from any bytes and compares the router with the reference.
 
 use crate::builder::{Builder, SlashPolicy};
 use crate::encoding::plain;
@@ -8,7 +8,7 @@ use crate::parameters::{Parameters, Span};
 use crate::reference::Reference;
 use crate::router::Router;
 
-/// Reads patterns and paths from the bytes, and compares what router and reference answer.
+/// Reads patterns and paths from the bytes, and compares the answers of router and reference.
 ///
 /// # Panics
 ///
@@ -38,8 +38,8 @@ pub fn fuzz_one(data: &[u8]) {
     }
 }
 
-/// Reads any text as a pattern: it is refused with a place inside it, or it makes a router that
-/// finds the plain form of its fixed text.
+/// Reads any text as a pattern: the text is either refused, with a place inside it, or makes a router
+/// that finds the plain form of its fixed text.
 ///
 /// # Panics
 ///
@@ -116,12 +116,12 @@ pub fn compare(router: &Router, reference: &Reference, path: &[u8], method: u8) 
     assert_eq!(router.methods(path), reference.methods(path), "{}", context());
 }
 
-/// Choices made by bytes; all zero when they are used up.
+/// Choices made from bytes; all zero once the bytes are used up.
 struct Source<'d> {
     data: &'d [u8],
 }
 
-/// Pieces of fixed text: few, so that routes collide, and of every length that is special.
+/// Pieces of fixed text: few, so that routes collide, and of every special length.
 const TEXTS: &[&str] = &[
     "",
     "a",
@@ -149,7 +149,7 @@ const TEXTS: &[&str] = &[
     "A",
 ];
 
-/// Pieces that only paths have.
+/// Pieces that only occur in paths.
 const RAW_TEXTS: &[&str] = &[
     "%",
     "%2",

@@ -1,15 +1,15 @@
 //! Path to route and parameters.
 //!
-//! A [`Builder`] takes patterns, sets of methods and route ids; [`Builder::build`] makes an
-//! immutable [`Router`], or says everything that is wrong with the table at once. A lookup costs
-//! some nanoseconds and allocates nothing.
+//! A [`Builder`] takes patterns, sets of methods and route ids; [`Builder::build`] makes an immutable
+//! [`Router`], or reports everything that is wrong with the table at once. A lookup costs some
+//! nanoseconds and allocates nothing.
 //!
-//! It knows no HTTP: a method is a number below 32 that the caller assigns, a path is bytes, and
-//! an answer is a [`Match`]. It does no I/O and has no dependencies.
+//! This crate knows no HTTP: a method is a number below 32 that the caller assigns, a path is bytes,
+//! and an answer is a [`Match`]. It does no I/O and has no dependencies.
 //!
-//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the way
-//! down the tree is `descend.rs`, with its alternatives `walk.rs`, and `reference.rs` says the same
-//! thing slowly and plainly.
+//! Start reading at [`Builder::insert`] for patterns and [`Router::find`] for matching; the way down
+//! the tree is `descend.rs`, and with its alternatives `walk.rs`; `reference.rs` has the same rules,
+//! slow and plain.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -43,5 +43,5 @@ pub const PARAMETERS_MAX: usize = 32;
 pub const SEGMENTS_MAX: usize = 255;
 /// The most bytes of fixed text in one segment of a pattern, percent-decoded.
 pub const LITERAL_BYTES_MAX: usize = 255;
-/// The largest route id, and so the limit of a table's size. Ids index a table: number from 0.
+/// The largest route id, and so the limit of a table's size. Ids index a table: number them from 0.
 pub const ROUTE_ID_MAX: u32 = 64_999;

@@ -1,7 +1,7 @@
 //! The flat tree of segments: nodes, their tables of children, and leaves.
 //!
-//! Everything that a lookup reads is an index into one of a few arrays. Because a node is reached
-//! by one path only, where to go on after a dead end is known at build: each node names the
+//! Everything that a lookup reads is an index into one of a few arrays. Because a node is reached by
+//! one path only, where to go on after a dead end is known when the tree is built: each node names the
 //! nearest ancestor with an alternative left, so a walk needs no stack.
 
 use crate::methods::Methods;
@@ -20,7 +20,7 @@ pub(crate) struct Node {
     pub(crate) fixed: Fixed,
     /// The leaf for a path that ends here.
     pub(crate) leaf: Leaf,
-    /// The leaf for whatever is left of the path, if something is.
+    /// The leaf for the rest of the path, if there is one.
     pub(crate) rest: Leaf,
     /// The child for an empty segment.
     pub(crate) empty: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) depth: u8,
     /// How many parameters lead here.
     pub(crate) parameters: u8,
-    /// What a segment that is not empty leads to, if not to a child with fixed text.
+    /// Where a segment that is not empty leads, if not to a child with fixed text.
     pub(crate) otherwise: Otherwise,
     /// The ancestor to go on with when nothing here matches.
     pub(crate) fallback: u32,
@@ -40,8 +40,7 @@ pub(crate) struct Node {
     pub(crate) fallback_stage: u16,
 }
 
-/// The first alternative of a node after its children with fixed text, where there is only one
-/// step to it.
+/// The first alternative of a node after its children with fixed text, if it is a single step away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     /// Its parameter's child, which is the next node in the list; there is no fixed text.
@@ -56,19 +55,19 @@ pub(crate) enum Otherwise {
     Ask,
 }
 
-/// The children of a node that have fixed text which is not empty.
+/// The children of a node that have nonempty fixed text.
 ///
-/// A child that is the only one stands behind its parent in the list of nodes. So its place is
-/// known before anything is read from memory, and the processor need not wait to go on.
+/// An only child comes right after its parent in the list of nodes. So its place is known before
+/// anything is read from memory, and the processor need not wait to go on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fixed {
     /// None.
     Nothing,
-    /// The next node, by a [`Text`]. Its fields stand here one by one, because only so the
-    /// compiler packs them with the kind into 24 bytes.
+    /// The next node, with a [`Text`]. The fields of the text are here one by one, because only then
+    /// does the compiler pack them with the kind into 24 bytes.
     Next { first: u64, last: u64, place: u32, length: u16 },
-    /// Some, in a small table whose keys are made of the first eight bytes and the length: where
-    /// it starts in [`Tree::children`], and what leads each key to a place of its own.
+    /// Some, in a small table whose keys are made of the first eight bytes and the length: its start in
+    /// [`Tree::children`], and the hash parameters that give each key a place of its own.
     Several { multiplier: u64, start: u32, slot_shift: u8 },
     /// Any others, in the table with this number in [`Tree::tables`].
     Many(u32),
@@ -81,7 +80,7 @@ struct Text {
     first: u64,
     /// The last eight bytes if there are more than eight.
     last: u64,
-    /// Where it is in [`Tree::text`], which only decides beyond sixteen bytes.
+    /// The text's place in [`Tree::text`], needed only beyond sixteen bytes.
     place: u32,
     length: u16,
 }
@@ -90,9 +89,9 @@ struct Text {
 /// has a multiplier that leads its keys to places of their own.
 #[derive(Clone, Copy, Debug)]
 struct Table {
-    /// Where it starts in [`Tree::children`].
+    /// The table's start in [`Tree::children`].
     start: u32,
-    /// Where its multipliers start in [`Tree::multipliers`].
+    /// The start of its multipliers in [`Tree::multipliers`].
     bucket_start: u32,
     slot_shift: u8,
     bucket_shift: u8,
@@ -106,7 +105,7 @@ struct Child {
     node: u32,
 }
 
-/// Its length is that of no segment that a child is sought for.
+/// Its length is that of no segment for which a child is looked up.
 const FREE: Child =
     Child { text: Text { first: 0, last: 0, place: 0, length: u16::MAX }, node: NONE };
 
@@ -123,14 +122,14 @@ pub(crate) struct Affix {
 pub(crate) struct Leaf {
     /// All methods of all routes.
     pub(crate) methods: u32,
-    /// Added to a method that is among them, its place in [`Tree::choices`].
+    /// Its sum with a method that is among them is the method's place in [`Tree::choices`].
     pub(crate) base: u32,
 }
 
 /// The route of a leaf for one method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    /// Its place in the router's list of routes.
+    /// The route's place in the router's list.
     pub(crate) route: u32,
     /// The caller's id.
     pub(crate) id: u32,
@@ -158,7 +157,7 @@ impl Tree {
         Self { seed, ..Self::default() }
     }
 
-    /// The route of a leaf for the method. Adds the leaf's methods to `allow` if there is none.
+    /// The route of a leaf for the method. If there is none, adds the leaf's methods to `allow`.
     #[inline(always)]
     pub(crate) fn choose(&self, leaf: Leaf, method: u8, allow: &mut u32) -> Option<Choice> {
         if Methods::from_bits(leaf.methods).contains(method) {
@@ -175,14 +174,14 @@ impl Tree {
         let base = (self.choices.len() as u32).wrapping_sub(first);
         for method in first..end {
             let mut answering = routes.iter().filter(|(methods, _)| methods.contains(method as u8));
-            // A method between two others that no route answers is never looked up.
+            // An unanswered method between two others is never looked up.
             let choice = answering.next().map_or(Choice { route: NONE, id: NONE }, |(_, it)| *it);
             self.choices.push(choice);
         }
         Leaf { methods, base }
     }
 
-    /// The place of the child with the fixed text `text[start..end]`, of the node at this place.
+    /// The place of the child with the fixed text `text[start..end]`, for the node at this place.
     /// `text` has at least eight bytes.
     #[inline(always)]
     pub(crate) fn fixed_child(
@@ -215,7 +214,7 @@ impl Tree {
         }
     }
 
-    /// Whether a piece of more than eight bytes, whose length and first eight agree with those of
+    /// Whether a piece of more than eight bytes, whose length and first eight bytes agree with those of
     /// a known text, agrees with all of it.
     #[inline(always)]
     fn ends_alike(&self, last: u64, place: u32, text: &[u8], start: usize, end: usize) -> bool {
@@ -252,8 +251,8 @@ impl Tree {
         Text { first: word(&padded, 0), last, place, length }
     }
 
-    /// Adds the fixed texts of children, distinct and none of them empty. If there is one child
-    /// only, it must be the next node.
+    /// Adds the fixed texts of children, distinct and none of them empty. An only child must be the
+    /// next node.
     pub(crate) fn add_fixed(&mut self, children: &[(&[u8], u32)]) -> Result<Fixed, SameKey> {
         let entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
             let key = hash(text, tree.seed);
@@ -288,8 +287,8 @@ impl Tree {
         Ok(Fixed::Several { multiplier, start, slot_shift })
     }
 
-    /// Divides the keys into buckets and looks for a multiplier for each that leads all its keys to
-    /// free places, fullest bucket first.
+    /// Divides the keys into buckets and finds a multiplier for each that leads all its keys to free
+    /// places, fullest bucket first.
     fn add_table(&mut self, entries: Vec<Entry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
         let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
@@ -338,7 +337,7 @@ fn have_no_pair(keys: &[u64]) -> bool {
     keys.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// A key that costs nearly nothing, made of the first eight bytes and the length.
+/// A key that is nearly free to compute, made of the first eight bytes and the length.
 #[inline(always)]
 fn quick_key(first: u64, length: usize) -> u64 {
     first.wrapping_add((length as u64).wrapping_mul(MIX[3]))
@@ -349,8 +348,8 @@ const SMALL_TABLE_MAX: usize = 24;
 /// Spreads keys over buckets.
 const BUCKETS: u64 = 0x9FB2_1C65_1E98_DF25;
 
-/// A key's place in a table of 2^(63 - shift) places: the top bits of a product, because every bit
-/// of the key reaches them. Two shifts, so that a table of one place is no special case.
+/// A key's place in a table of 2^(63 - shift) places: the top bits of a product, because every bit of
+/// the key reaches them. Two shifts, so that a table of one place is not a special case.
 #[inline(always)]
 fn place(key: u64, multiplier: u64, shift: u8) -> usize {
     ((key.wrapping_mul(multiplier) >> 1) >> shift) as usize

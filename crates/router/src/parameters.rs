@@ -1,4 +1,4 @@
-//! The values of a path's parameters, found when they are asked for.
+//! The values of a path's parameters, computed on demand.
 
 use crate::PARAMETERS_MAX;
 use crate::encoding::{raw_prefix, raw_suffix};
@@ -15,8 +15,8 @@ pub struct Parameters {
     /// The place of the route in the router's list, or [`NONE`](crate::node::NONE).
     pub(crate) route: u32,
     pub(crate) noted: Noted,
-    /// Where the values begin and end, if they are noted. Those of earlier lookups are not wiped:
-    /// only as many count as the route has parameters.
+    /// Where the values begin and end, if noted. Bounds of earlier lookups are not wiped: only as many
+    /// count as the route has parameters.
     bounds: [[u8; 2]; PARAMETERS_MAX],
 }
 
@@ -40,7 +40,7 @@ impl Parameters {
     #[inline(always)]
     pub(crate) fn note(&mut self, index: u8, start: usize, end: usize) {
         debug_assert!(start < end && end < 256);
-        // The mask only spares a check: a pattern has no more parameters than this.
+        // The mask only avoids a bounds check: a pattern has no more parameters than this.
         self.bounds[index as usize % PARAMETERS_MAX] = [start as u8, end as u8];
     }
 
@@ -77,7 +77,7 @@ pub struct Span {
     pub end: u32,
 }
 
-/// Where a parameter is in its pattern.
+/// The position of a parameter in its pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub(crate) segment: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Slot {
 /// [`decode`](crate::decode)). Numbered from the left, from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'r, 'p> {
-    /// The route that was found, if one was.
+    /// The route that was found, if any.
     pub(crate) route: Option<&'r Route>,
     pub(crate) parameters: &'p Parameters,
     pub(crate) path: &'p [u8],
@@ -104,7 +104,7 @@ impl<'r, 'p> Values<'r, 'p> {
         self.names().len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -169,7 +169,7 @@ impl<'r, 'p> Values<'r, 'p> {
     }
 }
 
-/// A number that is different for names of up to seven bytes, and mostly so for longer ones.
+/// A number that is unique for names of up to seven bytes, and mostly so for longer ones.
 #[inline(always)]
 pub(crate) fn name_key(name: &str) -> u64 {
     let length = name.len();

@@ -4,7 +4,7 @@ use crate::encoding::plain;
 use crate::error::{PatternError, PatternFault};
 use crate::{LITERAL_BYTES_MAX, PARAMETERS_MAX, SEGMENTS_MAX};
 
-/// A pattern, read. Its shape is its parts; names are not part of the shape.
+/// A parsed pattern. Its shape is its parts; names are not part of the shape.
 pub(crate) struct Pattern {
     pub(crate) parts: Vec<Part>,
     /// The parameters' names, from the left.

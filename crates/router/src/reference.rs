@@ -1,7 +1,7 @@
-//! The rules of matching, said slowly and plainly, to compare the router with.
+//! The rules of matching, written slowly and plainly, for comparison with the router.
 //!
-//! It tries every route on every path, gives each match a rank, and takes the best that answers
-//! the method. It shares the reading of patterns with the router, and nothing else.
+//! The reference tries every route on every path, gives each match a rank, and takes the best that
+//! answers the method. It shares the reading of patterns with the router, and nothing else.
 
 use crate::builder::SlashPolicy;
 use crate::methods::Methods;
@@ -26,8 +26,8 @@ pub type Answer = (Match, Vec<(usize, usize)>);
 /// The ranks of a route's segments, from the left, and the bounds of its values.
 type Matched = (Vec<Rank>, Vec<(usize, usize)>);
 
-/// How one segment matched: the smaller, the better. The kind of part, then how much fixed text
-/// is lacking around its parameter, in all and before it.
+/// How one segment matched: smaller is better. The kind of part, then how much fixed text is lacking
+/// around its parameter, in all and before it.
 type Rank = (u8, usize, usize);
 
 impl Reference {
@@ -44,7 +44,7 @@ impl Reference {
         Self { routes: routes.iter().map(read).collect(), slash_policy }
     }
 
-    /// What [`Router::find`](crate::Router::find) must answer.
+    /// The required answer of [`Router::find`](crate::Router::find).
     pub fn find(&self, path: &[u8], method: u8) -> Answer {
         let (answer, values) = self.find_as_written(path, method);
         if matches!(answer, Match::Found { .. }) || self.slash_policy != SlashPolicy::Redirect {
@@ -66,7 +66,7 @@ impl Reference {
         }
     }
 
-    /// What [`Router::methods`](crate::Router::methods) must answer.
+    /// The required answer of [`Router::methods`](crate::Router::methods).
     pub fn methods(&self, path: &[u8]) -> Methods {
         let matching = self.routes.iter().filter(|route| self.match_route(route, path).is_some());
         matching.fold(Methods::NONE, |all, route| all.union(route.methods))

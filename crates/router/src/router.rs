@@ -1,4 +1,4 @@
-//! The router: one lookup, and what there is to know about the routes.
+//! The router: the lookup, and information about the routes.
 
 use crate::builder::SlashPolicy;
 use crate::descend::Descent;
@@ -28,7 +28,7 @@ pub struct Route {
     pub(crate) label: Box<str>,
     pub(crate) methods: Methods,
     pub(crate) names: Box<[Box<str>]>,
-    /// For each name its key, which nearly always decides.
+    /// A key for each name, which nearly always decides a lookup.
     pub(crate) name_keys: Box<[u64]>,
     pub(crate) slots: Box<[Slot]>,
 }
@@ -54,7 +54,7 @@ impl Route {
         self.methods
     }
 
-    /// The names of its parameters, from the left.
+    /// The names of the route's parameters, from the left.
     pub fn names(&self) -> &[Box<str>] {
         &self.names
     }
@@ -101,8 +101,8 @@ impl Router {
     /// Finds the route for a path and a method, and notes in `parameters` where the values of
     /// its parameters are. It does not allocate.
     ///
-    /// `path` is raw: percent-encoded, without a query. A path that does not begin with `/` has
-    /// no route. A `method` of 32 or more is one that no route answers.
+    /// `path` is raw: percent-encoded, without a query. A path that does not begin with `/` has no
+    /// route. No route answers a `method` of 32 or more.
     #[inline]
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
@@ -128,8 +128,8 @@ impl Router {
         Methods::from_bits(allow)
     }
 
-    /// The values of the parameters that [`Router::find`] noted for this path. Empty if it found
-    /// no route. With another path than that, the values are meaningless or missing.
+    /// The values of the parameters that [`Router::find`] noted for this path. Empty if it found no
+    /// route. With any other path, the values are meaningless or missing.
     #[inline]
     pub fn values<'r, 'p>(&'r self, parameters: &'p Parameters, path: &'p [u8]) -> Values<'r, 'p> {
         Values { route: self.routes.get(parameters.route as usize), parameters, path }
@@ -162,7 +162,7 @@ impl Router {
         self.routes.iter()
     }
 
-    /// The path as far as its slashes count.
+    /// The path without a last slash that does not count.
     #[inline(always)]
     fn view<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path {
@@ -175,8 +175,9 @@ impl Router {
         }
     }
 
-    /// The answer for a path that is not in the table of static paths. Apart from the look into that
-    /// table, so that this one stays small; for the same reason all that is rare is apart from this.
+    /// The answer for a path that is not in the table of static paths. Separate from the lookup in that
+    /// table to keep the lookup small; for the same reason everything rare is separate from this
+    /// function.
     #[inline(never)]
     fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let view = self.view(path);
@@ -184,8 +185,8 @@ impl Router {
             return self.search_medium(path, method, parameters);
         }
         let (bits, escapes) = scan_short(view);
-        // The slashes tell whether the path begins with one; looking at its first byte before that
-        // would spoil the comparison of many bytes at once. An empty path has but its end.
+        // The slashes show whether the path begins with one; looking at its first byte earlier would
+        // spoil the comparison of many bytes at once. An empty path has only its end.
         if bits & 1 == 0 || view.is_empty() {
             parameters.clear();
             return Match::Missing;
@@ -277,7 +278,7 @@ impl Router {
         if allow.is_empty() { Match::Missing } else { Match::MethodMissing { allow } }
     }
 
-    /// Whether the path with its slash at the end added (true) or removed (false) has a route.
+    /// The slash change (added: true, removed: false) that gives the path a route, if there is one.
     fn other_form(&self, path: &[u8], method: u8) -> Option<bool> {
         let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
         if names_a_host || path.len() < 2 {

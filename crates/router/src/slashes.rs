@@ -1,17 +1,17 @@
 //! Where the segments of a path begin and end.
 //!
-//! A path's segments lie between its slashes. Up to 63 bytes the slashes are the bits of one
-//! register, up to 127 of two; a longer path is searched as the walk goes. Bit `n` stands for a
-//! slash at byte `n`, and one more bit behind the last byte ends the last segment.
+//! A path's segments lie between its slashes. Up to 63 bytes the slashes are the bits of one register,
+//! up to 127 of two; a longer path is searched as the walk proceeds. Bit `n` stands for a slash at byte
+//! `n`, and one more bit after the last byte ends the last segment.
 
 use crate::word::{short_word, word};
 
-/// A segment of the path, and what is needed to go on to the next.
+/// A segment of the path, and what is needed to move on to the next.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<R> {
     /// The first byte of the segment; one beyond [`Slashes::limit`] when no segment is left.
     pub(crate) start: usize,
-    /// The byte behind the segment.
+    /// The byte after the segment.
     pub(crate) end: usize,
     /// The slashes from `end` on.
     rest: R,
@@ -19,7 +19,7 @@ pub(crate) struct Cursor<R> {
 
 /// The slashes of one path that begins with a slash.
 pub(crate) trait Slashes {
-    /// How the slashes to come are kept.
+    /// How the remaining slashes are kept.
     type Rest: Copy;
     /// Whether fixed text must be compared in its plain form (see `encoding.rs`).
     const ENCODED: bool;
@@ -31,19 +31,19 @@ pub(crate) trait Slashes {
     /// The segment after this one, or a place beyond the limit.
     fn advance(&self, cursor: Cursor<Self::Rest>) -> Cursor<Self::Rest>;
 
-    /// A text in which the segments lie as in the path. If they need not be decoded, it has at
-    /// least eight bytes.
+    /// A text in which the segments have the same positions as in the path. If they need not be
+    /// decoded, it has at least eight bytes.
     fn text(&self) -> &[u8];
 }
 
 /// The slashes of a path of up to 63 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Slashes64<'p> {
-    /// The bits, that of the end included.
+    /// The bits, including that of the end.
     pub(crate) bits: u64,
     /// The length of the path in bytes.
     pub(crate) limit: usize,
-    /// The path, with zeros behind it if it is shorter than eight bytes.
+    /// The path, followed by zeros if it is shorter than eight bytes.
     pub(crate) text: &'p [u8],
 }
 
@@ -90,7 +90,7 @@ impl Slashes for Slashes64<'_> {
 /// The slashes of a path of up to 127 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Slashes128<'p> {
-    /// The bits, that of the end included.
+    /// The bits, including that of the end.
     pub(crate) bits: u128,
     /// The path.
     pub(crate) text: &'p [u8],
@@ -126,13 +126,13 @@ impl Slashes for Slashes128<'_> {
     }
 }
 
-/// The slashes of any path, searched for. The slow way: long paths, paths with escapes, and the
+/// The slashes of any path, found by searching. The slow way: long paths, paths with escapes, and the
 /// search for the other slash form.
 #[derive(Clone, Copy)]
 pub(crate) struct Searched<'p> {
     /// The path.
     pub(crate) path: &'p [u8],
-    /// Whether one more slash is imagined behind the path, and so one more, empty segment.
+    /// Whether one more slash is assumed after the path, and so one more, empty segment.
     pub(crate) slash_added: bool,
 }
 
@@ -182,8 +182,8 @@ fn slashes_of_word(word: u64) -> u64 {
     zeros.wrapping_mul(0x0002_0408_1020_4081) >> 56
 }
 
-/// A high bit of the result is set if a byte of `word` is a `%`; the other bits mean nothing, nor
-/// does it matter which of the high bits it is.
+/// A high bit of the result is set if a byte of `word` is a `%`; the other bits, and which of the high
+/// bits is set, mean nothing.
 #[inline(always)]
 fn escapes_of_word(word: u64) -> u64 {
     let differing = word ^ (ONES * b'%' as u64);
@@ -202,9 +202,9 @@ fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
     bits
 }
 
-/// The slashes of the first and of the last `PART` bytes of a path, and whether there is an escape
-/// in them. The two parts overlap, and so cover any path of `PART` to twice as many bytes without
-/// a branch.
+/// The slashes of the first and of the last `PART` bytes of a path, and whether there is an escape in
+/// them. The two parts overlap, and so cover any path of `PART` to twice as many bytes without a
+/// branch.
 #[inline(always)]
 fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     let parts = (path.first_chunk::<PART>(), path.last_chunk::<PART>());
@@ -214,7 +214,7 @@ fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
         let found = escapes_of_word(word(front, 0)) | escapes_of_word(word(back, 0));
         escapes = found & HIGHS != 0;
     } else {
-        // Without an early end, so that the compiler compares many bytes at once.
+        // No early exit, so that the compiler compares many bytes at once.
         for at in 0..PART {
             escapes |= (front[at] == b'%') | (back[at] == b'%');
         }

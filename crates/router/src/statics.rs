@@ -1,11 +1,11 @@
-//! The table of full static paths, asked before anything else.
+//! The table of full static paths, searched before anything else.
 
 use crate::node::Leaf;
 use crate::word::{MIX, fold, hash, short_word, word};
 
 /// The longest static path in the table, in bytes; longer ones are found by the walk.
 pub(crate) const STATIC_BYTES_MAX: usize = 255;
-/// The longest path that is covered by the words of a key.
+/// The longest path that the words of a key cover.
 const KEY_BYTES_MAX: usize = 32;
 
 /// Full static paths and their leaves.
@@ -25,7 +25,7 @@ pub(crate) struct Statics {
 struct Entry {
     words: [u64; 4],
     leaf: Leaf,
-    /// Where a path is in `text` that its words do not cover.
+    /// Where a path that its words do not cover is in `text`.
     text: u32,
     /// Zero in a free place: no path is empty.
     length: u32,
@@ -90,7 +90,7 @@ impl Statics {
         self.filters[path.len()] |= 1 << filter_bit(path);
     }
 
-    /// The leaf of this path.
+    /// The leaf for this path.
     #[inline(always)]
     pub(crate) fn find(&self, path: &[u8]) -> Option<Leaf> {
         let filter = self.filters.get(path.len())?;

@@ -7,11 +7,11 @@ use crate::parameters::{Noted, Parameters};
 use crate::slashes::{Cursor, Slashes};
 
 impl Tree {
-    /// The route of the first leaf in order of precedence that answers the method. Adds the
-    /// methods of the matching leaves that do not to `allow`. Notes the parameters' bounds.
+    /// The route of the first leaf in order of precedence that answers the method. Adds to `allow` the
+    /// methods of matching leaves that do not. Notes the parameters' bounds.
     ///
-    /// Begins at a node and the segment that follows it, which at the root is the first; the way
-    /// there has matched. Visits each node at most once, and only those whose way matches the path.
+    /// Begins at a node and the segment that follows it, which at the root is the first; the path so
+    /// far has matched. Visits each node at most once, and only nodes that match the path.
     #[inline(always)]
     pub(crate) fn walk<S: Slashes>(
         &self,
@@ -52,7 +52,7 @@ impl Tree {
                     cursor = slashes.advance(cursor);
                     continue 'enter;
                 }
-                // The imagined slash of the other form leaves nothing for a catch-all.
+                // The assumed slash of the other form leaves nothing for a catch-all.
                 if node.rest.methods != 0 && stage != NO_STAGE && cursor.start < path.len() {
                     let choice = self.choose(node.rest, method, allow);
                     if choice.is_some() {
@@ -86,8 +86,8 @@ impl Tree {
         self.fixed_child(&node.fixed, at, slashes.text(), start, end)
     }
 
-    /// The place of the child by the first alternative from `stage` on that is a parameter and
-    /// matches the segment, whose value is noted.
+    /// The place of the child for the first alternative from `stage` on that is a parameter and matches
+    /// the segment, whose value is noted.
     #[inline(always)]
     fn parameter_child<S: Slashes>(
         &self,
@@ -118,8 +118,8 @@ impl Tree {
     }
 }
 
-/// Notes the bounds of the value of a node's parameter. Those of a path that is searched are found
-/// when they are asked for.
+/// Notes the bounds of the value of a node's parameter. In a path that is searched, bounds are found on
+/// demand.
 #[inline(always)]
 fn note<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
     if !S::ENCODED {
@@ -131,7 +131,7 @@ fn note<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end:
 const NO_STAGE: u16 = u16::MAX;
 
 impl Affix {
-    /// Whether the segment begins and ends as it must, with at least one byte between.
+    /// Whether the segment begins and ends as required, with at least one byte between.
     fn matches<S: Slashes>(&self, segment: &[u8]) -> bool {
         if S::ENCODED {
             let prefix = raw_prefix(segment, &self.prefix);

@@ -1,4 +1,4 @@
-//! Reading text eight bytes at a time, and hashing it so.
+//! Reading text eight bytes at a time, and hashing it that way.
 
 /// Eight bytes from `at`, little-endian.
 #[inline(always)]
@@ -24,14 +24,13 @@ pub(crate) fn short_word(text: &[u8]) -> u64 {
     }
 }
 
-/// The first eight bytes of a text of at least eight from `start` on. What is beyond the end of
-/// the text is zero.
+/// Eight bytes of a text of at least eight, from `start` on. Bytes beyond the end of the text are zero.
 ///
-/// One load that is moved back where it must be, because a choice by length would be mispredicted.
+/// A single load, moved back where needed, because a choice by length would be mispredicted.
 #[inline(always)]
 pub(crate) fn leading_word(text: &[u8], start: usize) -> u64 {
     let at = start.min(text.len() - 8);
-    // At the very end nothing is left; what is read then belongs to no piece and is not looked at.
+    // At the very end nothing is left; the bytes read then belong to no piece and are not looked at.
     word(text, at).wrapping_shr(8 * (start - at) as u32)
 }
 

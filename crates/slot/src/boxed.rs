@@ -14,7 +14,7 @@ impl BoxedSlot {
         Self(())
     }
 
-    /// Boxes `future`. Takes the slot along as [`crate::FutureSlot::hold`] does.
+    /// Boxes `future`. Takes the slot along, as [`crate::FutureSlot::hold`] does.
     pub fn hold<'f, F: Future + 'f>(
         self,
         future: F,

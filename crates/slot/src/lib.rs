@@ -1,14 +1,14 @@
-//! Memory that is used again: a place for one future of any type, a stock of things, a table.
+//! Memory for reuse: a place for one future of any type, a stock of values, a table.
 //!
-//! [`Pool`] keeps what was used for the next who needs one, and [`Table`] keeps entries under numbers
-//! without ever moving them. Both are safe code. The third is the reason for this crate.
+//! [`Pool`] keeps used values for reuse, and [`Table`] keeps entries under numbers without ever moving
+//! them. Both are safe code. The third is the reason for this crate.
 //!
-//! A route table holds handlers of different types, so something must erase their futures.
-//! `Box::pin` does it with one allocation per request; [`FutureSlot`] does it with none: the future
-//! is written into a block that is kept from request to request and grows to the largest future it
-//! has met. Polling costs one indirect call, as with a box.
+//! A route table holds handlers of different types, so something must erase the types of their futures.
+//! `Box::pin` does so with one allocation per request; [`FutureSlot`] does it with none: the future is
+//! written into a block that is kept from request to request and grows to the largest future it has
+//! met. Polling costs one indirect call, as with a box.
 //!
-//! [`boxed`] is the safe twin with the same shape; a test holds the two against each other.
+//! [`boxed`] is the safe twin with the same interface; a test compares the two.
 //!
 //! This crate is one of two that may contain `unsafe`. Start with [`FutureSlot::hold`].
 
@@ -26,7 +26,7 @@ mod table;
 pub use pool::{Pool, Reuse};
 pub use table::Table;
 
-/// Blocks come in steps of this, so that futures of about one size share a block.
+/// Block sizes are multiples of this, so that futures of similar size share a block.
 const BYTES_STEP: usize = 256;
 const ALIGN_MIN: usize = 16;
 
@@ -36,14 +36,14 @@ const ALIGN_MIN: usize = 16;
 /// word.
 #[derive(Default)]
 pub struct FutureSlot {
-    /// An allocation of the layout that its header says. No future is in it: one that is has taken the
-    /// slot along.
+    /// A block with the layout that its header states. It holds no future: while a future is in the
+    /// block, the guard has the slot.
     block: Option<NonNull<Header>>,
 }
 
-/// What a block begins with. The future stands behind it.
+/// The start of a block. The future comes after it.
 struct Header {
-    /// Of the whole block.
+    /// The layout of the whole block.
     layout: Layout,
 }
 
@@ -60,10 +60,10 @@ impl FutureSlot {
         self.layout().map_or(0, |layout| layout.size())
     }
 
-    /// Moves `future` into the slot, which goes along: the guard may move while it is polled, and
-    /// [`Held::into_slot`] gives the slot back.
+    /// Moves `future` into the slot, which moves into the guard: the guard may move while it is polled,
+    /// and [`Held::into_slot`] gives the slot back.
     ///
-    /// Allocates only when the future is larger than every one before.
+    /// Allocates only when the future is larger than all before it.
     ///
     /// ```
     /// let slot = peregrine_slot::FutureSlot::new();
@@ -87,7 +87,7 @@ impl FutureSlot {
         Held { slot: self, future: Some(target as NonNull<dyn Future<Output = F::Output> + 'f>) }
     }
 
-    /// A block for a future that has this need.
+    /// A block for a future with this need.
     #[inline]
     fn block_for(&mut self, need: Need) -> NonNull<Header> {
         match (self.block, self.layout()) {
@@ -134,10 +134,10 @@ impl fmt::Debug for FutureSlot {
     }
 }
 
-/// What a block must have for a future of one type.
+/// What a future of one type needs of a block.
 #[derive(Clone, Copy)]
 struct Need {
-    /// Of the block, header included.
+    /// The block's size, header included.
     size: usize,
     align: usize,
     /// Where the future begins.
@@ -169,8 +169,8 @@ impl<T> Held<'_, T> {
         self.take_slot()
     }
 
-    /// As [`into_slot`](Self::into_slot), for those who cannot give the guard away. Polling it after
-    /// this is a panic.
+    /// As [`into_slot`](Self::into_slot), for callers that cannot give the guard away. Polling the
+    /// guard after this is a panic.
     #[inline]
     #[must_use]
     pub fn take_slot(&mut self) -> FutureSlot {
@@ -182,7 +182,7 @@ impl<T> Held<'_, T> {
     fn clear(&mut self) {
         let Some(future) = self.future.take() else { return };
         // A destructor that panics leaves a half-dropped future behind, which is still pinned: the
-        // block is then leaked, for the slot gets it back only when the destructor returned.
+        // block is then leaked, since the slot gets it back only when the destructor has returned.
         let block = self.slot.block.take();
         // SAFETY: `hold` wrote the future, and `future` was taken away: nobody drops it again.
         unsafe { future.drop_in_place() };

@@ -1,4 +1,4 @@
-//! Things that are used again instead of being made anew.
+//! Values that are reused instead of being made anew.
 
 use crate::FutureSlot;
 use std::cell::RefCell;
@@ -7,39 +7,39 @@ use std::thread::LocalKey;
 
 /// What a [`Pool`] can keep.
 pub trait Reuse: Sized {
-    /// A new one.
+    /// A new value.
     fn make() -> Self;
 
-    /// Makes a used one as good as a new one, but for the memory that it has. False if it is not
-    /// worth keeping.
+    /// Makes a used value as good as new, except for its memory. False if it is not worth keeping.
     fn clean(&mut self) -> bool;
 }
 
-/// A stock of things that were used and will be used again, within a limit.
+/// A stock of used values for reuse, within a limit.
 ///
-/// Nothing gets in but through [`Reuse::clean`], so that nobody finds what somebody else left behind.
-/// An empty pool costs no memory. It belongs to one thread: either as a field of what that thread
-/// has, or as a thread-local, for those who may be dropped on any thread ([`Pool::take_local`]).
+/// Values get in only through [`Reuse::clean`], so that no user finds what another left behind. An
+/// empty pool costs no memory. A pool belongs to one thread: either as a field of something that the
+/// thread owns, or as a thread-local, for values that may be dropped on any thread
+/// ([`Pool::take_local`]).
 pub struct Pool<T> {
     kept: RefCell<Vec<T>>,
     kept_max: usize,
 }
 
 impl<T: Reuse> Pool<T> {
-    /// A pool that keeps at most so many; more are dropped.
+    /// A pool that keeps at most this many values; more are dropped.
     #[must_use]
     pub const fn new(kept_max: usize) -> Self {
         Self { kept: RefCell::new(Vec::new()), kept_max }
     }
 
-    /// The one that was given last, which is likely still in the CPU's cache, or a new one.
+    /// The value given back last, which is likely still in the CPU's cache, or a new one.
     #[must_use]
     pub fn take(&self) -> T {
         let kept = self.kept.borrow_mut().pop();
         kept.unwrap_or_else(T::make)
     }
 
-    /// Keeps `item` for the next who takes one, or drops it.
+    /// Keeps `item` for the next caller of [`Pool::take`], or drops it.
     pub fn give(&self, mut item: T) {
         // Its parts are dropped before the list is borrowed: their destructors may come back here.
         if item.clean() {
@@ -79,14 +79,14 @@ impl<T> fmt::Debug for Pool<T> {
     }
 }
 
-/// What a list starts with: a small response fits without growing.
+/// A list's initial capacity: a small response fits without growing.
 const LIST_BYTES_MIN: usize = 1024;
 
 /// A list that grew beyond this is not kept, so that one large response does not stay in memory for
 /// ever.
 const LIST_BYTES_MAX: usize = 64 * 1024;
 
-/// An empty list with some capacity, not too much.
+/// An empty list with some capacity, but not too much.
 impl<T> Reuse for Vec<T> {
     fn make() -> Self {
         Self::with_capacity(LIST_BYTES_MIN / size_of::<T>().max(1))
@@ -102,7 +102,7 @@ impl<T> Reuse for Vec<T> {
 /// A slot that grew beyond this is not kept.
 const SLOT_BYTES_MAX: usize = 16 * 1024;
 
-/// A slot without a future: while it has one, the future's guard has the slot.
+/// A slot without a future: while there is a future, its guard has the slot.
 impl Reuse for FutureSlot {
     fn make() -> Self {
         Self::new()

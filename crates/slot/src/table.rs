@@ -3,20 +3,20 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// Places of the first block; each has twice as many as the one before.
+/// Places in the first block; each block has twice as many as the one before.
 const FIRST: usize = 64;
 
 /// The end of the list of free places.
 const NO_PLACE: usize = usize::MAX;
 
-/// Values under small numbers, which are used again.
+/// Values under small numbers, which are reused.
 ///
 /// A `Vec` that grows moves, and leaves its old memory behind; one that is large from the start has
-/// more than most will need. A table grows by blocks that stay where they are, and writes to no memory
-/// before there is an entry for it. An empty one has none. Removed entries leave their places to the
-/// next ones.
+/// more than most users need. A table grows by blocks that stay in place, and writes to no memory
+/// before an entry needs it. An empty table has no blocks. Removed entries leave their places to later
+/// ones.
 pub struct Table<T> {
-    /// All full, but for the last.
+    /// All blocks are full, except the last.
     blocks: Vec<Vec<Place<T>>>,
     places: usize,
     /// The first free place.
@@ -25,7 +25,7 @@ pub struct Table<T> {
 }
 
 enum Place<T> {
-    /// And where the next free one is.
+    /// Where the next free place is.
     Free(usize),
     Used(T),
 }
@@ -43,7 +43,7 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Are there none?
+    /// Is the table empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -55,7 +55,7 @@ impl<T> Table<T> {
         if self.free == NO_PLACE { self.places } else { self.free }
     }
 
-    /// Adds `value`. Returns its number, which is less than the most entries there ever were at a
+    /// Adds `value`. Returns its number, which is below the largest number of entries held at any one
     /// time.
     pub fn insert(&mut self, value: T) -> usize {
         let number = self.next_number();
@@ -133,7 +133,7 @@ impl<T> Table<T> {
     }
 }
 
-/// The block that has the place `number`, and where it is there.
+/// The block with the place `number`, and the position in that block.
 #[inline]
 fn place_of(number: usize) -> (usize, usize) {
     // The first numbers of the blocks are 64 less than powers of two: 0, 64, 192, 448.
@@ -181,7 +181,7 @@ mod tests {
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (random >> 33) as usize % 400;
-            // First it grows, then it shrinks, and again.
+            // The table grows first, then shrinks, and again.
             if (random >> 60) < if step / 1_000 % 2 == 0 { 12 } else { 4 } {
                 let expected = table.next_number();
                 assert_eq!(table.insert(step), expected);

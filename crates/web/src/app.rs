@@ -1,4 +1,4 @@
-//! Applications: routes, middleware and states put together, checked, and made ready to run.
+//! Applications: routes, middleware and states, joined, checked and made ready to run.
 
 use crate::application::{Application, Built};
 use crate::fallbacks::Fallbacks;
@@ -23,7 +23,7 @@ use std::rc::Rc;
 
 pub use peregrine_router::SlashPolicy;
 
-/// An application while it grows.
+/// An application under construction.
 ///
 /// ```
 /// use peregrine::web::{App, Request};
@@ -44,21 +44,21 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// # Middleware
 ///
-/// [`App::with`] puts a middleware around everything that is added **after** it, in this scope and
-/// the scopes within; those given earlier are further out. (In axum, `layer` is around what was added
-/// before it.) Answers that no route gives run through middleware too: a 404 through all of the
-/// application's own, also those given last; a 405, or the automatic answer to OPTIONS, through that
-/// of a route that has the path. So access logs see every request, and CORS sees preflights.
+/// [`App::with`] puts a middleware around everything that is added **after** it, in this scope and the
+/// scopes within; middleware added earlier is further out. (In axum, `layer` is around the routes added
+/// before it.) Answers without a route run through middleware too: a 404 through all of the
+/// application's own, including any added last; a 405, or the automatic answer to OPTIONS, through the
+/// middleware of a route that has the path. So access logs see every request, and CORS sees preflights.
 ///
-/// # What is answered without a handler
+/// # Answers without a handler
 ///
-/// - HEAD, wherever GET has a handler: that one is called.
+/// - HEAD, wherever GET has a handler: the GET handler is called.
 /// - OPTIONS: status 204 with `Allow`; for `*`, status 204.
-/// - 405 with `Allow` where a path has routes but none for the method. A path that several patterns
-///   match has the methods of all of them.
+/// - 405 with `Allow` where a path has routes but none for the method. If several patterns match the
+///   path, `Allow` has the methods of all of them.
 /// - 404 elsewhere, unless there is a [`App::fallback`].
 ///
-/// # For those who come from axum
+/// # Coming from axum
 ///
 /// | axum | here |
 /// |---|---|
@@ -71,7 +71,7 @@ pub use peregrine_router::SlashPolicy;
 ///
 /// # Patterns
 ///
-/// A pattern begins with `/`; between slashes stands one of these:
+/// A pattern begins with `/`; each part between slashes is one of these:
 ///
 /// | segment | matches |
 /// |---|---|
@@ -80,10 +80,10 @@ pub use peregrine_router::SlashPolicy;
 /// | `{name}` | one segment that is not empty |
 /// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
 ///
-/// Where several patterns match a path, the first segment (from the left) in which they differ
-/// decides, in the order of this table. The order in which routes are added never matters. `{{` and
-/// `}}` stand for literal braces. Case counts. The
-/// [router](peregrine_router::Builder::insert) has the fine print.
+/// Where several patterns match a path, the first segment (from the left) in which they differ decides,
+/// in the order of this table. The order in which routes are added never matters. `{{` and `}}` stand
+/// for literal braces. Case matters. The [router](peregrine_router::Builder::insert) has the fine
+/// print.
 pub struct App {
     scope: Scope,
     hook: Option<ProblemHook>,
@@ -108,7 +108,7 @@ impl Default for App {
 impl App {
     routing!(.scope);
 
-    /// Runs `middleware` around everything that follows, inside the middleware given before: a
+    /// Runs `middleware` around everything that follows, inside the middleware added before: a
     /// [`Middleware`], or an async function of up to six extractors, the request, and
     /// [`Next`](crate::Next).
     #[track_caller]
@@ -124,7 +124,7 @@ impl App {
     }
 
     /// Answers requests for paths that have no route, in place of the 404. All of the application's
-    /// middleware runs around it, that given later too.
+    /// middleware runs around the fallback, even if it is added later.
     #[track_caller]
     #[must_use]
     pub fn fallback<Args, Via, H>(mut self, handler: H) -> Self
@@ -136,19 +136,19 @@ impl App {
         self
     }
 
-    /// Gives every problem its form: those of extractors, of handlers and middleware, 404 and 405,
-    /// and what the server answers itself: requests that break a rule or come too late, the 500 of a
-    /// handler that panicked, the 503 of one that took longer than its route allows. The default is
+    /// Sets the form of every problem: of extractors, handlers and middleware, of 404 and 405, and of
+    /// the server's own answers (to requests that break a rule or come too late, the 500 of a handler
+    /// that panicked, the 503 of one that took longer than its route allows). The default is
     /// `application/problem+json`.
     ///
-    /// `render` sees the problem and the head of the request, say for its `Accept`. Where the server
-    /// could not understand the request, the head is an empty one: it has no fields, and its method and
-    /// path are GET and `/` whatever the peer sent. If `render` panics, the log says so and the problem
-    /// is answered in its default form.
+    /// `render` gets the problem and the head of the request, for its `Accept` say. If the server could
+    /// not understand the request, the head is empty: it has no fields, and its method and path are GET
+    /// and `/` whatever the peer sent. If `render` panics, the log says so and the problem is sent in
+    /// its default form.
     ///
-    /// It is called outside all middleware, which see the problem in its default form; header fields
-    /// that they put on the response stay, unless `render` sets them too or they describe the default
-    /// body. What the server answers itself does not go through middleware.
+    /// `render` is called outside all middleware, which see the problem in its default form. Header
+    /// fields that they put on the response stay, unless `render` sets them too or they describe the
+    /// default body. The server's own answers do not go through middleware.
     ///
     /// ```
     /// use peregrine::web::{App, Head, Problem, Response};
@@ -169,8 +169,8 @@ impl App {
         self
     }
 
-    /// Says what a slash at the end of a path means. The default is [`SlashPolicy::Strict`]; a
-    /// redirect has status 308 and keeps the query.
+    /// Sets what a slash at the end of a path means. The default is [`SlashPolicy::Strict`]; a redirect
+    /// has status 308 and keeps the query.
     #[must_use]
     pub fn slash_policy(mut self, policy: SlashPolicy) -> Self {
         self.slash_policy = policy;
@@ -188,10 +188,10 @@ impl App {
     /// Checks everything and makes the application ready to run.
     ///
     /// # Errors
-    /// All that is wrong, at once: patterns that cannot be read, routes that conflict, states that
-    /// handlers or middleware need and nobody gave, handlers that take other parameters from the
-    /// path than it has, two fallbacks for the same paths, options of routes that nobody would keep.
-    /// Each says where and how to put it right.
+    /// All faults at once: patterns that cannot be read, routes that conflict, missing states of
+    /// handlers or middleware, handlers whose path parameters are not those of their pattern, two
+    /// fallbacks for the same paths, route options that could not be kept. Each fault says where it is
+    /// and how to fix it.
     pub fn build(self) -> Result<Application, BuildError> {
         let slash_policy = self.slash_policy;
         let (mut plan, missing, missing_options) = self.into_scope().finish();
@@ -251,8 +251,8 @@ impl fmt::Debug for App {
     }
 }
 
-/// The methods that each entry answers: what it says, HEAD with GET, and for `any` what the others
-/// of the same shape leave.
+/// The methods that each entry answers: its own, HEAD with GET, and for `any` the methods that no other
+/// entry of the same shape answers.
 fn method_bits(
     entries: &[Box<Entry>],
     index: &mut MethodIndex,
@@ -310,8 +310,8 @@ fn shape(pattern: &str, slash_policy: SlashPolicy) -> String {
     shape
 }
 
-/// Cuts `text` at its first parameter: what is before it, its name, what is behind it. `{{` and
-/// `}}` are literal braces.
+/// Cuts `text` at its first parameter: the text before it, its name, the text after it. `{{` and `}}`
+/// are literal braces.
 fn next_name(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     loop {
@@ -359,7 +359,7 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
     }
 }
 
-/// The router's complaint in the application's words.
+/// Translates the router's problem into the application's terms.
 fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodIndex) -> Fault {
     let name = |id: u32| entries[id as usize].name();
     match problem {
@@ -376,7 +376,7 @@ fn translate(problem: &RouterProblem, entries: &[Box<Entry>], index: &MethodInde
             };
             Fault::Conflict { first: name(first.id), second: name(second.id), methods }
         }
-        // Ids count the entries, and every entry has methods: what is left is their number.
+        // Ids count the entries, and every entry has methods, so only their number can be wrong.
         other => Fault::TooMany { what: other.to_string() },
     }
 }

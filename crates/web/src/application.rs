@@ -1,4 +1,4 @@
-//! An application ready to run: from a head to what answers it.
+//! A built application: from a head to the target that answers it.
 
 use crate::connection::ConnectionInfo;
 use crate::fallbacks::Fallbacks;
@@ -20,8 +20,8 @@ use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// An application that was checked and is ready to run. Every worker has its own: it is neither
-/// `Send` nor `Sync`, and nothing in it is locked.
+/// An application that is checked and ready to run. Every worker has its own: it is neither `Send` nor
+/// `Sync`, and nothing in it is locked.
 ///
 /// A server calls [`Application::find`] with each head and then [`Target::call`] with the request.
 pub struct Application {
@@ -38,7 +38,7 @@ pub(crate) struct Built {
     endpoint: Rc<dyn Endpoint>,
     unrouted: Rc<dyn Endpoint>,
     options: RouteOptions,
-    /// Of the application that the route belongs to.
+    /// From the application that the route belongs to.
     shared: Rc<Shared>,
     pattern: Rc<str>,
     methods: String,
@@ -53,7 +53,7 @@ impl From<Entry> for Built {
     }
 }
 
-/// What a request without a route asks of the server: nothing special.
+/// The server options of a request without a route: nothing special.
 static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     on_disconnect: OnDisconnect::Cancel,
     body_bytes_max: None,
@@ -61,7 +61,7 @@ static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     timeout: None,
 };
 
-/// What answers a request: a route, a fallback, or an answer of our own.
+/// What answers a request: a route, a fallback, or an automatic answer.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     endpoint: &'a Rc<dyn Endpoint>,
@@ -79,7 +79,7 @@ pub struct RouteInfo<'a> {
     pub pattern: &'a str,
     /// Where it was added.
     pub place: &'static Location<'static>,
-    /// What it asks of the server.
+    /// What the route asks of the server.
     pub options: &'a RouteOptions,
 }
 
@@ -94,8 +94,8 @@ impl Application {
         Self { table, routes, fallbacks, missing, missing_options, shared }
     }
 
-    /// Finds what answers the request that `head` begins, and notes the route and its parameters
-    /// in `head`. Allocates nothing.
+    /// Finds the target for the request that `head` begins, and notes the route and its parameters in
+    /// `head`. Allocates nothing.
     #[inline]
     #[must_use]
     pub fn find<'a>(&'a self, head: &mut Head) -> Target<'a> {
@@ -133,22 +133,22 @@ impl Application {
         Target { endpoint, options, pattern: None }
     }
 
-    /// Answers one request by this application's routes and states, whatever application the request
-    /// was given to before. Options that a route asks of the server are not kept here, for there is
-    /// no server; its limit of the body is.
+    /// Answers one request with this application's routes and states, whatever application the request
+    /// was given to before. Server options of routes are not applied, since there is no server; body
+    /// limits of routes are.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
         let target = self.find(&mut request.parts.head);
         crate::service::place_in_stock(&**target.endpoint, request).await
     }
 
-    /// The response that says `problem`, in the form that the application gives its problems
-    /// ([`App::on_problem`](crate::App::on_problem)): for what a server answers itself.
+    /// The response for `problem`, in the form that the application gives its problems
+    /// ([`App::on_problem`](crate::App::on_problem)): for the server's own answers.
     ///
-    /// `head` is the request's as [`Application::find`] left it, so that a route of a merged
-    /// application has the form of that one. Where no request was understood, it is an empty one
-    /// ([`Head::take`]). A function of the application that panics is told in the log, and the
-    /// problem is answered in its default form.
+    /// `head` is the request's as [`Application::find`] left it, so that a problem on a merged
+    /// application's route takes the form of that application. If no request was understood, the head
+    /// is an empty one ([`Head::take`]). If the application's function panics, the log says so and the
+    /// problem is sent in its default form.
     #[must_use]
     pub fn render(&self, problem: Problem, head: &Head) -> Response {
         let route = head.route().and_then(|route| self.routes.get(route as usize));
@@ -185,9 +185,9 @@ impl<'a> Target<'a> {
         self.options
     }
 
-    /// The limit that the request's body begins with, in bytes, where the server's own is `server`:
-    /// the outermost one. Middleware may set others, and `call` sets the route's own again inside
-    /// them. It is judged when the body is read, so a server need not refuse a larger one.
+    /// The limit in bytes that the request's body starts with, where the server's own is `server`: the
+    /// outermost one. Middleware may set other limits, and `call` sets the route's own inside them. A
+    /// body is checked when it is read, so a server need not refuse a larger one.
     #[must_use]
     pub fn body_limit(&self, server: u64) -> u64 {
         let server = if self.options.lifts_body_limit { u64::MAX } else { server };
@@ -201,8 +201,8 @@ impl<'a> Target<'a> {
     }
 
     /// Answers `request`, whose head is the one that led here. The future lives in `slot`, so nothing
-    /// is allocated once the slot has grown to the size of the application's futures. It owns what it
-    /// needs of the application, and nothing of that runs before the first poll.
+    /// is allocated once the slot has grown to the size of the application's futures. The future owns
+    /// what it needs of the application, and runs none of it before the first poll.
     #[inline]
     pub fn call(self, slot: FutureSlot, request: Request) -> Held<'static, Response> {
         Rc::clone(self.endpoint).hold(slot, request)

@@ -15,27 +15,27 @@ use std::task::{Context, Poll, ready};
 
 /// The body of a request or a response.
 ///
-/// It implements [`http_body::Body`], so it goes wherever tower services and axum take one. A body
+/// A body implements [`http_body::Body`], so it fits wherever tower services and axum take one. A body
 /// that was complete before the handler ran costs no allocation and no copy.
 ///
 /// # Limits
 ///
-/// A body carries its limit as a number ([`Body::limit`]), which is judged when the body is read and
-/// not before, whether it is here whole or still on its way. So the innermost of several limits
-/// counts, be it larger or smaller than those further out: that of the route
+/// A body carries its limit as a number ([`Body::limit`]), which is checked when the body is read, not
+/// before, whether the body is complete or still arriving. So the innermost of several limits applies,
+/// whether it is larger or smaller than the others: the route's
 /// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost middleware
-/// that called [`Body::limited`], else that of the server. Where a middleware reads a body, what is
-/// further in has not been asked yet.
+/// that called [`Body::limited`], else the server's. When a middleware reads a body, limits further in
+/// are not set yet.
 ///
-/// A body that is known to be too large fails at the first attempt to read it, before the peer is
-/// asked to send it. One of unknown length fails when it has grown too large. After that the body is
-/// empty, and the rest of it is not received.
+/// A body that is known to be too large fails at the first attempt to read it, before the peer is asked
+/// to send it. A body of unknown length fails once it has grown too large. After that the body is
+/// empty, and the rest is not received.
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
-    /// More than so many bytes are an error for whoever reads them.
+    /// More bytes than this are an error for the reader.
     limit: Option<u64>,
-    /// Bytes that were read already.
+    /// Bytes read so far.
     read: u64,
 }
 
@@ -45,16 +45,16 @@ enum Kind {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
-    /// A buffer of the thread's stock, which goes back there.
+    /// A buffer from the thread's stock, which goes back there.
     Buffer(Vec<u8>),
     Incoming(Reader),
-    /// A body of the application's, so any call of it may panic.
+    /// A body of the application's own: any call to it may panic.
     Stream(Stream),
 }
 
 type Stream = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
 
-/// A [`Body`] all of which is here, in a form that may travel to another thread. Its limit goes with it.
+/// A complete [`Body`], in a form that may travel to another thread. Its limit goes with it.
 #[derive(Debug, Default)]
 pub struct WholeBody {
     kind: Whole,
@@ -72,7 +72,7 @@ enum Whole {
 }
 
 impl WholeBody {
-    /// How many bytes there are.
+    /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.kind {
@@ -83,7 +83,7 @@ impl WholeBody {
         }
     }
 
-    /// Is there none?
+    /// Is the body empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -118,7 +118,7 @@ pub enum BodyError {
     TooSlow,
     /// The body breaks a rule of the protocol, or passes one of its limits.
     Rejected(Reject),
-    /// A stream that the application made failed.
+    /// A stream of the application's own failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
 
@@ -144,7 +144,7 @@ impl Error for BodyError {
 }
 
 impl BodyError {
-    /// Finds our own error again, which may have gone through a body of another crate.
+    /// Recovers our own error, which may have gone through a body of another crate.
     fn of(error: Box<dyn Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {
             Ok(ours) => *ours,
@@ -177,10 +177,10 @@ impl Body {
         Self::of(Kind::Incoming(reader)).limited(limit)
     }
 
-    /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] of it stays what it is.
+    /// Any [`http_body::Body`]. It need not be `Send`. A [`BodyError`] from it is kept as it is.
     ///
-    /// If its `size_hint` panics, its length counts as unknown; if its destructor does, the log says
-    /// so and nothing else happens. A panic while it is polled goes to whoever reads the body.
+    /// If its `size_hint` panics, its length counts as unknown; if its destructor panics, the log says
+    /// so and nothing else happens. A panic while it is polled goes to the reader.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + 'static,
@@ -189,7 +189,7 @@ impl Body {
         Self::of(Kind::Stream(Box::pin(body.map_err(|error| BodyError::of(error.into())))))
     }
 
-    /// Pieces from a stream, sent as they come. Without a known length, HTTP/1.1 sends them chunked.
+    /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked.
     pub fn stream<S, T, E>(stream: S) -> Self
     where
         S: futures_core::Stream<Item = Result<T, E>> + 'static,
@@ -199,13 +199,13 @@ impl Body {
         Self::of(Kind::Stream(Box::pin(Pieces(Box::pin(stream)))))
     }
 
-    /// The whole body, if it is here already and within its limit.
+    /// The whole body, if it is complete and within its limit.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.whole().filter(|bytes| self.beyond(bytes.len() as u64).is_none())
     }
 
-    /// The whole body if it is here, whatever its limit.
+    /// The whole body if it is complete, whatever its limit.
     fn whole(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Empty => Some(&[]),
@@ -216,10 +216,10 @@ impl Body {
         }
     }
 
-    /// The body in a form that may travel to another thread, if all of it is here.
+    /// The body in a form that may travel to another thread, if it is complete.
     ///
     /// # Errors
-    /// It is not: the body comes back.
+    /// The body is not complete; it is returned as it was.
     pub fn into_whole(mut self) -> Result<WholeBody, Self> {
         let kind = match std::mem::take(&mut self.kind) {
             Kind::Empty => Whole::Empty,
@@ -244,28 +244,27 @@ impl Body {
         }
     }
 
-    /// The limit in force, in bytes. Every request's body has one when the server hands it over;
-    /// bodies that were made by the application have none.
+    /// The limit in force, in bytes. A request's body has one when the server hands it over; bodies
+    /// made by the application have none.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// Sets the limit in force, in bytes, in place of the one before: lower or higher. Bytes that
-    /// were read already count.
+    /// Sets the limit in force, in bytes, lower or higher than before. Bytes already read count.
     #[must_use]
     pub fn limited(mut self, limit: u64) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The error of reading `more` bytes, if they are too many.
+    /// The error of reading `more` bytes, if that is too many.
     fn beyond(&self, more: u64) -> Option<BodyError> {
         let limit = self.limit?;
         (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
     }
 
-    /// The next piece of data; `None` at the end. Trailers are passed over; to see them, use
+    /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
     /// [`http_body::Body::poll_frame`].
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
@@ -284,7 +283,7 @@ impl Body {
     /// when done, or keep it.
     ///
     /// # Errors
-    /// The body could not be read to its end, or is larger than `limit` bytes or than its own limit.
+    /// The body could not be read to its end, or is larger than `limit` bytes or its own limit.
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
         if let Some(error) = self.length().and_then(|length| self.beyond(length)) {
             return Err(error);
@@ -335,7 +334,7 @@ impl Body {
     }
 }
 
-/// The length that a stream of the application tells.
+/// The length that the application's stream announces.
 fn hint_of(stream: &Stream) -> SizeHint {
     guarded("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
 }

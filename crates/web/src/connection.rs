@@ -1,4 +1,4 @@
-//! What is known of the connection that a request came on.
+//! Facts about the connection that a request came on.
 
 use std::any::Any;
 use std::fmt;
@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Facts about a connection, shared by all its requests. A copy is cheap, and may travel to another
-/// thread with what a handler spawns or a mounted service is given.
+/// thread with a task that a handler spawns or a request to a mounted service.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
-    /// Who is at the other end.
+    /// The other end.
     pub peer: Peer,
-    /// The address the peer connected to, shared by the connections that have the same.
+    /// The address the peer connected to, shared by connections with the same one.
     pub local: Arc<Peer>,
     /// What the TLS handshake agreed on; `None` on a plain connection.
     pub tls: Option<Arc<TlsInfo>>,
-    /// Room for what mounted services keep with a connection.
+    /// Room for a value that mounted services keep with a connection.
     #[doc(hidden)]
     pub companion: Companion,
 }
@@ -29,13 +29,13 @@ pub struct ConnectionInfo {
 pub struct Companion(OnceLock<Box<dyn Any + Send + Sync>>);
 
 impl Companion {
-    /// The value, if it is there and of this type.
+    /// The value, if there is one of this type.
     #[must_use]
     pub fn get<T: Any>(&self) -> Option<&T> {
         self.0.get()?.downcast_ref()
     }
 
-    /// The value, which is made if there is none; `None` if there is one of another type.
+    /// The value, made if there is none; `None` if there is one of another type.
     pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.0.get_or_init(|| Box::new(make())).downcast_ref()
     }
@@ -60,17 +60,17 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A Unix domain socket.
     Unix {
-        /// Its path, if it has one. Those of clients mostly have none.
+        /// The socket's path, if it has one. Client sockets mostly have none.
         path: Option<PathBuf>,
-        /// Whose process it is: of the peer, where the system tells; of our own end never.
+        /// The peer's process, where the system tells; always `None` for our own end.
         credentials: Option<Credentials>,
     },
-    /// There is no network in between, as in a test.
+    /// There is no network, as in a test.
     #[default]
     None,
 }
 
-/// Whose process connected a Unix domain socket, as the kernel noted it when that happened.
+/// The process that connected a Unix domain socket, as the kernel noted it at that moment.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -88,11 +88,11 @@ pub enum Peer {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credentials {
-    /// The user that it ran as (the effective one).
+    /// The user that the process ran as (the effective one).
     pub uid: u32,
-    /// The group that it ran as.
+    /// The group that the process ran as.
     pub gid: u32,
-    /// The process; `None` where the system does not tell, or where it has no number in this
+    /// The process id; `None` where the system does not tell it, or where the process has no id in this
     /// process's namespace.
     pub pid: Option<u32>,
 }
@@ -107,7 +107,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Peer {
-    /// The address, if this is TCP.
+    /// The address, if this end is TCP.
     #[must_use]
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
@@ -116,7 +116,7 @@ impl Peer {
         }
     }
 
-    /// Whose process it is, if this is a Unix domain socket's peer and the system tells.
+    /// The peer's process, if this is a Unix domain socket's peer and the system tells.
     #[must_use]
     pub fn credentials(&self) -> Option<Credentials> {
         match self {

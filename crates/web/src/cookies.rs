@@ -14,11 +14,11 @@ pub use cookie::{Cookie, SameSite};
 
 /// The request's cookies, and changes to them.
 ///
-/// As an argument it never fails: what is no cookie is passed over, and of several cookies of one name
-/// the first counts. Before the body of a response it sets and removes what was changed; unchanged
-/// cookies are not sent. Values are percent-decoded and encoded, because few characters may stand in a
-/// cookie; one that decodes to no text stands as it was sent. Names are neither, and must be tokens: a
-/// cookie of another name is answered with a problem of status 500.
+/// As an argument it never fails: an invalid cookie is skipped, and of several cookies of one name the
+/// first counts. Before the body of a response it sets and removes the changed cookies; unchanged
+/// cookies are not sent. Values are percent-decoded and encoded, because few characters are allowed in
+/// a cookie; a value that does not decode to text is kept as it was sent. Names are not encoded, and
+/// must be tokens: setting a cookie with any other name is answered with a problem of status 500.
 ///
 /// ```
 /// use peregrine::web::cookies::{Cookie, Cookies, SameSite};
@@ -51,7 +51,7 @@ impl Cookies {
         self.jar.get(name).map(Cookie::value)
     }
 
-    /// All cookies, changes included, in no order.
+    /// All cookies, changes included, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Cookie<'static>> {
         self.jar.iter()
     }
@@ -64,8 +64,8 @@ impl Cookies {
         self
     }
 
-    /// Removes a cookie. `Path` and `Domain` must be what they were when it was set:
-    /// `cookies.remove(Cookie::build("visits").path("/"))`. Removing one that the request does not
+    /// Removes a cookie. `Path` and `Domain` must be the same as when it was set:
+    /// `cookies.remove(Cookie::build("visits").path("/"))`. Removing a cookie that the request does not
     /// have does nothing.
     #[must_use = "return the cookies as part of the response"]
     pub fn remove(mut self, cookie: impl Into<Cookie<'static>>) -> Self {
@@ -86,7 +86,7 @@ impl FromRequestParts for Cookies {
                     continue;
                 }
                 let mut cookie = cookie.into_owned();
-                // A name stands as it is: decoded, it could pass for one that begins with `__Host-`.
+                // A name is kept as it is: decoded, it could pass for one that begins with `__Host-`.
                 if let Ok(Cow::Owned(value)) = peregrine_router::decode(cookie.value().as_bytes()) {
                     cookie.set_value(value);
                 }
@@ -115,7 +115,7 @@ impl IntoResponseParts for Cookies {
     }
 }
 
-/// The field that sets `cookie`, its value encoded and its name as it is.
+/// The field that sets `cookie`, with its value encoded and its name as it is.
 fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
     // RFC 6265 §4.1.1: a cookie's name is a token, as a field's is.
     HeaderName::from_bytes(cookie.name().as_bytes()).ok()?;

@@ -1,14 +1,14 @@
-//! Which scope's fallback answers a path that no route has.
+//! Which scope's fallback answers a path that has no route.
 
 use crate::fault::Fault;
 use crate::plan::{Fallback, ScopeFallback, fallback_name};
 use crate::scope::REST;
 use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Router};
 
-/// The patterns of one scope: the prefix, the prefix with a slash, and all that is below.
+/// The patterns of one scope: the prefix, the prefix with a slash, and everything below.
 const PATTERNS: u32 = 3;
 
-/// Every fallback answers whatever the method is.
+/// Fallbacks answer any method.
 const METHOD: u8 = 0;
 
 /// The fallbacks of scopes. Their prefixes are patterns, and match as routes do.
@@ -23,7 +23,7 @@ impl Fallbacks {
         for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS as usize)) {
             let prefix = &fallback.prefix;
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{REST}")];
-            // Without a prefix, the first two are the same path.
+            // Without a prefix, the first two patterns are the same path.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
             for (pattern, id) in patterns {
                 builder.insert(pattern, Methods::of(METHOD), id);
@@ -35,7 +35,7 @@ impl Fallbacks {
         }
     }
 
-    /// What answers for `path`: the fallback of the scope whose prefix says most about it.
+    /// The fallback for `path`: that of the scope whose prefix matches most specifically.
     pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
         match self.router.find(path.as_bytes(), METHOD, &mut Parameters::default()) {
             Match::Found { route } => self.all.get((route / PATTERNS) as usize),
@@ -45,7 +45,7 @@ impl Fallbacks {
     }
 }
 
-/// The router's complaints in the application's words, one for each fallback.
+/// Translates the router's problems into the application's terms, one for each fallback.
 fn faults(problems: &[Problem], all: &[ScopeFallback]) -> Vec<Fault> {
     let name = |id: u32| {
         let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS) as usize];

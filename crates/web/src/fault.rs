@@ -1,4 +1,4 @@
-//! What can be wrong with an application, told all at once when it is built.
+//! Faults of an application, all reported at once when it is built.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ pub struct BuildError {
     pub faults: Vec<Fault>,
 }
 
-/// One thing that is wrong with an application. Its text names the routes, where they are added in
-/// the source, and how to put it right.
+/// One thing that is wrong with an application. Its text names the routes, where they are added in the
+/// source, and how to fix the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -18,7 +18,7 @@ pub enum Fault {
     Pattern {
         /// The route: method, pattern, and place in the source.
         route: String,
-        /// What is wrong with the pattern, and how to put it right.
+        /// What is wrong with the pattern, and how to fix it.
         reason: String,
     },
     /// Two routes match the same paths and answer the same methods.
@@ -53,8 +53,8 @@ pub enum Fault {
         /// The fallback that was added later.
         second: String,
     },
-    /// A route of an application that is a handler itself asks the server for what only the whole
-    /// can be given.
+    /// A route of an application that is used as a handler has an option that the server can only apply
+    /// to that handler as a whole.
     UnkeptOption {
         /// The route.
         route: String,
@@ -62,12 +62,12 @@ pub enum Fault {
         outer: String,
         /// The option.
         option: &'static str,
-        /// How the whole asks for it.
+        /// How to set the option on the whole.
         setting: &'static str,
     },
-    /// More than the router can tell apart.
+    /// More than the router can distinguish.
     TooMany {
-        /// What there is too much of, and how much is possible.
+        /// What exceeds its limit, and the limit.
         what: String,
     },
 }

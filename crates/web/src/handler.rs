@@ -32,12 +32,12 @@
 //! A handler is called for many requests, several at once, for as long as the server runs. So a closure
 //! must be `Fn` and `'static`:
 //!
-//! - One that borrows from the function around it wants `move`.
-//! - One that gives away what it captures (`FnOnce`) clones it first, as above; `async move || ..` may
-//!   also use it where it is.
-//! - One that changes what it captures (`FnMut`) puts it into a [`Cell`](std::cell::Cell) or a
-//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; what all
-//!   workers count is an atomic in an `Arc`.
+//! - If it borrows from the function around it, it needs `move`.
+//! - If it gives away a captured value (`FnOnce`), let it clone the value first, as above;
+//!   `async move || ..` may also use the value in place.
+//! - If it changes a captured value (`FnMut`), put the value into a [`Cell`](std::cell::Cell) or a
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock; a count that
+//!   all workers share is an atomic in an `Arc`.
 
 use crate::application::Application;
 use crate::extract::{FromRequest, FromRequestParts};
@@ -49,20 +49,20 @@ use crate::service::Service;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// What is shaped as a handler: a function or closure of at most twelve arguments, `async` or not, a
-/// [`Service`], or a handler with options. Whether the arguments are extractors is left to
+/// Anything with the shape of a handler: a function or closure of at most twelve arguments, `async` or
+/// not, a [`Service`], or a handler with options. Whether the arguments are extractors is left to
 /// [`Handler`].
 ///
-/// Wherever a handler is given, this is asked first. It finds `Args`, and so what the compiler says
-/// of the handler names the very argument, or result, that is wrong.
+/// Wherever a handler is passed, this trait is resolved first. It determines `Args`, so that the
+/// compiler's message about the handler names the exact argument, or result, that is wrong.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not shaped as a handler",
     label = "not a handler"
 )]
 pub trait Signature<Args> {}
 
-/// A function that answers requests. `Args` keeps functions of different arguments apart, `Via` the
-/// ways to make the last one; both are always inferred.
+/// A function that answers requests. `Args` distinguishes functions with different arguments, `Via` the
+/// kinds of last argument; both are always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
@@ -79,14 +79,15 @@ pub trait Handler<Args, Via>: Signature<Args> {
     /// Answers one request.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// Says what the arguments need from the application. It is checked when that is built.
+    /// Declares what the arguments need from the application. This is checked when the application is
+    /// built.
     fn require(&self, requirements: &mut Requirements);
 
     /// Sets what this handler asks of the server.
     fn configure(&self, _options: &mut RouteOptions) {}
 }
 
-/// What becomes of a running handler when its peer leaves.
+/// What happens to a running handler when its peer leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnDisconnect {
     /// Its future is dropped at once: nobody waits for the answer.
@@ -96,24 +97,24 @@ pub enum OnDisconnect {
     RunToEnd,
 }
 
-/// What a handler asks of the server. Where a field is `None`, the server's own setting counts.
+/// What a handler asks of the server. Where a field is `None`, the server's own setting applies.
 ///
-/// A limit of the body is not the server's to keep: the server gives the body the limit that
-/// [`Target::body_limit`](crate::Target::body_limit) says, and the route's own is set where the
-/// handler is called, inside all middleware.
+/// The server does not enforce the body limit itself: it gives the body the limit from
+/// [`Target::body_limit`](crate::Target::body_limit), and the route's own is set where the handler is
+/// called, inside all middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the peer leaves. The default is [`OnDisconnect::Cancel`].
     pub on_disconnect: OnDisconnect,
-    /// The largest request body, in bytes. It counts before the limits of middleware and server,
-    /// whether it is larger or smaller.
+    /// The largest request body, in bytes. It takes precedence over the limits of middleware and
+    /// server, whether it is larger or smaller.
     pub body_bytes_max: Option<u64>,
-    /// The server's limit of bodies does not count here, though those of middleware do: for what has
-    /// limits of its own, such as a mounted service. The default is `false`. It has no effect within
-    /// an application that is a handler itself.
+    /// The server's body limit does not apply here, though limits of middleware do: for handlers with
+    /// limits of their own, such as a mounted service. The default is `false`. It has no effect within
+    /// an application that is used as a handler.
     pub lifts_body_limit: bool,
-    /// How long the handler may take until its response begins. The server answers with status 503
-    /// in its place after that.
+    /// The time the handler may take until its response begins. After that the server answers with
+    /// status 503.
     pub timeout: Option<Duration>,
 }
 
@@ -150,8 +151,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Configured { handler: self, setting: Setting::OnDisconnect(OnDisconnect::Cancel) }
     }
 
-    /// Lowers or raises the limit of the request's body, in bytes. It counts before the limits of
-    /// middleware and server, and is judged when the body is read: extractors answer 413.
+    /// Lowers or raises the limit of the request's body, in bytes. It takes precedence over the limits
+    /// of middleware and server, and is checked when the body is read: extractors answer 413.
     fn body_limit(self, bytes_max: u64) -> Configured<Self> {
         Configured { handler: self, setting: Setting::BodyBytesMax(bytes_max) }
     }
@@ -211,9 +212,9 @@ impl<S: Service> Handler<ViaService, ()> for S {
 
 impl Signature<ViaApplication> for Application {}
 
-/// An application within another: its own routes and its own states answer. The server keeps the
-/// options that the whole has, so a route inside that asks for a `timeout` or `run_to_end` which the
-/// whole does not ask for is an error at start.
+/// An application within another: its own routes and its own states answer. The server applies only the
+/// options of the handler as a whole, so a route inside that asks for a `timeout` or `run_to_end` which
+/// the whole does not have is an error at start.
 impl Handler<ViaApplication, ()> for Application {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         Application::call(self, request)
@@ -227,7 +228,7 @@ impl Handler<ViaApplication, ()> for Application {
     }
 }
 
-/// A handler as a [`Service`], its arguments' types forgotten.
+/// A handler as a [`Service`], with its arguments' types erased.
 pub(crate) struct HandlerService<H, Args, Via> {
     handler: H,
     /// The innermost limit of the body.
@@ -284,7 +285,7 @@ where
 }
 
 /// Implements [`Handler`] for one number of arguments and one way to return: `$Fn` is the function
-/// trait, `$finish` makes the response of what the call gives.
+/// trait, `$finish` turns the call's result into the response.
 macro_rules! handler {
     ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($result:tt)*], $($First:ident)*, $Last:ident) => {
         impl<F, R, $($First,)* $Last> Signature<($Marker, $($First,)* $Last)> for F
@@ -325,7 +326,7 @@ macro_rules! handler {
     };
 }
 
-/// Implements [`Handler`] for all numbers of arguments from one up.
+/// Implements [`Handler`] for every number of arguments from one up.
 macro_rules! handlers {
     ($(($($First:ident)*, $Last:ident))*) => {
         $(

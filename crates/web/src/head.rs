@@ -1,4 +1,4 @@
-//! A request's head: one pooled block with its bytes, where things are in them, and its route.
+//! A request's head: one pooled block with its bytes, their index, and the route.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -13,11 +13,11 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::LazyLock;
 
-/// A block whose bytes grew beyond this is freed instead of kept.
+/// A block whose bytes grew beyond this is freed, not kept.
 const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
-/// The size of a piece of memory in which copies of several heads lie. A piece is freed when the last of
-/// its copies is dropped: in larger pieces, a copy that is kept for long would keep more of the others.
+/// The size of the memory pieces that hold copies of several heads. A piece is freed when the last of
+/// its copies is dropped: in larger pieces, one long-lived copy would keep more of the others.
 const COPIES_BYTES: usize = 4 * 1024;
 
 thread_local! {
@@ -25,8 +25,8 @@ thread_local! {
     static COPIES: RefCell<BytesMut> = RefCell::default();
 }
 
-/// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping
-/// the last that points there gives the block back.
+/// The head of a request, as it was on the wire. Eight bytes that point to a pooled block; dropping the
+/// last pointer gives the block back.
 pub struct Head(Option<Shared>);
 
 #[derive(Clone, Default)]
@@ -45,8 +45,8 @@ impl Reuse for Shared {
         Self::default()
     }
 
-    /// Forgets the request, keeps the memory, unless somebody else still has the block. It names every
-    /// field, so that a new field does not compile before it is forgotten here as well.
+    /// Forgets the request and keeps the memory, unless another owner still has the block. Every field
+    /// is named, so that a new field does not compile until it is cleared here as well.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
         let Block { bytes, index, parameters, route } = block;
@@ -59,18 +59,18 @@ impl Reuse for Shared {
 }
 
 impl Head {
-    /// An empty head from this thread's stock. The server fills [`Head::index_mut`] by the parser,
-    /// then calls [`Head::set_bytes`] with the bytes that the index speaks of; or it fills both, by a
+    /// An empty head from this thread's stock. The server fills [`Head::index_mut`] with the parser,
+    /// then calls [`Head::set_bytes`] with the bytes that the index refers to; or it fills both with a
     /// [`HeadBuilder`] on [`Head::buffers_mut`].
     #[must_use]
     pub fn take() -> Self {
         Self(Some(Pool::take_local(&BLOCKS)))
     }
 
-    /// A head of its parts, by the rules of the parser.
+    /// A head from its parts, by the rules of the parser.
     ///
     /// # Errors
-    /// A part breaks a rule, or passes one of the `limits`.
+    /// A part breaks a rule or exceeds one of the `limits`.
     pub fn build<'f>(
         limits: &Limits,
         line: &RequestLine<'_>,
@@ -90,14 +90,14 @@ impl Head {
         &self.0.as_ref().expect("a head has its block until it drops").0
     }
 
-    /// The block to be changed. A shared block is copied first, which only a middleware that
-    /// rewrites requests can bring about.
+    /// The block, to be changed. A shared block is copied first, which only happens for a middleware
+    /// that rewrites requests.
     fn block_mut(&mut self) -> &mut Block {
         Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it drops").0)
     }
 
-    /// The same head once more, without a copy: for code that looks at the head after the request
-    /// is gone.
+    /// Another reference to the same head, without a copy: for code that looks at the head after the
+    /// request is gone.
     #[must_use]
     pub fn share(&self) -> Self {
         Self(self.0.clone())
@@ -114,13 +114,13 @@ impl Head {
         &mut self.block_mut().index
     }
 
-    /// The bytes and the index that speaks of them, for a [`HeadBuilder`].
+    /// The bytes and the index that refers to them, for a [`HeadBuilder`].
     pub fn buffers_mut(&mut self) -> (&mut Vec<u8>, &mut HeadIndex) {
         let block = self.block_mut();
         (&mut block.bytes, &mut block.index)
     }
 
-    /// Copies the bytes that the index speaks of.
+    /// Copies the bytes that the index refers to.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
         let block = self.block_mut();
         block.bytes.clear();
@@ -140,7 +140,7 @@ impl Head {
         bytes.get(usize::from(span.start)..usize::from(span.end)).unwrap_or(&[])
     }
 
-    /// The text of `span`, which the parser holds to be ASCII; anything else reads as empty.
+    /// The text of `span`, which the parser guarantees to be ASCII; anything else reads as empty.
     fn text(&self, span: Span) -> &str {
         std::str::from_utf8(self.slice(span)).unwrap_or("")
     }
@@ -181,7 +181,7 @@ impl Head {
         }
     }
 
-    /// The path as it was sent, percent-encoding and all; `*` for `OPTIONS *`.
+    /// The path as it was sent, still percent-encoded; `*` for `OPTIONS *`.
     #[must_use]
     pub fn path(&self) -> &str {
         let block = self.block();
@@ -194,13 +194,13 @@ impl Head {
         self.index().query.map(|span| self.text(span))
     }
 
-    /// The authority that the request is for: of an absolute target, else of `Host`.
+    /// The authority that the request is for: from an absolute target, else from `Host`.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.text(self.index().authority)
     }
 
-    /// The request target as an [`Uri`]. Builds it anew at each call.
+    /// The request target as an [`Uri`]. Builds it at each call.
     #[must_use]
     pub fn uri(&self) -> Uri {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
@@ -253,8 +253,8 @@ impl Head {
         self.header_map_of(&Bytes::copy_from_slice(self.as_bytes()))
     }
 
-    /// The head as the `http` crate has it, with `body`. The target and all values share one copy of
-    /// the head's bytes.
+    /// The head as the `http` crate represents it, with `body`. The target and all values share one
+    /// copy of the head's bytes.
     #[must_use]
     pub fn to_http<B>(&self, body: B) -> http::Request<B> {
         let shared = copied(self.as_bytes());
@@ -297,7 +297,7 @@ impl Head {
         self.block().route
     }
 
-    /// Lets `find` look at the path's bytes and write parameters; it returns the route.
+    /// Lets `find` read the path's bytes and write parameters; it returns the route.
     pub fn resolve<T>(
         &mut self,
         find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T),
@@ -310,12 +310,12 @@ impl Head {
     }
 }
 
-/// The well-known names as the `http` crate has them, in the order of [`Known::ALL`].
+/// The well-known names as the `http` crate represents them, in the order of [`Known::ALL`].
 static NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
     Known::ALL.iter().map(|known| HeaderName::from_static(known.name())).collect()
 });
 
-/// A copy that costs no memory of its own.
+/// A copy that needs no allocation of its own.
 fn copied(bytes: &[u8]) -> Bytes {
     let copied = COPIES.try_with(|copies| {
         let mut copies = copies.borrow_mut();
@@ -325,7 +325,7 @@ fn copied(bytes: &[u8]) -> Bytes {
         copies.extend_from_slice(bytes);
         copies.split().freeze()
     });
-    // While the thread ends there is no such memory any more.
+    // While the thread ends, that memory is gone already.
     copied.unwrap_or_else(|_| Bytes::copy_from_slice(bytes))
 }
 

@@ -1,10 +1,10 @@
-//! What an application is made of: requests, responses, bodies, handlers, extractors, scopes.
+//! What applications are made of: requests, responses, bodies, handlers, extractors, scopes.
 //!
-//! Nothing here does I/O or knows the server: an application can be called in a test without a
-//! network, and that is how its tests should run.
+//! Nothing here does I/O or knows the server: a test can call an application without a network, and
+//! most tests should.
 //!
-//! Start with [`Service`], which everything comes down to, then `app.rs`, which joins routes,
-//! handlers and middleware into one.
+//! Start with [`Service`], which underlies everything, then `app.rs`, which joins routes, handlers and
+//! middleware into one.
 #![forbid(unsafe_code)]
 
 pub mod app;

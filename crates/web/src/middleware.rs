@@ -1,7 +1,7 @@
-//! Middleware: what runs around handlers.
+//! Middleware: code that runs around handlers.
 //!
-//! A middleware is given the request and what comes next. It may answer itself, change the request
-//! or the response, or do something before and after. There are two forms.
+//! A middleware gets the request and what comes next. It may answer the request itself, change the
+//! request or the response, or act before and after. There are two forms.
 //!
 //! A **function** is the short one:
 //!
@@ -23,14 +23,14 @@
 //! The function may have up to six extractors before these two ([`from_fn`] has an example). A closure
 //! is written `async |request: Request, next: Next<'_>| ..`. One that is not `async` itself,
 //! `|request, next: Next<'_>| async move { .. }`, does not compile ("lifetime may not live long
-//! enough"): the future that it gives away would hold `next`, and no closure can say so in its type.
-//! What [closures of handlers](crate::handler#closures) must be, those of middleware must be too.
+//! enough"): the returned future would hold `next`, and no closure can say so in its type. The
+//! requirements for [closures of handlers](crate::handler#closures) apply to middleware too.
 //!
 //! [`Next`] hides the type of what comes next; its future lives in a slot of the thread's stock, so
 //! nothing is allocated.
 //!
-//! A **type** that implements [`Middleware`] is the form for those that have settings or are meant
-//! for others:
+//! A **type** that implements [`Middleware`] is the form for middleware with settings, or for use by
+//! others:
 //!
 //! ```
 //! use peregrine::http::{HeaderName, HeaderValue};
@@ -73,12 +73,13 @@ pub trait Middleware {
     /// Answers one request, usually by calling `next`.
     fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
 
-    /// Says what this middleware needs from the application. It is checked when that is built.
+    /// Declares what this middleware needs from the application. This is checked when the application
+    /// is built.
     fn require(&self, _requirements: &mut Requirements) {}
 
-    /// Puts this middleware around one route, once, when the application is built. The default
-    /// calls [`Middleware::run`] for each request; a middleware that keeps something for each route
-    /// makes it here.
+    /// Puts this middleware around one route, once, when the application is built. The default calls
+    /// [`Middleware::run`] for each request; a middleware that keeps something for each route makes it
+    /// here.
     fn around<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
     where
         Self: Sized + 'static,
@@ -141,7 +142,7 @@ impl fmt::Debug for Next<'_> {
 }
 
 /// What [`App::with`](crate::App::with) takes: a [`Middleware`], or an async function of at most six
-/// extractors, the request, and [`Next`]. `Args` keeps the two apart; it is always inferred.
+/// extractors, the request, and [`Next`]. `Args` distinguishes the two; it is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a middleware",
     label = "not a middleware",
@@ -151,10 +152,10 @@ impl fmt::Debug for Next<'_> {
             it changes goes into a `Cell` or `RefCell`"
 )]
 pub trait IntoMiddleware<Args> {
-    /// What it becomes.
+    /// The resulting middleware.
     type Middleware;
 
-    /// Makes a middleware of it.
+    /// Makes the middleware.
     fn into_middleware(self) -> Self::Middleware;
 }
 
@@ -170,8 +171,8 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
     }
 }
 
-/// A middleware of an async function of at most six extractors, the request, and [`Next`], for where
-/// a [`Middleware`] is asked for. [`App::with`](crate::App::with) takes the function itself.
+/// Makes a middleware from an async function of at most six extractors, the request, and [`Next`], for
+/// places that take a [`Middleware`]. [`App::with`](crate::App::with) takes the function itself.
 ///
 /// The extractors must leave the body alone; a request that one of them refuses is answered with
 /// its problem.
@@ -269,8 +270,8 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// The middleware of a scope, from the innermost out: what it remembers of its `with` calls until its
-/// routes arrive. Their types are forgotten, so that scopes and applications have one type each.
+/// The middleware of a scope, from the innermost out: its `with` calls, remembered until its routes
+/// arrive. Their types are erased, so that scopes and applications have one type each.
 #[derive(Clone, Default)]
 pub(crate) struct Chain(Option<Rc<Link>>);
 
@@ -295,7 +296,7 @@ impl Chain {
         self.links().fold(endpoint, |endpoint, link| link.middleware.wrap(Erased(endpoint)))
     }
 
-    /// `service` inside all middleware, and its problems in the form that the application says.
+    /// `service` inside all middleware, with its problems in the application's form.
     pub(crate) fn render<S: Service + 'static>(
         &self,
         service: S,
@@ -327,7 +328,7 @@ impl Chain {
     }
 }
 
-/// A middleware whose type is forgotten.
+/// A middleware whose type is erased.
 trait Wrap {
     fn wrap(&self, next: Erased) -> Rc<dyn Endpoint>;
 

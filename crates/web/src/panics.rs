@@ -1,9 +1,9 @@
-//! Panics of the application's own code, kept where they happen.
+//! Panics of the application's own code, caught where they happen.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls `code`, which belongs to the application. `None` if it panics; the log has the panic then.
+/// Calls `code`, which belongs to the application. `None` if it panics; the panic is then in the log.
 /// Values that the code had borrowed mutably stay as the panic left them.
 pub(crate) fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {

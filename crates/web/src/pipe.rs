@@ -1,4 +1,4 @@
-//! A request body on its way: a bounded channel between a connection and a handler on one thread.
+//! A request body in transit: a bounded channel between a connection and a handler on one thread.
 //!
 //! The connection holds the [`Writer`], the handler's body holds the [`Reader`]. The connection
 //! reads from the network only while the pipe has room, so a slow handler holds the peer back.
@@ -12,14 +12,14 @@ use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Bytes that may wait in a pipe before its writer has to pause, unless told otherwise.
+/// Bytes that may wait in a pipe before its writer has to pause, unless set otherwise.
 pub const PIPE_BYTES_MAX: usize = 64 * 1024;
 
-/// What a piece costs beside its bytes.
+/// The cost of a piece beyond its bytes.
 const PIECE_BYTES: usize = 64;
 
-/// A pipe that holds at most about `bytes_max` unread bytes (one piece more at the most).
-/// `length` is the body's length if it is known beforehand.
+/// A pipe that holds up to `bytes_max` unread bytes (at most one piece more). `length` is the body's
+/// length if it is known in advance.
 #[must_use]
 pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
     let state = Rc::new(RefCell::new(State {
@@ -43,10 +43,10 @@ struct State {
     /// Bytes that the reader has taken.
     consumed: u64,
     bytes_max: usize,
-    /// Bytes that the reader has still to see, if known.
+    /// Bytes that the reader has not seen yet, if known.
     left: Option<u64>,
     end: End,
-    /// The reader has asked at least once.
+    /// Whether the reader has asked at least once.
     wanted: bool,
     reader_gone: bool,
     reader: Option<Waker>,
@@ -66,7 +66,7 @@ pub struct Writer(Rc<RefCell<State>>);
 /// The handler's end.
 pub struct Reader(Rc<RefCell<State>>);
 
-/// What the reader of a pipe takes. It outlives the writing end, whose waker it shares.
+/// Reports what the reader of a pipe takes. It outlives the writing end, whose waker it shares.
 pub struct Taken(Rc<RefCell<State>>);
 
 /// The reader was dropped: nobody wants the rest.
@@ -100,13 +100,13 @@ impl Writer {
         Poll::Pending
     }
 
-    /// Bytes that the reader has taken: where a protocol has windows, so far they may open.
+    /// Bytes that the reader has taken: a protocol with windows may open them this far.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.0.borrow().consumed
     }
 
-    /// What the reader takes, also after the end of the writer.
+    /// Reports what the reader takes, even after the writer has ended.
     #[must_use]
     pub fn taken(&self) -> Taken {
         Taken(Rc::clone(&self.0))
@@ -161,7 +161,7 @@ impl Taken {
         Poll::Pending
     }
 
-    /// Whoever waits at the writing end is about to look, and need not be woken.
+    /// Clears the waker of the writing end, which is about to look anyway.
     pub fn forget_waker(&self) {
         self.0.borrow_mut().writer = None;
     }
@@ -203,7 +203,7 @@ impl Reader {
             if let Some(left) = &mut state.left {
                 *left = left.saturating_sub(piece.len() as u64);
             }
-            // Nobody has asked for this unless the pipe was full, or every piece counts.
+            // The writer waits for this only if the pipe was full, or if it counts every piece.
             wake(&mut state.writer);
             return Poll::Ready(Some(Ok(Piece::Data(piece))));
         }
@@ -225,7 +225,7 @@ impl Reader {
         self.0.borrow().left
     }
 
-    /// Is it certain that nothing comes any more?
+    /// Is it certain that nothing more comes?
     #[must_use]
     pub fn is_ended(&self) -> bool {
         let state = self.0.borrow();
@@ -242,8 +242,8 @@ impl Drop for Reader {
     }
 }
 
-/// What a piece costs while it waits: its bytes, and its place in the queue. Without the latter, a
-/// pipe full of pieces of one byte each would hold many times its limit.
+/// The cost of a piece while it waits: its bytes, and its place in the queue. Without the latter, a
+/// pipe full of one-byte pieces would hold many times its limit.
 fn weight(piece: &Bytes) -> usize {
     piece.len() + PIECE_BYTES
 }

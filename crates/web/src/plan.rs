@@ -1,4 +1,4 @@
-//! What an application is to be, while it grows: routes, fallbacks, states, and what is wrong.
+//! The plan of an application under construction: routes, fallbacks, states, and faults.
 
 use crate::fault::Fault;
 use crate::handler::{Handler, HandlerService, OnDisconnect, RouteOptions};
@@ -10,7 +10,7 @@ use crate::unrouted::Shared;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// All routes of an application while it grows. It is handed from scope to scope.
+/// All routes of an application under construction, passed from scope to scope.
 pub(crate) struct Plan {
     #[expect(clippy::vec_box, reason = "while it grows, it leaves little memory behind")]
     pub(crate) entries: Vec<Box<Entry>>,
@@ -28,7 +28,7 @@ impl Plan {
         Self { entries, fallbacks, faults, needs, states: States::default(), shared }
     }
 
-    /// Notes what a fallback or a middleware needs, with the name that errors give it.
+    /// Notes what a fallback or a middleware needs, under the name that errors give it.
     pub(crate) fn need(&mut self, name: String, requirements: Requirements) {
         self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
     }
@@ -38,11 +38,11 @@ impl Plan {
 pub(crate) struct Need {
     pub(crate) name: String,
     pub(crate) requirements: Requirements,
-    /// Of the application that it belongs to.
+    /// From the application that has the need.
     pub(crate) shared: Rc<Shared>,
 }
 
-/// A route while the application grows.
+/// A route under construction.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) pattern: String,
@@ -51,9 +51,9 @@ pub(crate) struct Entry {
     pub(crate) unrouted: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
-    /// Of the application that the route belongs to, which may be a merged one.
+    /// From the application that the route belongs to, which may be a merged one.
     pub(crate) shared: Rc<Shared>,
-    /// It is another entry's path with a slash at its end, and goes where that is the same path.
+    /// Another entry's path with a slash at its end; it is dropped where both are the same path.
     pub(crate) is_slash_twin: bool,
     pub(crate) place: &'static Location<'static>,
 }
@@ -64,13 +64,13 @@ impl Entry {
         format!("{} {} ({})", self.methods, self.pattern, self.place)
     }
 
-    /// The options of routes inside of the handler that nobody would keep.
+    /// Reports options of routes inside the handler that could not be kept.
     pub(crate) fn unkept(&self, faults: &mut Vec<Fault>) {
         unkept(&self.name(), &self.requirements, &self.options, faults);
     }
 }
 
-/// What answers requests that have no route.
+/// The answer to requests that have no route.
 pub(crate) struct Fallback {
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
@@ -100,7 +100,7 @@ impl Fallback {
     }
 }
 
-/// What answers requests below a prefix that have no route.
+/// The answer to requests below a prefix that have no route.
 pub(crate) struct ScopeFallback {
     pub(crate) prefix: String,
     pub(crate) fallback: Fallback,
@@ -111,8 +111,8 @@ pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> 
     format!("the fallback of `{prefix}/` ({place})")
 }
 
-/// A server asks a handler as a whole for its options, so those of routes inside of it count only
-/// where the whole asks for no less.
+/// The server reads options from a handler as a whole, so options of routes inside it can be kept only
+/// if the whole asks for no less.
 fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults: &mut Vec<Fault>) {
     for (route, inner) in requirements.inner_routes() {
         let mut fault = |option, setting| {

@@ -1,4 +1,4 @@
-//! Buffers that a worker uses again instead of allocating: a thread's own small stock.
+//! Buffers that a worker reuses instead of allocating: a thread's own small stock.
 
 use peregrine_slot::Pool;
 

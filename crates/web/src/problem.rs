@@ -14,14 +14,14 @@ use std::fmt;
 /// The media type of a problem. RFC 9457 §3: `application/problem+json` names the JSON form.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The members that every problem has; a further member may not take their place.
+/// The members of every problem; a further member may not replace them.
 const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
 /// A request that could not be answered as asked: the one type of all rejections.
 ///
-/// It becomes `application/problem+json` by default; the application may set one function that
-/// turns every problem into a response of its own form. A response that was made of a problem
-/// carries it in its extensions, where middleware and that function find it.
+/// By default it becomes `application/problem+json`; the application may set one function that turns
+/// every problem into a response of its own form. A response made from a problem carries the problem in
+/// its extensions, where middleware and that function find it.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -39,14 +39,14 @@ const OWN_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 pub struct Problem {
     /// The status of the response.
     pub status: StatusCode,
-    /// A short, stable name of the kind of problem, such as `invalid-json`, unique in this
+    /// A short, stable name for the kind of problem, such as `invalid-json`, unique in this
     /// application. It becomes the `type` member, see [`Problem::type_reference`].
     pub kind: Cow<'static, str>,
-    /// What is wrong with this request, and how to mend it, in a sentence or two for the peer's
-    /// developer. It must hold no secrets.
+    /// What is wrong with this request, and how to fix it, in a sentence or two for the peer's
+    /// developer. It must not contain secrets.
     pub detail: Cow<'static, str>,
-    /// Further members, such as the position of an error. One that is called `type`, `title`,
-    /// `status` or `detail` is left out.
+    /// Further members, such as the position of an error. A member called `type`, `title`, `status` or
+    /// `detail` is left out.
     pub members: Vec<(Cow<'static, str>, serde_json::Value)>,
 }
 
@@ -60,15 +60,15 @@ impl Problem {
         Self { status, kind: kind.into(), detail: detail.into(), members: Vec::new() }
     }
 
-    /// The answer in the place of a handler that panicked: status 500, kind `internal-error`. It tells
-    /// the peer nothing about the panic.
+    /// The answer in place of a handler that panicked: status 500, kind `internal-error`. It tells the
+    /// peer nothing about the panic.
     #[must_use]
     pub fn handler_panicked() -> Self {
         let detail = "The server failed while it worked on this request.";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
     }
 
-    /// The answer in the place of a handler that took longer than its route allows: status 503, kind
+    /// The answer in place of a handler that took longer than its route allows: status 503, kind
     /// `handler-late`.
     #[must_use]
     pub fn handler_late() -> Self {
@@ -83,7 +83,7 @@ impl Problem {
         Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
     }
 
-    /// The same with one more member.
+    /// Adds one more member.
     #[must_use]
     pub fn with(
         mut self,
@@ -96,8 +96,8 @@ impl Problem {
 
     /// The `type` member: `/problems/` and the kind.
     ///
-    /// A kind that is a URI already (it has a colon) or a path (it begins with a slash) stands as
-    /// it is. Without a kind it is `about:blank`, which means no more than the status does.
+    /// A kind that is already a URI (it has a colon) or a path (it begins with a slash) is used as it
+    /// is. An empty kind becomes `about:blank`, which means no more than the status does.
     #[must_use]
     pub fn type_reference(&self) -> Cow<'_, str> {
         // RFC 9457 §4.2.1: "about:blank" has no semantics beyond those of the status.
@@ -180,7 +180,7 @@ impl From<BodyError> for Problem {
             ),
             BodyError::Rejected(reject) => reject.into(),
             BodyError::Failed(error) => {
-                // The text may speak of things inside the server, so only its log has it.
+                // The text may mention things inside the server, so it goes to the log only.
                 tracing::error!(%error, "the source of a request's body failed");
                 Self::new(
                     StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,4 +1,4 @@
-//! A request: its head, its body, and what the server knows of it.
+//! A request: its head, its body, and what the server knows about it.
 
 use crate::body::Body;
 use crate::connection::ConnectionInfo;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub struct Request {
     /// Everything but the body.
     pub parts: Parts,
-    /// The body. Reading it is what makes the server ask the peer for it.
+    /// The body. The server asks the peer for it only when it is read.
     pub body: Body,
 }
 
@@ -52,13 +52,13 @@ impl Request {
         self.parts.head.field_text(name)
     }
 
-    /// All header fields in order, with names and values as they were sent. For a map of them there is
+    /// All header fields in order, with names and values as they were sent. For a map there is
     /// [`Head::to_header_map`], and the extractor `HeaderMap`.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.parts.head.fields()
     }
 
-    /// The same as [`Request::header`], by the word of RFC 9110, which [`Head`] speaks.
+    /// The same as [`Request::header`], under RFC 9110's name, which [`Head`] uses too.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.header(name)
@@ -95,14 +95,13 @@ impl Parts {
         &self.states
     }
 
-    /// The pattern of the route that the request was found to be for, such as `/users/{id}`.
+    /// The pattern of the route that matched the request, such as `/users/{id}`.
     #[must_use]
     pub fn pattern(&self) -> Option<&str> {
         self.states.router()?.pattern(self.head.route()?)
     }
 
-    /// The path's parameters: names, and values that are still percent-encoded. Without a route
-    /// there are none.
+    /// The path's parameters: names, and values that are still percent-encoded. `None` without a route.
     #[must_use]
     pub fn path_values(&self) -> Option<Values<'_, '_>> {
         let router = self.states.router()?;

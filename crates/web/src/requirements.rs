@@ -3,7 +3,7 @@
 use crate::handler::RouteOptions;
 use std::any::{TypeId, type_name};
 
-/// The parameters that an extractor takes from a path, as far as its type tells.
+/// The parameters that an extractor takes from a path, as far as its type says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathShape {
     /// This number of parameters, from the left: a tuple, or one value.
@@ -26,18 +26,18 @@ impl Requirements {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
-    /// Takes over the shapes that `others` needs of the path.
+    /// Adds the path shapes that `others` needs.
     pub(crate) fn extend_paths(&mut self, others: &Self) {
         self.paths.extend_from_slice(&others.paths);
     }
 
-    /// A route inside of the handler asks the server for `options`, which only the handler as a whole
-    /// can be given.
+    /// A route inside the handler asks for `options`, which the server can only apply to the handler as
+    /// a whole.
     pub(crate) fn inner_route(&mut self, name: String, options: &RouteOptions) {
         self.routes.push((name, options.clone()));
     }
 
-    /// The routes inside of the handler that have options, with their names.
+    /// The routes inside the handler that have options, with their names.
     pub(crate) fn inner_routes(&self) -> impl Iterator<Item = (&str, &RouteOptions)> {
         self.routes.iter().map(|(name, options)| (name.as_str(), options))
     }

@@ -42,8 +42,8 @@ pub trait IntoResponse {
     fn into_response(self) -> Response;
 }
 
-/// A value that changes a response: a status, header fields, cookies. It stands before the last
-/// place of a tuple; the parts are applied from left to right to the response of the last.
+/// A value that changes a response: a status, header fields, cookies. In a tuple it comes before the
+/// last element; such parts are applied from left to right to the last element's response.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot stand before the body in a tuple that a handler returns",
     label = "not a part of a response",
@@ -53,13 +53,13 @@ pub trait IntoResponseParts {
     /// Changes `response`.
     ///
     /// # Errors
-    /// The value is none that a response may have, such as a header value with a line break. The
-    /// problem is sent in the response's place.
+    /// A response cannot have the value, such as a header value with a line break. The problem is sent
+    /// in the response's place.
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem>;
 }
 
-/// Marks a response as one of the framework's own failures to make a response. A status before it
-/// in a tuple must not cover that up.
+/// Marks a response as one of the framework's own failures to make a response. A status before it in a
+/// tuple must not hide that.
 #[derive(Clone, Copy)]
 pub(crate) struct Failed;
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn data_that_cannot_be_serialised_is_an_error_of_the_server_whatever_status_is_beside_it() {
-        // A map whose keys are no strings has no JSON.
+        // A map whose keys are not strings has no JSON.
         let unserialisable = || Json(BTreeMap::from([((1, 2), 3)]));
         for response in [
             unserialisable().into_response(),

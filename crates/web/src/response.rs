@@ -12,8 +12,8 @@ use std::pin::Pin;
 pub struct Response {
     /// The status.
     pub status: StatusCode,
-    /// The header fields ([`Response::headers`] as well), without those the server writes itself:
-    /// `Date`, `Content-Length`, `Transfer-Encoding` and `Connection`.
+    /// The header fields ([`Response::headers`] as well), without the fields that the server writes
+    /// itself: `Date`, `Content-Length`, `Transfer-Encoding` and `Connection`.
     pub fields: Fields,
     /// The body.
     pub body: Body,
@@ -28,10 +28,10 @@ struct Rare {
     rest: Option<Rest>,
 }
 
-/// What runs on when a response is complete.
+/// Work that goes on when a response is complete.
 pub type Rest = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Values of the application may panic when they are dropped, and nobody else must suffer by that.
+/// The application's values may panic when they are dropped, and nobody else should suffer from that.
 impl Drop for Rare {
     fn drop(&mut self) {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
@@ -49,21 +49,21 @@ impl Response {
         Self { status, fields: Fields::new(), body: Body::empty(), rare: None }
     }
 
-    /// The same with `body`.
+    /// Sets the body.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// The same with one more header field; those of that name which were there before are replaced.
+    /// Sets a header field; earlier fields of that name are replaced.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.fields.set(name, value);
         self
     }
 
-    /// The same as [`Response::with_header`], by the word of RFC 9110.
+    /// The same as [`Response::with_header`], under RFC 9110's name.
     #[must_use]
     pub fn with_field(self, name: HeaderName, value: HeaderValue) -> Self {
         self.with_header(name, value)
@@ -92,21 +92,21 @@ impl Response {
         self.rare.as_deref().map(|rare| &rare.extensions)
     }
 
-    /// Values attached for middleware further out, made on first use.
+    /// Values attached for middleware further out; the map is made on first use.
     pub fn extensions_mut(&mut self) -> &mut http::Extensions {
         &mut self.rare.get_or_insert_default().extensions
     }
 
-    /// What takes the connection over after this response (status 101).
+    /// Sets what takes the connection over after this response (status 101).
     #[must_use]
     pub fn with_upgrade(mut self, upgrade: OnUpgrade) -> Self {
         self.rare.get_or_insert_default().upgrade = Some(upgrade);
         self
     }
 
-    /// What moves the request's body to a reader elsewhere. It runs on when the response is complete,
-    /// until the body or its reader has come to an end; the server drops it where there is nothing more
-    /// to move. For bridges to other frameworks: a handler that spawns a task needs none.
+    /// Sets the future that moves the request's body to a reader elsewhere. It goes on when the
+    /// response is complete, until the body or its reader has ended; the server drops it when there is
+    /// nothing more to move. For bridges to other frameworks: a handler that spawns a task needs none.
     #[doc(hidden)]
     #[must_use]
     pub fn with_rest(mut self, rest: Rest) -> Self {
@@ -114,13 +114,13 @@ impl Response {
         self
     }
 
-    /// Takes out what [`Response::with_rest`] put in.
+    /// Takes out the future set by [`Response::with_rest`].
     #[doc(hidden)]
     pub fn take_rest(&mut self) -> Option<Rest> {
         self.rare.as_deref_mut()?.rest.take()
     }
 
-    /// Takes out what [`Response::with_upgrade`] put in.
+    /// Takes out the upgrade set by [`Response::with_upgrade`].
     pub fn take_upgrade(&mut self) -> Option<OnUpgrade> {
         self.rare.as_deref_mut()?.upgrade.take()
     }
@@ -142,8 +142,8 @@ thread_local! {
 
 /// The header fields of a response, in the order they are sent.
 ///
-/// The list is from the thread's stock and goes back there, so that it costs no allocation, and a
-/// response stays small while it is handed from middleware to middleware.
+/// The list comes from the thread's stock and goes back there, so that it costs no allocation, and a
+/// response stays small while middleware pass it on.
 #[derive(Default)]
 pub struct Fields(Vec<Field>);
 
@@ -161,7 +161,7 @@ impl Fields {
         self.0.push(field);
     }
 
-    /// Sets the field `name`, replacing every one of that name.
+    /// Sets the field `name`, replacing every field of that name.
     pub fn set(&mut self, name: HeaderName, value: HeaderValue) {
         let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
         let Some((_, place)) = places.next() else {
@@ -175,14 +175,14 @@ impl Fields {
         }
     }
 
-    /// Sets the field `name` only if there is none yet.
+    /// Sets the field `name` only if it is not there yet.
     pub fn set_default(&mut self, name: HeaderName, value: HeaderValue) {
         if self.get(&name).is_none() {
             self.push((name, value));
         }
     }
 
-    /// Adds a field, beside those of the same name.
+    /// Adds a field beside those of the same name.
     pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
         self.push((name, value));
     }
@@ -217,7 +217,7 @@ impl Fields {
         self.0.len()
     }
 
-    /// Are there none?
+    /// Is the list empty?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! Which methods a route answers, and the table that routes are found in.
+//! Which methods a route answers, and the table in which routes are found.
 
 use crate::handler::{Handler, Signature};
 use crate::head::Head;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-/// The pattern as people read it: all that is below a mount is `*`.
+/// The pattern as people read it: everything below a mount is `*`.
 ///
 /// ```
 /// use peregrine::web::route::readable;
@@ -28,7 +28,7 @@ pub fn readable(pattern: &str) -> Cow<'_, str> {
     }
 }
 
-/// QUERY, which the `http` crate has no constant for.
+/// QUERY, for which the `http` crate has no constant.
 #[must_use]
 pub(crate) fn query_method() -> Method {
     Method::from_bytes(b"QUERY").expect("the name is a token")
@@ -60,14 +60,14 @@ const EXTENSIONS_FROM: u8 = OTHER + 1;
 /// Extension methods that an application may name.
 pub(crate) const EXTENSIONS_MAX: usize = 32 - EXTENSIONS_FROM as usize;
 
-/// The numbers that the router knows methods by.
+/// The numbers by which the router knows methods.
 #[derive(Debug, Default)]
 pub(crate) struct MethodIndex {
     extensions: Vec<Method>,
 }
 
 impl MethodIndex {
-    /// The number of `method`, given now if it is new. `None` if there are too many.
+    /// The number of `method`, assigned now if it is new. `None` if there are too many.
     pub(crate) fn add(&mut self, method: &Method) -> Option<u8> {
         let known = Known::find(method.as_str().as_bytes());
         if known != Known::Extension {
@@ -101,7 +101,7 @@ impl MethodIndex {
         self.extensions.get(place).map(Method::as_str)
     }
 
-    /// The names of `methods`, with commas between: the value of `Allow`.
+    /// The names of `methods`, separated by commas: the value of `Allow`.
     pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
         let names: Vec<_> = methods.iter().filter_map(|index| self.name(index)).collect();
         names.join(", ")
@@ -116,7 +116,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The router's number of the request's method.
+    /// The router's number for the request's method.
     #[inline]
     pub(crate) fn method(&self, head: &Head) -> u8 {
         let known = head.index().method;
@@ -131,13 +131,13 @@ impl Table {
         same.next().map_or(OTHER, |(index, _)| index)
     }
 
-    /// The names of `methods`, with commas between.
+    /// The names of `methods`, separated by commas.
     pub(crate) fn names(&self, methods: peregrine_router::Methods) -> String {
         self.methods.names(methods)
     }
 }
 
-/// The methods that every path answers which has a route at all.
+/// The methods that every path with a route answers.
 pub(crate) const AUTOMATIC: peregrine_router::Methods =
     peregrine_router::Methods::of(Known::Options as u8);
 

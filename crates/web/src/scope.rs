@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 /// Routes under one prefix, inside the same middleware. [`App::scope`](crate::App::scope) makes one.
 ///
-/// Patterns count from the prefix: in the scope `/users`, the pattern `/{id}` is `/users/{id}`, and
-/// both `/` and the empty pattern are `/users` itself. Middleware given to [`Scope::with`] applies
+/// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is `/users/{id}`,
+/// and both `/` and the empty pattern are `/users` itself. Middleware given to [`Scope::with`] applies
 /// to the routes that follow it in this scope, inside the middleware of the scopes around it.
 ///
 /// A function may fill a scope, so that a module keeps its routes to itself:
@@ -35,13 +35,13 @@ pub struct Scope {
     pub(crate) plan: Plan,
     prefix: String,
     chain: Chain,
-    /// Answers requests for the patterns that follow, in methods that they lack. Made when the
-    /// first of them comes.
+    /// Answers requests for the patterns that follow, in methods that they lack. Made when the first
+    /// such pattern is added.
     unrouted: Option<Rc<dyn Endpoint>>,
     fallback: Option<Fallback>,
 }
 
-/// What ends the pattern of a route for everything below a prefix ([`App::subtree`](crate::App::subtree)).
+/// The end of a route's pattern for everything below a prefix ([`App::subtree`](crate::App::subtree)).
 pub const REST: &str = "/{*peregrine_rest}";
 
 impl Scope {
@@ -84,7 +84,7 @@ impl Scope {
         self.plan.entries.push(entry.into());
     }
 
-    /// The route of a handler, for a pattern that is still to come.
+    /// The route of a handler, for a pattern that is set later.
     fn entry<Args, Via, H>(
         &mut self,
         methods: Methods,
@@ -114,8 +114,8 @@ impl Scope {
         }
     }
 
-    /// What the middleware so far need of a route's path. Their other needs are checked once for each
-    /// of them.
+    /// What the middleware so far need from a route's path. Their other needs are checked once for each
+    /// middleware.
     fn needs_of_path(&self) -> Requirements {
         let mut all = Requirements::default();
         self.chain.require(&mut all);
@@ -168,12 +168,12 @@ impl Scope {
         self.plan = inner.plan;
     }
 
-    /// Takes the routes of `other`, wrapped once more in what is around them here.
+    /// Adds the routes of `other`, wrapped again in what is around them here.
     pub(crate) fn add_app(&mut self, mut other: Self, place: &'static Location<'static>) {
         let fallback = other.fallback.take();
         let Plan { entries, fallbacks, faults, needs, states, shared } = other.plan;
         let has_states = !states.is_empty();
-        // Middleware given here see the states of this application, what is inside those of `other`.
+        // Middleware of this application see its states; code inside sees those of `other`.
         let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
             if has_states { Rc::new(Guest::new(&shared, endpoint)) } else { endpoint }
         };
@@ -213,8 +213,8 @@ impl Scope {
         self.fallback = Some(Fallback::new(&self.prefix, handler, place, &mut self.plan));
     }
 
-    /// Takes the root scope apart: all routes, what answers where there is none, and the options of
-    /// that.
+    /// Takes the root scope apart: all routes, the answer for requests without a route, and that
+    /// answer's options.
     pub(crate) fn finish(mut self) -> (Plan, Rc<dyn Endpoint>, RouteOptions) {
         let (fallback, options) = match self.fallback.take() {
             Some(Fallback { endpoint, options, .. }) => (Some(endpoint), options),
@@ -224,8 +224,8 @@ impl Scope {
         (self.plan, endpoint, options)
     }
 
-    /// `service` inside the middleware, its type forgotten and its problems in the form that the
-    /// application says.
+    /// `service` inside the middleware, with its type erased and its problems in the application's
+    /// form.
     fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
         self.chain.render(service, &self.plan.shared)
     }
@@ -252,7 +252,7 @@ impl Scope {
             return pattern.to_owned();
         }
         if !pattern.is_empty() && !pattern.starts_with('/') {
-            // Put together it could pass for a valid pattern that nobody meant.
+            // The joined text could pass for a valid pattern that nobody meant.
             self.plan.faults.push(Fault::Pattern {
                 route: format!("`{pattern}` in the scope `{}` ({place})", self.prefix),
                 reason: "a pattern begins with `/`: put one in front".to_owned(),
@@ -267,9 +267,9 @@ impl Scope {
 macro_rules! routing {
     ($($field:tt)*) => {
         /// Answers GET requests for `pattern`, and HEAD requests too unless they have a handler of
-        /// their own: it then sees the method HEAD, and the server leaves the body out.
+        /// their own: `handler` then sees the method HEAD, and the server leaves the body out.
         ///
-        /// What a pattern may hold is told at [`App`](crate::App#patterns).
+        /// [`App`](crate::App#patterns) describes what a pattern may contain.
         #[track_caller]
         #[must_use]
         pub fn get<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -357,7 +357,7 @@ macro_rules! routing {
             self.on($crate::route::query_method(), pattern, handler)
         }
 
-        /// Answers requests for `pattern` in every method that has no handler of its own there.
+        /// Answers requests for `pattern` in every method that has no other handler there.
         #[track_caller]
         #[must_use]
         pub fn any<Args, Via, H>(mut self, pattern: &str, handler: H) -> Self
@@ -371,8 +371,8 @@ macro_rules! routing {
         }
 
         /// Answers requests for `prefix`, for `prefix/`, and for everything below it, in every method
-        /// that has no handler of its own there: what a handler needs that has routes of its own.
-        /// Routes of this application that say more about a path go first.
+        /// that has no other handler there: for handlers with routes of their own. Routes of this
+        /// application that match a path more specifically go first.
         #[track_caller]
         #[must_use]
         pub fn subtree<Args, Via, H>(mut self, prefix: &str, handler: H) -> Self
@@ -409,12 +409,12 @@ macro_rules! routing {
             self
         }
 
-        /// Shares `value` with all handlers of the application, which get it as `State<T>`; `T` is
-        /// its type. A later value of the same type takes the place of an earlier one.
+        /// Shares `value` with all handlers of the application, which get it as `State<T>`; `T` is its
+        /// type. A later value of the same type replaces an earlier one.
         ///
-        /// Every worker builds its own application, so a value that workers are to share among
-        /// each other is an `Arc`; handlers take that as
-        /// [`StateRef`](crate::extract::StateRef), which does not count references across cores.
+        /// Every worker builds its own application, so a value that workers share is an `Arc`; handlers
+        /// take it as [`StateRef`](crate::extract::StateRef), which does not count references across
+        /// cores.
         #[must_use]
         pub fn state<T: 'static>(mut self, value: T) -> Self {
             self $($field)*.plan.states.insert(value);
@@ -422,12 +422,12 @@ macro_rules! routing {
         }
 
         /// Adds all routes of `other` here: under the prefix of this scope, each inside its own
-        /// middleware, and those inside the middleware given here before.
+        /// middleware, and then inside the middleware added here so far.
         ///
-        /// What `other` has of its own stays its own: its handlers and middleware see the states that
-        /// it was given, and of the types that it lacks those given here; if it renders problems by a
-        /// function of its own, it does so still for its routes. Nothing given to `other` is seen
-        /// here, but for its fallback, which comes along if there is none here.
+        /// What belongs to `other` stays with it: its handlers and middleware see its own states and,
+        /// for types that it lacks, the states given here; if it renders problems with a function of
+        /// its own, that still applies to its routes. Nothing given to `other` is visible here, except
+        /// its fallback, which comes along if there is none here.
         #[track_caller]
         #[must_use]
         pub fn merge(mut self, other: $crate::app::App) -> Self {
@@ -436,7 +436,7 @@ macro_rules! routing {
             self
         }
 
-        /// Adds the routes that `build` gives the scope it gets, under `prefix` and inside the
+        /// Adds the routes that `build` adds to the scope it gets, under `prefix` and inside the
         /// middleware so far.
         #[track_caller]
         #[must_use]
@@ -452,7 +452,7 @@ pub(crate) use routing;
 impl Scope {
     routing!();
 
-    /// Runs `middleware` around the routes that follow in this scope, inside those given before.
+    /// Runs `middleware` around the routes that follow in this scope, inside middleware added earlier.
     #[track_caller]
     #[must_use]
     pub fn with<Args, M>(self, middleware: M) -> Self
@@ -462,8 +462,8 @@ impl Scope {
         self.add_with(middleware.into_middleware(), Location::caller())
     }
 
-    /// Answers requests for the scope's prefix, and for what is below, that have no route. All of the
-    /// scope's middleware runs around it, that given later too.
+    /// Answers requests for the scope's prefix, and everything below, that have no route. All of the
+    /// scope's middleware runs around the fallback, even if it is added later.
     ///
     /// The prefix matches as a route's pattern does. Of several scopes with a fallback, the first
     /// segment (from the left) in which their prefixes differ decides, as among routes: literal text,

@@ -1,4 +1,4 @@
-//! What every part of an application comes down to: a request in, a response out.
+//! The interface beneath every part of an application: a request in, a response out.
 
 use crate::request::Request;
 use crate::response::Response;
@@ -10,14 +10,14 @@ use std::task::{Context, Poll};
 
 /// Answers requests. Handlers, whole scopes with their middleware, and applications are services.
 ///
-/// There is no error type: a failure is a response too. There is no readiness: a service that is
-/// overloaded answers so.
+/// There is no error type: a failure is a response too. There is no readiness check: an overloaded
+/// service answers so.
 pub trait Service {
     /// Answers one request. The future need not be `Send`; it is polled on the connection's thread
     /// and dropped when the peer leaves, unless the route says otherwise.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// `call`, its future in `slot`. A service whose type is forgotten already needs no second slot.
+    /// `call`, with its future in `slot`. A service whose type is already erased needs no second slot.
     #[doc(hidden)]
     fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response> {
         slot.hold(self.call(request))
@@ -30,8 +30,8 @@ impl<S: Service + ?Sized> Service for Rc<S> {
     }
 }
 
-/// A [`Service`] whose type is forgotten. A call costs one indirect jump and puts the future into a
-/// slot, so it allocates nothing.
+/// A [`Service`] whose type is erased. A call costs one indirect jump and puts the future into a slot,
+/// so it allocates nothing.
 pub(crate) trait Place {
     fn place<'s>(&'s self, slot: FutureSlot, request: Request) -> Held<'s, Response>;
 }
@@ -44,7 +44,7 @@ impl<S: Service> Place for S {
 
 /// A [`Place`] whose futures may be kept without a borrow.
 pub(crate) trait Endpoint: Place {
-    /// As `place`. The service is called when the future is polled first.
+    /// As `place`. The service is called when the future is first polled.
     fn hold(self: Rc<Self>, slot: FutureSlot, request: Request) -> Held<'static, Response>;
 }
 
@@ -54,13 +54,13 @@ impl<S: Service + 'static> Endpoint for S {
     }
 }
 
-/// A service whose type is forgotten, as a service again, so that more can go around it. Each call
-/// borrows one slot more from the thread's stock.
+/// A service whose type is erased, as a service again, so that more can go around it. Each call borrows
+/// one more slot from the thread's stock.
 #[derive(Clone)]
 pub struct Erased(pub(crate) Rc<dyn Endpoint>);
 
 impl Erased {
-    /// `service` with its type forgotten.
+    /// `service` with its type erased.
     #[must_use]
     pub fn new<S: Service + 'static>(service: S) -> Self {
         Self(Rc::new(service))

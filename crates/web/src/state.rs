@@ -18,7 +18,7 @@ pub struct States {
 }
 
 impl States {
-    /// Adds `value`. One of the same type that was there before is replaced.
+    /// Adds `value`, replacing an earlier value of the same type.
     pub fn insert<T: 'static>(&mut self, value: T) {
         let id = TypeId::of::<T>();
         self.values.retain(|(present, ..)| *present != id);
@@ -31,7 +31,7 @@ impl States {
         self.find::<T>()?.downcast_ref()
     }
 
-    /// The value of type `T`, to be kept. All handlers of the worker share this value.
+    /// The value of type `T`, to keep. All handlers of the worker share this value.
     #[must_use]
     pub fn share<T: 'static>(&self) -> Option<Rc<T>> {
         Rc::clone(self.find::<T>()?).downcast().ok()
@@ -42,7 +42,7 @@ impl States {
         self.values.iter().find(|(present, ..)| *present == id).map(|(.., value)| value)
     }
 
-    /// Shares the values of `others` whose types are not here.
+    /// Shares the values of `others` whose types are missing here.
     pub fn extend(&mut self, others: &Self) {
         for (id, name, value) in &others.values {
             if !self.contains(*id) {
@@ -51,7 +51,7 @@ impl States {
         }
     }
 
-    /// Are there none?
+    /// Are there no values?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -69,9 +69,9 @@ impl States {
         self.router.get_or_init(|| router);
     }
 
-    /// Gives `response`, if it was made of a problem, the form that the application gives its problems
+    /// If `response` was made from a problem, gives it the form that the application gives its problems
     /// ([`App::on_problem`](crate::App::on_problem)), for middleware that must know what will be sent.
-    /// Without, that happens outside of all middleware; it happens once.
+    /// Otherwise that happens outside all middleware; it happens once.
     #[must_use]
     pub fn render(&self, response: Response, head: &Head) -> Response {
         match self.hook.get() {
@@ -80,7 +80,7 @@ impl States {
         }
     }
 
-    /// Sets what gives problems their form, once.
+    /// Sets the function that gives problems their form, once.
     pub(crate) fn set_hook(&self, hook: &ProblemHook) {
         self.hook.get_or_init(|| Rc::clone(hook));
     }

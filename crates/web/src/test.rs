@@ -1,10 +1,10 @@
 //! A client that calls an application without a network or a runtime.
 //!
-//! Each request is written as HTTP/1.1, read by the same parser as in production, and answered by
-//! the same code; only the connection is missing. The server's limit of bodies
-//! ([`TestClient::body_limit`]) and the time limits of routes ([`TestClient::timer`]) are kept as the
-//! server keeps them. What else the server does beside calling the application (`Date`, the 500 in
-//! the place of a panic, which here fails the test) does not happen.
+//! Each request is written as HTTP/1.1, read by the same parser as in production, and answered by the
+//! same code; only the connection is missing. The server's body limit ([`TestClient::body_limit`]) and
+//! the time limits of routes ([`TestClient::timer`]) are kept as in the server. Whatever else the
+//! server does beside calling the application (`Date`, the 500 in place of a panic, which here fails
+//! the test) does not happen.
 //!
 //! ```
 //! use peregrine::web::{App, Request};
@@ -55,7 +55,7 @@ impl App {
     /// Builds the application and makes a client that calls it without a network.
     ///
     /// # Panics
-    /// The application is not right; the message says all that [`App::build`] found.
+    /// The application has faults; the message lists all that [`App::build`] found.
     #[track_caller]
     #[must_use]
     pub fn test(self) -> TestClient {
@@ -83,22 +83,22 @@ impl TestClient {
         Self { app, connection: Rc::new(connection), body_bytes_max: BODY_BYTES_MAX, sleep }
     }
 
-    /// The same client on a connection that the application knows this of.
+    /// The same client on a connection with these facts.
     #[must_use]
     pub fn on(self, connection: ConnectionInfo) -> Self {
         Self { connection: Rc::new(connection), ..self }
     }
 
-    /// Sets the server's limit of bodies, in bytes, for routes and middleware that set none. It is
-    /// 2 MiB otherwise, as the server's is.
+    /// Sets the server's body limit, in bytes, for routes and middleware that set none. The default is
+    /// 2 MiB, as in the server.
     #[must_use]
     pub fn body_limit(self, bytes_max: u64) -> Self {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Sets what measures the time limits of routes: `.timer(tokio::time::sleep)` in a test whose
-    /// time tokio drives. Otherwise it is real time, measured by a thread for each request that is
-    /// not answered at once and whose route has a limit.
+    /// Sets the timer for the time limits of routes: `.timer(tokio::time::sleep)` in a test whose time
+    /// tokio drives. The default is real time, measured by a thread for each request that is not
+    /// answered at once and whose route has a limit.
     #[must_use]
     pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -113,8 +113,8 @@ impl TestClient {
         &self.app
     }
 
-    /// A request. `target` stands in the request line as it is: a path with or without a query, or
-    /// one of the other forms.
+    /// A request. `target` goes into the request line as it is: a path with or without a query, or one
+    /// of the other forms.
     pub fn request(&self, method: Method, target: &str) -> TestRequest {
         TestRequest {
             client: self.clone(),
@@ -189,19 +189,19 @@ enum Content {
 }
 
 impl TestRequest {
-    /// Adds a header field. `Host` is there already unless it is given; so is what the body needs.
+    /// Adds a header field. `Host` is added unless it is given; so are the fields that the body needs.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         self.fields.push((name.into(), value.into()));
         self
     }
 
-    /// A body of these bytes, which are here before the handler runs.
+    /// Sets a body of these bytes, complete before the handler runs.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.content = Content::Whole(body.into());
         self
     }
 
-    /// A body of JSON, with its `Content-Type`.
+    /// Sets a JSON body, with its `Content-Type`.
     ///
     /// # Panics
     /// The value cannot be written as JSON.
@@ -210,7 +210,7 @@ impl TestRequest {
         self.header("content-type", "application/json").body(json)
     }
 
-    /// A body of a form's fields, with its `Content-Type`.
+    /// Sets a body of form fields, with its `Content-Type`.
     ///
     /// # Panics
     /// The value cannot be written as a form.
@@ -219,8 +219,8 @@ impl TestRequest {
         self.header("content-type", "application/x-www-form-urlencoded").body(form)
     }
 
-    /// A body that arrives in pieces while the handler runs, sent chunked unless a `Content-Length`
-    /// is given. It waits while the handler does not read.
+    /// Sets a body that arrives in pieces while the handler runs, sent chunked unless a
+    /// `Content-Length` is given. It waits while the handler does not read.
     pub fn stream<S, T>(mut self, pieces: S) -> Self
     where
         S: futures_core::Stream<Item = T> + 'static,
@@ -230,7 +230,7 @@ impl TestRequest {
         self
     }
 
-    /// A body of these pieces, as [`TestRequest::stream`].
+    /// Sets a body of these pieces, as [`TestRequest::stream`].
     pub fn pieces<I, T>(self, pieces: I) -> Self
     where
         I: IntoIterator<Item = T>,
@@ -315,7 +315,7 @@ impl TestRequest {
         }
         bytes.extend_from_slice(b"\r\n");
         let mut head = Head::take();
-        // A body is held against its limit when it is read, as in the server.
+        // A body is checked against its limit when it is read, as in the server.
         let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
         let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
@@ -364,7 +364,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
     }
 }
 
-/// Runs `future` to its end on this thread, which sleeps in between.
+/// Runs `future` to its end on this thread, which sleeps while it waits.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -20,30 +20,29 @@ use std::rc::Rc;
 /// A function that gives problems their form.
 pub(crate) type ProblemHook = Rc<dyn Fn(Problem, &Head) -> Response>;
 
-/// What the endpoints of one application need that is only known when all of it is built. An
-/// application that was merged into another keeps its own.
+/// What an application's endpoints need that is known only when all of it is built. An application that
+/// was merged into another keeps its own.
 #[derive(Default)]
 pub(crate) struct Shared {
     hook: OnceCell<ProblemHook>,
     table: OnceCell<Rc<Table>>,
     states: OnceCell<Rc<States>>,
-    /// Those of merged applications, each with the states that it was given itself.
+    /// The shared parts of merged applications, each with the states it was given itself.
     followers: RefCell<Vec<(Rc<Self>, States)>>,
 }
 
 impl Shared {
-    /// Makes `other`, which was given `states`, get what this one gets, unless it has its own.
+    /// Passes what this one gets on to `other`, which was given `states`, unless it has its own.
     pub(crate) fn lead(&self, other: Rc<Self>, states: States) {
         self.followers.borrow_mut().push((other, states));
     }
 
-    /// The states that handlers and middleware of this application see. They are there once it is
-    /// being built.
+    /// The states that handlers and middleware of this application see. They are set when it is built.
     pub(crate) fn states(&self) -> &Rc<States> {
         self.states.get().expect("the states are there once the app is being built")
     }
 
-    /// Gives this application `states`, and each merged one its own and, of the types that it lacks,
+    /// Gives this application `states`, and each merged one its own plus, for types that it lacks,
     /// those of the application around it.
     pub(crate) fn set_states(&self, states: States) {
         for (follower, own) in &mut *self.followers.borrow_mut() {
@@ -57,7 +56,7 @@ impl Shared {
         self.states.get_or_init(|| Rc::new(states));
     }
 
-    /// The first function given stays.
+    /// Sets the function; the first one given stays.
     pub(crate) fn set_hook(&self, hook: &ProblemHook) {
         self.hook.get_or_init(|| Rc::clone(hook));
         for (follower, _) in &*self.followers.borrow() {
@@ -123,11 +122,11 @@ impl<S: Service + 'static> Endpoint for Rendered<S> {
     }
 }
 
-/// Marks a response whose problem has its form already. The problem stays for those who want to know.
+/// Marks a response whose problem has its form already. The problem stays for middleware to read.
 #[derive(Clone, Copy)]
 struct Rendering;
 
-/// `raw` in the form that `hook` gives its problem, if there is one, and is not to be asked once more.
+/// `raw` in the form that `hook` gives its problem, if it has one; the result is not rendered again.
 pub(crate) fn render(
     hook: &dyn Fn(Problem, &Head) -> Response,
     head: &Head,
@@ -142,8 +141,8 @@ pub(crate) fn render(
     let mut response = match rendered {
         None => raw,
         Some(mut response) => {
-            // What describes the body is the function's business; the rest (`Allow`, cookies, what
-            // middleware added) stays unless the function replaced it.
+            // Fields that describe the body are up to the function; the rest (`Allow`, cookies, fields
+            // that middleware added) stay unless the function replaced them.
             let replaced = |name| response.fields.get(name).is_some();
             let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
             let kept =
@@ -158,7 +157,7 @@ pub(crate) fn render(
     response
 }
 
-/// The same without what was left for middleware.
+/// The same without the marks left for middleware.
 fn unmarked(mut response: Response) -> Response {
     if response.extensions().is_some_and(|extensions| extensions.get::<Rendering>().is_some()) {
         response.extensions_mut().remove::<Problem>();
@@ -167,7 +166,7 @@ fn unmarked(mut response: Response) -> Response {
     response
 }
 
-/// What a merged application answers with, where states of its own go before those around it.
+/// A merged application's answers, with its own states taking precedence over those around it.
 pub(crate) struct Guest {
     shared: Rc<Shared>,
     endpoint: Rc<dyn Endpoint>,
@@ -214,8 +213,8 @@ impl Service for Unrouted {
         if head.index().form == TargetForm::Asterisk {
             return Response::new(StatusCode::NO_CONTENT);
         }
-        // The lookup is repeated here rather than carried through the middleware: it is cheap, and
-        // this is the rare path.
+        // The lookup is repeated here rather than carried through the middleware: it is cheap, and this
+        // is the rare path.
         let (method, path) = (table.method(head), head.path());
         let found = table.router.find(path.as_bytes(), method, &mut Parameters::default());
         match found {
@@ -223,8 +222,8 @@ impl Service for Unrouted {
                 method_missing(head, &table.names(allow.union(AUTOMATIC)))
             }
             Match::Redirect { add_slash } => redirect(head, add_slash),
-            // A middleware may have changed the path after the route was looked for, so even a
-            // route that can be found by now is too late.
+            // A middleware may have changed the path after the lookup, so even a route that is found by
+            // now is too late.
             Match::Found { .. } | Match::Missing => match &self.fallback {
                 Some(fallback) => place_in_stock(&**fallback, request).await,
                 None => unknown_route(head).into_response(),

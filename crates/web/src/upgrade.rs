@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 /// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
 pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 
-/// What runs on a connection after a response with status 101 was sent.
+/// Code that runs on a connection after a response with status 101 was sent.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -65,7 +65,7 @@ pub struct Upgraded {
 }
 
 impl Upgraded {
-    /// Joins what the connection receives and what it is to send.
+    /// Joins what the connection receives and what it sends.
     #[must_use]
     pub fn new(incoming: Reader, outgoing: Outgoing) -> Self {
         Self { incoming, outgoing }
@@ -107,13 +107,13 @@ impl Upgraded {
         self.outgoing.poll_room(context)
     }
 
-    /// Adds bytes to be sent, without waiting; follow [`Upgraded::poll_room`].
+    /// Adds bytes to send, without waiting; call after [`Upgraded::poll_room`].
     pub fn push(&mut self, bytes: &[u8]) {
         self.outgoing.push(bytes);
     }
 }
 
-/// Bytes that an upgraded connection has to send: one end for [`Upgraded`], one for the server.
+/// Unsent bytes of an upgraded connection: one end for [`Upgraded`], one for the server.
 #[derive(Clone)]
 pub struct Outgoing(Rc<RefCell<Unsent>>);
 
@@ -152,7 +152,7 @@ impl Outgoing {
         }
     }
 
-    /// The server's side: takes all bytes that wait, by swapping them with `into` (empty).
+    /// The server's side: takes all waiting bytes, by swapping them with `into` (empty).
     pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
         let mut unsent = self.0.borrow_mut();
         if unsent.bytes.is_empty() {

@@ -1,10 +1,10 @@
-//! Finding out which argument makes a function no handler.
+//! Finding out why a function is not a handler.
 
-/// Checks at compile time that a function is a handler, and if it is not, names the argument or the
-/// result that is to blame and what to do about it.
+/// Checks at compile time that a function is a handler, and if it is not, names the argument or result
+/// at fault and how to fix it.
 ///
-/// Where a route is added, the compiler says the same; this says it beside the function, and also
-/// for functions that are not routes yet. It has one `_` for each argument:
+/// Where a route is added, the compiler says the same; this macro says it beside the function, and also
+/// for functions that are not routes yet. It takes one `_` for each argument:
 ///
 /// ```
 /// use peregrine::web::extract::{Json, Path};
@@ -20,7 +20,7 @@
 /// peregrine::check_handler!(fn health());
 /// ```
 ///
-/// It costs nothing when the program runs, and may stay.
+/// The check costs nothing at run time, and may stay.
 #[macro_export]
 macro_rules! check_handler {
     (async fn $handler:ident ( $($argument:tt),* $(,)? )) => {

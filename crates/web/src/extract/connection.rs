@@ -8,8 +8,9 @@ use http::StatusCode;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// The address of the peer, which may be a proxy. There is none on a Unix domain socket and in
-/// tests: such a request is a problem with status 500, and `None` for `Option<PeerAddress>`.
+/// The address of the peer, which may be a proxy. On a Unix domain socket and in tests there is no
+/// address: the extractor then answers with a problem of status 500, and `Option<PeerAddress>` is
+/// `None`.
 ///
 /// ```
 /// use peregrine::web::extract::PeerAddress;
@@ -38,22 +39,22 @@ impl FromRequestParts for PeerAddress {
     }
 }
 
-/// All that is known of the connection, copied. `Rc<ConnectionInfo>` shares it instead.
+/// All facts about the connection, copied. `Rc<ConnectionInfo>` shares them instead.
 impl FromRequestParts for ConnectionInfo {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(ConnectionInfo::clone(parts.connection()))
     }
 }
 
-/// All that is known of the connection.
+/// All facts about the connection.
 impl FromRequestParts for Rc<ConnectionInfo> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(Rc::clone(parts.connection()))
     }
 }
 
-/// What the TLS handshake agreed on. A request on a plain connection is a problem with status 403,
-/// and `None` for `Option<TlsInfo>`.
+/// What the TLS handshake agreed on. On a plain connection this is a problem with status 403, and
+/// `None` for `Option<TlsInfo>`.
 ///
 /// ```
 /// use peregrine::web::extract::TlsInfo;

@@ -8,13 +8,13 @@ use crate::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// The limit of a body that comes as a stream and for which no limit was set: 2 MiB, in bytes.
+/// The limit, in bytes, of a streamed body for which no limit was set: 2 MiB.
 ///
-/// The server sets a limit for every request's body ([`Body::limit`]), which then counts instead. A
-/// body that is here whole and has no limit is one that a middleware made, and has none.
+/// The server sets a limit for every request's body ([`Body::limit`]), which then applies instead. A
+/// complete body without a limit was made by a middleware, and is not limited.
 pub const BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// Gives the whole body to `use_it`, without a copy if the body is here already. The buffer goes
+/// Passes the whole body to `use_it`, without a copy if the body is complete already. The buffer goes
 /// back to the thread's stock.
 pub(super) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
@@ -27,7 +27,7 @@ pub(super) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Resu
     Ok(result)
 }
 
-/// The limit that collecting `body` must keep.
+/// The limit for collecting `body`.
 fn limit(body: &Body) -> u64 {
     match body.limit() {
         Some(limit) => limit,
@@ -77,7 +77,7 @@ impl FromRequest for String {
     }
 }
 
-/// The body as it comes, piece by piece.
+/// The body as it arrives, piece by piece.
 ///
 /// ```
 /// use peregrine::web::{Body, Problem};
@@ -97,7 +97,7 @@ impl FromRequest for Body {
     }
 }
 
-/// Everything.
+/// The whole request.
 impl FromRequest for Request {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         Ok(request)

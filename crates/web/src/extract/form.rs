@@ -7,12 +7,12 @@ use crate::request::Request;
 use http::Method;
 use serde::de::DeserializeOwned;
 
-/// See [`Form`]. The problems are those of [`super::Query`] for GET and HEAD; else 415 for another
-/// `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field; 413, 408 and 400
-/// for a body that could not be read.
+/// See [`Form`]. For GET and HEAD the problems are those of [`super::Query`]; else 415 for another
+/// `Content-Type`; 422 for a form that is not a `T`, with the `path` of the field; 413, 408 and 400 for
+/// a body that could not be read.
 ///
-/// `Option<Form<T>>` is `None` for GET and HEAD without `?`, and for other methods without body and
-/// without `Content-Type`.
+/// `Option<Form<T>>` is `None` for GET and HEAD without `?`, and for other methods with neither a body
+/// nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Form<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         if is_in_query(&request) {

@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 /// A header field as a type of the `headers` crate, or one of your own that implements
 /// [`headers::Header`].
 ///
-/// A field that is missing and one that is invalid are different problems, both with status 400;
-/// `Option<TypedHeader<T>>` is `None` for the first and refuses the second. Before the body of a
-/// response it sets the field.
+/// A missing field and an invalid field are different problems, both with status 400;
+/// `Option<TypedHeader<T>>` is `None` for a missing field and refuses an invalid one. Before the body
+/// of a response it sets the field.
 ///
 /// ```
 /// use headers::UserAgent;
@@ -42,7 +42,7 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        // Some types read the absence of the field as an empty value; here it is none.
+        // Some types read a missing field as an empty value; here the field counts as missing.
         if parts.head.field(T::name().as_str()).is_none() {
             return Ok(None);
         }
@@ -56,7 +56,7 @@ fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
     let values: SmallVec<[HeaderValue; 2]> = parts
         .head
         .fields_named(name)
-        // The parser's grammar of values is that of `HeaderValue`, so none is left out.
+        // The parser accepts the same values as `HeaderValue`, so no value is left out.
         .filter_map(|value| HeaderValue::from_bytes(value).ok())
         .collect();
     match T::decode(&mut values.iter()) {
@@ -78,7 +78,7 @@ impl FromRequestParts for HeaderMap {
     }
 }
 
-/// Replaces the fields of that name.
+/// Replaces the fields of the same name.
 impl<T: Header> IntoResponseParts for TypedHeader<T> {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         let mut values: SmallVec<[HeaderValue; 2]> = SmallVec::new();

@@ -1,5 +1,4 @@
-//! Wrapped values are reached without taking the wrapper off: `bird.name` where `bird` is a
-//! `Json<Bird>`.
+//! Access to wrapped values without unwrapping: `bird.name` where `bird` is a `Json<Bird>`.
 
 use super::{Extension, Form, Json, Path, Query, State, TypedHeader};
 use std::ops::{Deref, DerefMut};

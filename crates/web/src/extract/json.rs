@@ -10,10 +10,10 @@ use serde_json::error::Category;
 use std::borrow::Cow;
 
 /// See [`Json`]. The problems are: 415 for another `Content-Type`; 400 for no body and for a body that
-/// is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path` of the
-/// field; 413, 408 and 400 for a body that could not be read.
+/// is not JSON, with `line` and `column`; 422 for JSON that is not a `T`, with the `path` of the field;
+/// 413, 408 and 400 for a body that could not be read.
 ///
-/// `Option<Json<T>>` is `None` for a request without body and without `Content-Type`.
+/// `Option<Json<T>>` is `None` for a request with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Json<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         if is_absent(&request) {
@@ -69,15 +69,15 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
         Ok(_) => String::from("."),
     };
     let text = error.to_string();
-    // The position stands in members of its own, and says little beside the path.
+    // The position has members of its own, and says little beside the path.
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
     field_problem(&path, reason).with("line", line).with("column", column)
 }
 
-/// A value of the right grammar with a wrong content, at `path`.
+/// The problem for a value with valid syntax but the wrong content, at `path`.
 pub(super) fn field_problem(path: &str, reason: &str) -> Problem {
     let reason = without_types(reason);
-    // A key may be part of the path, and a value of the reason: both are the peer's.
+    // The path may contain a key, and the reason a value: both come from the peer.
     let (path, reason) = (shortened(path), shortened(&reason));
     let (path, reason) = match missing(&reason) {
         Some(name) if path == "." => (name.to_owned(), "missing field"),
@@ -92,14 +92,14 @@ pub(super) fn field_problem(path: &str, reason: &str) -> Problem {
     Problem::new(status, kind, format!("{path}: {reason}")).with("path", path)
 }
 
-/// The name in serde's message for a field that is not there. The path that serde_path_to_error
-/// gives ends before it, at the object that lacks it.
+/// The field's name in serde's message for a missing field. The path from serde_path_to_error ends
+/// before it, at the object that lacks it.
 fn missing(reason: &str) -> Option<&str> {
     reason.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
-/// The reason without the names that types have in the server, which serde tells: what is expected is
-/// said in the words of JSON.
+/// The reason without the names of the server's types, which serde includes: the expected value is
+/// described in JSON's terms.
 fn without_types(reason: &str) -> Cow<'_, str> {
     const WORDS: [(&str, &str); 7] = [
         ("tuple struct ", "a list"),
@@ -113,7 +113,7 @@ fn without_types(reason: &str) -> Cow<'_, str> {
     if reason.starts_with("data did not match any variant of untagged enum ") {
         return "the value fits none of the forms it may have".into();
     }
-    // What the peer sent stands before the last of these words.
+    // The peer's value comes before the last of these words.
     let Some((sent, expected)) = reason.rsplit_once(", expected ") else { return reason.into() };
     for (words, plain) in WORDS {
         if let Some(name) = expected.strip_prefix(words) {
@@ -281,7 +281,7 @@ mod tests {
         ] {
             assert_eq!(detail, expected);
         }
-        // What the peer sent is no type, whatever it looks like.
+        // The peer's value is not a type, whatever it looks like.
         let sent = detail::<Bird>(r#""a, expected struct X""#);
         assert_eq!(sent, r#"invalid type: string "a, expected struct X", expected an object"#);
     }

@@ -5,8 +5,8 @@ use crate::head::Head;
 use crate::problem::Problem;
 use http::StatusCode;
 
-/// Refuses a body whose `Content-Type` is not accepted by `accepts`, which is given type and
-/// subtype without parameters. `expected` names what is accepted.
+/// Refuses a body whose `Content-Type` is not accepted by `accepts`, which gets the type and subtype
+/// without parameters. `expected` names the accepted types.
 pub(super) fn check(
     head: &Head,
     expected: &'static str,

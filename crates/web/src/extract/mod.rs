@@ -1,9 +1,9 @@
 //! Typed values from requests.
 //!
-//! A handler's arguments are extractors. Those that leave the body alone ([`FromRequestParts`]) go
-//! anywhere; one that reads it ([`FromRequest`]) comes last. When a request does not have what an
+//! A handler's arguments are extractors. Extractors that leave the body alone ([`FromRequestParts`])
+//! may be anywhere; one that reads it ([`FromRequest`]) comes last. When a request lacks what an
 //! argument asks for, the handler does not run and the peer gets the [`Problem`]. An argument
-//! `Option<T>` accepts that the thing is absent, and `Result<T, Problem>` hands over any failure.
+//! `Option<T>` accepts absence, and `Result<T, Problem>` accepts any failure.
 
 mod check;
 mod connection;
@@ -68,24 +68,24 @@ pub trait FromRequestParts: Sized {
     /// Takes the value from `parts`.
     ///
     /// # Errors
-    /// The request does not have it: the problem is the answer to the peer.
+    /// The request lacks the value: the problem is the answer to the peer.
     fn from_request_parts(parts: &mut Parts) -> impl Future<Output = Result<Self, Problem>>;
 
-    /// Takes the value if it is there: what an argument `Option<Self>` does.
+    /// Takes the value if it is present: what an argument `Option<Self>` does.
     ///
-    /// The extractors of this crate tell a thing that is absent (`None`) from one that is there and
-    /// invalid (a problem). Unless this method is implemented, every problem that is the peer's
-    /// fault (status below 500) counts as absence.
+    /// The extractors of this crate distinguish an absent value (`None`) from an invalid one (a
+    /// problem). Unless this method is implemented, every problem that is the peer's fault (status
+    /// below 500) counts as absence.
     ///
     /// # Errors
-    /// The request has it, but it is invalid; or the server failed.
+    /// The value is present but invalid, or the server failed.
     fn optional_from_request_parts(
         parts: &mut Parts,
     ) -> impl Future<Output = Result<Option<Self>, Problem>> {
         async { absent_if_of_the_peer(Self::from_request_parts(parts).await) }
     }
 
-    /// Says what the application must provide for this extractor to work, such as a state. It is
+    /// Declares what the application must provide for this extractor to work, such as a state. This is
     /// checked once, when the application is built.
     fn require(_requirements: &mut Requirements) {}
 }
@@ -94,12 +94,12 @@ pub trait FromRequestParts: Sized {
 #[derive(Debug)]
 pub enum ViaRequest {}
 
-/// Marks extractors that take only the head, used in the last place.
+/// Marks extractors that take only the head, used as the last argument.
 #[derive(Debug)]
 pub enum ViaParts {}
 
-/// A value from a whole request, body included. One of these may come last. `Via` keeps the two
-/// ways apart; leave it out.
+/// A value from a whole request, body included. Only the last argument may be one. `Via` distinguishes
+/// the two kinds of last argument; leave it out.
 ///
 /// ```
 /// use peregrine::web::extract::{FromRequest, Json};
@@ -126,13 +126,13 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Takes the value from `request`.
     ///
     /// # Errors
-    /// The request does not have it: the problem is the answer to the peer.
+    /// The request lacks the value: the problem is the answer to the peer.
     fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
 
-    /// Takes the value if it is there, as [`FromRequestParts::optional_from_request_parts`] does.
+    /// Takes the value if it is present, as [`FromRequestParts::optional_from_request_parts`] does.
     ///
     /// # Errors
-    /// The request has it, but it is invalid; or the server failed.
+    /// The value is present but invalid, or the server failed.
     fn optional_from_request(
         request: Request,
     ) -> impl Future<Output = Result<Option<Self>, Problem>> {
@@ -143,7 +143,7 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     fn require(_requirements: &mut Requirements) {}
 }
 
-/// What a peer sent, short enough to be sent back to it in a problem.
+/// Text from a peer, short enough to be sent back in a problem.
 fn shortened(text: &str) -> Cow<'_, str> {
     const BYTES_MAX: usize = 200;
     if text.len() <= BYTES_MAX {
@@ -152,8 +152,9 @@ fn shortened(text: &str) -> Cow<'_, str> {
     format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
 }
 
-/// The answer to a request whose handler asks for what it cannot have. The log has the cause, for the
-/// handler's developer: the peer can do nothing about it, and learns nothing of the inside.
+/// The answer to a request whose handler asks for something it cannot have. The log has the cause, for
+/// the handler's developer: the peer can do nothing about it, and learns nothing about the server's
+/// internals.
 #[cold]
 fn unfit(kind: &'static str, cause: &str) -> Problem {
     tracing::error!(target: "peregrine", kind, "{cause}");
@@ -180,14 +181,14 @@ impl<T: FromRequestParts> FromRequest<ViaParts> for T {
     }
 }
 
-/// `None` where the thing is absent. What `T` requires of the application may be missing too.
+/// `None` if the value is absent. What `T` requires of the application may be missing too.
 impl<T: FromRequestParts> FromRequestParts for Option<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         T::optional_from_request_parts(parts).await
     }
 }
 
-/// `None` where the thing is absent, such as a body.
+/// `None` if the value is absent, such as a body.
 impl<T: FromRequest> FromRequest for Option<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         T::optional_from_request(request).await

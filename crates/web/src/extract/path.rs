@@ -15,11 +15,11 @@ use smallvec::SmallVec;
 /// The path's parameters, percent-decoded.
 ///
 /// `T` is one value for a path with one parameter; a tuple, in the order of the path; a struct, by the
-/// names in the pattern; or a map, or a `Vec` of pairs, of them all.
+/// names in the pattern; or a map, or a `Vec` of pairs, of all parameters.
 ///
 /// A value that cannot be read as its type is a problem with status 400 that names the parameter, the
-/// value and what is expected. A path that has other parameters than `T` is the application's
-/// mistake: status 500, unless it is found when the application is built.
+/// value and the expected type. Parameters that do not match `T` are the application's mistake: status
+/// 500, unless this is found when the application is built.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
@@ -78,7 +78,7 @@ fn decode(parts: &Parts) -> Result<SmallVec<[Parameter<'_>; 4]>, Problem> {
     values.iter().map(decode).collect()
 }
 
-/// The peer asked for a path that is none of those that the route stands for.
+/// The problem for a path that is none of those the route stands for.
 fn invalid(detail: String, name: &str, value: &str, expected: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "invalid-path", detail)
         .with("parameter", name)

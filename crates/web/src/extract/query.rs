@@ -7,7 +7,7 @@ use crate::request::Parts;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 
-/// The query, as a struct or map. A key may be repeated for a `Vec`.
+/// The query, as a struct or map. Repeated keys fill a `Vec`.
 ///
 /// A query that is not a `T` is a problem with status 400 that names the field.
 /// `Option<Query<T>>` is `None` for a target without `?`.
@@ -67,7 +67,7 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
     })
 }
 
-/// Reads urlencoded pairs. The problem is that of a body.
+/// Reads urlencoded pairs. The problem is the one for a body.
 pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
     serde_html_form::from_bytes(pairs).map_err(|error| {
         let pairs = serde_html_form::Deserializer::from_bytes(pairs);

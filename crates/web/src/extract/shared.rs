@@ -12,12 +12,12 @@ use std::rc::Rc;
 
 /// A clone of the application's state of type `T`, which was given with `.state(value)`.
 ///
-/// That there is one is checked when the application is built. `Option<State<T>>` is `None` where
-/// there is no such state.
+/// The state's presence is checked when the application is built. `Option<State<T>>` is `None` if there
+/// is no such state.
 ///
-/// It suits what is cheap to clone: numbers, `&'static` references, an `Rc` of the worker's own. A
-/// clone of an `Arc` is not: its count of references is one place in memory, which every core that
-/// answers a request must have to itself for a moment. [`StateRef`] leaves it alone.
+/// This suits values that are cheap to clone: numbers, `&'static` references, an `Rc` of the worker's
+/// own. Cloning an `Arc` is not cheap: its reference count is one place in memory, which every core
+/// that answers a request must have to itself for a moment. [`StateRef`] leaves the count alone.
 ///
 /// ```
 /// use peregrine::web::extract::State;
@@ -37,8 +37,8 @@ pub struct State<T>(pub T);
 ///
 /// It costs a count that no other core looks at, whatever `T` is, so it is the form for an `Arc` that
 /// workers share, for pools and clients, and for values that cannot be cloned. It reads as a `&T`. It
-/// stays on its thread: clone what is in it for a task that may go elsewhere. As for [`State`], that
-/// there is one is checked when the application is built, and `Option<StateRef<T>>` is `None` where
+/// stays on its thread: clone the value for a task that may run elsewhere. As for [`State`], the
+/// state's presence is checked when the application is built, and `Option<StateRef<T>>` is `None` if
 /// there is none.
 ///
 /// ```
@@ -61,7 +61,7 @@ pub struct StateRef<T> {
     value: Rc<T>,
 }
 
-/// The same value once more.
+/// Another reference to the same value.
 impl<T> Clone for StateRef<T> {
     fn clone(&self) -> Self {
         Self { value: Rc::clone(&self.value) }
@@ -78,8 +78,9 @@ impl<T> Deref for StateRef<T> {
 
 /// A clone of the value of type `T` that a middleware attached to this request.
 ///
-/// Without one the problem has status 500, because the middleware is missing or did not run;
-/// `Option<Extension<T>>` is `None`. Before the body of a response it attaches the value to that.
+/// If there is none, the problem has status 500, because the middleware is missing or did not run;
+/// `Option<Extension<T>>` is `None`. Before the body of a response it attaches the value to the
+/// response.
 ///
 /// ```
 /// use peregrine::web::extract::Extension;

@@ -1,4 +1,4 @@
-//! What the request line says, and the route that was found for it.
+//! The request line, and the route that was found for it.
 
 use super::{FromRequestParts, unfit};
 use crate::problem::Problem;
@@ -8,8 +8,7 @@ use http::{Method, Uri, Version};
 /// The pattern of the route that matched, such as `/birds/{id}`: the right label for metrics and
 /// logs, because there are few of them.
 ///
-/// Outside of any route (a fallback) the problem has status 500, and `Option<MatchedPath>` is
-/// `None`.
+/// Outside any route (in a fallback) the problem has status 500, and `Option<MatchedPath>` is `None`.
 ///
 /// ```
 /// use peregrine::web::extract::MatchedPath;
@@ -22,7 +21,7 @@ use http::{Method, Uri, Version};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatchedPath(pub String);
 
-/// The path as it was sent, whole and still percent-encoded, whatever scopes it went through.
+/// The path as it was sent, complete and still percent-encoded, whatever scopes it went through.
 ///
 /// ```
 /// use peregrine::web::extract::OriginalPath;

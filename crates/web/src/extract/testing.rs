@@ -36,7 +36,7 @@ pub(crate) async fn from_request<T: FromRequest>(request: Request) -> Result<T, 
 
 fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Head {
     let mut text = format!("{method} {target} HTTP/1.1\r\n");
-    // The parser wants one Host, and no more than one.
+    // The parser wants exactly one Host.
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         text.push_str("Host: test\r\n");
     }
@@ -73,7 +73,7 @@ pub(crate) fn parts_on(connection: ConnectionInfo) -> Parts {
     request(head("GET", "/", &[]), Body::empty(), States::default(), connection).parts
 }
 
-/// A request for `path` that was found to be for the route `pattern`.
+/// A request for `path` that matched the route `pattern`.
 pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
     let mut builder = Builder::new();
     builder.insert(pattern, Methods::of(0), 0);
@@ -88,7 +88,7 @@ pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
     request(head, Body::empty(), states, ConnectionInfo::default()).parts
 }
 
-/// A complete body that comes in pieces.
+/// A complete body that arrives in pieces.
 pub(crate) fn incoming(pieces: &[&'static str], limit: u64) -> Body {
     let (writer, reader) = pipe(64 * 1024, None);
     for piece in pieces {

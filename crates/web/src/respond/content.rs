@@ -19,7 +19,7 @@ const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
-/// JSON: as a handler's last argument it reads the body, as its result it writes one.
+/// JSON: as a handler's last argument it reads the body, as a result it writes one.
 ///
 /// The request's `Content-Type` must be `application/json` or end in `+json`. A response is
 /// `application/json`; a value that cannot be serialised is a problem with status 500.
@@ -42,10 +42,10 @@ const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlen
 #[must_use]
 pub struct Json<T>(pub T);
 
-/// An urlencoded form: as a handler's last argument it reads one, as its result it writes one.
+/// A urlencoded form: as a handler's last argument it reads one, as a result it writes one.
 ///
-/// With GET and HEAD the form is the query, with other methods it is the body, whose
-/// `Content-Type` must be `application/x-www-form-urlencoded`. A key may be repeated for a `Vec`.
+/// With GET and HEAD the form is the query; with other methods it is the body, whose `Content-Type`
+/// must be `application/x-www-form-urlencoded`. Repeated keys fill a `Vec`.
 ///
 /// ```
 /// use peregrine::web::respond::Form;
@@ -66,7 +66,7 @@ pub struct Json<T>(pub T);
 #[must_use]
 pub struct Form<T>(pub T);
 
-/// A page: the same as its content, but `text/html; charset=utf-8`.
+/// A page: its content with the type `text/html; charset=utf-8`.
 ///
 /// ```
 /// use peregrine::web::respond::{Html, IntoResponse};
@@ -221,7 +221,7 @@ impl IntoResponse for BodyError {
     }
 }
 
-/// The `http` crate's response, as other libraries make it. Its version is left out.
+/// The `http` crate's response, as other libraries make it. Its version is ignored.
 impl<B> IntoResponse for http::Response<B>
 where
     B: http_body::Body<Data = Bytes> + 'static,

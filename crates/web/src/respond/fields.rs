@@ -6,7 +6,7 @@ use crate::response::{Fields, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::fmt::Display;
 
-/// Header fields that are added beside those of the same name, instead of replacing them.
+/// Header fields that are added beside fields of the same name, instead of replacing them.
 ///
 /// ```
 /// use peregrine::http::header::LINK;
@@ -20,7 +20,7 @@ use std::fmt::Display;
 #[must_use]
 pub struct AppendHeaders<I>(pub I);
 
-/// The pairs of `map`, which gives a name only before the first of its values.
+/// The pairs of `map`, which gives a name only with the first of its values.
 pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let mut last = None;
     map.into_iter().filter_map(move |(name, value)| {
@@ -29,7 +29,7 @@ pub(super) fn flatten(map: HeaderMap) -> impl Iterator<Item = (HeaderName, Heade
     })
 }
 
-/// A field from what a handler wrote, or the problem that it is none.
+/// A field from what a handler wrote, or the problem that it is not valid.
 fn field<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), Problem>
 where
     K: TryInto<HeaderName, Error: Display>,
@@ -57,7 +57,7 @@ impl IntoResponseParts for StatusCode {
     }
 }
 
-/// Each name replaces the fields of that name which were there before.
+/// Each name replaces earlier fields of that name.
 impl IntoResponseParts for HeaderMap {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for name in self.keys() {
@@ -68,7 +68,7 @@ impl IntoResponseParts for HeaderMap {
     }
 }
 
-/// Each name replaces the fields of that name which were there before.
+/// Each name replaces earlier fields of that name.
 impl IntoResponseParts for Fields {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for (name, _) in self.iter() {
@@ -79,7 +79,7 @@ impl IntoResponseParts for Fields {
     }
 }
 
-/// Each field replaces those of its name.
+/// Each field replaces earlier fields of its name.
 impl<K, V, const N: usize> IntoResponseParts for [(K, V); N]
 where
     K: TryInto<HeaderName, Error: Display>,
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// Nothing if there is none.
+/// Changes nothing if there is none.
 impl<P: IntoResponseParts> IntoResponseParts for Option<P> {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         self.map_or(Ok(()), |part| part.into_response_parts(response))
@@ -122,7 +122,7 @@ impl IntoResponseParts for () {
     }
 }
 
-/// A response of these parts only.
+/// A response made of these parts only.
 pub(crate) fn only(parts: impl IntoResponseParts) -> Response {
     let mut response = Response::new(StatusCode::OK);
     match parts.into_response_parts(&mut response) {

@@ -1,13 +1,13 @@
-//! Sending the peer elsewhere.
+//! Redirecting the peer.
 
 use super::{IntoResponse, failed};
 use crate::response::Response;
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 
-/// A response that sends the peer elsewhere.
+/// A response that redirects the peer.
 ///
-/// The target is a URI reference. One with a line break or another control character becomes a
+/// The target is a URI reference. A target with a line break or another control character becomes a
 /// problem with status 500, so a target made from a request cannot add header fields.
 ///
 /// ```
@@ -25,7 +25,7 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// 303: get that resource instead, with GET. What a form's handler answers.
+    /// 303: get that resource instead, with GET. The usual answer to a form.
     pub fn to(target: &str) -> Self {
         Self::new(StatusCode::SEE_OTHER, target)
     }
@@ -35,7 +35,7 @@ impl Redirect {
         Self::new(StatusCode::TEMPORARY_REDIRECT, target)
     }
 
-    /// 308: send the same request there, now and ever after.
+    /// 308: send the same request there, now and in future.
     pub fn permanent(target: &str) -> Self {
         Self::new(StatusCode::PERMANENT_REDIRECT, target)
     }

@@ -1,4 +1,4 @@
-//! Tuples: parts from left to right, then what they are parts of.
+//! Tuples: parts from left to right, then the response that they change.
 
 use super::{IntoResponse, IntoResponseParts, failed_by};
 use crate::response::Response;

@@ -1,4 +1,4 @@
-//! What an application answered to a test.
+//! The answer of an application to a test.
 
 use super::block_on;
 use crate::body::{Body, BodyError};
@@ -12,15 +12,15 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Context;
 
-/// Sends a request's body while somebody else is polled.
+/// Sends a request's body while another future is polled.
 pub(super) type Sending = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What is left to send, until it is done.
+/// The rest to send, until it is done.
 pub(super) type Sender = Option<Sending>;
 
 /// The response of an application.
 pub struct TestResponse {
-    /// All but the body.
+    /// Everything but the body.
     response: Response,
     reading: RefCell<Reading>,
 }
@@ -55,7 +55,7 @@ impl TestResponse {
         &self.response.fields
     }
 
-    /// The same as [`TestResponse::header`], by the word of RFC 9110.
+    /// The same as [`TestResponse::header`], under RFC 9110's name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.header(name)
@@ -76,7 +76,7 @@ impl TestResponse {
         self.reading.get_mut().chunk().await
     }
 
-    /// Waits for the whole body, so that the methods below have it at hand.
+    /// Waits for the whole body, so that the methods below have it.
     ///
     /// # Errors
     /// The body broke off.
@@ -84,8 +84,8 @@ impl TestResponse {
         self.reading.get_mut().collect().await
     }
 
-    /// The body (what [`TestResponse::chunk`] has not taken). A streamed body is waited for on this
-    /// thread; in a test with a runtime, await [`TestResponse::collect`] before.
+    /// The body (without pieces that [`TestResponse::chunk`] took). Waits for a streamed body on this
+    /// thread; in a test with a runtime, await [`TestResponse::collect`] first.
     ///
     /// # Panics
     /// The body broke off.
@@ -107,10 +107,10 @@ impl TestResponse {
         String::from_utf8(self.bytes().into()).expect("the response's body is UTF-8")
     }
 
-    /// The body as a value written in JSON, otherwise as [`TestResponse::bytes`].
+    /// The body read as JSON, otherwise as [`TestResponse::bytes`].
     ///
     /// # Panics
-    /// The body broke off or is no JSON for a `T`.
+    /// The body broke off or is not JSON for a `T`.
     #[must_use]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         let bytes = self.bytes();

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// Is ready when `duration` has passed. A thread of its own sleeps for it, and ends early if the
-/// future is dropped.
+/// Ready when `duration` has passed. A thread of its own sleeps for it, and ends early if the future is
+/// dropped.
 pub(super) async fn sleep(duration: Duration) {
     let state = Arc::new(Mutex::new(State::default()));
     let (_is_wanted, is_dropped) = channel();

@@ -18,7 +18,7 @@ pub(super) struct Parameter<'p> {
 /// Why parameters could not be read as a type.
 #[derive(Debug)]
 pub(super) enum PathError {
-    /// A value is not of its type.
+    /// A value does not have its type.
     Value { name: String, value: String, expected: String },
     /// A type refused a value for a reason of its own.
     Refused { name: String, value: String, reason: String },
@@ -49,7 +49,7 @@ impl PathError {
         Self::Mismatch(format!("the route has {found} parameters, but the type takes {taken}"))
     }
 
-    /// What a type said itself about the value of `parameter`.
+    /// Adds `parameter` to what a type said about its value.
     fn about(self, parameter: &Parameter<'_>) -> Self {
         match self {
             Self::Mismatch(reason) => Self::Refused {
@@ -177,7 +177,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 }
 
-/// The parameters that were not read yet, as a list or a map.
+/// The parameters not read yet, as a list or a map.
 struct Rest<'p>(&'p [Parameter<'p>]);
 
 impl<'de> SeqAccess<'de> for Rest<'_> {

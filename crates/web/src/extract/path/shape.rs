@@ -1,4 +1,4 @@
-//! Which parameters a type takes, found without a request by asking it to read itself.
+//! The parameters that a type takes, found without a request by letting the type read itself.
 
 use crate::requirements::{PathShape, Requirements};
 use serde::de::value::StrDeserializer;
@@ -8,8 +8,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use std::fmt;
 
-/// Notes what `T` needs: a number of parameters, or each name without which it cannot be read. Maps,
-/// lists, and types that decide while they read need nothing that can be known here.
+/// Notes what `T` needs: a number of parameters, or each name without which it cannot be read. For
+/// maps, lists, and types that decide while they read, nothing can be known here.
 pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
     let mut shape = Shape::Unknown;
     let _ = T::deserialize(Probe { shape: &mut shape });
@@ -58,7 +58,7 @@ impl Error for Told {
     }
 }
 
-/// Listens to the first thing that a type asks for, and refuses it.
+/// Notes the first thing that a type asks for, and refuses it.
 struct Probe<'s> {
     shape: &'s mut Shape,
 }
@@ -150,9 +150,9 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A struct that has every field but one, to see whether the type can do without it. The others
-/// have a value of their type that most types accept; if one does not, nothing is learnt, and the
-/// first request will tell.
+/// A struct with every field but one, to see whether the type can do without it. The others have a
+/// value of their type that most types accept; if one does not, nothing is learnt, and the first
+/// request will tell.
 struct Without {
     field: &'static str,
 }
@@ -214,7 +214,7 @@ impl<'de> MapAccess<'de> for Others {
     }
 }
 
-/// A value of whatever type is asked for.
+/// A value of any type that is asked for.
 struct Plausible;
 
 macro_rules! plausible {
