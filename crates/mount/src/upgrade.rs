@@ -338,8 +338,8 @@ pub(crate) fn follow(theirs: hyper::upgrade::OnUpgrade, ours: OnUpgrade) {
             is_over = is_over || protocol.as_mut().poll(context).is_ready();
             traffic.poll_receive(&mut io, context);
             match traffic.poll_send(&mut io, context) {
-                // The protocol's last bytes are sent before the connection ends.
                 Poll::Ready(Err(_)) => Poll::Ready(()),
+                // The protocol's last bytes are sent before the connection ends.
                 Poll::Pending if traffic.is_idle() && is_over => Poll::Ready(()),
                 _ => Poll::Pending,
             }

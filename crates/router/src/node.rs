@@ -435,7 +435,7 @@ mod tests {
             for n in size..size + 100 {
                 assert_eq!(child(&tree, &fixed, &text(n)), None);
             }
-            // An empty segment looks like a free place: both are all zeros.
+            // The words of an empty segment are those of a free place: zeros.
             assert_eq!(tree.fixed_child(&fixed, 99, &[0; 8], 0, 0), None);
         }
     }

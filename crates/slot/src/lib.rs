@@ -10,7 +10,7 @@
 //!
 //! [`boxed`] is the safe twin with the same interface; a test compares the two.
 //!
-//! This crate is one of two that may contain `unsafe`. Start with [`FutureSlot::hold`].
+//! This crate is one of the few places that may contain `unsafe`; STYLE.md names them. Start with [`FutureSlot::hold`].
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
