@@ -170,6 +170,7 @@ macro_rules! server {
             http2::the_100_comes_if_the_handler_reads,
             http2::an_early_answer_ends_its_request,
             http2::a_body_may_be_read_after_the_response,
+            http2::a_short_rest_of_a_request_is_read,
             http2::limits_are_answered,
             http2::panics_and_timeouts_are_told_on_their_stream,
             http2::a_reset_ends_the_handler,

@@ -287,8 +287,10 @@ impl Http2 {
         if self.streams.unread == 0 {
             return;
         }
-        // The core gives the peer a round trip to see its response before it resets the stream.
-        if !self.streams.is_read_on() {
+        // A short rest is read, since some clients take a reset amiss. Otherwise the core gives the peer a
+        // round trip to see its response before it resets the stream.
+        let bytes_max = u64::from(link.worker.limits.drain_bytes_max);
+        if self.streams.is_more_to_come_than(bytes_max) && !self.streams.is_read_on() {
             protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
         }
         let is_draining = link.worker.order() >= Order::Drain;
@@ -324,6 +326,8 @@ impl Http2 {
     fn refuse<D: Driver>(&mut self, key: StreamKey, reject: Reject, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);
+            // The core hands nothing of it out, so that its end is not waited for.
+            self.streams.at(number).length = Some(u64::MAX);
             return self.answer(number, reject.into(), link);
         };
         let stream = self.streams.at(number);

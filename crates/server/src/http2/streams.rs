@@ -223,6 +223,16 @@ impl Streams {
         self.open_streams().any(|stream| matches!(stream.step, Step::ReadOn))
     }
 
+    /// Is more content to come than `bytes_max`, or has more come, of a request that is answered and that
+    /// nobody reads?
+    pub(super) fn is_more_to_come_than(&self, bytes_max: u64) -> bool {
+        let mut open = self.open_streams();
+        open.any(|stream| {
+            let left = stream.length.map_or(0, |length| length.saturating_sub(stream.received));
+            matches!(stream.step, Step::Unread) && left.max(stream.thrown_away) > bytes_max
+        })
+    }
+
     /// Drops everything that belongs to the application, for the next lease.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {

@@ -226,6 +226,24 @@ pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
+/// The rest of a request that was answered early is read if it is short: no reset is needed then.
+pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    for length in [Some("200000"), None] {
+        let fields: Vec<_> = length.map(|length| ("content-length", length)).into_iter().collect();
+        let id = client.open("POST", "/ignore", &fields, false);
+        client.upload_part(id, &pattern(10_000), false).await;
+        assert_eq!(client.answer(id).await.text(), "ignored");
+        client.round_trip().await;
+        client.upload(id, &pattern(190_000)).await;
+        client.round_trip().await;
+        assert_eq!(client.so_far(id).reset, None);
+    }
+    close(server, client).await;
+}
+
 /// A body may be left to somebody who reads it after the response.
 pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B) {
     bench.calm();
