@@ -291,7 +291,13 @@ impl Woken {
 
     /// Nobody is to be told of streams that wake late.
     fn forget(&self) {
-        *self.lock() = Set::default();
+        let connection = {
+            let mut set = self.lock();
+            set.words.fill(0);
+            set.is_any = false;
+            set.connection.take()
+        };
+        drop(connection);
     }
 
     /// Marks a stream.

@@ -471,10 +471,8 @@ pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(be
     close(server, client).await;
 }
 
-/// A client that reads fast, and whose windows are never shut, is heard beside a response without end.
-pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
-    bench.calm();
-    let (server, shared) = begin(bench);
+/// A client whose windows are as large as they can be.
+fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
     let largest = (1 << 31) - 1;
     let wide = [(setting::INITIAL_WINDOW_SIZE, largest)];
     let mut client = Streams::with_settings(server.connect(), &wide);
@@ -482,6 +480,14 @@ pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
     let mut bytes = Vec::new();
     frame::write_window_update(0, largest - 65_535, &mut bytes);
     client.send(&bytes);
+    client
+}
+
+/// A client that reads fast, and whose windows are never shut, is heard beside a response without end.
+pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, shared) = begin(bench);
+    let mut client = insatiable(&server);
     let endless = client.get("/endless");
     client.expect(endless, 1_000_000).await;
     let hello = client.get("/hello");
@@ -536,13 +542,7 @@ pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
 pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
-    let largest = (1 << 31) - 1;
-    let wide = [(setting::INITIAL_WINDOW_SIZE, largest)];
-    let mut client = Streams::with_settings(server.connect(), &wide);
-    client.keep_windows_shut();
-    let mut bytes = Vec::new();
-    frame::write_window_update(0, largest - 65_535, &mut bytes);
-    client.send(&bytes);
+    let mut client = insatiable(&server);
     let endless = client.get("/endless");
     client.expect(endless, 100_000).await;
     let upload = client.open("POST", "/count", &[], false);
