@@ -188,7 +188,14 @@ fn connections_that_are_made_anew_are_paired_as_well() {
 
 #[test]
 fn a_time_too_short_for_any_reply_is_not_measured_and_not_called_wrong() {
-    let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
+    // Under load it answers later than a client looks that was kept waiting for its processor.
+    let late = Nature {
+        lie: "late".to_owned(),
+        from: "load".to_owned(),
+        calls: "honest".to_owned(),
+        ..graceful()
+    };
+    let bench = Bench::new().contender("one", &late).contender("other", &late);
     // Longer times are tried, of which the longest is too short for a connection.
     let line = "run churn --contenders one,other --blocks 2 --duration 0.1us --look 0.1us";
     let ended = bench.lab(&format!("{line} {OPTIONS}")).expect(2);

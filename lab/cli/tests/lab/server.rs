@@ -21,6 +21,9 @@ pub(crate) const ENTRY: &str = "server::this_program_serves_when_the_lab_starts_
 /// How long a server that was asked to end still answers.
 const GRACE: Duration = Duration::from_millis(400);
 
+/// How late a reply comes from a server that is late.
+const LATENESS: Duration = Duration::from_secs(2);
+
 /// How often a waiting connection looks whether the server ends.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -30,7 +33,7 @@ pub(crate) struct Nature {
     /// Work for each reply, in rounds of some nanoseconds.
     pub(crate) burn: u64,
     /// How it lies: `wrong-body`, `wrong-length`, `wrong-status`, `wrong-field`, `short-body`,
-    /// `closed`, `reordered`, `garbage`, `dies`; empty: never.
+    /// `closed`, `reordered`, `garbage`, `dies`, or is `late` and says the truth; empty: never.
     pub(crate) lie: String,
     /// When it begins to: `gate`, `load` (when its calls were counted once), `slices` (when they
     /// were counted twice), or after so many requests.
@@ -258,6 +261,7 @@ impl Server {
         match lie {
             "closed" => return Vec::new(),
             "dies" => std::process::exit(9),
+            "late" => std::thread::sleep(LATENESS),
             "garbage" => return b"this is not HTTP\r\n\r\n".to_vec(),
             "wrong-status" => status = 500,
             "wrong-field" => media = "application/octet-stream",
