@@ -91,6 +91,7 @@ on_every_driver! {
     a_request_that_waits_for_a_service_may_time_out_and_loses_nobody_s_place,
     a_service_whose_readiness_fails_is_a_503,
     a_web_socket_talks_both_ways,
+    a_web_socket_talks_both_ways_over_http2,
     a_web_socket_request_that_is_refused_leaves_the_connection_alive,
     a_web_socket_ends_with_its_peer,
     web_sockets_that_push_end_with_peers_that_never_read,
@@ -734,6 +735,36 @@ async fn a_web_socket_talks_both_ways<B: Bench>(bench: &B) {
     assert_eq!(shared.dropped(), 1);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("upgraded", 1)]);
+}
+
+/// The router is the same, a `get` with axum's extractor, and its feature for HTTP/2 is not there.
+async fn a_web_socket_talks_both_ways_over_http2<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let fields = [(":protocol", "websocket"), ("sec-websocket-version", "13")];
+    let id = client.open("CONNECT", "/socket", &fields, false);
+    client.upload_part(id, &frame(1, b"hello"), false).await;
+    client.expect(id, b"\x81\x05hello".len()).await;
+    let mut expected = b"\x81\x05hello".to_vec();
+    let answer = client.so_far(id);
+    assert_eq!((answer.status(), &answer.body), (200, &expected));
+    assert_eq!(answer.field("sec-websocket-accept"), None);
+    let refused = client.open("CONNECT", "/hello", &fields, true);
+    assert_eq!(client.answer(refused).await.status(), 501);
+    let payload = pattern(bench.large(60_000));
+    client.upload_part(id, &frame(2, &payload), false).await;
+    // A server's frame is the client's without the mask.
+    expected.extend(&frame(2, &payload)[..4]);
+    expected[8] &= 0x7f;
+    expected.extend(&payload);
+    client.upload_part(id, &frame(8, &1000_u16.to_be_bytes()), false).await;
+    expected.extend(b"\x88\x02\x03\xe8");
+    let answer = client.answer(id).await;
+    assert!(answer.body == expected, "{:?} instead of {:?}", answer.body.len(), expected.len());
+    assert_eq!(shared.dropped(), 1);
+    drop(client);
+    server.shut_down();
+    server.ended().await;
 }
 
 async fn a_task_may_read_on_after_the_response<B: Bench>(bench: &B) {

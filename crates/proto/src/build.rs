@@ -112,37 +112,28 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
-    /// Begins the head of a CONNECT request for a protocol (RFC 8441), whatever method `line` has;
-    /// otherwise like [`begin`](Self::begin). HTTP/1 has no such head: after the request line, the
-    /// bytes have a line `:protocol: ` with the protocol's name, which is not a field.
+    /// Begins the head of a request for another protocol, as HTTP/1.1 says it: whatever method `line`
+    /// has, the head is that of a GET with the fields `connection: upgrade` and `upgrade`, which names
+    /// the protocol. Over HTTP/2, a peer asks by CONNECT with `:protocol` instead, and it may not send
+    /// these fields; so whoever answers requests need not know both forms.
     ///
     /// # Errors
     /// The line or the protocol breaks a rule, or is longer than `limits` allows.
-    pub fn begin_connect(
+    // RFC 8441 §4 and §5: the parts of such a request mean what they mean for HTTP/1.1's Upgrade.
+    pub fn begin_upgrade(
         limits: &'head Limits,
         line: &RequestLine<'_>,
         protocol: &[u8],
         bytes: &'head mut Vec<u8>,
         index: &'head mut HeadIndex,
     ) -> Result<Self, Reject> {
-        // The parser refuses CONNECT, so a method of the same length stands in for it.
-        const STAND_IN: &[u8] = b"OPTIONS";
-        let line = RequestLine { method: STAND_IN, ..*line };
-        let this = Self::begin(limits, &line, bytes, index)?;
-        this.bytes[..STAND_IN.len()].copy_from_slice(b"CONNECT");
-        this.index.method = Method::Connect;
-        if this.index.form == TargetForm::Asterisk {
-            return Err(Reject::TargetAsterisk);
-        }
+        let line = RequestLine { method: b"GET", ..*line };
+        let mut this = Self::begin(limits, &line, bytes, index)?;
         if !field::is_token(protocol) {
             return Err(Reject::FieldValueInvalid);
         }
-        this.check_length(b":protocol: \r\n".len() + protocol.len())?;
-        this.bytes.extend_from_slice(b":protocol: ");
-        let start = this.bytes.len();
-        this.bytes.extend_from_slice(protocol);
-        this.index.protocol = Some(Span::new(start, this.bytes.len()));
-        this.bytes.extend_from_slice(b"\r\n");
+        this.field(b"connection", b"upgrade")?;
+        this.field(b"upgrade", protocol)?;
         Ok(this)
     }
 

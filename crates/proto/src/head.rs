@@ -19,7 +19,7 @@ pub enum Method {
     Put,
     /// DELETE.
     Delete,
-    /// CONNECT. The parser refuses it, so only an HTTP/2 head that names a protocol has it.
+    /// CONNECT, which is refused: no head has this method.
     Connect,
     /// OPTIONS.
     Options,
@@ -183,8 +183,6 @@ pub struct HeadIndex {
     /// Host and port: from a target in absolute form, else from Host. Empty if an HTTP/1.0 request has
     /// neither.
     pub authority: Span,
-    /// The protocol that the request is for, in a CONNECT request that names one (RFC 8441).
-    pub protocol: Option<Span>,
     /// The version.
     pub version: Version,
     /// All fields in the order of sending.
@@ -215,7 +213,6 @@ impl HeadIndex {
             path,
             query,
             authority,
-            protocol,
             version,
             fields,
             present,
@@ -229,7 +226,6 @@ impl HeadIndex {
         *path = Span::EMPTY;
         *query = None;
         *authority = Span::EMPTY;
-        *protocol = None;
         *version = Version::Http11;
         fields.clear();
         *present = 0;
@@ -283,14 +279,15 @@ impl HeadIndex {
         if self.path.is_empty() { b"/" } else { self.path.of(head) }
     }
 
-    /// Whether the client asks for another protocol, by Upgrade in HTTP/1.1. `head` has the bytes.
-    /// Costs one test of a bit where there is no such field.
+    /// Whether the client asks for another protocol: by Upgrade in HTTP/1.1, or as
+    /// [`HeadBuilder::begin_upgrade`](crate::HeadBuilder::begin_upgrade) writes it for HTTP/2. `head` has
+    /// the bytes. Costs one test of a bit where there is no such field.
     // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it comes with the option.
     #[inline]
     #[must_use]
     pub fn asks_upgrade(&self, head: &[u8]) -> bool {
         self.has(Known::Upgrade)
-            && self.version == Version::Http11
+            && self.version != Version::Http10
             && self.values(Known::Connection).any(|value| {
                 field::list(value.of(head)).any(|option| option.eq_ignore_ascii_case(b"upgrade"))
             })

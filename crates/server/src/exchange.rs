@@ -44,6 +44,8 @@ pub(crate) struct Exchange {
     body: Option<Body>,
     /// What runs on when the response is complete.
     rest: Option<Rest>,
+    /// The other protocol that a stream speaks from its response on.
+    protocol: Option<Pin<Box<dyn Future<Output = ()>>>>,
     name: Option<RequestName>,
     on_disconnect: OnDisconnect,
     /// How long the handler may take.
@@ -188,6 +190,40 @@ impl Exchange {
         self.rest.take()
     }
 
+    /// From now on another protocol runs.
+    pub(crate) fn begin_protocol(&mut self, protocol: impl Future<Output = ()> + 'static) {
+        self.protocol = Some(Box::pin(protocol));
+    }
+
+    /// Runs the other protocol. Once it is over, there is none.
+    pub(crate) fn poll_protocol(
+        &mut self,
+        context: &mut Context<'_>,
+        pulse: &Pulse,
+    ) -> Result<(), Panicked> {
+        let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
+        let _beat = pulse.beat(pattern);
+        let run = AssertUnwindSafe(|| protocol.as_mut().poll(context));
+        let polled = in_span(self.span.as_ref(), || catch_unwind(run));
+        if let Ok(Poll::Pending) = polled {
+            return Ok(());
+        }
+        self.drop_protocol();
+        polled.map(drop).map_err(|panic| Panicked(message_of(&*panic)))
+    }
+
+    /// Does another protocol run?
+    pub(crate) fn has_protocol(&self) -> bool {
+        self.protocol.is_some()
+    }
+
+    fn drop_protocol(&mut self) {
+        let Some(protocol) = self.protocol.take() else { return };
+        let dropped = || guarded("the destructor of an upgraded protocol", || drop(protocol));
+        in_span(self.span.as_ref(), dropped);
+    }
+
     /// The response's body is sent frame by frame.
     pub(crate) fn stream(&mut self, body: Body) {
         self.body = Some(body);
@@ -209,6 +245,7 @@ impl Exchange {
     /// Drops the handler and the response's body. The request's name stays.
     pub(crate) fn stop(&mut self) {
         self.drop_handler();
+        self.drop_protocol();
         if let Some(rest) = self.rest.take() {
             guarded("the destructor of a request's body", || drop(rest));
         }

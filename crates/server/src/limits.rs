@@ -205,8 +205,7 @@ impl Limits {
             block_bytes_max: of.block_bytes_max,
             continuations_max: of.continuations_max,
             answers_max: of.answers_max,
-            // No handler can take such a request yet.
-            connect_protocol: false,
+            connect_protocol: of.connect_protocol,
             budget_max: of.budget_max,
             budget_per_second: of.budget_per_second,
             ..h2::Limits::DEFAULT
@@ -230,6 +229,11 @@ pub struct Http2Limits {
     /// answered as HTTP/1.1 answers an unknown version: 505 and close. With TLS, the protocols that are
     /// offered decide: `Tls::with_alpn`.
     pub prior_knowledge: bool,
+    /// Whether a client may ask for another protocol on a stream (RFC 8441), as browsers do for a
+    /// WebSocket if there is an HTTP/2 connection already. Default true. Handlers, layers and mounted
+    /// services see such a request as the GET with `Upgrade` that it would be over HTTP/1.1. Without it,
+    /// browsers open a connection of HTTP/1.1 for each WebSocket.
+    pub connect_protocol: bool,
     /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
     /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
     /// try again.
@@ -271,6 +275,7 @@ impl Default for Http2Limits {
         let of = h2::Limits::DEFAULT;
         Self {
             prior_knowledge: true,
+            connect_protocol: of.connect_protocol,
             streams_max: of.streams_max,
             stream_window: of.stream_window,
             stream_window_max: of.stream_window_max,

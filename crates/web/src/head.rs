@@ -254,13 +254,19 @@ impl Head {
     }
 
     /// The head as the `http` crate represents it, with `body`. The target and all values share one
-    /// copy of the head's bytes.
+    /// copy of the head's bytes. A request for another protocol is one of HTTP/1.1 there, even if it came
+    /// over HTTP/2, since only HTTP/1.1 has its form.
     #[must_use]
     pub fn to_http<B>(&self, body: B) -> http::Request<B> {
         let shared = copied(self.as_bytes());
         let mut request = http::Request::new(body);
         *request.method_mut() = self.method();
-        *request.version_mut() = self.version();
+        *request.version_mut() = match self.version() {
+            http::Version::HTTP_2 if self.index().asks_upgrade(self.as_bytes()) => {
+                http::Version::HTTP_11
+            }
+            version => version,
+        };
         *request.uri_mut() = uri_of(shared.slice(range(self.index().target)));
         *request.headers_mut() = self.header_map_of(&shared);
         request

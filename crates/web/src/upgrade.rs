@@ -1,4 +1,4 @@
-//! Handing a connection over to another protocol (RFC 9110 §7.8).
+//! Handing a connection over to another protocol (RFC 9110 §7.8), or a stream of HTTP/2 (RFC 8441).
 
 use crate::pipe::Reader;
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 /// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
 pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 
-/// Code that runs on a connection after a response with status 101 was sent.
+/// Code that runs on a connection after a response with status 101 was sent, or on a stream of HTTP/2,
+/// whose client gets a 200 instead.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -34,8 +35,8 @@ pub struct OnUpgrade(Box<dyn FnOnce(Upgraded) -> Running>);
 type Running = Pin<Box<dyn Future<Output = ()>>>;
 
 impl OnUpgrade {
-    /// `run` gets the connection's bytes once the 101 is on its way. The connection is closed when
-    /// its future ends.
+    /// `run` gets the connection's bytes once the 101 is on its way. The connection, or the stream, is
+    /// closed when its future ends.
     pub fn new<F, T>(run: F) -> Self
     where
         F: FnOnce(Upgraded) -> T + 'static,
@@ -57,7 +58,7 @@ impl fmt::Debug for OnUpgrade {
     }
 }
 
-/// A connection that no longer speaks HTTP: bytes in, bytes out, both with back-pressure.
+/// A connection, or a stream, that no longer speaks HTTP: bytes in, bytes out, both with back-pressure.
 #[derive(Debug)]
 pub struct Upgraded {
     incoming: Reader,

@@ -314,6 +314,14 @@ fn uploads(app: App) -> App {
         .post("/trailers", trailers)
         .get("/upgrade", upgrade)
         .get("/upgrade-greeting", greeting)
+        .get("/upgrade-guarded", guarded_echo)
+        .get("/upgrade-panic", || {
+            let panics = OnUpgrade::new(|mut io| async move {
+                let _ = io.recv().await;
+                panic!("on purpose")
+            });
+            Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(panics)
+        })
 }
 
 async fn read_after_wait(State(shared): State<Shared>, body: Bytes) -> Bytes {
@@ -411,6 +419,20 @@ fn upgrade() -> Response {
     });
     let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo);
     response.with_field(UPGRADE, HeaderValue::from_static("echo"))
+}
+
+/// An echo that counts whether it came to its end.
+fn guarded_echo(State(shared): State<Shared>) -> Response {
+    let echo = OnUpgrade::new(|mut io| async move {
+        let watch = Watch { shared, finished: false };
+        while let Ok(Some(bytes)) = io.recv().await {
+            if io.send(bytes).await.is_err() {
+                return;
+            }
+        }
+        watch.finish();
+    });
+    Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo)
 }
 
 /// The server speaks first, and is the one to end.

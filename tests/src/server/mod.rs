@@ -160,6 +160,14 @@ macro_rules! server {
     (@http2 $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
+            tunnels::a_stream_in_another_protocol_carries_bytes_both_ways,
+            tunnels::the_other_protocol_may_begin_and_end_on_a_stream,
+            tunnels::a_resource_without_the_protocol_refuses_it,
+            tunnels::other_protocols_can_be_switched_off,
+            tunnels::another_protocol_ends_with_its_peer,
+            tunnels::a_panic_in_another_protocol_resets_its_stream,
+            tunnels::another_protocol_has_an_idle_time_of_its_own,
+            tunnels::a_peer_that_does_not_read_another_protocol_is_ended,
             http2::requests_are_answered,
             http2::the_preface_may_come_in_pieces,
             http2::prior_knowledge_can_be_switched_off,

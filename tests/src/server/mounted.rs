@@ -190,6 +190,11 @@ macro_rules! mounted_http2 {
             http2::a_drain_finishes_streams,
             http2::a_slow_body_is_a_408,
             http2::a_window_that_stays_shut_is_a_reset,
+            tunnels::a_stream_in_another_protocol_carries_bytes_both_ways,
+            tunnels::the_other_protocol_may_begin_and_end_on_a_stream,
+            tunnels::a_resource_without_the_protocol_refuses_it,
+            tunnels::another_protocol_ends_with_its_peer,
+            tunnels::a_panic_in_another_protocol_resets_its_stream,
         );
     };
 }

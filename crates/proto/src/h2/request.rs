@@ -223,7 +223,7 @@ impl<'a> RequestSink<'a> {
         let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
         let _begun = match protocol {
             None => HeadBuilder::begin(limits, &line, bytes, index)?,
-            Some(protocol) => HeadBuilder::begin_connect(limits, &line, protocol, bytes, index)?,
+            Some(protocol) => HeadBuilder::begin_upgrade(limits, &line, protocol, bytes, index)?,
         };
         Ok(())
     }
@@ -261,11 +261,14 @@ impl<'a> RequestSink<'a> {
         if self.index.form == TargetForm::Asterisk {
             self.name_host()?;
         }
+        if self.pseudo[PROTOCOL].is_some() {
+            self.stand_in_key()?;
+        }
         self.builder().finish()?;
         self.check_host()?;
         const SPECIAL: u64 =
             Known::ContentLength.bit() | Known::Expect.bit() | Known::Priority.bit();
-        let is_tunnel = self.index.method == Method::Connect;
+        let is_tunnel = self.pseudo[PROTOCOL].is_some();
         let body = if ends { BodyLength::None } else { BodyLength::Chunked };
         let mut accepted = Accepted { body, is_tunnel, ..Accepted::REFUSED };
         if self.index.present & SPECIAL != 0 {
@@ -290,6 +293,18 @@ impl<'a> RequestSink<'a> {
             Some(host) if host.of(self.bytes).eq_ignore_ascii_case(authority) => Ok(()),
             Some(_) => Err(Reject::AuthorityDiffers.into()),
         }
+    }
+
+    // RFC 8441 §5: over HTTP/2 there is no Sec-WebSocket-Key, since nothing between the two could mistake
+    // the request; RFC 6455 §4.2.1 requires one, of 16 bytes.
+    #[cold]
+    fn stand_in_key(&mut self) -> Result<(), Refusal> {
+        let upgrade = self.index.find(Known::Upgrade).unwrap_or_default();
+        let is_websocket = upgrade.of(self.bytes).eq_ignore_ascii_case(b"websocket");
+        if !is_websocket || self.index.has(Known::SecWebsocketKey) {
+            return Ok(());
+        }
+        Ok(self.builder().field(b"sec-websocket-key", b"AAAAAAAAAAAAAAAAAAAAAA==")?)
     }
 
     #[cold]

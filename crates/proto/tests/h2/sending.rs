@@ -5,7 +5,7 @@ use peregrine_proto::h1::{BodyMode, ResponseLength};
 use peregrine_proto::h2::{
     After, Cause, Code, Connection, Event, Limits, Next, Request, StreamKey, Waiting,
 };
-use peregrine_proto::{Date, HeadIndex};
+use peregrine_proto::{Date, HeadIndex, Known};
 
 /// A connection whose client is a test.
 struct Pair {
@@ -486,7 +486,8 @@ fn a_tunnel_has_two_directions_that_end_by_themselves() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let connect = ":method=CONNECT :protocol=websocket :scheme=https :path=/chat :authority=a";
     let stream = pair.request(1, connect);
-    assert_eq!(pair.head.protocol.unwrap().of(&pair.bytes), b"websocket");
+    assert!(pair.head.asks_upgrade(&pair.bytes));
+    assert_eq!(pair.head.find(Known::Upgrade).unwrap().of(&pair.bytes), b"websocket");
     assert_eq!(pair.head.path.of(&pair.bytes), b"/chat");
     assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyMode::Chunked);
     pair.data(stream, b"hello", After::End);

@@ -8,6 +8,7 @@ mod receive;
 mod send;
 mod streams;
 mod times;
+mod tunnel;
 
 use self::streams::{Step, Stream, Streams};
 use crate::deadlines::Wait;

@@ -88,6 +88,9 @@ impl Http2 {
             let response = link.worker.application.render(reject.into(), &head);
             return self.respond(number, Ok(response), link);
         }
+        if head.index().asks_upgrade(head.as_bytes()) {
+            return self.begin_tunnel(number, head, request.body, link);
+        }
         if request.body == BodyLength::None {
             return self.begin(number, head, link, |_, _| Body::empty());
         }
@@ -216,6 +219,9 @@ impl Http2 {
         let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
         let received = self.received;
         let Some(stream) = self.streams.get(number) else { return };
+        if stream.is_tunnel {
+            return self.watch_tunnel(number, link);
+        }
         // The handler, and those of other streams, may keep the windows shut.
         let may_send = stream.key.is_some_and(|key| protocol(&mut self.core).may_receive(key));
         stream.deadlines.receive = if stream.is_awaiting && may_send {

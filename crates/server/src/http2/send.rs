@@ -45,11 +45,15 @@ impl Http2 {
         let Some(key) = stream.key else { return };
         stream.deadlines.handler = Duration::MAX;
         stream.exchange.keep_rest(response.take_rest());
-        // RFC 9113 §8.6: HTTP/2 has no 101 (Switching Protocols).
-        if let Some(upgrade) = response.take_upgrade() {
+        if stream.is_tunnel {
+            match self.open_tunnel(number, key, response, link) {
+                Some(refusal) => response = refusal,
+                None => return,
+            }
+        } else if let Some(upgrade) = response.take_upgrade() {
             tracing::error!(target: "peregrine",
-                "a handler answered with an upgrade to a request of HTTP/2, which has none; the peer \
-                 got a 500");
+                "a handler answered with an upgrade to a request that did not ask for one; the peer got \
+                 a 500");
             let answer = self.render(number, Problem::handler_panicked(), link);
             let unused = std::mem::replace(&mut response, answer);
             guarded("the destructor of an upgrade", || drop((upgrade, unused)));
@@ -88,7 +92,7 @@ impl Http2 {
     }
 
     /// Begins a response whose body is sent as it becomes ready.
-    fn respond_with_frames<D: Driver>(
+    pub(super) fn respond_with_frames<D: Driver>(
         &mut self,
         number: u32,
         key: StreamKey,
@@ -139,8 +143,11 @@ impl Http2 {
     /// Asks the application for content, unless some is at hand. Before the last byte of a known length
     /// is sent, the body is asked once more, since trailers may follow.
     pub(super) fn pump<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        if !self.run_tunnel(number, link) {
+            return;
+        }
         for _ in 0..FRAMES_PER_TURN {
-            let Stream { step, exchange, waker, .. } = self.streams.at(number);
+            let Stream { step, exchange, waker, is_tunnel, .. } = self.streams.at(number);
             let Step::Frames(frames) = step else { return };
             let rest = frames.data.len() as u64;
             let is_whole = frames.left == Some(rest);
@@ -148,6 +155,7 @@ impl Http2 {
                 return self.go_on(number, link);
             }
             match exchange.poll_frame(&mut Context::from_waker(waker), &link.worker.pulse) {
+                Poll::Pending if *is_tunnel && !exchange.has_protocol() => frames.is_over = true,
                 Poll::Pending => return self.go_on(number, link),
                 Poll::Ready(None) => frames.is_over = true,
                 Poll::Ready(Some(Err(error))) => return self.break_off(number, &error, link),
@@ -272,6 +280,9 @@ impl Http2 {
                 if has_content { now.saturating_add(rate.slack) } else { Duration::MAX }
             }
         };
+        if stream.is_tunnel {
+            self.watch_tunnel(number, link);
+        }
         self.hasten(number, link);
     }
 }

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
 use peregrine_web::Body;
 use peregrine_web::head::Head;
-use peregrine_web::pipe::Taken;
+use peregrine_web::pipe::{Reader, Taken};
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -41,6 +41,12 @@ pub(super) struct Stream {
     pub(super) length: Option<u64>,
     /// Content that was thrown away.
     pub(super) thrown_away: u64,
+    /// Did the peer ask for another protocol?
+    pub(super) is_tunnel: bool,
+    /// Where that protocol will read, until the response.
+    pub(super) tunnel: Option<Reader>,
+    /// How much had moved, either way, when that was last looked at.
+    pub(super) moved: u64,
     /// How fast the peer opens the stream's window, while the server waits for that.
     pub(super) sending: Meter,
     pub(super) sent: u64,
@@ -88,7 +94,8 @@ pub(super) struct Deadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// For a reader to take something more, or for content that is thrown away to end.
+    /// For a reader to take something more, for content that is thrown away to end, or for bytes that
+    /// another protocol sends or receives.
     pub(super) rest: Duration,
 }
 
@@ -123,6 +130,9 @@ impl Stream {
             received: 0,
             length: None,
             thrown_away: 0,
+            is_tunnel: false,
+            tunnel: None,
+            moved: 0,
             sending: Meter::default(),
             sent: 0,
             sharing: Meter::default(),
@@ -145,6 +155,7 @@ impl Stream {
         self.taken = None;
         self.gathered = Vec::new();
         self.end = None;
+        (self.is_tunnel, self.tunnel, self.moved) = (false, None, 0);
         (self.is_awaiting, self.receiving, self.received) = (false, Meter::default(), 0);
         (self.sending, self.sent, self.sharing) = (Meter::default(), 0, Meter::default());
         (self.taken_told, self.thrown_away, self.length) = (0, 0, None);

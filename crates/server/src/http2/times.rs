@@ -68,6 +68,9 @@ impl Http2 {
             stream.upload.fail(BodyError::Disconnected);
             return self.throw_away(number, link);
         }
+        if deadlines.rest <= now && matches!(stream.step, Step::Frames(_)) {
+            return self.cut_off(number, "another protocol was idle for too long", link);
+        }
         if deadlines.exchange <= now {
             return self.cut_off(number, "an exchange took too long", link);
         }

@@ -18,6 +18,7 @@ pub mod secure;
 pub mod shutdown;
 pub mod surprises;
 pub mod timeouts;
+pub mod tunnels;
 pub mod upgrades;
 
 use crate::server::app::Shared;

@@ -1,0 +1,149 @@
+//! Streams that another protocol takes over (RFC 8441), as it takes over a connection of HTTP/1.1.
+//!
+//! The core writes such a request as HTTP/1.1's GET with `Upgrade`, so that handlers need not know
+//! which it was. What the peer sends is no content of that request, which has none: it goes to the
+//! protocol, and what the protocol sends leaves as the content of the response.
+
+use super::Http2;
+use super::streams::{Step, Stream};
+use crate::exchange::guarded;
+use crate::link::Link;
+use crate::upload::Upload;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use http_body::Frame;
+use peregrine_driver::Driver;
+use peregrine_proto::BodyLength;
+use peregrine_proto::h2::{Code, StreamKey};
+use peregrine_web::head::Head;
+use peregrine_web::pipe::pipe;
+use peregrine_web::upgrade::{Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use peregrine_web::{Body, Problem, Response};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+impl Http2 {
+    /// Begins a request for another protocol.
+    pub(super) fn begin_tunnel<D: Driver>(
+        &mut self,
+        number: u32,
+        head: Head,
+        body: BodyLength,
+        link: &mut Link<'_, D>,
+    ) {
+        self.begin(number, head, link, |stream, _| {
+            let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
+            stream.taken = Some(writer.taken());
+            if body == BodyLength::None {
+                writer.finish(HeaderMap::new());
+            } else {
+                stream.upload = Upload::Flowing { pipe: writer, is_awaited: false };
+            }
+            (stream.is_tunnel, stream.tunnel) = (true, Some(reader));
+            Body::empty()
+        });
+        self.feed(number, link);
+    }
+
+    /// Answers a request for another protocol, which runs from then on; or returns what is to be
+    /// answered instead.
+    pub(super) fn open_tunnel<D: Driver>(
+        &mut self,
+        number: u32,
+        key: StreamKey,
+        mut response: Response,
+        link: &mut Link<'_, D>,
+    ) -> Option<Response> {
+        let stream = self.streams.at(number);
+        let Some(reader) = stream.tunnel.take() else { return Some(response) };
+        let is_agreed = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        let Some(upgrade) = response.take_upgrade().filter(|_| is_agreed) else {
+            // RFC 9110 §9.3.6: any 2xx would say that the other protocol begins.
+            let is_refusal = !is_agreed && !response.status.is_success();
+            return Some(if is_refusal { response } else { self.unspoken(number, response, link) });
+        };
+        // RFC 8441 §5: a 200 says what 101 says in HTTP/1.1, and there is no key to accept.
+        response.status = StatusCode::OK;
+        response.fields.remove(&header::SEC_WEBSOCKET_ACCEPT);
+        let outgoing = Outgoing::default();
+        let io = Upgraded::new(reader, outgoing.clone());
+        let unused = std::mem::replace(&mut response.body, Body::new(Sent(outgoing)));
+        guarded("the destructor of a response's body", || drop(unused));
+        let stream = self.streams.at(number);
+        stream.exchange.begin_protocol(async move { upgrade.run(io).await });
+        self.respond_with_frames(number, key, response, link);
+        if let Some(stream) = self.streams.get(number) {
+            stream.deadlines.exchange = Duration::MAX;
+        }
+        None
+    }
+
+    /// The answer where nobody speaks the protocol that was asked for.
+    #[cold]
+    fn unspoken<D: Driver>(
+        &mut self,
+        number: u32,
+        response: Response,
+        link: &Link<'_, D>,
+    ) -> Response {
+        guarded("the destructor of a response", || drop(response));
+        let detail = "This resource does not speak the protocol that was asked for.";
+        let problem = Problem::new(StatusCode::NOT_IMPLEMENTED, "protocol-unknown", detail);
+        self.render(number, problem, link)
+    }
+
+    /// Lets the other protocol of a stream run, if there is one. False if the stream is over by that.
+    pub(super) fn run_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) -> bool {
+        let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
+        if !*is_tunnel {
+            return true;
+        }
+        let mut context = Context::from_waker(waker);
+        let Err(panicked) = exchange.poll_protocol(&mut context, &link.worker.pulse) else {
+            return true;
+        };
+        let (panic, peer) = (&panicked.0, &link.info.peer);
+        tracing::error!(target: "peregrine", panic, %peer, "an upgraded protocol panicked");
+        self.reset_stream(number, Code::INTERNAL_ERROR, link);
+        false
+    }
+
+    /// Limits how long no byte may move, either way, while another protocol runs. Its peer may be silent
+    /// for as long as that; what it does not read is limited like any response.
+    pub(super) fn watch_tunnel<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let stream = self.streams.at(number);
+        stream.deadlines.receive = Duration::MAX;
+        let moved = stream.received + stream.sent;
+        let is_begun = matches!(stream.step, Step::Frames(_));
+        if is_begun && (stream.deadlines.rest == Duration::MAX || stream.moved != moved) {
+            stream.moved = moved;
+            let timeout = link.worker.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
+            stream.deadlines.rest = link.worker.driver.now().saturating_add(timeout);
+        }
+    }
+}
+
+/// What the other protocol sends. It has no end of its own: the protocol's end is it.
+struct Sent(Outgoing);
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut bytes = Vec::new();
+        ready!(self.0.poll_take(context, &mut bytes));
+        Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

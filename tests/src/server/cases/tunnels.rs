@@ -1,0 +1,165 @@
+//! Streams of HTTP/2 that go on in another protocol (RFC 8441).
+
+use super::{begin, begin_with, limits};
+use crate::server::app::pattern;
+use crate::server::bench::{Bench, Served, Wire};
+use crate::server::promises::Promises;
+use crate::server::streams::Streams;
+use peregrine::{Http2Limits, Limits};
+use std::time::Duration;
+
+/// Asks for another protocol.
+fn ask<W: Wire>(client: &mut Streams<W>, path: &str) -> u32 {
+    client.open("CONNECT", path, &[(":protocol", "echo")], false)
+}
+
+/// Bytes go both ways on several streams at once, beside requests.
+pub async fn a_stream_in_another_protocol_carries_bytes_both_ways<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let (first, second) = (ask(&mut client, "/upgrade"), ask(&mut client, "/upgrade"));
+    client.upload_part(first, b"early", false).await;
+    client.expect(first, 5).await;
+    assert_eq!(client.so_far(first).status(), 200);
+    assert_eq!(client.so_far(first).field("upgrade"), None);
+    client.upload_part(second, b"other", false).await;
+    client.expect(second, 5).await;
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    client.upload(second, b"!").await;
+    assert_eq!(client.answer(second).await.text(), "other!");
+    // More than is held at a time goes round as well.
+    let bytes = pattern(bench.large(if bench.is_virtual() { 100_000 } else { 1_000_000 }));
+    client.upload(first, &bytes).await;
+    let answer = client.answer(first).await;
+    assert!(answer.body == [b"early", &bytes[..]].concat());
+    assert_eq!(answer.reset, None);
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// What the other protocol says last arrives, and its end ends the stream and nothing else.
+pub async fn the_other_protocol_may_begin_and_end_on_a_stream<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let id = ask(&mut client, "/upgrade-greeting");
+    client.expect(id, 8).await;
+    assert_eq!(client.so_far(id).text(), "welcome\n");
+    client.data(id, b"x", false);
+    assert_eq!(client.answer(id).await.text(), "welcome\nx");
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A resource that does not speak the protocol says so, and no 2xx: that would begin the protocol.
+pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    for (path, status) in [("/hello", 501), ("/no-such-path", 404), ("/panic", 500)] {
+        let id = ask(&mut client, path);
+        client.data(id, b"x", false);
+        assert_eq!(client.answer(id).await.status(), status, "{path}");
+    }
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// Where the setting is off, the server does not announce it, and such a request is malformed.
+pub async fn other_protocols_can_be_switched_off<B: Bench>(bench: &B) {
+    let http2 = Http2Limits { connect_protocol: false, ..Http2Limits::default() };
+    let (server, _) = begin_with(bench, Limits { http2, ..limits() });
+    let mut client = Streams::new(server.connect());
+    let id = ask(&mut client, "/upgrade");
+    assert_eq!(client.answer(id).await.reset, Some(1));
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A peer that resets the stream ends the other protocol; so does the end of a shutdown.
+pub async fn another_protocol_ends_with_its_peer<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let id = ask(&mut client, "/upgrade-guarded");
+    client.data(id, b"x", false);
+    client.expect(id, 1).await;
+    client.reset(id);
+    client.round_trip().await;
+    assert_eq!(shared.dropped.get(), 1);
+    let id = ask(&mut client, "/upgrade-guarded");
+    client.data(id, b"x", false);
+    client.expect(id, 1).await;
+    server.cut();
+    client.ended().await;
+    let outcome = server.ended().await;
+    assert_eq!(outcome.ended("cut"), 1, "{outcome:?}");
+    assert_eq!(shared.dropped.get(), 2);
+}
+
+/// A panic in the other protocol resets its stream, and the others go on.
+pub async fn a_panic_in_another_protocol_resets_its_stream<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let id = ask(&mut client, "/upgrade-panic");
+    client.data(id, b"x", false);
+    assert_eq!(client.answer(id).await.reset, Some(2));
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// Another protocol may be silent as long as its own limit says, longer than any request may; then its
+/// stream ends, and the connection goes on.
+pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
+    // A faulty network would pass for a slow peer.
+    bench.calm();
+    let short = Duration::from_millis(200);
+    let idle = 6 * short;
+    let limits = Limits { exchange_timeout: Some(short), rate_slack: short, ..limits() };
+    let promises = Promises { upgrade_idle: Some(idle), ..Promises::default() };
+    let limits = Limits { upgraded_idle_timeout: promises.upgrade_idle, ..limits };
+    let (server, _) = begin_with(bench, limits);
+    let mut client = Streams::new(server.connect());
+    let id = ask(&mut client, "/upgrade");
+    for round in 1..=4 {
+        bench.sleep(idle / 4).await;
+        client.data(id, b"x", false);
+        client.expect(id, round).await;
+    }
+    assert_eq!(client.answer(id).await.reset, Some(8));
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A peer that does not read what the other protocol sends holds up that protocol alone, and is ended by
+/// the least rate.
+pub async fn a_peer_that_does_not_read_another_protocol_is_ended<B: Bench>(bench: &B) {
+    let slack = Duration::from_millis(300);
+    let (server, shared) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let mut client = Streams::new(server.connect());
+    client.keep_windows_shut();
+    let id = ask(&mut client, "/upgrade-guarded");
+    client.upload_part(id, &pattern(60_000), false).await;
+    client.expect(id, 60_000).await;
+    client.open_window();
+    client.upload_part(id, &pattern(10_000), false).await;
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    assert_eq!(client.answer(id).await.reset, Some(8));
+    assert_eq!(shared.dropped.get(), 1);
+    drop(client);
+    server.shut_down();
+    server.ended().await;
+}
