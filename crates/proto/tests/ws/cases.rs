@@ -1,13 +1,13 @@
 //! The table cases: `cases/ws/*.txt`.
 //!
-//! `send` has frames in the notation of `wire.rs`; `way` has words that say how the endpoint is made:
+//! `send` has frames in the notation of `notation.rs`; `way` has words that say how the endpoint is made:
 //! `client`, `compresses`, `closes`; `limits` may set some limits; each `expect` is what happens next, as
 //! `play.rs` notes it. Every case ends with the peer's end, and `end` may be left out if it is
 //! `error(connectionlost)` or `close`.
 
+use crate::notation;
 use crate::play::{Way, play};
 use crate::script::{Case, escape, parse, unescape};
-use crate::wire;
 use peregrine_proto::ws::{Limits, Reject};
 use proptest::prelude::*;
 use std::path::Path;
@@ -56,7 +56,7 @@ pub(crate) fn way(case: &Case) -> Way {
 }
 
 fn sent(case: &Case) -> Vec<u8> {
-    wire::bytes(case.texts("send"), !way(case).is_client)
+    notation::bytes(case.texts("send"), !way(case).is_client)
 }
 
 fn check(case: &Case, happened: &[String]) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! permessage-deflate: messages that are compressed on one end and inflated on the other, and bombs.
 
 use crate::inflater::Inflater;
-use crate::wire::{self, MASK};
+use crate::notation::{self, MASK};
 use flate2::write::DeflateEncoder;
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use peregrine_proto::ws::{Connection, Content, Event, Limits, Reject, Role};
@@ -57,7 +57,7 @@ fn what_is_short_is_sent_as_it_is() {
     let mut out = Vec::new();
     server.send(&limits, Content::Text("123456789"), &mut out).unwrap();
     server.send(&limits, Content::Text("1234567890"), &mut out).unwrap();
-    let firsts: Vec<_> = wire::frames(&out).iter().map(|frame| frame.first).collect();
+    let firsts: Vec<_> = notation::frames(&out).iter().map(|frame| frame.first).collect();
     assert_eq!(firsts, [0x81, 0xC1]);
 }
 
@@ -134,7 +134,7 @@ fn a_bomb_is_refused_when_the_limit_is_passed_and_no_later() {
             assert_eq!(ended, expected, "{length} bytes, in pieces: {in_pieces}");
             assert_eq!(server.memory_bytes(), 0);
             if is_refused {
-                assert!(wire::lines(&out, false)[0].starts_with("close 1009"));
+                assert!(notation::lines(&out, false)[0].starts_with("close 1009"));
             }
         }
     }

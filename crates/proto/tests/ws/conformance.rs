@@ -1,7 +1,7 @@
 //! What the sections 1 to 7, 9 and 10 of the Autobahn test suite ask of an endpoint, as far as its codec
 //! decides it. Each test says the section; the endpoint echoes messages, as that suite wants.
 
-use crate::wire::{self, MASK, lines};
+use crate::notation::{self, MASK, lines};
 use peregrine_proto::ws::{Connection, Content, Event, Limits, Next, Role};
 
 /// Limits under which the longest messages of the suite are taken.
@@ -12,7 +12,7 @@ const LIMITS: Limits =
 fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
     let role = if is_client { Role::Client(|| MASK) } else { Role::Server };
     let mut connection: Connection = Connection::new(&LIMITS, role, None);
-    let mut bytes = wire::bytes(frames.iter(), !is_client);
+    let mut bytes = notation::bytes(frames.iter(), !is_client);
     let (mut used, mut out) = (0, Vec::new());
     let length = bytes.len();
     for end in (0..length).step_by(step).skip(1).chain([length]) {

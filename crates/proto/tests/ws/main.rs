@@ -7,9 +7,9 @@ mod compression;
 mod conformance;
 mod handshake;
 mod inflater;
+mod notation;
 mod play;
 #[path = "../h1/script.rs"]
 mod script;
 mod sending;
 mod utf8;
-mod wire;

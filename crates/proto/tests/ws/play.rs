@@ -1,8 +1,8 @@
 //! An endpoint in miniature: feeds a connection, and notes what happened.
 
 use crate::inflater::Inflater;
+use crate::notation::{self, MASK};
 use crate::script::escape;
-use crate::wire::{self, MASK};
 use peregrine_proto::ws::{Connection, Event, Kind, Limits, Next, Role};
 
 /// How an endpoint is made.
@@ -71,7 +71,7 @@ pub(crate) fn play(limits: &Limits, way: Way, bytes: &[u8], cuts: &[usize]) -> V
             };
             notes.push(note.trim_end().to_owned());
             connection.check();
-            let written = wire::lines(&out, way.is_client);
+            let written = notation::lines(&out, way.is_client);
             notes.extend(written.into_iter().map(|line| format!("> {line}")));
             out.clear();
             if connection.next() != Next::Receive {

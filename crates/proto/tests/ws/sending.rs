@@ -1,6 +1,6 @@
 //! What is sent, and that the other end reads it.
 
-use crate::wire::{self, MASK};
+use crate::notation::{self, MASK};
 use peregrine_proto::ws::{
     Close, CloseCode, Connection, Content, Event, Limits, Next, Reject, Role, Unsent, Waiting,
     frame,
@@ -47,7 +47,7 @@ fn pieces_are_frames_between_which_control_frames_may_stand() {
     server.pong(b"", &mut out).unwrap();
     server.send(&LIMITS, Content::Text("c"), &mut out).unwrap();
     let lines = ["text +more a", "ping x", "continue +more b", "continue", "pong", "text c"];
-    assert_eq!(wire::lines(&out, false), lines);
+    assert_eq!(notation::lines(&out, false), lines);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn what_may_not_be_sent_is_not_written() {
     }
     assert!(out.is_empty() && server.can_send());
     server.close(Some((CloseCode::GOING_AWAY, "bye")), &mut out).unwrap();
-    assert_eq!(wire::lines(&out, false), ["close 1001 bye"]);
+    assert_eq!(notation::lines(&out, false), ["close 1001 bye"]);
     out.clear();
     assert!(!server.can_send());
     assert_eq!(server.send(&LIMITS, Content::Text("a"), &mut out), Err(Unsent::Closed));
@@ -116,17 +116,17 @@ fn close_frames_that_cross_need_no_answers() {
 fn a_close_frame_ends_a_message_that_is_sent_in_pieces() {
     let (mut server, mut out) = (server(), Vec::new());
     server.send_piece(Content::Text("a"), false, &mut out).unwrap();
-    let mut unread = wire::bytes(["close 1000"].iter(), true);
+    let mut unread = notation::bytes(["close 1000"].iter(), true);
     let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Close(_)));
     assert_eq!(server.send_piece(Content::Text("b"), true, &mut out), Err(Unsent::Closed));
-    assert_eq!(wire::lines(&out, false), ["text +more a", "close 1000"]);
+    assert_eq!(notation::lines(&out, false), ["text +more a", "close 1000"]);
 }
 
 #[test]
 fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
     let (mut server, mut out) = (server(), Vec::new());
-    let mut unread = wire::bytes(["text hello", "text +more wor"].iter(), true);
+    let mut unread = notation::bytes(["text hello", "text +more wor"].iter(), true);
     let (used, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Text(Cow::Borrowed("hello"))), "{event:?}");
     assert_eq!((server.memory_bytes(), server.waiting()), (0, Waiting::Idle));
@@ -134,7 +134,7 @@ fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
     assert_eq!(event, Event::NeedInput);
     assert_eq!(server.waiting(), Waiting::Message);
     assert!((3..100).contains(&server.memory_bytes()));
-    let mut unread = wire::bytes(["continue ld"].iter(), true);
+    let mut unread = notation::bytes(["continue ld"].iter(), true);
     let (used, event) = server.receive(&LIMITS, &mut unread[..1], &mut out);
     assert_eq!((used, event, server.waiting()), (0, Event::NeedInput, Waiting::Frame));
     let (_, event) = server.receive(&LIMITS, &mut unread, &mut out);
@@ -145,7 +145,7 @@ fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
 #[test]
 fn a_length_that_is_only_announced_takes_no_memory() {
     let (mut server, mut out) = (server(), Vec::new());
-    let mut unread = wire::bytes(["binary \\{a*100000}"].iter(), true);
+    let mut unread = notation::bytes(["binary \\{a*100000}"].iter(), true);
     let (_, event) = server.receive(&LIMITS, &mut unread[..100], &mut out);
     assert_eq!(event, Event::NeedInput);
     assert!(server.memory_bytes() < 400, "{}", server.memory_bytes());
@@ -156,7 +156,7 @@ fn time_and_reading_bring_back_what_floods_cost() {
     let limits = Limits { budget_max: 4, answers_max: 2, budget_per_second: 2, ..LIMITS };
     let mut server: Connection = Connection::new(&limits, Role::Server, None);
     let ping = |server: &mut Connection| {
-        let mut unread = wire::bytes(["ping"].iter(), true);
+        let mut unread = notation::bytes(["ping"].iter(), true);
         match server.receive(&limits, &mut unread, &mut Vec::new()).1 {
             Event::Ping(_) => Ok(()),
             Event::Error(reject) => Err(reject),
