@@ -1,6 +1,7 @@
-//! What the sections 1 to 7, 9 and 10 of the Autobahn test suite ask of an endpoint, as far as its codec
+//! What the sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite ask of an endpoint, as far as its codec
 //! decides it. Each test says the section; the endpoint echoes messages, as that suite wants.
 
+use crate::inflater::Inflater;
 use crate::notation::{self, MASK, lines};
 use peregrine_proto::ws::{Connection, Content, Event, Limits, Next, Role};
 
@@ -225,4 +226,68 @@ fn section_9_long_messages_are_echoed_whole_and_in_frames_of_64_bytes() {
 fn section_10_a_message_in_frames_of_1300_bytes_is_echoed() {
     let frames = ["text +more \\{**1300}", "continue +more \\{**1300} x49", "continue \\{**536}"];
     assert_echo(&frames, &["text (65536 bytes)", "open"]);
+}
+
+/// Messages that are like those of the suite: text that repeats itself, and text that does less so.
+fn document(length: usize, seed: usize) -> String {
+    let words =
+        ["\"name\": ", "{", "}, ", "Heizölrückstoßabdämpfung ", "[1, 2, 3] ", "lorem ipsum "];
+    let mut text = String::new();
+    let mut state = seed;
+    while text.len() < length {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        text += words[(state >> 33) % words.len()];
+        text += &((state >> 40) % 1000).to_string();
+    }
+    text.truncate(text.floor_char_boundary(length));
+    text
+}
+
+#[test]
+fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
+    let limits = Limits { compress_bytes_min: 0, ..LIMITS };
+    for (server_forgets, client_forgets) in
+        [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let inflater = Inflater::new(server_forgets, client_forgets);
+        let mut server = Connection::new(&limits, Role::Server, Some(inflater));
+        let inflater = Inflater::new(client_forgets, server_forgets);
+        let mut client = Connection::new(&limits, Role::Client(|| MASK), Some(inflater));
+        for (round, length) in [16, 64, 256, 1024, 4096, 8192, 16_384, 32_768, 65_536, 131_072]
+            .into_iter()
+            .cycle()
+            .take(30)
+            .enumerate()
+        {
+            let (text, mut to_server, mut to_client) =
+                (document(length, round), Vec::new(), Vec::new());
+            // In one frame, and in frames of a part each, as 12.x and 13.x do.
+            let pieces = if round % 3 == 0 { 1 } else { 1 + length / 1000 };
+            let mut rest = text.as_str();
+            for piece in 1..=pieces {
+                let end = if piece == pieces { rest.len() } else { rest.floor_char_boundary(1000) };
+                let (one, more) = rest.split_at(end);
+                let last = piece == pieces;
+                client.send_piece(Content::Text(one), last, &mut to_server).expect("it is open");
+                rest = more;
+            }
+            assert!(length < 256 || to_server.len() < length, "it is compressed");
+            let (mut at, mut echoed) = (0, false);
+            while at < to_server.len() {
+                let end = to_server.len().min(at + 1400);
+                let (used, event) =
+                    server.receive(&limits, &mut to_server[at..end], &mut to_client);
+                at += used;
+                if let Event::Text(text) = event {
+                    server.send(&limits, Content::Text(&text), &mut to_client).expect("it is open");
+                    echoed = true;
+                }
+            }
+            assert!(echoed);
+            let (used, event) = client.receive(&limits, &mut to_client, &mut to_server);
+            assert!(matches!(event, Event::Text(other) if other == text), "round {round}");
+            assert_eq!(used, to_client.len());
+        }
+    }
 }
