@@ -11,12 +11,13 @@ const STATES: [State; 4] = [State::Open, State::CloseSent, State::Closed, State:
 const MOVES: [Move; 4] = [Move::SendClose, Move::ReceiveClose, Move::Fail, Move::End];
 
 /// How a server gets into a situation: what the client sends, and what the server wishes then.
-const SITUATIONS: [(&str, &[&str], &[&str]); 8] = [
+const SITUATIONS: [(&str, &[&str], &[&str]); 9] = [
     ("open", &[], &[]),
     ("within a received message", &["begin"], &[]),
     ("within a frame", &["half a frame"], &[]),
     ("within a sent message", &[], &["send begin"]),
     ("after its Close frame", &[], &["close"]),
+    ("after its Close frame, within a sent message", &[], &["send begin", "close"]),
     ("after its Close frame, within a received message", &["begin"], &["close"]),
     ("closed", &["close"], &[]),
     ("failed", &["reserved"], &[]),

@@ -4,10 +4,14 @@ use crate::inflater::Inflater;
 use crate::notation::{self, MASK};
 use flate2::write::DeflateEncoder;
 use peregrine_proto::ws::frame::{self, Opcode, flag};
-use peregrine_proto::ws::{Connection, Content, Event, Limits, Reject, Role};
+use peregrine_proto::ws::{
+    Compression, Connection, Content, Event, Limits, Malformed, Reject, Role,
+};
 use proptest::prelude::*;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::Write;
+use std::rc::Rc;
 
 const LIMITS: Limits = Limits { compress_bytes_min: 0, ..Limits::DEFAULT };
 
@@ -146,13 +150,13 @@ struct Counted {
     most: u64,
 }
 
-impl peregrine_proto::ws::Compression for Counted {
+impl Compression for Counted {
     fn inflate(
         &mut self,
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
-    ) -> Result<usize, peregrine_proto::ws::Malformed> {
+    ) -> Result<usize, Malformed> {
         let used = self.inner.inflate(input, room, out);
         assert!(self.inner.produced as u64 <= self.most, "no more is inflated than may be");
         used
@@ -171,6 +175,78 @@ impl peregrine_proto::ws::Compression for Counted {
     }
 }
 
+/// A compression that takes all input at once, and gives what it stands for when there is room: a byte
+/// stands for so many of itself. It compresses nothing, and flushes nothing for nothing.
+#[derive(Default)]
+struct Runs {
+    pending: std::collections::VecDeque<u8>,
+    ends: Rc<Cell<usize>>,
+}
+
+impl Compression for Runs {
+    fn inflate(
+        &mut self,
+        input: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Malformed> {
+        assert!(room > 0, "there is room");
+        let runs = input.iter().flat_map(|byte| std::iter::repeat_n(*byte, usize::from(*byte)));
+        self.pending.extend(runs);
+        out.extend(self.pending.drain(..room.min(self.pending.len())));
+        Ok(input.len())
+    }
+
+    fn end_inflate(&mut self) {
+        assert!(self.pending.is_empty(), "all of the message was asked for");
+        self.ends.set(self.ends.get() + 1);
+    }
+
+    fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(input);
+    }
+
+    fn end_deflate(&mut self) {}
+}
+
+#[test]
+fn a_message_that_compresses_to_nothing_is_a_byte_0() {
+    let mut server = Connection::new(&LIMITS, Role::Server, Some(Runs::default()));
+    let mut out = Vec::new();
+    server.send(&LIMITS, Content::Binary(b""), &mut out).unwrap();
+    server.send_piece(Content::Text("a"), false, &mut out).unwrap();
+    server.send_piece(Content::Text(""), true, &mut out).unwrap();
+    assert_eq!(out, b"\xc2\x01\x00\x41\x01a\x80\x01\x00");
+}
+
+#[test]
+fn bytes_may_be_added_between_pieces() {
+    let content = vec![0; 1_000_000];
+    let mut frame = Vec::new();
+    let flags = flag::FIN | flag::COMPRESSED;
+    frame::write(Opcode::Binary, flags, Some(MASK), &compressed(&content), &mut frame);
+    let [server, _] = pair(true, true);
+    let mut server = server.in_pieces();
+    // One byte more after each piece, wherever the mask is then.
+    let (mut end, mut at, mut received, length) = (101, 0, 0, frame.len());
+    loop {
+        let (used, event) = server.receive(&LIMITS, &mut frame[at..end], &mut Vec::new());
+        (at, end) = (at + used, length.min(end + 1));
+        match event {
+            Event::NeedInput => {}
+            Event::Piece { bytes, last, .. } => {
+                assert!(bytes.iter().all(|byte| *byte == 0));
+                received += bytes.len();
+                if last {
+                    break;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(received, content.len());
+}
+
 fn contents() -> impl Strategy<Value = Vec<(bool, Vec<String>)>> {
     let piece = prop_oneof![".{0,60}", "[ab]{0,400}", Just("abc".repeat(9000))];
     let message = (any::<bool>(), proptest::collection::vec(piece, 1..4));
@@ -179,6 +255,47 @@ fn contents() -> impl Strategy<Value = Vec<(bool, Vec<String>)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn all_that_a_compression_holds_back_is_asked_for_before_the_message_ends(
+        payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..400), 2),
+        cut: prop::sample::Index,
+        step in 1..500_usize,
+        in_pieces: bool,
+    ) {
+        let runs = Runs::default();
+        let ends = Rc::clone(&runs.ends);
+        let mut connection = Connection::new(&LIMITS, Role::Server, Some(runs));
+        if in_pieces {
+            connection = connection.in_pieces();
+        }
+        let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+        for payload in &payloads {
+            let (one, two) = payload.split_at(cut.index(payload.len() + 1));
+            frame::write(Opcode::Binary, flag::COMPRESSED, Some(MASK), one, &mut bytes);
+            frame::write(Opcode::Continuation, flag::FIN, Some(MASK), two, &mut bytes);
+            for byte in payload.iter().chain(&[0, 0, 0xFF, 0xFF]) {
+                expected.extend(std::iter::repeat_n(*byte, usize::from(*byte)));
+            }
+        }
+        let (mut received, mut at, length) = (Vec::new(), 0, bytes.len());
+        for end in (0..length).step_by(step).skip(1).chain([length]) {
+            loop {
+                let (used, event) =
+                    connection.receive(&LIMITS, &mut bytes[at..end], &mut Vec::new());
+                at += used;
+                match event {
+                    Event::NeedInput => break,
+                    Event::Binary(bytes) | Event::Piece { bytes, .. } => {
+                        received.extend_from_slice(&bytes);
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+        }
+        prop_assert_eq!(received, expected);
+        prop_assert_eq!(ends.get(), payloads.len());
+    }
 
     #[test]
     fn what_is_compressed_on_one_end_is_inflated_on_the_other(
