@@ -1,5 +1,6 @@
-//! What the sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite ask of an endpoint, as far as its codec
-//! decides it. Each test says the section; the endpoint echoes messages, as that suite wants.
+//! What the sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite ask of an endpoint, as far
+//! as its codec decides it. Each test says the section; the endpoint echoes messages, as that suite
+//! wants.
 
 use crate::inflater::Inflater;
 use crate::notation::{self, MASK, lines};
