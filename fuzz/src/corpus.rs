@@ -1,5 +1,6 @@
 //! The inputs that mutation starts from, taken from the case files.
 
+use crate::notation;
 use crate::script::{Case, parse};
 use crate::wire;
 use std::path::Path;
@@ -38,8 +39,8 @@ pub fn responses() -> Vec<Vec<u8>> {
     connections()
 }
 
-fn h2_cases() -> Vec<Case> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto/cases/h2");
+fn cases(folder: &str) -> Vec<Case> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto/cases").join(folder);
     let mut paths: Vec<_> = std::fs::read_dir(folder)
         .expect("the case files are beside the sources")
         .map(|entry| entry.expect("a case file can be listed").path())
@@ -60,7 +61,7 @@ fn h2_cases() -> Vec<Case> {
 pub fn frames() -> Vec<Vec<u8>> {
     let hello = wire::bytes(["hello"].iter()).len();
     let mut seeds = Vec::new();
-    for (case, way) in h2_cases().iter().zip((0..=255_u8).cycle()) {
+    for (case, way) in cases("h2").iter().zip((0..=255_u8).cycle()) {
         let bytes = wire::bytes(case.texts("send"));
         if bytes.len() > SEED_BYTES_MAX {
             continue;
@@ -79,13 +80,72 @@ pub fn frames() -> Vec<Vec<u8>> {
 /// If the case files are not where the sources were.
 #[must_use]
 pub fn blocks() -> Vec<Vec<u8>> {
-    let lines = h2_cases();
+    let lines = cases("h2");
     let blocks = lines.iter().flat_map(|case| case.texts("send")).filter(|line| {
         let is_plain = !line.contains("+pad") && !line.contains("+priority");
         line.starts_with("headers") && is_plain
     });
     let bytes = blocks.map(|line| wire::bytes([line].iter()));
     bytes.filter(|bytes| bytes.len() <= SEED_BYTES_MAX).map(|bytes| bytes[9..].to_vec()).collect()
+}
+
+/// The frames of every case of WebSocket, behind a byte for each way to run a connection: as bytes, and in
+/// the form of which the target makes whole frames.
+///
+/// # Panics
+///
+/// If the case files are not where the sources were.
+#[must_use]
+pub fn messages() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for case in cases("ws") {
+        let has = |word| case.text("way").is_some_and(|way| way.contains(word));
+        let bits = [(has("client"), 2), (has("compresses"), 4), (has("closes"), 8)];
+        let way = bits.iter().filter(|(is, _)| *is).fold(0, |way, (_, bit)| way | bit);
+        let bytes = notation::bytes(case.texts("send"), !has("client"));
+        if bytes.len() > SEED_BYTES_MAX {
+            continue;
+        }
+        for way in [way, way | 16] {
+            seeds.push([&[way], bytes.as_slice()].concat());
+        }
+        let is_sound = !case.texts("send").any(|line| line.starts_with("raw"));
+        if is_sound {
+            let mut packed = vec![way | 1];
+            for frame in notation::frames(&bytes) {
+                packed.extend([frame.first, u8::try_from(frame.payload.len()).unwrap_or(0)]);
+                packed.extend(frame.payload);
+            }
+            seeds.push(packed);
+        }
+    }
+    seeds
+}
+
+/// Offers of compression, each with a message that is compressed.
+///
+/// # Panics
+///
+/// If the case files are not where the sources were.
+#[must_use]
+pub fn compressed() -> Vec<Vec<u8>> {
+    let offers = [
+        "permessage-deflate",
+        "permessage-deflate; client_max_window_bits",
+        "permessage-deflate; server_max_window_bits=10; client_no_context_takeover",
+        "permessage-deflate; server_no_context_takeover; client_max_window_bits=\"12\"",
+        "foo; a=\"b, \\\"c\", permessage-deflate; server_max_window_bits=8, permessage-deflate",
+    ];
+    let cases = cases("ws");
+    let bytes = cases.iter().map(|case| notation::bytes(case.texts("send"), true));
+    let frames = bytes.filter(|bytes| bytes.first() == Some(&0xC1)).filter_map(|bytes| {
+        let mut frames = notation::frames(&bytes);
+        (frames[0].payload.len() <= SEED_BYTES_MAX).then(|| frames.remove(0).payload)
+    });
+    let zeros = [0x62, 0x60, 0x18, 0x05, 0xA3, 0x60, 0x14, 0x0C, 0x77, 0x00, 0x00];
+    let payloads = frames.chain([zeros.to_vec(), b"hello hello hello".to_vec()]);
+    let pairs = payloads.zip(offers.iter().cycle());
+    pairs.map(|(payload, offer)| [offer.as_bytes(), &[0], &payload].concat()).collect()
 }
 
 /// Longer cases are about limits and only slow the others down.

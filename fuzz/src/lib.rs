@@ -14,7 +14,11 @@ pub mod corpus;
 mod h2;
 #[path = "../../crates/proto/tests/h2/play.rs"]
 mod h2_play;
+#[path = "../../crates/proto/tests/ws/inflater.rs"]
+mod inflater;
 pub mod mutate;
+#[path = "../../crates/proto/tests/ws/notation.rs"]
+mod notation;
 #[path = "../../crates/proto/tests/h1/play.rs"]
 mod play;
 #[path = "../../crates/proto/tests/h1/reader.rs"]
@@ -24,12 +28,16 @@ mod response;
 mod script;
 #[path = "../../crates/proto/tests/h2/wire.rs"]
 mod wire;
+mod ws;
+#[path = "../../crates/proto/tests/ws/play.rs"]
+mod ws_play;
 
 pub use connection::{body, head};
 pub use h2::{h2, hpack};
 pub use peregrine_router::fuzz::fuzz_one as router;
 pub use peregrine_tls::fuzz_one as tls;
 pub use response::response;
+pub use ws::{deflate, ws};
 
 /// A target by name, with the function that makes the inputs it starts from.
 pub struct Target {
@@ -48,6 +56,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "response", run: response, seeds: corpus::responses },
     Target { name: "h2", run: h2, seeds: corpus::frames },
     Target { name: "hpack", run: hpack, seeds: corpus::blocks },
+    Target { name: "ws", run: ws, seeds: corpus::messages },
+    Target { name: "deflate", run: deflate, seeds: corpus::compressed },
     Target { name: "router", run: router, seeds: corpus::routes },
     Target { name: "tls", run: tls, seeds: corpus::records },
 ];

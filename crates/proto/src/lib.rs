@@ -1,18 +1,18 @@
 //! HTTP as state machines: bytes in, events and bytes out.
 //!
-//! This crate knows HTTP and nothing else. It does no I/O and has no clock, no `async`, no locks and
+//! This crate knows HTTP and WebSocket, and nothing else. It does no I/O and has no clock, no `async`, no locks and
 //! no dependencies: the owner of the socket gives the bytes that arrived to a connection, and sends the
 //! bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
 //!
-//! The parser is strict (RFC 9110, RFC 9112, RFC 9113). Anything that two readers could understand
-//! differently is refused; each refusal is a variant of [`Reject`], or of [`h2::Reject`], that names its
-//! rule.
+//! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Anything that two readers could understand
+//! differently is refused; each refusal is a variant of [`Reject`], [`h2::Reject`] or [`ws::Reject`], that
+//! names its rule.
 //!
 //! Start reading at [`h1::Connection`], which joins the two directions of an HTTP/1.1 connection; then
 //! `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). `h1/parse.rs` has the rules
 //! for a head, `h1/framing.rs` those for where its content ends. Heads from elsewhere, HTTP/2 among
-//! them, are made in `build.rs`; an HTTP/2 connection is [`h2::Connection`]. `cases/*.txt` shows all of
-//! it by example.
+//! them, are made in `build.rs`; an HTTP/2 connection is [`h2::Connection`], and a WebSocket, which
+//! follows a handshake over either, is [`ws::Connection`]. `cases/*.txt` shows all of it by example.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ pub mod limits;
 pub mod reject;
 pub mod span;
 mod trailers;
+pub mod ws;
 
 pub use build::{HeadBuilder, RequestLine};
 pub use date::Date;

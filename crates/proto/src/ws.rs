@@ -1,0 +1,37 @@
+//! WebSocket (RFC 6455), with permessage-deflate (RFC 7692).
+//!
+//! Start reading at [`Connection`]. Received bytes become frames in `receive.rs`, whose payloads become
+//! messages in `content.rs`; messages become bytes in `send.rs`; `connection.rs` has what the two share,
+//! and the close handshake. `utf8.rs` checks text while it comes, `budget.rs` counts what a peer makes an
+//! endpoint do for nothing, and `frame.rs` knows nothing of all that.
+//!
+//! Before the first frame there is a handshake over HTTP: [`handshake`] judges its fields, [`accept`]
+//! answers its key, and [`deflate`] chooses the parameters of the compression. The compression itself is
+//! the owner's, behind [`Compression`].
+
+pub mod accept;
+mod budget;
+mod close;
+mod compression;
+mod connection;
+mod content;
+pub mod deflate;
+mod event;
+pub mod frame;
+pub mod handshake;
+mod limits;
+mod receive;
+mod reject;
+mod send;
+#[cfg(test)]
+mod states;
+mod utf8;
+
+pub use close::{Close, CloseCode};
+pub use compression::{Compression, Malformed, NoCompression};
+pub use connection::{Connection, Role};
+pub use event::{Event, Kind, Next, Waiting};
+pub use limits::Limits;
+pub use reject::Reject;
+pub use send::{Content, Unsent};
+pub use utf8::Utf8;

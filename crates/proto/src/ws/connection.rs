@@ -1,0 +1,263 @@
+//! One WebSocket connection: what its two directions share, and how it ends.
+
+use super::budget::Budget;
+use super::close::CloseCode;
+use super::compression::{Compression, NoCompression};
+use super::event::{Event, Kind, Next, Waiting};
+use super::frame::{self, Opcode, flag};
+use super::limits::Limits;
+use super::receive::Receive;
+use super::reject::Reject;
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// The end that answered the handshake. It sends without masks.
+    Server,
+    /// The end that began the handshake, with the source of its masks, of which each frame takes one.
+    /// Nobody may be able to foresee them (RFC 6455 §10.3).
+    Client(fn() -> [u8; 4]),
+}
+
+/// One WebSocket connection, from the end of its handshake. It holds no buffer but for a message that came
+/// in parts.
+///
+/// Kinds of methods:
+///
+/// - bytes in: [`receive`](Self::receive) until it needs input, [`close_receive`](Self::close_receive);
+/// - bytes out: [`send`](Self::send), or [`send_piece`](Self::send_piece) until the last;
+///   [`ping`](Self::ping), [`pong`](Self::pong), [`close`](Self::close);
+/// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`can_send`](Self::can_send),
+///   [`memory_bytes`](Self::memory_bytes);
+/// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
+///
+/// All that is written is appended to an `out` of the caller, in whole frames. The connection itself writes
+/// pongs, the answer to a Close frame, and the Close frame that tells the peer which rule it broke: look at
+/// `out` after each `receive`, whatever the event is.
+///
+/// ```
+/// use peregrine_proto::ws::{Close, CloseCode, Connection, Content, Event, Limits, Next, Role};
+/// use std::borrow::Cow;
+///
+/// let limits = Limits::default();
+/// let mut server = <Connection>::new(&limits, Role::Server, None);
+/// let mut client = <Connection>::new(&limits, Role::Client(|| *b"mask"), None);
+///
+/// let (mut unread, mut out) = (Vec::new(), Vec::new());
+/// client.send(&limits, Content::Text("hello"), &mut unread)?;
+/// client.close(Some((CloseCode::NORMAL, "")), &mut unread)?;
+///
+/// let mut at = 0;
+/// loop {
+///     let (used, event) = server.receive(&limits, &mut unread[at..], &mut out);
+///     at += used;
+///     match event {
+///         Event::NeedInput => break, // Send `out`, and receive more behind `unread[at..]`.
+///         Event::Text(text) => {
+///             assert_eq!(text, Cow::Borrowed("hello"));
+///             server.send(&limits, Content::Text(&text), &mut out)?;
+///         }
+///         Event::Close(close) => {
+///             assert_eq!(close, Close { code: CloseCode::NORMAL, reason: "" });
+///             break; // The answer is in `out`.
+///         }
+///         other => panic!("{other:?}"),
+///     }
+/// }
+/// assert_eq!(out, b"\x81\x05hello\x88\x02\x03\xe8");
+/// assert_eq!(server.next(), Next::Close);
+/// # Ok::<(), peregrine_proto::ws::Unsent>(())
+/// ```
+#[derive(Debug)]
+pub struct Connection<C = NoCompression> {
+    pub(super) role: Role,
+    pub(super) state: State,
+    pub(super) receive: Receive,
+    /// The message that is being sent in pieces.
+    pub(super) sending: Option<Sending>,
+    pub(super) budget: Budget,
+    pub(super) compression: Option<C>,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 192, "every idle connection holds one");
+
+/// How far the close handshake is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Messages go both ways.
+    Open,
+    /// A Close frame was sent: messages are received only.
+    CloseSent,
+    /// Close frames went both ways.
+    Closed,
+    /// The peer broke a rule, or left without a Close frame.
+    Failed,
+}
+
+/// What changes the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// This end sends a Close frame.
+    SendClose,
+    /// The peer's Close frame came; it is answered if it is the first.
+    ReceiveClose,
+    /// The peer broke a rule.
+    Fail,
+    /// The peer's bytes ended.
+    End,
+}
+
+impl State {
+    /// The state after a move; `None` if there is no such move.
+    pub(super) const fn after(self, step: Move) -> Option<Self> {
+        Some(match (self, step) {
+            (Self::Open, Move::SendClose) => Self::CloseSent,
+            (Self::Open | Self::CloseSent, Move::ReceiveClose) => Self::Closed,
+            (Self::Open | Self::CloseSent, Move::Fail | Move::End) => Self::Failed,
+            (Self::Closed | Self::Failed, Move::End) => self,
+            _ => return None,
+        })
+    }
+
+    /// Whether nothing more is received.
+    pub(super) const fn is_over(self) -> bool {
+        matches!(self, Self::Closed | Self::Failed)
+    }
+}
+
+/// A message that is sent in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sending {
+    pub(super) kind: Kind,
+    pub(super) compressed: bool,
+}
+
+impl<C: Compression> Connection<C> {
+    /// A connection on which nothing was received. `compression` is what both ends have agreed on.
+    #[must_use]
+    pub const fn new(limits: &Limits, role: Role, compression: Option<C>) -> Self {
+        Self {
+            role,
+            state: State::Open,
+            receive: Receive::new(),
+            sending: None,
+            budget: Budget::new(limits),
+            compression,
+        }
+    }
+
+    /// The same connection, which hands out messages in pieces as they come, instead of whole: for messages
+    /// that are too long to be held. Pieces are as long as the bytes that came allow; of a compressed
+    /// message, at most 16 KiB.
+    #[must_use]
+    pub const fn in_pieces(mut self) -> Self {
+        self.receive.in_pieces = true;
+        self
+    }
+
+    /// Notes that the peer's bytes have ended. [`Event::Closed`] if the close handshake was complete, else
+    /// an [`Event::Error`], of which the peer is not told.
+    pub fn close_receive(&mut self) -> Event<'static> {
+        let was_over = self.state.is_over();
+        self.go(Move::End);
+        if was_over { Event::Closed } else { Event::Error(Reject::ConnectionLost) }
+    }
+
+    /// What the owner does next.
+    // RFC 6455 §7.1.1: the server closes the TCP connection first; the client waits for that.
+    #[must_use]
+    pub const fn next(&self) -> Next {
+        match (self.state, self.role) {
+            (State::Open | State::CloseSent, _) => Next::Receive,
+            (State::Closed, Role::Client(_)) => Next::AwaitEnd,
+            (State::Closed, Role::Server) | (State::Failed, _) => Next::Close,
+        }
+    }
+
+    /// Which wait the connection is in.
+    #[must_use]
+    pub const fn waiting(&self) -> Waiting {
+        match (self.state, self.role) {
+            (State::Open, _) => self.receive.waiting(),
+            (State::CloseSent, _) => Waiting::Close,
+            (State::Closed, Role::Client(_)) => Waiting::End,
+            (State::Closed, Role::Server) | (State::Failed, _) => Waiting::Nothing,
+        }
+    }
+
+    /// Whether messages can still be sent.
+    #[must_use]
+    pub const fn can_send(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    /// The memory that an unfinished message holds.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> usize {
+        self.receive.memory_bytes()
+    }
+
+    /// Notes the time, by a monotonic clock: the budget earns by it. Call it now and then, before
+    /// [`receive`](Self::receive).
+    pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
+        self.budget.tick(limits, now_ms);
+    }
+
+    /// Notes that all that was written has been sent: the peer reads its answers.
+    pub const fn output_sent(&mut self) {
+        self.budget.answers_read();
+    }
+
+    /// Asserts what must hold between calls.
+    ///
+    /// # Panics
+    ///
+    /// If it does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        self.receive.check(self.state.is_over(), self.compression.is_some());
+    }
+
+    pub(super) fn go(&mut self, step: Move) {
+        self.state = self.state.after(step).expect("callers look at the state before they move");
+        self.sending = None;
+        if self.state.is_over() {
+            self.receive.end();
+        }
+    }
+
+    /// Ends the connection because the peer broke a rule, and tells it which.
+    // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code, and
+    // MUST NOT go on to process data.
+    #[cold]
+    pub(super) fn fail(&mut self, reject: Reject, out: &mut Vec<u8>) -> Event<'static> {
+        if self.state == State::Open {
+            self.write_close(Some((reject.code(), reject.cause())), out);
+        }
+        self.go(Move::Fail);
+        Event::Error(reject)
+    }
+
+    /// Writes a Close frame. Its reason fits, and its code may be sent.
+    pub(super) fn write_close(&self, close: Option<(CloseCode, &str)>, out: &mut Vec<u8>) {
+        let mut payload = [0; frame::CONTROL_BYTES_MAX];
+        let mut length = 0;
+        if let Some((code, reason)) = close {
+            payload[..2].copy_from_slice(&code.0.to_be_bytes());
+            payload[2..2 + reason.len()].copy_from_slice(reason.as_bytes());
+            length = 2 + reason.len();
+        }
+        frame::write(Opcode::Close, flag::FIN, self.mask(), &payload[..length], out);
+    }
+
+    /// The mask of the next frame.
+    // RFC 6455 §5.1: a client MUST mask all frames that it sends; a server MUST NOT.
+    // RFC 6455 §5.3: each frame has a new mask, which cannot be predicted.
+    #[inline]
+    pub(super) fn mask(&self) -> Option<[u8; 4]> {
+        match self.role {
+            Role::Server => None,
+            Role::Client(masks) => Some(masks()),
+        }
+    }
+}

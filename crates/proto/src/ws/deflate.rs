@@ -1,0 +1,293 @@
+//! The negotiation of permessage-deflate (RFC 7692), as a function from an offer to an answer.
+//!
+//! A server calls [`negotiate`] with the values of Sec-WebSocket-Extensions and, if the result is [`Agreed`],
+//! answers with its text. A client writes an [`Offer`], and reads the answer by [`Offer::read_answer`].
+
+use crate::field;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// The name of the extension.
+pub const NAME: &str = "permessage-deflate";
+
+/// The largest window, in bits, which holds if no parameter says otherwise.
+pub const WINDOW_BITS_MAX: u8 = 15;
+
+/// The smallest window that a parameter may name.
+const WINDOW_BITS_MIN: u8 = 8;
+
+/// What a server can do and wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// Whether the server forgets its window after each message, even if the client would let it keep that.
+    /// Default true: a compressor that is kept takes some 256 KB for each connection.
+    pub server_forgets: bool,
+    /// Whether the client is asked to forget its window after each message, so that the server need not
+    /// keep it. Default true: 32 KB and more for each connection.
+    pub client_forgets: bool,
+    /// The windows, in bits, with which the server can compress; it uses the largest that the client
+    /// accepts. Offers that want a smaller one are declined. Default only 15, since some libraries have
+    /// no other.
+    pub server_window_bits: RangeInclusive<u8>,
+    /// The window, in bits, that a client is asked to keep to, if it says that it can. Default 15.
+    pub client_window_bits: u8,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self {
+            server_forgets: true,
+            client_forgets: true,
+            server_window_bits: WINDOW_BITS_MAX..=WINDOW_BITS_MAX,
+            client_window_bits: WINDOW_BITS_MAX,
+        }
+    }
+}
+
+/// What both ends have agreed on. As text, it is the server's answer, a value of
+/// Sec-WebSocket-Extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// `server_no_context_takeover`: the server's messages do not refer to earlier ones.
+    pub server_forgets: bool,
+    /// `client_no_context_takeover`: the client's messages do not refer to earlier ones.
+    pub client_forgets: bool,
+    /// `server_max_window_bits`: the largest window that the server compresses with.
+    pub server_window_bits: u8,
+    /// `client_max_window_bits`: the largest window that the client compresses with.
+    pub client_window_bits: u8,
+}
+
+impl fmt::Display for Agreed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(NAME)?;
+        if self.server_forgets {
+            formatter.write_str("; server_no_context_takeover")?;
+        }
+        if self.client_forgets {
+            formatter.write_str("; client_no_context_takeover")?;
+        }
+        if self.server_window_bits < WINDOW_BITS_MAX {
+            write!(formatter, "; server_max_window_bits={}", self.server_window_bits)?;
+        }
+        if self.client_window_bits < WINDOW_BITS_MAX {
+            write!(formatter, "; client_max_window_bits={}", self.client_window_bits)?;
+        }
+        Ok(())
+    }
+}
+
+/// Chooses the first offer that the server can accept. `values` are those of Sec-WebSocket-Extensions in
+/// the request. Offers that break a rule are declined, and other extensions are passed over; with `None`,
+/// the response has no such field, and messages are not compressed.
+///
+/// ```
+/// use peregrine_proto::ws::deflate::{Wishes, negotiate};
+///
+/// let offer: &[u8] = b"permessage-deflate; client_max_window_bits";
+/// let agreed = negotiate([offer].into_iter(), &Wishes::default()).unwrap();
+/// let answer = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+/// assert_eq!(agreed.to_string(), answer);
+/// ```
+// RFC 7692 §5: the server takes one of the elements that it can, of those that come first, or none.
+pub fn negotiate<'a>(
+    values: impl IntoIterator<Item = &'a [u8]>,
+    wishes: &Wishes,
+) -> Option<Agreed> {
+    let mut elements = values.into_iter().flat_map(|value| split(value, b','));
+    elements.find_map(|element| agree(&Parameters::read(element)?, wishes))
+}
+
+fn agree(offer: &Parameters, wishes: &Wishes) -> Option<Agreed> {
+    // RFC 7692 §7.1.2.1: an offered server_max_window_bits has a value, to which the server keeps.
+    let server_most = match offer.server_window_bits {
+        None => WINDOW_BITS_MAX,
+        Some(bits) => bits?,
+    };
+    let server_window_bits = server_most.min(*wishes.server_window_bits.end());
+    if server_window_bits < *wishes.server_window_bits.start() {
+        return None;
+    }
+    // RFC 7692 §7.1.2.2: without client_max_window_bits in the offer, the answer MUST NOT have it.
+    let client_window_bits = match offer.client_window_bits {
+        None => WINDOW_BITS_MAX,
+        Some(most) => {
+            wishes.client_window_bits.clamp(WINDOW_BITS_MIN, most.unwrap_or(WINDOW_BITS_MAX))
+        }
+    };
+    Some(Agreed {
+        // RFC 7692 §7.1.1.1: an offered server_no_context_takeover is accepted as it is, or not at all.
+        server_forgets: offer.server_forgets || wishes.server_forgets,
+        // RFC 7692 §7.1.1.2: the answer may have client_no_context_takeover without an offer of it.
+        client_forgets: offer.client_forgets || wishes.client_forgets,
+        server_window_bits,
+        client_window_bits,
+    })
+}
+
+/// What a client offers. As text, it is a value of Sec-WebSocket-Extensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Whether the server is asked to forget its window after each message.
+    pub server_forgets: bool,
+    /// Whether the client says that it forgets its own.
+    pub client_forgets: bool,
+    /// The largest window that the server may use, if it is smaller than 15 bits.
+    pub server_window_bits: Option<u8>,
+    /// The smallest window that the client can be asked to keep to, if it can use less than 15 bits.
+    pub client_window_bits_min: Option<u8>,
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(NAME)?;
+        if self.server_forgets {
+            formatter.write_str("; server_no_context_takeover")?;
+        }
+        if self.client_forgets {
+            formatter.write_str("; client_no_context_takeover")?;
+        }
+        if let Some(bits) = self.server_window_bits {
+            write!(formatter, "; server_max_window_bits={bits}")?;
+        }
+        if self.client_window_bits_min.is_some() {
+            formatter.write_str("; client_max_window_bits")?;
+        }
+        Ok(())
+    }
+}
+
+/// The server's answer is none to the offer that was made: the client fails the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerInvalid;
+
+impl fmt::Display for AnswerInvalid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the server has answered an extension that was not offered so")
+    }
+}
+
+impl std::error::Error for AnswerInvalid {}
+
+impl Offer {
+    /// Reads the server's answer: `values` are those of Sec-WebSocket-Extensions in the response. `None` if
+    /// the server has declined.
+    ///
+    /// # Errors
+    ///
+    /// If the answer does not fit the offer.
+    // RFC 7692 §7.1: a client fails the connection if the server accepted with parameters that it must not
+    // use, or cannot.
+    pub fn read_answer<'a>(
+        &self,
+        values: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<Option<Agreed>, AnswerInvalid> {
+        let mut elements = values.into_iter().flat_map(|value| split(value, b','));
+        let Some(element) = elements.next() else { return Ok(None) };
+        let answer = Parameters::read(element).ok_or(AnswerInvalid)?;
+        let bits = |given: Option<Option<u8>>| match given {
+            None => Ok(WINDOW_BITS_MAX),
+            Some(bits) => bits.ok_or(AnswerInvalid),
+        };
+        let agreed = Agreed {
+            server_forgets: answer.server_forgets,
+            client_forgets: answer.client_forgets || self.client_forgets,
+            server_window_bits: bits(answer.server_window_bits)?,
+            client_window_bits: bits(answer.client_window_bits)?,
+        };
+        let fits = elements.next().is_none()
+            && agreed.server_forgets >= self.server_forgets
+            && agreed.server_window_bits <= self.server_window_bits.unwrap_or(WINDOW_BITS_MAX)
+            && match self.client_window_bits_min {
+                None => answer.client_window_bits.is_none(),
+                Some(least) => agreed.client_window_bits >= least,
+            };
+        if fits { Ok(Some(agreed)) } else { Err(AnswerInvalid) }
+    }
+}
+
+/// The parameters of one element, each there once at most.
+#[derive(Debug, Default)]
+struct Parameters {
+    server_forgets: bool,
+    client_forgets: bool,
+    /// The inner `None` is a parameter without a value.
+    server_window_bits: Option<Option<u8>>,
+    client_window_bits: Option<Option<u8>>,
+}
+
+impl Parameters {
+    /// Reads an element; `None` if it is another extension, or breaks a rule.
+    // RFC 7692 §7.1: an offer is declined that has an unknown parameter, an invalid value, or a parameter
+    // twice.
+    fn read(element: &[u8]) -> Option<Self> {
+        let mut parts = split(element, b';');
+        if !parts.next()?.eq_ignore_ascii_case(NAME.as_bytes()) {
+            return None;
+        }
+        let mut parameters = Self::default();
+        for part in parts {
+            let at = part.iter().position(|byte| *byte == b'=');
+            let (name, value) = match at {
+                None => (part, None),
+                Some(at) => (field::trim(&part[..at]), Some(field::trim(&part[at + 1..]))),
+            };
+            let is_new = match name {
+                b"server_no_context_takeover" if value.is_none() => {
+                    !std::mem::replace(&mut parameters.server_forgets, true)
+                }
+                b"client_no_context_takeover" if value.is_none() => {
+                    !std::mem::replace(&mut parameters.client_forgets, true)
+                }
+                b"server_max_window_bits" => {
+                    parameters.server_window_bits.replace(Some(bits(value?)?)).is_none()
+                }
+                b"client_max_window_bits" => {
+                    let bits = match value {
+                        None => None,
+                        Some(value) => Some(bits(value)?),
+                    };
+                    parameters.client_window_bits.replace(bits).is_none()
+                }
+                _ => false,
+            };
+            if !is_new {
+                return None;
+            }
+        }
+        Some(parameters)
+    }
+}
+
+/// The number of bits of a window.
+// RFC 7692 §7.1.2: a decimal integer without leading zeros between 8 and 15.
+// RFC 6455 §9.1: a quoted value is a token once it is unquoted.
+fn bits(value: &[u8]) -> Option<u8> {
+    let value = match value {
+        [b'"', inner @ .., b'"'] => inner,
+        value => value,
+    };
+    Some(match value {
+        b"8" => 8,
+        b"9" => 9,
+        [b'1', digit @ b'0'..=b'5'] => 10 + digit - b'0',
+        _ => return None,
+    })
+}
+
+/// The parts of a value between separators that are not in a quoted string. Empty parts stay where the
+/// separator is `;`, since no parameter is empty; in a list they are nothing.
+fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let is_separator = move |byte: &u8| {
+        if is_escaped {
+            is_escaped = false;
+            return false;
+        }
+        is_escaped = is_quoted && *byte == b'\\';
+        is_quoted ^= *byte == b'"';
+        !is_quoted && *byte == separator
+    };
+    let parts = value.split(is_separator).map(field::trim);
+    parts.filter(move |part| separator == b';' || !part.is_empty())
+}

@@ -1,0 +1,127 @@
+//! The handshake over HTTP: what a request must have, and what its answer must have.
+
+use super::accept::Key;
+use crate::{Method, Version, field};
+use std::fmt;
+
+/// The version of the protocol, the value of Sec-WebSocket-Version.
+pub const VERSION: &str = "13";
+
+/// Why a request is no handshake that can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The method is not GET. 405.
+    Method,
+    /// The version is not HTTP/1.1, Upgrade does not name `websocket`, or Connection does not name `upgrade`. 426, with
+    /// `Upgrade: websocket` and `Connection: upgrade`.
+    NoUpgrade,
+    /// Sec-WebSocket-Version is missing or is not 13. 426, with `Sec-WebSocket-Version: 13`.
+    Version,
+    /// Sec-WebSocket-Key is missing, is there twice, or is not 16 bytes in base64. 400.
+    Key,
+}
+
+impl Refusal {
+    /// The status of the response.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Method => 405,
+            Self::NoUpgrade | Self::Version => 426,
+            Self::Key => 400,
+        }
+    }
+
+    /// The section of the standard that has the rule.
+    #[must_use]
+    pub const fn section(self) -> &'static str {
+        match self {
+            Self::Version => "RFC 6455 §4.4",
+            _ => "RFC 6455 §4.2.1",
+        }
+    }
+
+    /// The rule that was broken, in one sentence without its full stop.
+    #[must_use]
+    pub const fn cause(self) -> &'static str {
+        match self {
+            Self::Method => "A WebSocket is opened by GET",
+            Self::NoUpgrade => "The request does not ask for an upgrade to WebSocket",
+            Self::Version => "The version of WebSocket is not 13",
+            Self::Key => "Sec-WebSocket-Key is not 16 bytes in base64",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({})", self.cause(), self.section())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Judges a handshake over HTTP/1.1, whose answer is a 101 with [`Key::accept`]. `fields` are all that the
+/// request has.
+///
+/// # Errors
+///
+/// If the request cannot be answered so.
+// RFC 6455 §4.2.1: a GET with Upgrade: websocket, Connection: Upgrade, a key, and version 13.
+pub fn read_http1<'a>(
+    method: Method,
+    version: Version,
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+) -> Result<Key, Refusal> {
+    let values = |name: &'static str| {
+        let is_it = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
+        fields.clone().filter(is_it).map(|(_, value)| value)
+    };
+    let asks =
+        has_token(values("upgrade"), "websocket") && has_token(values("connection"), "upgrade");
+    // RFC 9110 §7.8: a server MUST ignore Upgrade in a request of HTTP/1.0.
+    if version != Version::Http11 || !asks {
+        return Err(Refusal::NoUpgrade);
+    }
+    if method != Method::Get {
+        return Err(Refusal::Method);
+    }
+    read_version(values("sec-websocket-version"))?;
+    let mut keys = values("sec-websocket-key");
+    match (keys.next().and_then(|value| Key::read(field::trim(value))), keys.next()) {
+        (Some(key), None) => Ok(key),
+        _ => Err(Refusal::Key),
+    }
+}
+
+/// Judges the values of Sec-WebSocket-Version. Over HTTP/2, where extended CONNECT asks for the protocol
+/// `websocket`, this is all that a handshake needs (RFC 8441 §5).
+///
+/// # Errors
+///
+/// If the version is another one than 13.
+// RFC 6455 §4.4: a server that does not support the version answers with those that it does.
+pub fn read_version<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<(), Refusal> {
+    match (values.next(), values.next()) {
+        (Some(value), None) if field::trim(value) == VERSION.as_bytes() => Ok(()),
+        _ => Err(Refusal::Version),
+    }
+}
+
+/// Whether a list has a token, without regard to case: lists of Connection and Upgrade.
+#[must_use]
+pub fn has_token<'a>(mut values: impl Iterator<Item = &'a [u8]>, token: &str) -> bool {
+    values.any(|value| field::list(value).any(|item| item.eq_ignore_ascii_case(token.as_bytes())))
+}
+
+/// The first subprotocol of the client's that the server supports: `offers` are the values of
+/// Sec-WebSocket-Protocol, in which the client names what it prefers first.
+// RFC 6455 §4.2.2: the subprotocol is one of the client's, or none. Names are compared with regard to case.
+#[must_use]
+pub fn choose_protocol<'o, 's>(
+    offers: impl Iterator<Item = &'o [u8]>,
+    supported: &[&'s str],
+) -> Option<&'s str> {
+    let mut offers = offers.flat_map(field::list);
+    offers.find_map(|offer| supported.iter().find(|name| name.as_bytes() == offer).copied())
+}

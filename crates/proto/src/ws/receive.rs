@@ -1,0 +1,351 @@
+//! The receiving side: turns bytes into frames, and frames into messages.
+
+use super::budget::Deed;
+use super::close::{Close, CloseCode};
+use super::compression::Compression;
+use super::connection::{Connection, Move, Role, State};
+use super::content::{Frame, Inflating, Message};
+use super::event::{Event, Kind, Waiting};
+use super::frame::{self, CONTROL_BYTES_MAX, LENGTH_16, LENGTH_64, Opcode, flag};
+use super::limits::Limits;
+use super::reject::Reject;
+use super::utf8::Utf8;
+use std::borrow::Cow;
+
+/// The receiving side's state.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub(super) in_pieces: bool,
+    /// The data frame whose payload is being received.
+    pub(super) frame: Option<Frame>,
+    /// The message whose frames are being received.
+    pub(super) message: Option<Message>,
+    /// Part of a header, or of a control frame, was there when more input was needed.
+    is_partial: bool,
+    /// What came of the message, if it is handed out whole and did not come at once.
+    pub(super) assembly: Vec<u8>,
+}
+
+impl Receive {
+    pub(super) const fn new() -> Self {
+        Self {
+            in_pieces: false,
+            frame: None,
+            message: None,
+            is_partial: false,
+            assembly: Vec::new(),
+        }
+    }
+
+    /// Forgets what was under way.
+    pub(super) fn end(&mut self) {
+        *self = Self { in_pieces: self.in_pieces, ..Self::new() };
+    }
+
+    pub(super) const fn waiting(&self) -> Waiting {
+        if self.is_partial || self.frame.is_some() {
+            Waiting::Frame
+        } else if self.message.is_some() {
+            Waiting::Message
+        } else {
+            Waiting::Idle
+        }
+    }
+
+    pub(super) const fn memory_bytes(&self) -> usize {
+        self.assembly.capacity()
+    }
+
+    pub(super) fn check(&self, is_over: bool, can_inflate: bool) {
+        let Some(message) = &self.message else {
+            assert!(self.frame.is_none(), "a data frame is part of a message");
+            assert!(self.assembly.capacity() == 0, "between messages nothing is held");
+            return;
+        };
+        assert!(!is_over, "nothing is under way after the end");
+        assert!(message.inflating.is_none() || can_inflate, "what is inflated was agreed on");
+        assert!(message.kind == Kind::Text || message.utf8.is_complete(), "bytes are not checked");
+        assert!(self.assembly.len() as u64 <= message.bytes, "what is held has come");
+        assert!(!self.in_pieces || self.assembly.is_empty(), "what is handed out is not held");
+        if let Some(frame) = self.frame {
+            assert!(frame.clear as u64 <= frame.left, "what is unmasked has not been used");
+        }
+    }
+}
+
+/// The outcome of reading some bytes.
+pub(super) enum Outcome {
+    /// Nothing yet: more bytes are needed.
+    Input,
+    /// So many bytes were used, and nothing is to be told.
+    Used(usize),
+    /// So many bytes were used, and this is to be told.
+    Found(usize, Found),
+}
+
+/// What some bytes mean; the bytes themselves are behind those of a header.
+pub(super) enum Found {
+    /// All bytes are a message.
+    Message(Kind),
+    /// The message that was put together.
+    Assembled(Kind, Vec<u8>),
+    /// All bytes are a piece.
+    Piece { kind: Kind, last: bool },
+    /// A piece that was inflated.
+    Inflated { kind: Kind, bytes: Vec<u8>, last: bool },
+    /// A control frame with a payload from there on.
+    Control { opcode: Opcode, from: usize },
+}
+
+/// A frame's header, which breaks no rule.
+struct Header {
+    opcode: Opcode,
+    flags: u8,
+    length: u64,
+    mask: [u8; 4],
+    /// The header's own length.
+    bytes: usize,
+}
+
+impl<C: Compression> Connection<C> {
+    /// Reads bytes: returns how many of `unread` were used, and what they mean.
+    ///
+    /// `unread` is all that arrived and was not used, as one slice; its content is unmasked in place. Call
+    /// again until [`Event::NeedInput`], then when there is more. Messages are taken as they arrive, so that
+    /// only a header or a control frame is ever left unused: at most
+    /// [`CONTROL_FRAME_BYTES_MAX`](frame::CONTROL_FRAME_BYTES_MAX) - 1 bytes. The same bytes give the same
+    /// events however they are cut, except that pieces may be cut as the bytes are.
+    #[inline]
+    pub fn receive<'a>(
+        &mut self,
+        limits: &Limits,
+        unread: &'a mut [u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Event<'a>) {
+        let mut at = 0;
+        loop {
+            if self.state.is_over() {
+                return (unread.len(), Event::Closed);
+            }
+            let outcome = match self.receive.frame {
+                None => self.frame(limits, &mut unread[at..]),
+                Some(frame) => self.payload(limits, frame, &mut unread[at..]),
+            };
+            match outcome {
+                Ok(Outcome::Input) => return (at, Event::NeedInput),
+                Ok(Outcome::Used(used)) => at += used,
+                Ok(Outcome::Found(used, found)) => {
+                    return match self.lend(limits, found, &unread[at..at + used], out) {
+                        Ok(event) => (at + used, event),
+                        Err(reject) => (unread.len(), self.fail(reject, out)),
+                    };
+                }
+                Err(reject) => return (unread.len(), self.fail(reject, out)),
+            }
+        }
+    }
+
+    /// Makes an event of what was found in `bytes`.
+    #[inline]
+    fn lend<'a>(
+        &mut self,
+        limits: &Limits,
+        found: Found,
+        bytes: &'a [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event<'a>, Reject> {
+        Ok(match found {
+            Found::Message(Kind::Text) => {
+                let text = std::str::from_utf8(bytes).map_err(|_| Reject::TextInvalid)?;
+                Event::Text(Cow::Borrowed(text))
+            }
+            Found::Message(Kind::Binary) => Event::Binary(Cow::Borrowed(bytes)),
+            Found::Assembled(Kind::Text, bytes) => {
+                let text = String::from_utf8(bytes).map_err(|_| Reject::TextInvalid)?;
+                Event::Text(Cow::Owned(text))
+            }
+            Found::Assembled(Kind::Binary, bytes) => Event::Binary(Cow::Owned(bytes)),
+            Found::Piece { kind, last } => Event::Piece { kind, bytes: Cow::Borrowed(bytes), last },
+            Found::Inflated { kind, bytes, last } => {
+                Event::Piece { kind, bytes: Cow::Owned(bytes), last }
+            }
+            Found::Control { opcode, from } => {
+                let payload = &bytes[from..];
+                match opcode {
+                    Opcode::Ping => {
+                        self.answer_ping(limits, payload, out)?;
+                        Event::Ping(payload)
+                    }
+                    Opcode::Close => Event::Close(self.receive_close(payload, out)?),
+                    _ => {
+                        self.budget.charge(Deed::Pong)?;
+                        Event::Pong(payload)
+                    }
+                }
+            }
+        })
+    }
+
+    /// Reads a header, and the payload of a control frame.
+    fn frame(&mut self, limits: &Limits, unread: &mut [u8]) -> Result<Outcome, Reject> {
+        self.receive.is_partial = !unread.is_empty();
+        let Some(header) = self.header(limits, unread)? else { return Ok(Outcome::Input) };
+        let last = header.flags & flag::FIN != 0;
+        if header.opcode.is_control() {
+            let end = header.bytes + header.length as usize;
+            let Some(payload) = unread.get_mut(header.bytes..end) else {
+                return Ok(Outcome::Input);
+            };
+            frame::apply_mask(payload, header.mask);
+            self.receive.is_partial = false;
+            let found = Found::Control { opcode: header.opcode, from: header.bytes };
+            return Ok(Outcome::Found(end, found));
+        }
+        self.receive.is_partial = false;
+        if !last {
+            self.budget.charge(Deed::Fragment(header.length))?;
+        }
+        if header.opcode != Opcode::Continuation {
+            let kind = if header.opcode == Opcode::Text { Kind::Text } else { Kind::Binary };
+            let compressed = header.flags & flag::COMPRESSED != 0;
+            let inflating = compressed.then(Inflating::default);
+            let utf8 = Utf8::new();
+            self.receive.message = Some(Message { kind, received: 0, bytes: 0, utf8, inflating });
+        }
+        let message = self.receive.message.as_mut().expect("a continuation is of a message");
+        message.received = message.received.saturating_add(header.length);
+        // RFC 6455 §10.4: an endpoint SHOULD limit the size of frames and of messages.
+        let most = match message.inflating {
+            None => limits.message_bytes_max,
+            // Compression may add a little, and flushes some more.
+            Some(_) => limits.message_bytes_max.saturating_mul(2).saturating_add(1024),
+        };
+        if message.received > most {
+            return Err(Reject::MessageTooLong);
+        }
+        self.receive.frame = Some(Frame { left: header.length, last, mask: header.mask, clear: 0 });
+        Ok(Outcome::Used(header.bytes))
+    }
+
+    /// Reads a header. A rule is applied as soon as the bytes that it is about are there.
+    #[inline]
+    fn header(&self, limits: &Limits, unread: &[u8]) -> Result<Option<Header>, Reject> {
+        let Some(first) = unread.first() else { return Ok(None) };
+        let flags = first & 0xF0;
+        let opcode = self.opcode(*first)?;
+        let Some(second) = unread.get(1) else { return Ok(None) };
+        // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, and a client upon
+        // one that is.
+        match (self.role, second & 0x80 != 0) {
+            (Role::Server, false) => return Err(Reject::MaskMissing),
+            (Role::Client(_), true) => return Err(Reject::MaskForbidden),
+            _ => {}
+        }
+        // RFC 6455 §5.5: control frames have at most 125 bytes.
+        let short = second & 0x7F;
+        if opcode.is_control() && usize::from(short) > CONTROL_BYTES_MAX {
+            return Err(Reject::ControlTooLong);
+        }
+        let (length, mut bytes) = match short {
+            // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length; the highest
+            // bit of 64 MUST be 0.
+            LENGTH_16 => {
+                let Some(length) = unread[2..].first_chunk() else { return Ok(None) };
+                let length = u64::from(u16::from_be_bytes(*length));
+                if length < u64::from(LENGTH_16) {
+                    return Err(Reject::LengthNotMinimal);
+                }
+                (length, 4)
+            }
+            LENGTH_64 => {
+                let Some(length) = unread[2..].first_chunk() else { return Ok(None) };
+                let length = u64::from_be_bytes(*length);
+                if length > i64::MAX as u64 {
+                    return Err(Reject::LengthTooLarge);
+                }
+                if length <= u64::from(u16::MAX) {
+                    return Err(Reject::LengthNotMinimal);
+                }
+                (length, 10)
+            }
+            length => (u64::from(length), 2),
+        };
+        if length > limits.frame_bytes_max && !opcode.is_control() {
+            return Err(Reject::FrameTooLong);
+        }
+        let mut mask = [0; 4];
+        if let Role::Server = self.role {
+            let Some(given) = unread[bytes..].first_chunk() else { return Ok(None) };
+            mask = *given;
+            bytes += 4;
+        }
+        Ok(Some(Header { opcode, flags, length, mask, bytes }))
+    }
+
+    /// Judges a frame's first byte.
+    #[inline]
+    fn opcode(&self, first: u8) -> Result<Opcode, Reject> {
+        // RFC 6455 §5.2: a reserved bit that no extension has given a meaning MUST be 0, and a reserved
+        // opcode fails the connection.
+        let meant = if self.compression.is_some() { flag::COMPRESSED } else { 0 };
+        if first & flag::RESERVED & !meant != 0 {
+            return Err(Reject::ReservedBits);
+        }
+        let opcode = Opcode::find(first & 0x0F).ok_or(Reject::OpcodeReserved)?;
+        // RFC 7692 §6.1: RSV1 is set on the first frame of a message only, and on no control frame.
+        let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
+        if first & flag::COMPRESSED != 0 && !begins {
+            return Err(Reject::CompressedMisplaced);
+        }
+        // RFC 6455 §5.4: control frames may stand within a message, and MUST NOT be fragmented; frames of
+        // two messages do not interleave.
+        match (opcode.is_control(), self.receive.message.is_some()) {
+            (true, _) if first & flag::FIN == 0 => Err(Reject::ControlFragmented),
+            (false, true) if begins => Err(Reject::MessageInterrupted),
+            (false, false) if !begins => Err(Reject::ContinuationAlone),
+            _ => Ok(opcode),
+        }
+    }
+
+    // RFC 6455 §5.5.2: a ping is answered by a pong with its payload, unless a Close frame was received.
+    fn answer_ping(
+        &mut self,
+        limits: &Limits,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Reject> {
+        self.budget.charge(Deed::Ping)?;
+        if self.state == State::Open {
+            self.budget.answer(limits)?;
+            frame::write(Opcode::Pong, flag::FIN, self.mask(), payload, out);
+        }
+        Ok(())
+    }
+
+    // RFC 6455 §5.5.1: the body of a Close frame is a code and a reason in UTF-8, or empty; it is answered
+    // by a Close frame that echoes the code, unless one was sent before.
+    fn receive_close<'a>(
+        &mut self,
+        payload: &'a [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Close<'a>, Reject> {
+        let close = match payload.split_first_chunk() {
+            None if payload.is_empty() => Close { code: CloseCode::NO_CODE, reason: "" },
+            None => return Err(Reject::CloseTooShort),
+            Some((code, reason)) => {
+                let code = CloseCode(u16::from_be_bytes(*code));
+                if !code.is_sendable() {
+                    return Err(Reject::CloseCodeInvalid);
+                }
+                let reason = std::str::from_utf8(reason);
+                Close { code, reason: reason.map_err(|_| Reject::CloseReasonInvalid)? }
+            }
+        };
+        if self.state == State::Open {
+            let echo = close.code.is_sendable().then_some((close.code, ""));
+            self.write_close(echo, out);
+        }
+        self.go(Move::ReceiveClose);
+        Ok(close)
+    }
+}

@@ -1,0 +1,202 @@
+//! The sending side: messages to bytes.
+
+use super::close::{CloseCode, REASON_BYTES_MAX};
+use super::compression::Compression;
+use super::connection::{Connection, Move, Sending, State};
+use super::content::FLUSH_END;
+use super::event::Kind;
+use super::frame::{self, CONTROL_BYTES_MAX, Opcode, flag};
+use super::limits::Limits;
+use std::fmt;
+
+/// A message to send, or a piece of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// Text.
+    Text(&'a str),
+    /// Bytes.
+    Binary(&'a [u8]),
+}
+
+impl<'a> Content<'a> {
+    const fn parts(self) -> (Kind, &'a [u8]) {
+        match self {
+            Self::Text(text) => (Kind::Text, text.as_bytes()),
+            Self::Binary(bytes) => (Kind::Binary, bytes),
+        }
+    }
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// The connection ends or has ended.
+    Closed,
+    /// Another message is being sent in pieces.
+    Interrupts,
+    /// A ping or a pong has more than 125 bytes.
+    TooLong,
+    /// The code may not be sent.
+    CodeInvalid,
+}
+
+impl fmt::Display for Unsent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Closed => "the WebSocket is closed",
+            Self::Interrupts => "another message is being sent in pieces",
+            Self::TooLong => "a ping or a pong has at most 125 bytes",
+            Self::CodeInvalid => "the code may not be in a Close frame",
+        })
+    }
+}
+
+impl std::error::Error for Unsent {}
+
+impl<C: Compression> Connection<C> {
+    /// Writes a whole message, as one frame.
+    ///
+    /// # Errors
+    ///
+    /// If the connection ends, or a message is being sent in pieces; then nothing is written.
+    #[inline]
+    pub fn send(
+        &mut self,
+        limits: &Limits,
+        content: Content<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unsent> {
+        if self.sending.is_some() {
+            return Err(Unsent::Interrupts);
+        }
+        self.may_send()?;
+        let (kind, bytes) = content.parts();
+        let compressed = self.compression.is_some() && bytes.len() >= limits.compress_bytes_min;
+        self.write_data(Sending { kind, compressed }, true, bytes, true, out);
+        Ok(())
+    }
+
+    /// Writes a piece of a message, as one frame: the first call begins the message, and the one with
+    /// `last` ends it. A piece reaches the peer without waiting for the next. Such a message is compressed,
+    /// however short, if compression was agreed on.
+    ///
+    /// # Errors
+    ///
+    /// If the connection ends, or the piece is of the other kind than the message; then nothing is written.
+    // RFC 6455 §5.4: a message has one frame or more, all but the first of opcode 0, the last with FIN.
+    pub fn send_piece(
+        &mut self,
+        content: Content<'_>,
+        last: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unsent> {
+        self.may_send()?;
+        let (kind, bytes) = content.parts();
+        let compressed = self.compression.is_some();
+        let sending = self.sending.unwrap_or(Sending { kind, compressed });
+        if sending.kind != kind {
+            return Err(Unsent::Interrupts);
+        }
+        self.write_data(sending, self.sending.is_none(), bytes, last, out);
+        self.sending = (!last).then_some(sending);
+        Ok(())
+    }
+
+    /// Asks whether the peer is there: writes a ping. The peer sends its payload back as an
+    /// [`Event::Pong`](super::Event::Pong), maybe only that of the last ping.
+    ///
+    /// # Errors
+    ///
+    /// If the connection ends, or the payload has more than 125 bytes; then nothing is written.
+    pub fn ping(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
+        self.control(Opcode::Ping, payload, out)
+    }
+
+    /// Writes a pong that nobody asked for; pings are answered without this.
+    ///
+    /// # Errors
+    ///
+    /// If the connection ends, or the payload has more than 125 bytes; then nothing is written.
+    pub fn pong(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
+        self.control(Opcode::Pong, payload, out)
+    }
+
+    /// Begins the close handshake: writes a Close frame, with or without a code and a reason, of which the
+    /// first 123 bytes are sent. Messages are still received until the peer's answer comes; the owner limits
+    /// how long that may take.
+    ///
+    /// # Errors
+    ///
+    /// If the connection ends already, or the code may not be sent; then nothing is written.
+    pub fn close(
+        &mut self,
+        close: Option<(CloseCode, &str)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unsent> {
+        self.may_send()?;
+        let close = match close {
+            Some((code, _)) if !code.is_sendable() => return Err(Unsent::CodeInvalid),
+            Some((code, reason)) => {
+                Some((code, &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]))
+            }
+            None => None,
+        };
+        self.write_close(close, out);
+        self.go(Move::SendClose);
+        Ok(())
+    }
+
+    // RFC 6455 §5.5.1: no data frames are sent after a Close frame.
+    const fn may_send(&self) -> Result<(), Unsent> {
+        match self.state {
+            State::Open => Ok(()),
+            _ => Err(Unsent::Closed),
+        }
+    }
+
+    fn control(&self, opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
+        self.may_send()?;
+        if payload.len() > CONTROL_BYTES_MAX {
+            return Err(Unsent::TooLong);
+        }
+        frame::write(opcode, flag::FIN, self.mask(), payload, out);
+        Ok(())
+    }
+
+    #[inline]
+    fn write_data(
+        &mut self,
+        sending: Sending,
+        first: bool,
+        bytes: &[u8],
+        last: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let opcode = match (first, sending.kind) {
+            (true, Kind::Text) => Opcode::Text,
+            (true, Kind::Binary) => Opcode::Binary,
+            (false, _) => Opcode::Continuation,
+        };
+        let mut flags = if last { flag::FIN } else { 0 };
+        let mask = self.mask();
+        let Some(compression) = self.compression.as_mut().filter(|_| sending.compressed) else {
+            return frame::write(opcode, flags, mask, bytes, out);
+        };
+        // RFC 7692 §6.1: RSV1 is set on the first frame of a compressed message, and on no other.
+        flags |= if first { flag::COMPRESSED } else { 0 };
+        let start = out.len();
+        compression.deflate(bytes, out);
+        if last {
+            compression.end_deflate();
+            // RFC 7692 §7.2.1: the flush's last four bytes, 00 00 FF FF, are not sent.
+            if out[start..].ends_with(&FLUSH_END) {
+                out.truncate(out.len() - FLUSH_END.len());
+            }
+            // RFC 7692 §7.2.3.6: what is empty is sent as one byte, 0.
+            if out.len() == start {
+                out.push(0);
+            }
+        }
+        frame::enclose(opcode, flags, mask, start, out);
+    }
+}

@@ -1,0 +1,153 @@
+//! The moves of the close handshake, and what each frame and each wish leads to in each situation, as a text
+//! compared with `states.txt`: a changed move shows in review.
+
+use super::connection::{Move, State};
+use super::frame::{self, Opcode, flag};
+use super::{CloseCode, Connection, Content, Event, Limits, Role};
+use std::fmt::Write;
+
+const STATES: [State; 4] = [State::Open, State::CloseSent, State::Closed, State::Failed];
+
+const MOVES: [Move; 4] = [Move::SendClose, Move::ReceiveClose, Move::Fail, Move::End];
+
+/// How a server gets into a situation: what the client sends, and what the server wishes then.
+const SITUATIONS: [(&str, &[&str], &[&str]); 9] = [
+    ("open", &[], &[]),
+    ("within a received message", &["begin"], &[]),
+    ("within a frame", &["half a frame"], &[]),
+    ("within a sent message", &[], &["send begin"]),
+    ("after its Close frame", &[], &["close"]),
+    ("after its Close frame, within a sent message", &[], &["send begin", "close"]),
+    ("after its Close frame, within a received message", &["begin"], &["close"]),
+    ("closed", &["close"], &[]),
+    ("failed", &["reserved"], &[]),
+];
+
+const FRAMES: [&str; 9] = [
+    "text",
+    "begin",
+    "continuation",
+    "last continuation",
+    "ping",
+    "pong",
+    "close",
+    "reserved",
+    "end of bytes",
+];
+
+const WISHES: [&str; 6] = ["send", "send begin", "send end", "send bytes", "ping", "close"];
+
+fn write_frame(name: &str, out: &mut Vec<u8>) {
+    let mask = Some(*b"mask");
+    match name {
+        "text" => frame::write(Opcode::Text, flag::FIN, mask, b"a", out),
+        "begin" => frame::write(Opcode::Text, 0, mask, b"a", out),
+        "half a frame" => {
+            frame::write(Opcode::Text, flag::FIN, mask, b"ab", out);
+            out.pop();
+        }
+        "continuation" => frame::write(Opcode::Continuation, 0, mask, b"a", out),
+        "last continuation" => frame::write(Opcode::Continuation, flag::FIN, mask, b"a", out),
+        "ping" => frame::write(Opcode::Ping, flag::FIN, mask, b"", out),
+        "pong" => frame::write(Opcode::Pong, flag::FIN, mask, b"", out),
+        "close" => frame::write(Opcode::Close, flag::FIN, mask, b"\x03\xe8", out),
+        _ => out.extend([flag::FIN | 3, 0x80, 0, 0, 0, 0]),
+    }
+}
+
+fn names(events: &[String]) -> String {
+    if events.is_empty() { "nothing".to_owned() } else { events.join("; ") }
+}
+
+fn receive(connection: &mut Connection, frame: &str, out: &mut Vec<u8>) -> String {
+    if frame == "end of bytes" {
+        return format!("{:?}", connection.close_receive());
+    }
+    let (mut bytes, mut at, mut events) = (Vec::new(), 0, Vec::new());
+    write_frame(frame, &mut bytes);
+    loop {
+        let (used, event) = connection.receive(&Limits::DEFAULT, &mut bytes[at..], out);
+        at += used;
+        match &event {
+            Event::NeedInput => return names(&events),
+            Event::Closed => {
+                events.push("Closed".to_owned());
+                return names(&events);
+            }
+            Event::Close(close) => events.push(format!("Close {}", close.code.0)),
+            other => events.push(format!("{other:?}")),
+        }
+        connection.check();
+    }
+}
+
+fn wish(connection: &mut Connection, name: &str, out: &mut Vec<u8>) -> String {
+    let text = Content::Text("a");
+    let result = match name {
+        "send" => connection.send(&Limits::DEFAULT, text, out),
+        "send begin" => connection.send_piece(text, false, out),
+        "send end" => connection.send_piece(text, true, out),
+        "send bytes" => connection.send_piece(Content::Binary(b"a"), true, out),
+        "ping" => connection.ping(b"", out),
+        _ => connection.close(Some((CloseCode::NORMAL, "")), out),
+    };
+    connection.check();
+    format!("{result:?}")
+}
+
+fn situation(frames: &[&str], wishes: &[&str]) -> Connection {
+    let mut connection = Connection::new(&Limits::DEFAULT, Role::Server, None);
+    let mut out = Vec::new();
+    frames.iter().for_each(|frame| drop(receive(&mut connection, frame, &mut out)));
+    wishes.iter().for_each(|name| drop(wish(&mut connection, name, &mut out)));
+    connection
+}
+
+/// What was written, as opcodes.
+fn written(out: &[u8]) -> String {
+    match out.first().map(|first| Opcode::find(first & 0x0F)) {
+        None => "writes nothing".to_owned(),
+        Some(opcode) => format!("writes {:?}", opcode.expect("no reserved opcode is written")),
+    }
+}
+
+fn table() -> String {
+    let mut text = String::from("# The close handshake\n");
+    for state in STATES {
+        for step in MOVES {
+            let to = state.after(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
+            writeln!(text, "{state:?} + {step:?} = {to}").unwrap();
+        }
+    }
+    text.push_str("\n# What comes in each situation\n");
+    for (name, frames, wishes) in SITUATIONS {
+        for frame in FRAMES {
+            let (mut connection, mut out) = (situation(frames, wishes), Vec::new());
+            let events = receive(&mut connection, frame, &mut out);
+            let (next, waiting) = (connection.next(), connection.waiting());
+            let written = written(&out);
+            writeln!(text, "{name} + {frame} = {events}; {written}; {next:?}, {waiting:?}")
+                .unwrap();
+        }
+    }
+    text.push_str("\n# Wishes in each situation\n");
+    for (name, frames, wishes) in SITUATIONS {
+        for one in WISHES {
+            let (mut connection, mut out) = (situation(frames, wishes), Vec::new());
+            let result = wish(&mut connection, one, &mut out);
+            writeln!(text, "{name} + {one} = {result}; {}", written(&out)).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn every_frame_and_wish_in_every_situation_is_as_the_snapshot_has_it() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ws/states.txt");
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    if std::env::var_os("PEREGRINE_SNAPSHOT").is_some() {
+        std::fs::write(&path, table()).unwrap();
+        return;
+    }
+    assert!(table() == expected, "run with PEREGRINE_SNAPSHOT=1 and review the difference");
+}

@@ -1,0 +1,50 @@
+//! UTF-8 that comes in pieces.
+
+/// Checks text while it comes. A byte that no continuation can make right is refused at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Utf8 {
+    /// The bytes of a character that is not complete.
+    begun: [u8; 4],
+    /// How many they are, at most 3.
+    length: u8,
+}
+
+impl Utf8 {
+    /// Nothing checked yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { begun: [0; 4], length: 0 }
+    }
+
+    /// Checks the next piece: whether all that came can be the begin of a text.
+    // RFC 6455 §8.1: an endpoint MUST fail the connection when bytes of a text are not UTF-8.
+    #[must_use]
+    pub fn check(&mut self, mut piece: &[u8]) -> bool {
+        while self.length > 0 {
+            let Some((byte, rest)) = piece.split_first() else { return true };
+            self.begun[usize::from(self.length)] = *byte;
+            self.length += 1;
+            piece = rest;
+            match std::str::from_utf8(&self.begun[..usize::from(self.length)]) {
+                Ok(_) => self.length = 0,
+                Err(error) if error.error_len().is_some() => return false,
+                Err(_) => {}
+            }
+        }
+        let Err(error) = std::str::from_utf8(piece) else { return true };
+        let begun = &piece[error.valid_up_to()..];
+        // The error has no length if it is the piece that ends, before the character does.
+        if error.error_len().is_some() {
+            return false;
+        }
+        self.begun[..begun.len()].copy_from_slice(begun);
+        self.length = begun.len().min(3) as u8;
+        true
+    }
+
+    /// Whether what came does not end within a character.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.length == 0
+    }
+}

@@ -1,0 +1,83 @@
+//! A compression for tests, on flate2.
+
+use flate2::{Compress, Compression as Level, Decompress, FlushCompress, FlushDecompress, Status};
+use peregrine_proto::ws::{Compression, Malformed};
+
+/// Both directions of permessage-deflate, with windows of 15 bits.
+pub(crate) struct Inflater {
+    inflate: Decompress,
+    deflate: Compress,
+    /// Whether the peer's messages do not refer to earlier ones.
+    peer_forgets: bool,
+    /// Whether this side's do not.
+    forgets: bool,
+    /// The most that one message has produced so far.
+    pub(crate) produced: usize,
+}
+
+impl Inflater {
+    pub(crate) fn new(forgets: bool, peer_forgets: bool) -> Self {
+        Self {
+            inflate: Decompress::new(false),
+            deflate: Compress::new(Level::fast(), false),
+            peer_forgets,
+            forgets,
+            produced: 0,
+        }
+    }
+}
+
+impl Compression for Inflater {
+    fn inflate(
+        &mut self,
+        input: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Malformed> {
+        let start = out.len();
+        out.resize(start + room, 0);
+        let (mut used, mut made) = (0, 0);
+        let status = loop {
+            let before = (self.inflate.total_in(), self.inflate.total_out());
+            let into = &mut out[start + made..];
+            let status = self.inflate.decompress(&input[used..], into, FlushDecompress::None);
+            used += (self.inflate.total_in() - before.0) as usize;
+            made += (self.inflate.total_out() - before.1) as usize;
+            match status {
+                Ok(Status::StreamEnd) => self.inflate.reset(false),
+                Ok(Status::Ok) if made < room && used < input.len() => {}
+                status => break status,
+            }
+        };
+        out.truncate(start + made);
+        self.produced += made;
+        status.map(|_| used).map_err(|_| Malformed)
+    }
+
+    fn end_inflate(&mut self) {
+        self.produced = 0;
+        if self.peer_forgets {
+            self.inflate.reset(false);
+        }
+    }
+
+    fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        let mut used = 0;
+        loop {
+            out.reserve(input.len() / 2 + 64);
+            let before = self.deflate.total_in();
+            let status = self.deflate.compress_vec(&input[used..], out, FlushCompress::Sync);
+            status.expect("compression does not fail");
+            used += usize::try_from(self.deflate.total_in() - before).expect("it was a slice");
+            if used == input.len() && out.len() < out.capacity() {
+                return;
+            }
+        }
+    }
+
+    fn end_deflate(&mut self) {
+        if self.forgets {
+            self.deflate.reset();
+        }
+    }
+}

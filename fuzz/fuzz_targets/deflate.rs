@@ -1,0 +1,4 @@
+//! The target `deflate` for libFuzzer.
+#![cfg_attr(feature = "libfuzzer", no_main)]
+
+peregrine_fuzz::target!(deflate);
