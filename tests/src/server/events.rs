@@ -194,6 +194,14 @@ impl<W: Wire> Reader<W> {
         }
     }
 
+    /// Breaks the connection off.
+    pub fn reset(self) {
+        match self {
+            Self::Http1(peer) => peer.reset(),
+            Self::Http2(client, ..) => client.break_off(),
+        }
+    }
+
     /// The next piece of content is this one.
     ///
     /// # Panics
@@ -201,16 +209,16 @@ impl<W: Wire> Reader<W> {
     pub async fn expect(&mut self, piece: &str) {
         let came = match self {
             Self::Http1(peer) => {
-                let piece = format!("{:x}\r\n{piece}\r\n", piece.len());
-                let came = peer.expect(&piece).await;
-                assert_eq!(String::from_utf8_lossy(&came), piece);
+                let chunk = format!("{:x}\r\n{piece}\r\n", piece.len());
+                let came = peer.expect(&chunk).await;
+                assert_eq!(String::from_utf8_lossy(&came), chunk);
                 return;
             }
             Self::Http2(client, id, from) => {
                 client.expect(*id, *from + piece.len()).await;
                 let body = client.so_far(*id).body;
-                let came = body[*from..].to_vec();
-                *from = body.len();
+                let came = body[*from..*from + piece.len()].to_vec();
+                *from += piece.len();
                 came
             }
         };
