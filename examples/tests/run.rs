@@ -168,7 +168,10 @@ fn events() {
     for text in ["id: 1\ndata: hello\n\n", "id: 2\ndata: again\n\n", "event: end\n"] {
         assert!(heard.contains(text), "no {text:?} in {heard}");
     }
-    assert!(late.contains("again") && late.contains("event: end") && !late.contains("hello"), "{late}");
+    assert!(
+        late.contains("again") && late.contains("event: end") && !late.contains("hello"),
+        "{late}"
+    );
 }
 
 #[test]

@@ -115,7 +115,7 @@ proptest! {
                 expected.push(TestEvent { name, data: lines.join("\n"), id: id.clone() });
             }
         }
-        let read: Vec<_> = std::iter::from_fn(|| reader.next()).collect();
+        let read: Vec<_> = std::iter::from_fn(|| reader.take_event()).collect();
         prop_assert_eq!(read, expected);
         prop_assert_eq!(reader.retry(), retry);
     }

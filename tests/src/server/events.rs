@@ -159,7 +159,7 @@ pub enum Reader<W> {
     /// By HTTP/1.1.
     Http1(Peer<AnyWire<W>>),
     /// By HTTP/2: the client, the stream, and how much of its content was looked at.
-    Http2(Streams<AnyWire<W>>, u32, usize),
+    Http2(Box<Streams<AnyWire<W>>>, u32, usize),
 }
 
 impl<W: Wire> Reader<W> {
@@ -184,7 +184,7 @@ impl<W: Wire> Reader<W> {
             let id = client.get(path);
             client.expect_head(id).await;
             assert_eq!(client.so_far(id).status(), 200);
-            Self::Http2(client, id, 0)
+            Self::Http2(Box::new(client), id, 0)
         } else {
             let mut peer = Peer::new(wire);
             peer.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));

@@ -33,13 +33,11 @@ pub const CHANNEL_EVENTS_MAX: usize = 16;
 /// }
 /// # let _ = countdown;
 /// ```
-#[must_use]
 pub fn channel() -> (Sender, Sse) {
     channel_of(CHANNEL_EVENTS_MAX)
 }
 
 /// The same, with room for `events_max` events, at least one.
-#[must_use]
 pub fn channel_of(events_max: usize) -> (Sender, Sse) {
     let queue = Queue { events_max: events_max.max(1), senders: 1, ..Queue::default() };
     let queue = Arc::new(Shared(Mutex::new(queue)));

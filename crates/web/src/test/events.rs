@@ -48,8 +48,8 @@ impl EventReader {
         }
     }
 
-    /// The next event that is complete.
-    pub fn next(&mut self) -> Option<TestEvent> {
+    /// Takes the next event that is complete.
+    pub fn take_event(&mut self) -> Option<TestEvent> {
         self.events.pop_front()
     }
 

@@ -89,7 +89,7 @@ impl TestResponse {
     pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
         let reading = self.reading.get_mut();
         loop {
-            if let Some(event) = reading.events.next() {
+            if let Some(event) = reading.events.take_event() {
                 return Some(Ok(event));
             }
             match reading.chunk().await? {
