@@ -21,14 +21,16 @@ pub const CHANNEL_EVENTS_MAX: usize = 16;
 ///
 /// async fn countdown() -> Sse {
 ///     let (sender, sse) = sse::channel();
-///     tokio::task::spawn_local(async move {
+///     let produce = async move {
 ///         for left in (0..10).rev() {
 ///             // Waits while the reader is slow; fails when it has left, or the server drains.
 ///             if sender.send(Event::default().data(left.to_string())).await.is_err() {
 ///                 return;
 ///             }
 ///         }
-///     });
+///     };
+///     // In a task of its own: `tokio::task::spawn_local(produce);`
+///     # drop(produce);
 ///     sse
 /// }
 /// # let _ = countdown;
