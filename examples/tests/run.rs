@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-const ALL: [&str; 6] = [
+const ALL: [&str; 7] = [
+    env!("CARGO_BIN_EXE_events"),
     env!("CARGO_BIN_EXE_hello"),
     env!("CARGO_BIN_EXE_middleware"),
     env!("CARGO_BIN_EXE_production"),
@@ -147,6 +148,30 @@ fn streams() {
     example.end();
     let heard = heard.join().expect("it is read to its end");
     assert!(heard.contains("data: come back later"), "{heard}");
+}
+
+#[test]
+fn events() {
+    let example = Example::start(env!("CARGO_BIN_EXE_events"));
+    holds(&example.get("/"), "200", "EventSource");
+    holds(&example.get("/countdown/3"), "200", "data: 0");
+    let mut listening = example.begin("GET", "/news", "", "");
+    listening.read_exact(&mut [0; 15]).expect("the answer has begun");
+    for text in ["hello", "again"] {
+        holds(&example.ask("POST", "/news", "", text), "200", "number ");
+    }
+    let mut late = example.begin("GET", "/news", "Last-Event-ID: 1\r\n", "");
+    late.read_exact(&mut [0; 15]).expect("the answer has begun");
+    let heard = std::thread::spawn(move || (rest_of(listening), rest_of(late)));
+    example.end();
+    let (heard, late) = heard.join().expect("they are read to their end");
+    for text in ["id: 1\ndata: hello\n\n", "id: 2\ndata: again\n\n", "event: end\n"] {
+        assert!(heard.contains(text), "no {text:?} in {heard}");
+    }
+    assert!(
+        late.contains("again") && late.contains("event: end") && !late.contains("hello"),
+        "{late}"
+    );
 }
 
 #[test]

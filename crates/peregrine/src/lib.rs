@@ -65,6 +65,10 @@ pub mod prelude {
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/events.md")]
+mod events {}
+
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/guide/from-axum.md")]
 mod from_axum {}

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod clock;
 mod closing;
 mod connection;
 mod deadlines;

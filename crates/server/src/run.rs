@@ -1,6 +1,7 @@
 //! A worker's life: its listeners, its clock, and its end.
 
 use crate::accept;
+use crate::clock::announce_clock;
 use crate::connection::sessions;
 use crate::limits::Limits;
 use crate::observe::Observed;
@@ -45,6 +46,7 @@ pub async fn run<D: Driver>(
 ) -> std::io::Result<Report> {
     shutdown::announce(&orders);
     let worker = Rc::new(Worker::new(driver, application, limits, observed));
+    announce_clock(&worker);
     let sessions = Rc::new(sessions());
     for Listen { socket, tls, is_shared } in listens {
         let listener = worker.driver.listen(socket)?;

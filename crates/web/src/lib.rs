@@ -10,6 +10,8 @@
 pub mod app;
 pub mod application;
 pub mod body;
+#[doc(hidden)]
+pub mod clock;
 pub mod connection;
 pub mod cookies;
 pub mod extract;
@@ -30,6 +32,7 @@ pub mod response;
 pub mod route;
 pub mod scope;
 pub mod service;
+pub mod sse;
 pub mod state;
 pub mod test;
 mod unrouted;
@@ -56,6 +59,7 @@ pub mod prelude {
     pub use crate::handler::HandlerExt;
     pub use crate::middleware::{Middleware, Next, from_fn};
     pub use crate::respond::{AppendHeaders, Html, Redirect};
+    pub use crate::sse::{self, Event, LastEventId, Sse};
     pub use crate::{
         App, Body, Head, IntoResponse, Parts, Problem, Request, Response, Scope, Service,
     };

@@ -46,9 +46,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
+mod clock;
+mod events;
 mod response;
 mod timer;
 
+pub use events::{EventReader, TestEvent};
 pub use response::TestResponse;
 
 impl App {
@@ -96,9 +99,10 @@ impl TestClient {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Sets the timer for the time limits of routes: `.timer(tokio::time::sleep)` in a test whose time
-    /// tokio drives. The default is real time, measured by a thread for each request that is not
-    /// answered at once and whose route has a limit.
+    /// Sets the timer for the time limits of routes and for the comments of silent event streams:
+    /// `.timer(tokio::time::sleep)` in a test whose time tokio drives. The default is real time,
+    /// measured by a thread for each request that is not answered at once and whose route has a limit,
+    /// and for each event that is waited for.
     #[must_use]
     pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -284,7 +288,7 @@ impl TestRequest {
         if method == Method::HEAD {
             response.body = Body::empty();
         }
-        TestResponse::new(response, sender)
+        TestResponse::new(response, sender, Rc::new(clock::TestClock(Rc::clone(&client.sleep))))
     }
 
     /// As [`TestRequest::send`], on this thread, for tests without a runtime.

@@ -76,8 +76,13 @@ impl Shared {
     /// Waits until the case lets it go on, and counts how that ends.
     pub(super) async fn wait(&self) {
         let watch = self.begin();
-        self.gate.acquire().await.expect("nobody closes the gate").forget();
+        self.pass().await;
         watch.finish();
+    }
+
+    /// Waits until the case lets it go on.
+    pub(super) async fn pass(&self) {
+        self.gate.acquire().await.expect("nobody closes the gate").forget();
     }
 
     /// Counts a beginning now, and an end later.
@@ -112,6 +117,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     pub(super) fn finish(mut self) {
         self.finished = true;
     }
@@ -149,7 +158,9 @@ fn app(shared: &Shared) -> App {
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
-    super::trouble::troubles(super::kept::keepers(uploads(downloads(leavers(tokio_users(app))))))
+    super::trouble::troubles(super::events::talkers(super::kept::keepers(uploads(downloads(
+        leavers(tokio_users(app)),
+    )))))
 }
 
 async fn wait(State(shared): State<Shared>) -> &'static str {
@@ -450,15 +461,22 @@ fn greeting() -> Response {
 /// A stream made by a function.
 struct Produced<F>(F);
 
-impl<F> Stream for Produced<F>
+impl<T, F> Stream for Produced<F>
 where
-    F: FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Unpin,
+    F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin,
 {
-    type Item = io::Result<Bytes>;
+    type Item = T;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         (self.0)(context)
     }
+}
+
+pub(super) fn produced<T, F>(next: F) -> impl Stream<Item = T>
+where
+    F: FnMut(&mut Context<'_>) -> Poll<Option<T>> + Unpin,
+{
+    Produced(next)
 }
 
 pub(super) fn stream<F>(next: F) -> Body

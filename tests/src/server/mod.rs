@@ -10,6 +10,7 @@
 pub mod app;
 pub mod bench;
 pub mod cases;
+pub mod events;
 pub mod hours;
 mod kept;
 mod kernel;
@@ -155,6 +156,15 @@ macro_rules! server {
             kept::a_body_that_is_kept_and_not_read_is_given_up,
             kept::a_drain_waits_for_a_body_that_is_read_after_its_response,
             kept::a_reset_is_noticed_while_a_body_has_no_room,
+            events::pieces_arrive_one_by_one_on_every_protocol,
+            events::events_arrive_one_by_one_on_every_protocol,
+            events::pushed_events_arrive_on_every_protocol,
+            events::a_drain_ends_streams_of_events,
+            events::a_goodbye_is_the_last_event,
+            events::a_stream_may_go_on_through_a_drain,
+            events::a_sender_hears_of_a_drain,
+            events::a_sender_hears_of_a_reader_that_left,
+            events::who_takes_no_events_holds_the_producer_back_and_is_ended,
         );
     };
     (@http2 $name:ident, $benches:expr) => {
@@ -283,6 +293,11 @@ macro_rules! server_simulated {
                 buffers::one_handshake_too_many_ends_the_oldest,
                 buffers::a_handshake_that_is_not_taken_is_cut_off_in_time,
                 drain::a_drain_fails_no_request,
+                events::a_stream_without_events_lives_for_hours,
+                events::a_silent_stream_sends_comments_for_hours,
+                events::a_reader_whose_window_opens_late_is_served_for_hours,
+                events::who_takes_no_comments_is_ended,
+                events::a_lame_duck_goes_on_with_events,
             );
             $crate::server!(
                 @tests virtual_time, $crate::server::SimulatedBenches::seeds($seeds);

@@ -241,6 +241,16 @@ impl<W: Wire> Streams<W> {
         }
     }
 
+    /// Waits until the head of a response came.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn expect_head(&mut self, stream: u32) {
+        while self.answers.entry(stream).or_default().heads.is_empty() {
+            assert!(self.fill(PATIENCE).await, "no head on {stream}: {:?}", self.last);
+        }
+    }
+
     /// Waits until so much content came on a stream.
     ///
     /// # Panics

@@ -4,6 +4,7 @@ use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
 use crate::exchange::{Exchange, Panicked, guarded};
 use crate::link::Link;
+use crate::meter::Meter;
 use crate::respond;
 use bytes::Buf;
 use peregrine_driver::Driver;
@@ -255,7 +256,8 @@ impl Http2 {
         }
     }
 
-    /// Holds the peer to the least rate while content waits for its window.
+    /// Holds the peer to the least rate while content waits for its window. Where the producer pauses,
+    /// the peer took everything that there was, and no earlier waiting is counted against the peer.
     pub(super) fn watch_window<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let has_content = match &stream.step {
@@ -265,6 +267,9 @@ impl Http2 {
         };
         let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
         let (core, sent) = (protocol(&mut self.core), self.sent);
+        if !has_content {
+            (stream.sending, stream.sharing) = (Meter::new(stream.sent), Meter::new(sent));
+        }
         let is_stalled = has_content && stream.key.is_some_and(|key| core.is_stalled(key));
         let is_blocked = has_content && !is_stalled && core.is_blocked();
         stream.deadlines.send = if is_stalled {

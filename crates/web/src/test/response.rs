@@ -1,7 +1,9 @@
 //! The answer of an application to a test.
 
 use super::block_on;
+use super::events::{EventReader, TestEvent};
 use crate::body::{Body, BodyError};
+use crate::clock::{self, Clock};
 use crate::response::{Fields, Response};
 use bytes::Bytes;
 use http::StatusCode;
@@ -10,6 +12,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::Context;
 
 /// Sends a request's body while another future is polled.
@@ -29,12 +32,15 @@ struct Reading {
     body: Body,
     /// Still sends the request's body, while the response is already on its way.
     sender: Sender,
+    clock: Rc<dyn Clock>,
+    events: EventReader,
 }
 
 impl TestResponse {
-    pub(super) fn new(mut response: Response, sender: Sender) -> Self {
+    pub(super) fn new(mut response: Response, sender: Sender, clock: Rc<dyn Clock>) -> Self {
         let body = std::mem::take(&mut response.body);
-        Self { response, reading: RefCell::new(Reading { body, sender }) }
+        let reading = Reading { body, sender, clock, events: EventReader::default() };
+        Self { response, reading: RefCell::new(reading) }
     }
 
     /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.
@@ -74,6 +80,34 @@ impl TestResponse {
     /// The body broke off.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         self.reading.get_mut().chunk().await
+    }
+
+    /// The next server-sent event; `None` at the end of the body. Comments are passed over.
+    ///
+    /// # Errors
+    /// The body broke off.
+    pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
+        let reading = self.reading.get_mut();
+        loop {
+            if let Some(event) = reading.events.take_event() {
+                return Some(Ok(event));
+            }
+            match reading.chunk().await? {
+                Ok(piece) => reading.events.feed(&piece),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// As [`TestResponse::event`], on this thread, for tests without a runtime.
+    ///
+    /// # Panics
+    /// The body broke off.
+    pub fn event_now(&mut self) -> Option<TestEvent> {
+        block_on(self.event()).map(|event| match event {
+            Ok(event) => event,
+            Err(error) => panic!("the response's body broke off: {error}"),
+        })
     }
 
     /// Waits for the whole body, so that the methods below have it.
@@ -130,11 +164,11 @@ impl TestResponse {
 
 impl Reading {
     async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let Self { body, sender } = self;
+        let Self { body, sender, clock, .. } = self;
         let mut next = pin!(body.next());
         poll_fn(|context| {
             poll_sender(sender, context);
-            next.as_mut().poll(context)
+            clock::within(clock, || next.as_mut().poll(context))
         })
         .await
     }

@@ -4,6 +4,7 @@ pub mod bodies;
 pub mod buffers;
 pub mod drain;
 pub mod endings;
+pub mod events;
 pub mod handlers;
 pub mod http2;
 pub mod kept;

@@ -1,0 +1,211 @@
+//! One event, in the form in which it is sent.
+
+use bytes::Bytes;
+use serde::Serialize;
+use std::error::Error;
+use std::fmt;
+use std::io::Write;
+use std::time::Duration;
+
+/// An event to be sent.
+///
+/// It is written as it is made, so that a copy of it is a copy of bytes. What cannot be written is not:
+/// the event is then refused as a whole, by [`Event::checked`] and by
+/// [`Sender::send`](super::Sender::send); in a stream it is an error of the stream.
+///
+/// ```
+/// use peregrine::web::sse::Event;
+///
+/// let event = Event::default().event("tick").id(7).data("two\nlines");
+/// assert_eq!(event.wire().expect("valid"), "event: tick\nid: 7\ndata: two\ndata: lines\n\n");
+/// assert!(Event::default().id("a\nb").checked().is_err());
+/// ```
+#[derive(Clone, Default)]
+pub struct Event {
+    wire: Vec<u8>,
+    invalid: Option<InvalidEvent>,
+}
+
+/// Why an event cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InvalidEvent {
+    /// An id cannot have a line break; one with NUL would be ignored by the reader.
+    Id,
+    /// The name of an event cannot have a line break.
+    Name,
+    /// The data cannot be written as JSON.
+    Json(String),
+}
+
+impl fmt::Display for InvalidEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id => f.write_str("the id of an event has a line break or NUL"),
+            Self::Name => f.write_str("the name of an event has a line break"),
+            Self::Json(error) => write!(f, "the data of an event is no JSON: {error}"),
+        }
+    }
+}
+
+impl Error for InvalidEvent {}
+
+impl Event {
+    /// Adds data. A line break (LF, CR or CRLF) arrives as LF; data that is added later begins another
+    /// line. Without any data, readers are told of no event.
+    #[must_use]
+    pub fn data(mut self, data: impl AsRef<str>) -> Self {
+        self.write_lines("data: ", data.as_ref());
+        self
+    }
+
+    /// Adds data as JSON.
+    #[must_use]
+    pub fn json_data(self, data: &(impl Serialize + ?Sized)) -> Self {
+        match serde_json::to_string(data) {
+            Ok(json) => self.data(json),
+            Err(error) => self.refuse(InvalidEvent::Json(error.to_string())),
+        }
+    }
+
+    /// Sets the name, which is what readers listen to: `message` without one.
+    #[must_use]
+    pub fn event(mut self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        if name.contains(['\r', '\n']) {
+            return self.refuse(InvalidEvent::Name);
+        }
+        self.write_lines("event: ", name);
+        self
+    }
+
+    /// Sets the id, a number or text. A reader that comes again sends the last one that it got: see
+    /// [`LastEventId`](super::LastEventId). An empty id takes the reader's id away.
+    #[must_use]
+    pub fn id(mut self, id: impl fmt::Display) -> Self {
+        let from = self.wire.len();
+        self.wire.extend_from_slice(b"id: ");
+        let written = write!(self.wire, "{id}");
+        // A reader ignores an id with NUL.
+        let is_valid = !self.wire[from..].iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
+        if written.is_err() || !is_valid {
+            self.wire.truncate(from);
+            return self.refuse(InvalidEvent::Id);
+        }
+        self.wire.push(b'\n');
+        self
+    }
+
+    /// Sets how long the reader waits before it comes again, from now on, to the millisecond. Without
+    /// it that is up to the reader: a few seconds.
+    #[must_use]
+    pub fn retry(mut self, pause: Duration) -> Self {
+        let milliseconds = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        self.write_lines("retry: ", &milliseconds.to_string());
+        self
+    }
+
+    /// Adds a comment, which readers throw away.
+    #[must_use]
+    pub fn comment(mut self, comment: impl AsRef<str>) -> Self {
+        self.write_lines(": ", comment.as_ref());
+        self
+    }
+
+    /// The event, if it can be sent. For ids and names that come from elsewhere.
+    ///
+    /// # Errors
+    /// It cannot; the first reason.
+    pub fn checked(self) -> Result<Self, InvalidEvent> {
+        self.invalid.clone().map_or(Ok(self), Err)
+    }
+
+    /// What is sent, with the empty line that ends an event.
+    ///
+    /// # Errors
+    /// The event is invalid; the first reason.
+    pub fn wire(mut self) -> Result<Bytes, InvalidEvent> {
+        self.wire.push(b'\n');
+        self.invalid.map_or(Ok(Bytes::from(self.wire)), Err)
+    }
+
+    fn refuse(mut self, why: InvalidEvent) -> Self {
+        self.invalid.get_or_insert(why);
+        self
+    }
+
+    fn write_lines(&mut self, field: &str, text: &str) {
+        self.wire.reserve(field.len() + text.len() + 2);
+        let mut rest = text;
+        loop {
+            let end = rest.find(['\r', '\n']);
+            self.wire.extend_from_slice(field.as_bytes());
+            self.wire.extend_from_slice(&rest.as_bytes()[..end.unwrap_or(rest.len())]);
+            self.wire.push(b'\n');
+            let Some(end) = end else { return };
+            rest = rest[end..].strip_prefix("\r\n").unwrap_or(&rest[end + 1..]);
+        }
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.invalid {
+            Some(invalid) => write!(f, "Event({invalid})"),
+            None => write!(f, "Event({:?})", String::from_utf8_lossy(&self.wire)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(event: Event) -> String {
+        String::from_utf8(event.wire().expect("valid").into()).expect("text")
+    }
+
+    #[test]
+    fn every_part_of_an_event_has_its_form() {
+        let event = Event::default;
+        for (event, expected) in [
+            (event(), "\n"),
+            (event().data("a"), "data: a\n\n"),
+            (event().data(""), "data: \n\n"),
+            (event().data(" a"), "data:  a\n\n"),
+            (event().data("a\nb\rc\r\nd"), "data: a\ndata: b\ndata: c\ndata: d\n\n"),
+            (event().data("\n"), "data: \ndata: \n\n"),
+            (event().data("\r\r\n\n"), "data: \ndata: \ndata: \ndata: \n\n"),
+            (event().data("a\n"), "data: a\ndata: \n\n"),
+            (event().data("a").data("b"), "data: a\ndata: b\n\n"),
+            (event().json_data(&[1, 2]), "data: [1,2]\n\n"),
+            (event().json_data("a\nb"), "data: \"a\\nb\"\n\n"),
+            (event().event("tick").data("a"), "event: tick\ndata: a\n\n"),
+            (event().id(7).data("a"), "id: 7\ndata: a\n\n"),
+            (event().id("").data("a"), "id: \ndata: a\n\n"),
+            (event().retry(Duration::from_micros(2_500_900)), "retry: 2500\n\n"),
+            (event().comment("a\r\nb"), ": a\n: b\n\n"),
+        ] {
+            assert_eq!(wire(event), expected);
+        }
+    }
+
+    #[test]
+    fn what_would_break_a_line_is_refused_and_not_written() {
+        let keyed = std::collections::BTreeMap::from([((1, 2), 3)]);
+        let event = || Event::default().data("a");
+        for (event, expected) in [
+            (event().id("a\nb"), InvalidEvent::Id),
+            (event().id("a\r"), InvalidEvent::Id),
+            (event().id("\0"), InvalidEvent::Id),
+            (event().event("a\nb"), InvalidEvent::Name),
+            (event().event("\r"), InvalidEvent::Name),
+            (event().event("\r").id("\n"), InvalidEvent::Name),
+        ] {
+            assert_eq!(event.clone().wire(), Err(expected.clone()));
+            assert_eq!(event.checked().err(), Some(expected));
+        }
+        assert!(matches!(event().json_data(&keyed).wire(), Err(InvalidEvent::Json(_))));
+        assert!(event().id("\u{e9}").event("").checked().is_ok());
+    }
+}

@@ -1,0 +1,105 @@
+//! Server-sent events: news that anybody posts are told to everybody who listens, on all workers. A
+//! reader that comes again gets what it missed; one that is slow holds nobody up.
+#![forbid(unsafe_code)]
+
+use peregrine::prelude::*;
+use peregrine::web::sse::Sender;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many news are kept for readers that come again.
+const KEPT_MAX: usize = 100;
+
+/// What all workers share.
+#[derive(Clone, Default)]
+struct Newsroom(Arc<Mutex<News>>);
+
+#[derive(Default)]
+struct News {
+    last_id: u64,
+    kept: VecDeque<(u64, Event)>,
+    readers: Vec<Sender>,
+}
+
+impl Newsroom {
+    fn with<T>(&self, work: impl FnOnce(&mut News) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl News {
+    /// Tells everybody. Who is so slow that there is no room is let go, and comes again for the rest.
+    fn tell(&mut self, text: &str) -> u64 {
+        self.last_id += 1;
+        let event = Event::default().event("news").id(self.last_id).data(text);
+        self.readers.retain(|reader| reader.try_send(event.clone()).is_ok());
+        self.kept.push_back((self.last_id, event));
+        if self.kept.len() > KEPT_MAX {
+            self.kept.pop_front();
+        }
+        self.last_id
+    }
+
+    /// Adds a reader, which gets what it missed first.
+    fn add(&mut self, reader: Sender, last: u64) {
+        let missed = self.kept.iter().filter(|(id, _)| *id > last);
+        let mut sent = missed.map(|(_, event)| reader.try_send(event.clone()));
+        if sent.all(|sent| sent.is_ok()) {
+            self.readers.push(reader);
+        }
+    }
+}
+
+async fn listen(State(room): State<Newsroom>, last: Option<LastEventId<u64>>) -> Sse {
+    let (sender, sse) = sse::channel_of(2 * KEPT_MAX);
+    room.with(|news| news.add(sender, last.map_or(news.last_id, |LastEventId(last)| last)));
+    // When the server shuts down, readers come again in a second, and find its successor.
+    sse.goodbye(Event::default().event("end").data("come again").retry(Duration::from_secs(1)))
+}
+
+async fn tell(State(room): State<Newsroom>, text: String) -> String {
+    format!("number {}\n", room.with(|news| news.tell(&text)))
+}
+
+/// Events of one reader only, from a task that waits while the reader is slow.
+async fn countdown(Path(from): Path<u32>) -> Sse {
+    let (sender, sse) = sse::channel();
+    tokio::task::spawn_local(async move {
+        for left in (0..from).rev() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if sender.send(Event::default().data(left.to_string())).await.is_err() {
+                return;
+            }
+        }
+    });
+    sse
+}
+
+const PAGE: &str = "<!doctype html><meta charset=utf-8><title>News</title><ul id=news></ul><script>
+const source = new EventSource('/news');
+source.addEventListener('news', event => {
+  const item = document.createElement('li');
+  item.textContent = event.data;
+  document.getElementById('news').append(item);
+});
+</script>";
+
+const ABOUT: &str = "\
+News that anybody posts, told to everybody who listens by server-sent events.
+
+Try: curl -N http://127.0.0.1:8080/news
+     curl -d hello http://127.0.0.1:8080/news";
+
+fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
+    let room = Newsroom::default();
+    Server::bind(address).serve(move || {
+        App::new()
+            .state(room.clone())
+            .get("/", || Html(PAGE))
+            .get("/news", listen)
+            .post("/news", tell)
+            .get("/countdown/{from}", countdown)
+    })
+}

@@ -1,0 +1,300 @@
+//! Streams of events, and what holds for all streams whose producers pause.
+
+use super::{limits, promises};
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, Outcome, Served};
+use crate::server::events::{Reader, WAYS};
+use crate::server::peer::Peer;
+use crate::server::promises::Promises;
+use crate::server::secure::server_tls;
+use crate::server::simulated::SimulatedBench;
+use crate::server::streams::Streams;
+use peregrine::Limits;
+use peregrine_driver_sim::Sockets;
+use peregrine_proto::h2::frame::{self, setting};
+use std::time::Duration;
+
+const COMMENT: &str = ":\n\n";
+const A_MOMENT: Duration = Duration::from_millis(20);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A server that speaks everything.
+fn begin_with<B: Bench>(bench: &B, limits: Limits) -> (B::Server, Shared) {
+    let shared = Shared::default();
+    (bench.start(limits, Some(server_tls()), shared.app()), shared)
+}
+
+/// The end of a case whose readers have left or are done.
+async fn end<S: Served>(server: S) -> Outcome {
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.cut, []);
+    outcome
+}
+
+/// A piece that a body yields reaches the client before the producer goes on.
+pub async fn pieces_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    for way in WAYS {
+        let mut reader = Reader::begin::<B>(&server, way, "/gated/3").await;
+        for number in 0..3 {
+            reader.expect_nothing(A_MOMENT).await;
+            shared.open(1);
+            reader.expect(&format!("piece {number}\n")).await;
+        }
+        reader.expect_end().await;
+    }
+    end(server).await;
+}
+
+/// So does an event.
+pub async fn events_arrive_one_by_one_on_every_protocol<B: Bench>(bench: &B) {
+    for way in WAYS {
+        // The gate of each server is for one stream.
+        let (server, shared) = begin_with(bench, limits());
+        let mut reader = Reader::begin::<B>(&server, way, "/events/gated").await;
+        for number in 1..=3 {
+            reader.expect_nothing(A_MOMENT).await;
+            shared.open(1);
+            reader.expect(&format!("data: {number}\n\n")).await;
+        }
+        drop(reader);
+        end(server).await;
+    }
+}
+
+/// Events that a task pushes arrive as they are pushed.
+pub async fn pushed_events_arrive_on_every_protocol<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    let mut readers = Vec::new();
+    for way in WAYS {
+        let mut reader = Reader::begin::<B>(&server, way, "/events/pushed/2").await;
+        reader.expect("data: 1\n\n").await;
+        reader.expect("data: 2\n\n").await;
+        readers.push(reader);
+    }
+    drop(readers);
+    end(server).await;
+    assert_eq!(shared.finished.get(), 4);
+}
+
+/// A drain ends streams of events in order, long before the deadline.
+pub async fn a_drain_ends_streams_of_events<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    let mut readers = Vec::new();
+    for way in WAYS {
+        readers.push(Reader::begin::<B>(&server, way, "/events/gated").await);
+        readers.push(Reader::begin::<B>(&server, way, "/events/quiet").await);
+    }
+    bench.until("the streams began", || shared.started.get() == 8).await;
+    server.shut_down();
+    for reader in &mut readers {
+        reader.expect_end().await;
+    }
+    drop(readers);
+    end(server).await;
+}
+
+/// The last event of a stream may be a goodbye.
+pub async fn a_goodbye_is_the_last_event<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    let mut readers = Vec::new();
+    for way in WAYS {
+        readers.push(Reader::begin::<B>(&server, way, "/events/goodbye").await);
+    }
+    bench.until("the streams began", || shared.started.get() == 4).await;
+    server.shut_down();
+    for reader in &mut readers {
+        reader.expect("event: end\ndata: bye\n\n").await;
+        reader.expect_end().await;
+    }
+    drop(readers);
+    end(server).await;
+}
+
+/// A stream that wants to goes on, and its producer hears of the drain.
+pub async fn a_stream_may_go_on_through_a_drain<B: Bench>(bench: &B) {
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3), ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    let mut readers = Vec::new();
+    for way in WAYS {
+        readers.push(Reader::begin::<B>(&server, way, "/events/through").await);
+    }
+    bench.until("the streams began", || shared.started.get() == 4).await;
+    server.shut_down();
+    for reader in &mut readers {
+        reader.expect("data: told\n\n").await;
+        reader.expect_nothing(A_MOMENT).await;
+    }
+    let outcome = server.ended().await;
+    assert_eq!(outcome.cut.len(), 4, "{outcome:?}");
+}
+
+/// A sender hears of a drain, after which its reader has everything that was sent before.
+pub async fn a_sender_hears_of_a_drain<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    let mut readers = Vec::new();
+    for way in WAYS {
+        readers.push(Reader::begin::<B>(&server, way, "/events/pushed/1").await);
+    }
+    bench.until("the events are pushed", || shared.produced.get() == 4).await;
+    server.shut_down();
+    for reader in &mut readers {
+        reader.expect("data: 1\n\n").await;
+        reader.expect_end().await;
+    }
+    drop(readers);
+    end(server).await;
+    assert_eq!(shared.finished.get(), 4);
+}
+
+/// A sender hears when its reader has left.
+pub async fn a_sender_hears_of_a_reader_that_left<B: Bench>(bench: &B) {
+    let (server, shared) = begin_with(bench, limits());
+    for (index, way) in WAYS.into_iter().enumerate() {
+        drop(Reader::begin::<B>(&server, way, "/events/flood").await);
+        bench.until("the sender heard of it", || shared.finished.get() == index + 1).await;
+    }
+    end(server).await;
+}
+
+/// Events for a reader that takes none are not made, and in the end the reader is ended.
+pub async fn who_takes_no_events_holds_the_producer_back_and_is_ended<B: Bench>(bench: &B) {
+    bench.calm();
+    let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
+    let (server, shared) = begin_with(bench, promises.limits());
+    let mut peers = Vec::new();
+    let mut clients = Vec::new();
+    for path in ["/events/endless", "/events/flood"] {
+        let mut peer = Peer::new(server.connect());
+        peer.get(path);
+        peers.push(peer);
+        let mut client = Streams::new(server.connect());
+        client.keep_windows_shut();
+        client.get(path);
+        clients.push(client);
+    }
+    bench.until("the streams ended", || shared.dropped.get() + shared.finished.get() == 4).await;
+    // What the kernels hold, and the limit on what the server holds, for each of them.
+    let most = if bench.is_virtual() { 4 * 4 * 64 * 1024 } else { 4 * (32 << 20) };
+    assert!(shared.produced.get() <= most, "{} bytes were made", shared.produced.get());
+    drop((peers, clients));
+    end(server).await;
+}
+
+/// A stream without a word lives for hours, since nobody waits for its reader.
+pub async fn a_stream_without_events_lives_for_hours(bench: &SimulatedBench) {
+    let (server, shared) = begin_with(bench, promises().limits());
+    for (index, way) in WAYS.into_iter().enumerate() {
+        let mut reader = Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await;
+        for number in 1..=3 {
+            reader.expect_nothing(5 * HOUR).await;
+            shared.open(1);
+            reader.expect(&format!("data: {number}\n\n")).await;
+        }
+        reader.reset();
+        bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
+    }
+    end(server).await;
+}
+
+/// A silent stream sends a comment every 15 s for hours, without any help of its handler.
+pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
+    bench.calm();
+    let (server, shared) = begin_with(bench, promises().limits());
+    for (index, way) in WAYS.into_iter().enumerate() {
+        let mut reader = Reader::begin::<SimulatedBench>(&server, way, "/events/gated").await;
+        for number in 1..=3 {
+            let start = bench.now();
+            for _ in 0..240 {
+                reader.expect(COMMENT).await;
+            }
+            let passed = bench.now() - start;
+            // The silence began a little before, and a comment may be late by a tick or two.
+            let (least, most) = (HOUR - Duration::from_secs(15), HOUR + Duration::from_secs(240));
+            assert!(passed >= least && passed <= most, "240 comments in {passed:?}");
+            // An event begins the silence anew.
+            bench.sleep(Duration::from_secs(10)).await;
+            shared.open(1);
+            reader.expect(&format!("data: {number}\n\n")).await;
+            reader.expect_nothing(Duration::from_secs(14)).await;
+        }
+        drop(reader);
+        bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
+    }
+    end(server).await;
+}
+
+/// A reader of HTTP/2 that opens its small window a second after each comment takes everything that
+/// there is, and may do so for hours.
+pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &SimulatedBench) {
+    bench.calm();
+    let (server, _) = begin_with(bench, promises().limits());
+    let settings = [(setting::INITIAL_WINDOW_SIZE, 2)];
+    let mut client = Streams::with_settings(server.connect(), &settings);
+    client.keep_windows_shut();
+    let id = client.get("/events/gated");
+    client.expect_head(id).await;
+    for comments in 0..500 {
+        client.expect(id, comments * COMMENT.len() + 2).await;
+        bench.sleep(Duration::from_secs(1)).await;
+        let mut more = Vec::new();
+        frame::write_window_update(id, 3, &mut more);
+        frame::write_window_update(0, 3, &mut more);
+        client.send(&more);
+        client.expect(id, (comments + 1) * COMMENT.len()).await;
+    }
+    drop(client);
+    end(server).await;
+}
+
+/// A reader that takes not even the comments is ended by the least rate.
+pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
+    bench.calm_with(Sockets::of(500));
+    let (server, shared) = begin_with(bench, promises().limits());
+    // The head fits, and some comments; then the pipe is full.
+    let mut peer = Peer::new(server.connect());
+    peer.get("/events/gated");
+    let settings = [(setting::INITIAL_WINDOW_SIZE, 1)];
+    let mut client = Streams::with_settings(server.connect(), &settings);
+    client.keep_windows_shut();
+    let id = client.get("/events/gated");
+    client.expect_head(id).await;
+    let start = bench.now();
+    // The window is shut after the first byte: 15 s of silence, and 30 s for the rest.
+    while client.so_far(id).reset.is_none() {
+        assert!(bench.now() - start < Duration::from_secs(60), "nobody ended the stream");
+        client.listen(Duration::from_secs(1)).await;
+    }
+    assert!(bench.now() - start > Duration::from_secs(44), "after {:?}", bench.now() - start);
+    assert_eq!(shared.dropped.get(), 1);
+    while shared.dropped.get() < 2 {
+        assert!(bench.now() - start < HOUR, "nobody ended the stream");
+        bench.sleep(Duration::from_secs(10)).await;
+    }
+    drop((peer, client));
+    assert_eq!(end(server).await.ended("write-stalled"), 1);
+}
+
+/// A server that goes on for a while after the order goes on with its events too.
+pub async fn a_lame_duck_goes_on_with_events(bench: &SimulatedBench) {
+    let lame_duck = Duration::from_secs(10);
+    let (server, shared) = begin_with(bench, Promises { lame_duck, ..promises() }.limits());
+    let mut readers = Vec::new();
+    for way in WAYS {
+        readers.push(Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await);
+    }
+    bench.until("the streams began", || shared.started.get() == 4).await;
+    server.shut_down();
+    for reader in &mut readers {
+        reader.expect_nothing(Duration::from_secs(1)).await;
+    }
+    // Each of them waits for its turn.
+    shared.open(4);
+    for reader in &mut readers {
+        reader.expect("data: 1\n\n").await;
+        reader.expect_end().await;
+    }
+    drop(readers);
+    end(server).await;
+}

@@ -1,0 +1,257 @@
+//! Streams of server-sent events, and clients that read a response of any protocol as it comes.
+
+use crate::server::app::{Shared, produced};
+use crate::server::bench::{Bench, Got, Served, Wire};
+use crate::server::peer::Peer;
+use crate::server::secure::{Secure, client_config};
+use crate::server::streams::Streams;
+use peregrine::web::extract::{Path, State};
+use peregrine::web::sse::{self, Event, Sse};
+use peregrine::{App, Shutdown};
+use peregrine_tls::rustls::version;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Handlers whose responses are events.
+pub(super) fn talkers(app: App) -> App {
+    app.get("/events/gated", async |State(shared): State<Shared>| Sse::new(gated(shared)))
+        .get("/events/quiet", async |State(shared): State<Shared>| {
+            Sse::new(gated(shared)).keep_alive(None)
+        })
+        .get("/events/goodbye", async |State(shared): State<Shared>| {
+            Sse::new(gated(shared)).goodbye(Event::default().event("end").data("bye"))
+        })
+        .get("/events/through", async |State(shared): State<Shared>| {
+            let shutdown = Shutdown::current();
+            let mut ordered = Box::pin(async move { shutdown.ordered().await });
+            let mut events = Box::pin(gated(shared));
+            let mut is_told = false;
+            let events = produced(move |context: &mut Context<'_>| {
+                use futures_core::Stream as _;
+                if !is_told && ordered.as_mut().poll(context).is_ready() {
+                    is_told = true;
+                    return Poll::Ready(Some(Event::default().data("told")));
+                }
+                events.as_mut().poll_next(context)
+            });
+            Sse::new(events).through_drain()
+        })
+        .get("/events/endless", async |State(shared): State<Shared>| {
+            let watch = shared.begin();
+            Sse::new(produced(move |_: &mut Context<'_>| {
+                let event = Event::default().data("x".repeat(1_000));
+                watch.shared().produced.add(1_000);
+                Poll::Ready(Some(event))
+            }))
+        })
+        .get("/events/pushed/{count}", pushed)
+        .get("/events/flood", flood)
+}
+
+/// An event for each permit of the case. Its first poll counts as a start, its drop as an end.
+fn gated(shared: Shared) -> impl futures_core::Stream<Item = Event> {
+    let (mut number, mut watch) = (0, None);
+    let mut permit: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
+    produced(move |context: &mut Context<'_>| {
+        watch.get_or_insert_with(|| shared.begin());
+        let gate = shared.clone();
+        let waiting = permit.get_or_insert_with(|| Box::pin(async move { gate.pass().await }));
+        if waiting.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        permit = None;
+        number += 1;
+        Poll::Ready(Some(Event::default().data(number.to_string())))
+    })
+}
+
+/// A task pushes so many events at once, and waits for the end of the stream.
+async fn pushed(State(shared): State<Shared>, Path(count): Path<u32>) -> Sse {
+    let (sender, sse) = sse::channel();
+    tokio::task::spawn_local(async move {
+        let watch = shared.begin();
+        for number in 1..=count {
+            let event = Event::default().data(number.to_string());
+            if sender.send(event).await.is_err() {
+                return;
+            }
+            shared.produced.add(1);
+        }
+        sender.closed().await;
+        watch.finish();
+    });
+    sse
+}
+
+/// A task pushes events without an end, as many as there is room for.
+async fn flood(State(shared): State<Shared>) -> Sse {
+    let (sender, sse) = sse::channel();
+    tokio::task::spawn_local(async move {
+        let watch = shared.begin();
+        while sender.send(Event::default().data("x".repeat(1_000))).await.is_ok() {
+            shared.produced.add(1_000);
+        }
+        watch.finish();
+    });
+    sse
+}
+
+/// The protocols, and whether inside of TLS.
+pub const WAYS: [Way; 4] = [
+    Way { is_http2: false, is_secure: false },
+    Way { is_http2: true, is_secure: false },
+    Way { is_http2: false, is_secure: true },
+    Way { is_http2: true, is_secure: true },
+];
+
+/// How a client talks to the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// HTTP/2, or else HTTP/1.1.
+    pub is_http2: bool,
+    /// Inside of TLS.
+    pub is_secure: bool,
+}
+
+/// A wire that may have TLS on it.
+pub enum AnyWire<W> {
+    /// It has none.
+    Plain(W),
+    /// It has.
+    Secure(Box<Secure<W>>),
+}
+
+impl<W: Wire> Wire for AnyWire<W> {
+    fn send(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Plain(wire) => wire.send(bytes),
+            Self::Secure(wire) => wire.send(bytes),
+        }
+    }
+
+    fn half_close(&mut self) {
+        match self {
+            Self::Plain(wire) => wire.half_close(),
+            Self::Secure(wire) => wire.half_close(),
+        }
+    }
+
+    async fn recv(&mut self, patience: Duration) -> Got {
+        match self {
+            Self::Plain(wire) => wire.recv(patience).await,
+            Self::Secure(wire) => wire.recv(patience).await,
+        }
+    }
+
+    fn reset(self) {
+        match self {
+            Self::Plain(wire) => wire.reset(),
+            Self::Secure(wire) => wire.reset(),
+        }
+    }
+}
+
+/// A client that reads one response as it comes.
+pub enum Reader<W> {
+    /// By HTTP/1.1.
+    Http1(Peer<AnyWire<W>>),
+    /// By HTTP/2: the client, the stream, and how much of its content was looked at.
+    Http2(Box<Streams<AnyWire<W>>>, u32, usize),
+}
+
+impl<W: Wire> Reader<W> {
+    /// Connects to `server`, asks for `path`, and waits for the head of the response.
+    ///
+    /// # Panics
+    /// It does not come, or is no 200.
+    pub async fn begin<B: Bench<Wire = W>>(server: &B::Server, way: Way, path: &str) -> Self {
+        let wire = if way.is_secure {
+            let mut config = (*client_config(&version::TLS13)).clone();
+            let protocol: &[u8] = if way.is_http2 { b"h2" } else { b"http/1.1" };
+            config.alpn_protocols = vec![protocol.to_vec()];
+            let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
+            wire.shake_hands(Duration::from_secs(20)).await;
+            AnyWire::Secure(Box::new(wire))
+        } else {
+            AnyWire::Plain(server.connect())
+        };
+        if way.is_http2 {
+            let mut client = Streams::new(wire);
+            client.scheme = if way.is_secure { "https" } else { "http" };
+            let id = client.get(path);
+            client.expect_head(id).await;
+            assert_eq!(client.so_far(id).status(), 200);
+            Self::Http2(Box::new(client), id, 0)
+        } else {
+            let mut peer = Peer::new(wire);
+            peer.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            let head = peer.expect("\r\n\r\n").await;
+            assert!(head.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", head.escape_ascii());
+            Self::Http1(peer)
+        }
+    }
+
+    /// Breaks the connection off.
+    pub fn reset(self) {
+        match self {
+            Self::Http1(peer) => peer.reset(),
+            Self::Http2(client, ..) => client.break_off(),
+        }
+    }
+
+    /// The next piece of content is this one.
+    ///
+    /// # Panics
+    /// It is another one, or does not come.
+    pub async fn expect(&mut self, piece: &str) {
+        let came = match self {
+            Self::Http1(peer) => {
+                let chunk = format!("{:x}\r\n{piece}\r\n", piece.len());
+                let came = peer.expect(&chunk).await;
+                assert_eq!(String::from_utf8_lossy(&came), chunk);
+                return;
+            }
+            Self::Http2(client, id, from) => {
+                client.expect(*id, *from + piece.len()).await;
+                let body = client.so_far(*id).body;
+                let came = body[*from..*from + piece.len()].to_vec();
+                *from += piece.len();
+                came
+            }
+        };
+        assert_eq!(String::from_utf8_lossy(&came), piece);
+    }
+
+    /// Nothing comes for `time`.
+    ///
+    /// # Panics
+    /// Something does.
+    pub async fn expect_nothing(&mut self, time: Duration) {
+        match self {
+            Self::Http1(peer) => peer.expect_nothing(time).await,
+            Self::Http2(client, id, from) => {
+                client.listen(time).await;
+                let answer = client.so_far(*id);
+                assert_eq!(answer.body.len(), *from, "something came: {answer:?}");
+                assert!(!answer.is_complete && answer.reset.is_none(), "{answer:?}");
+            }
+        }
+    }
+
+    /// The response is complete, in order.
+    ///
+    /// # Panics
+    /// It is not.
+    pub async fn expect_end(&mut self) {
+        match self {
+            Self::Http1(peer) => assert_eq!(peer.expect("0\r\n\r\n").await, b"0\r\n\r\n"),
+            Self::Http2(client, id, from) => {
+                let answer = client.answer(*id).await;
+                assert!(answer.is_complete && answer.body.len() == *from, "{answer:?}");
+            }
+        }
+    }
+}
