@@ -72,18 +72,14 @@ pub struct Stopped {
 }
 
 impl Running {
-    pub(crate) fn start<A, M>(
+    pub(crate) fn start(
         workers: Vec<Worker>,
-        make: &M,
+        makes: &mut dyn FnMut() -> Make,
         places: Vec<(Place, bool)>,
         files: SocketFiles,
         settings: &Settings,
         orders: Orders,
-    ) -> Result<Self, Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    ) -> Result<Self, Error> {
         begin_tokio().map_err(Error::Worker)?;
         let Orders { handle, news } = orders;
         let count = workers.len();
@@ -104,7 +100,7 @@ impl Running {
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
             let name = format!("peregrine-{}", worker.number);
-            let body = worker.body(make.clone(), &running.handle, pulse);
+            let body = worker.body(makes(), &running.handle, pulse);
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
         }
         running.await_start(count)?;
@@ -322,27 +318,12 @@ impl Drop for Running {
 
 impl Worker {
     /// The body of the worker's thread. It reports its end whatever the cause.
-    fn body<A, M>(
-        self,
-        make: M,
-        handle: &Handle,
-        pulse: Arc<Pulse>,
-    ) -> impl FnOnce() + Send + use<A, M>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Send + 'static,
-    {
+    fn body(self, make: Make, handle: &Handle, pulse: Arc<Pulse>) -> impl FnOnce() + Send + use<> {
         let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
         move || {
-            let make = move || {
-                let application = make().into_application();
-                // Values that it holds must not keep tasks alive that end with the application.
-                drop(make);
-                application
-            };
             let started = || handle.tell(News::Ready(number));
             // Nothing of the worker is used after it.
-            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, started));
+            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, &started));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
                 Err(Error::Panicked { worker: number, cause: message(&*panic) })
             });
@@ -354,10 +335,10 @@ impl Worker {
     /// ready.
     fn run(
         self,
-        make: impl FnOnce() -> Result<Application, BuildError>,
+        make: Make,
         orders: watched::Receiver<Order>,
         pulse: Arc<Pulse>,
-        started: impl FnOnce(),
+        started: &dyn Fn(),
     ) -> Result<Report, Error> {
         let Self { listeners, limits, options, seat, .. } = self;
         let observed = Rc::new(Observed::new(pulse));
@@ -373,17 +354,38 @@ impl Worker {
     }
 }
 
+/// Makes a worker's application, on the worker's thread.
+pub(crate) type Make = Box<dyn FnOnce() -> Result<Application, BuildError> + Send>;
+
+/// What makes the applications of all workers, without their type. By that all of the server is compiled
+/// with this crate, and not with each application.
+pub(crate) fn makes<A, M>(make: M) -> impl FnMut() -> Make
+where
+    A: IntoApplication + 'static,
+    M: Fn() -> A + Clone + Send + 'static,
+{
+    move || {
+        let make = make.clone();
+        Box::new(move || {
+            let application = make().into_application();
+            // Values that it holds must not keep tasks alive that end with the application.
+            drop(make);
+            application
+        })
+    }
+}
+
 /// A worker's work once its driver exists.
-struct Begin<M, S> {
-    make: M,
-    started: S,
+struct Begin<'a> {
+    make: Make,
+    started: &'a dyn Fn(),
     listeners: Vec<Listen<Socket>>,
     limits: Limits,
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
 }
 
-impl<M: FnOnce() -> Result<Application, BuildError>, S: FnOnce()> Begin<M, S> {
+impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
         let Self { make, started, listeners, limits, observed, orders } = self;

@@ -4,7 +4,7 @@ use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
-use crate::running::{Running, Settings, Stopped, Worker};
+use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
@@ -198,7 +198,7 @@ impl Server {
         let orders = Orders::new();
         // A start may take long, and a signal may follow as soon as its line is read.
         let _signals = orders.handle.obey_signals()?;
-        let stopped = self.start_under(&make, orders)?.wait_obeying()?;
+        let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
 
@@ -216,15 +216,15 @@ impl Server {
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        self.start_under(&make, Orders::new())
+        self.start_under(&mut makes(make), Orders::new())
     }
 
     /// The same for a server that has orders already. If one of them says to end, the start ends early.
-    pub(crate) fn start_under<A, M>(self, make: &M, orders: Orders) -> Result<Running, Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    pub(crate) fn start_under(
+        self,
+        makes: &mut dyn FnMut() -> Make,
+        orders: Orders,
+    ) -> Result<Running, Error> {
         if self.listeners.is_empty() {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
@@ -259,7 +259,7 @@ impl Server {
             seat,
         });
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
-        let running = Running::start(starts.collect(), make, places, files, &settings, orders)?;
+        let running = Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         let line = if running.is_whole() {
             first_line(&running, &reason, workers)
         } else {

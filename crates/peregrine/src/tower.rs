@@ -19,7 +19,7 @@
 
 use crate::error::Error;
 use crate::orders::{Handle, Orders};
-use crate::running::Running;
+use crate::running::{Running, makes};
 use crate::server::{IntoApplication, Server, report};
 use peregrine_driver::Socket;
 pub use peregrine_mount::*;
@@ -253,7 +253,7 @@ impl<R: Reach + Send> Serving<R> {
         let orders = Orders::new();
         let handle = orders.handle.clone();
         let signals = if until.is_none() { Some(handle.obey_signals()?) } else { None };
-        let running = server.start_under(&move || tower.clone(), orders)?;
+        let running = server.start_under(&mut makes(move || tower.clone()), orders)?;
         let _cut = CutOnDrop(running.handle());
         let (sender, mut ended) = oneshot::channel();
         let wait = move || {

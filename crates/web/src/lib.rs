@@ -13,6 +13,7 @@ pub mod body;
 #[doc(hidden)]
 pub mod clock;
 pub mod connection;
+#[cfg(feature = "cookies")]
 pub mod cookies;
 pub mod extract;
 mod fallbacks;

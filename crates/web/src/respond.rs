@@ -7,6 +7,7 @@ mod tuples;
 
 pub use content::{Form, Html, Json};
 pub use fields::AppendHeaders;
+#[cfg(any(feature = "cookies", feature = "typed-headers"))]
 pub(crate) use fields::only;
 pub use redirect::Redirect;
 

@@ -4,7 +4,10 @@
 mod system {
     use std::io;
 
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
+
+    const THIS_THREAD: Pid = Pid::from_raw(0);
 
     /// The calling thread is bound to one CPU until this is dropped.
     pub(crate) struct Pinned {
@@ -18,12 +21,14 @@ mod system {
         /// # Errors
         /// The kernel does not tell, or refuses.
         pub(crate) fn to(number: usize) -> io::Result<Self> {
-            let before = sched_getaffinity(None)?;
-            let usable = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu));
-            let count = usize::try_from(before.count()).unwrap_or_default().max(1);
+            let before = sched_getaffinity(THIS_THREAD)?;
+            let may_use = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
+            let usable = || (0..CpuSet::count()).filter(may_use);
             let mut only = CpuSet::new();
-            usable.skip(number % count).take(1).for_each(|cpu| only.set(cpu));
-            sched_setaffinity(None, &only)?;
+            if let Some(cpu) = usable().nth(number % usable().count().max(1)) {
+                only.set(cpu)?;
+            }
+            sched_setaffinity(THIS_THREAD, &only)?;
             Ok(Self { before })
         }
     }
@@ -31,7 +36,7 @@ mod system {
     impl Drop for Pinned {
         fn drop(&mut self) {
             // It fails only if these CPUs are gone. Then the kernel has chosen others.
-            let _ = sched_setaffinity(None, &self.before);
+            let _ = sched_setaffinity(THIS_THREAD, &self.before);
         }
     }
 }

@@ -94,27 +94,30 @@ fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
 #[cfg(target_os = "linux")]
 #[test]
 fn workers_are_pinned_to_the_cpus_that_the_process_may_use_counted_around() {
-    use rustix::thread::{CpuSet, sched_getaffinity};
-    let cpus = |set: &CpuSet| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
-    let usable: Vec<usize> = cpus(&sched_getaffinity(None).expect("the kernel tells"));
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let this_thread = nix::unistd::Pid::from_raw(0);
+    let cpus = |set: &CpuSet| {
+        (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
+    };
+    let usable: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel tells"));
     let count = usable.len();
     for number in [0, 1, count - 1, count, 3 * count + 1, usize::MAX] {
         let options = Options { cpu: Some(number), ..Options::default() };
-        let pinned: Vec<usize> = Tokio::run(&options, async |_| sched_getaffinity(None))
+        let pinned: Vec<usize> = Tokio::run(&options, async |_| sched_getaffinity(this_thread))
             .expect("the runtime starts")
             .map(|set| cpus(&set))
             .expect("the kernel tells");
         assert_eq!(pinned, [usable[number % count]]);
-        let after: Vec<usize> = cpus(&sched_getaffinity(None).expect("the kernel tells"));
+        let after: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel tells"));
         assert_eq!(after, usable, "the thread is not the worker's any more");
     }
     // A process that was bound to one CPU has no other.
     std::thread::spawn(move || {
         let mut last = CpuSet::new();
-        last.set(usable[count - 1]);
-        rustix::thread::sched_setaffinity(None, &last).expect("the thread may use it");
+        last.set(usable[count - 1]).expect("a set has room for it");
+        sched_setaffinity(this_thread, &last).expect("the thread may use it");
         let options = Options { cpu: Some(0), ..Options::default() };
-        let pinned = Tokio::run(&options, async |_| sched_getaffinity(None));
+        let pinned = Tokio::run(&options, async |_| sched_getaffinity(this_thread));
         assert!(pinned.expect("the runtime starts").expect("the kernel tells") == last);
     })
     .join()

@@ -1,4 +1,4 @@
-//! Header fields, typed and raw.
+//! Header fields as types.
 
 use super::FromRequestParts;
 use crate::problem::Problem;
@@ -6,7 +6,7 @@ use crate::request::Parts;
 use crate::respond::{IntoResponse, IntoResponseParts};
 use crate::response::Response;
 use headers::Header;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
 /// A header field as a type of the `headers` crate, or one of your own that implements
@@ -71,13 +71,6 @@ fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
     }
 }
 
-/// All fields of the head. Allocates; [`crate::Head::field`] does not.
-impl FromRequestParts for HeaderMap {
-    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Ok(parts.head.to_header_map())
-    }
-}
-
 /// Replaces the fields of the same name.
 impl<T: Header> IntoResponseParts for TypedHeader<T> {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
@@ -102,6 +95,7 @@ mod tests {
     use super::*;
     use crate::body::Body;
     use headers::{Age, Host, IfNoneMatch};
+    use http::HeaderMap;
 
     fn with(name: &str, value: &str) -> Parts {
         post("/", &[(name, value)], Body::empty()).parts

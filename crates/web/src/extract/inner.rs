@@ -1,6 +1,8 @@
 //! Access to wrapped values without unwrapping: `bird.name` where `bird` is a `Json<Bird>`.
 
-use super::{Extension, Form, Json, Path, Query, State, TypedHeader};
+#[cfg(feature = "typed-headers")]
+use super::TypedHeader;
+use super::{Extension, Form, Json, Path, Query, State};
 use std::ops::{Deref, DerefMut};
 
 macro_rules! inner {
@@ -23,7 +25,9 @@ macro_rules! inner {
     };
 }
 
-inner! { Extension Form Json Path Query State TypedHeader }
+inner! { Extension Form Json Path Query State }
+#[cfg(feature = "typed-headers")]
+inner! { TypedHeader }
 
 impl<T> From<T> for Json<T> {
     fn from(value: T) -> Self {

@@ -9,6 +9,7 @@ mod check;
 mod connection;
 mod content;
 mod form;
+#[cfg(feature = "typed-headers")]
 mod header;
 mod inner;
 mod json;
@@ -23,12 +24,14 @@ pub(crate) mod testing;
 pub use crate::connection::{ConnectionInfo, TlsInfo};
 pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;
+#[cfg(feature = "typed-headers")]
 pub use header::TypedHeader;
 pub use path::Path;
 pub use query::{Query, RawQuery};
 pub use shared::{Extension, State, StateRef};
 pub use target::{MatchedPath, OriginalPath};
 
+#[cfg(feature = "cookies")]
 pub use crate::cookies::Cookies;
 pub use crate::respond::{Form, Json};
 

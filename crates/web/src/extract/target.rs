@@ -3,7 +3,7 @@
 use super::{FromRequestParts, unfit};
 use crate::problem::Problem;
 use crate::request::Parts;
-use http::{Method, Uri, Version};
+use http::{HeaderMap, Method, Uri, Version};
 
 /// The pattern of the route that matched, such as `/birds/{id}`: the right label for metrics and
 /// logs, because there are few of them.
@@ -71,6 +71,13 @@ impl FromRequestParts for Uri {
 }
 
 /// The version of HTTP that the peer speaks.
+/// All fields of the head. Allocates; [`crate::Head::field`] does not.
+impl FromRequestParts for HeaderMap {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        Ok(parts.head.to_header_map())
+    }
+}
+
 impl FromRequestParts for Version {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(parts.head.version())
