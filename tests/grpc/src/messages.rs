@@ -36,6 +36,9 @@ pub struct SimpleRequest {
     /// What to end with.
     #[prost(message, optional, tag = "7")]
     pub response_status: Option<EchoStatus>,
+    /// Is the server to name itself?
+    #[prost(bool, tag = "9")]
+    pub fill_server_id: bool,
 }
 
 /// A unary response.
@@ -44,6 +47,9 @@ pub struct SimpleResponse {
     /// As many bytes as were asked for.
     #[prost(message, optional, tag = "1")]
     pub payload: Option<Payload>,
+    /// The server's name.
+    #[prost(string, tag = "4")]
+    pub server_id: String,
 }
 
 /// One of many requests of a call.

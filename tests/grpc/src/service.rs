@@ -161,7 +161,8 @@ async fn unary_call(
         return Err(Status::new(Code::from_i32(status.code), status.message));
     }
     let payload = Payload::new(size(request.response_size)?);
-    Ok(Response::new(SimpleResponse { payload: Some(payload) }))
+    let server_id = if request.fill_server_id { "the only one" } else { "" }.to_owned();
+    Ok(Response::new(SimpleResponse { payload: Some(payload), server_id }))
 }
 
 fn size(asked: i32) -> Result<usize, Status> {
