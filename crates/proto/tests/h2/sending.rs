@@ -202,7 +202,7 @@ fn fields_of_connections_are_left_out_and_names_are_in_lower_case() {
     ];
     let (limits, out) = (&pair.limits, &mut pair.out);
     pair.connection.respond(limits, stream, 42, fields, ResponseLength::Exact(0), &date, out);
-    let expected = ["headers 1 +end :status=500 x-own=a  b date=now"];
+    let expected = ["headers 1 +end :status=500 x-own=a  b date=now content-length=0"];
     assert_eq!(pair.written(), expected);
 }
 
