@@ -17,6 +17,7 @@
 mod bodied;
 mod body;
 mod facts;
+mod grpc;
 mod layer;
 mod local;
 mod origin;

@@ -2,6 +2,7 @@
 
 use crate::body::{Pump, SendBody, poll_with_errand};
 use crate::facts::Facts;
+use crate::grpc::Deadline;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
 use crate::response::{BoxError, from_http};
@@ -36,6 +37,8 @@ use std::time::Duration;
 ///   as long as its route and its peer allow. A readiness error is a 503; an error of a call is a 500;
 ///   [`Tower::on_error`] changes both.
 /// - Our limit on request bodies does not apply, since axum has its own; see [`Tower::body_limit`].
+/// - The deadline that a call of gRPC brings (`grpc-timeout`) is kept, as by tonic's own server: a call
+///   whose response has not begun by then is dropped, and answered with `DEADLINE_EXCEEDED`.
 /// - A panic is a 500, and ends the connection but not the worker.
 pub struct Tower<R> {
     reach: R,
@@ -126,7 +129,8 @@ impl<R: Reach> IntoTower<ViaTower> for Tower<R> {
 
 impl<R> Tower<R> {
     fn new(reach: R) -> Self {
-        let options = RouteOptions { lifts_body_limit: true, ..RouteOptions::default() };
+        let options =
+            RouteOptions { lifts_body_limit: true, takes_calls: true, ..RouteOptions::default() };
         Self { reach, options, facts: Facts::default(), on_error: None }
     }
 
@@ -275,7 +279,8 @@ impl<R: Reach> Tower<R> {
             let (body, pump) = SendBody::split(body);
             let is_head = parts.head.index().method == peregrine_proto::Method::Head;
             let (upgrade, ticket) = promised.unzip();
-            let mut rest = Rest { pump, ticket, is_head };
+            let deadline = Deadline::of(&parts.head);
+            let mut rest = Rest { pump, ticket, is_head, deadline };
             if let Poll::Ready(Ok(())) = polled {
                 let request = self.translated(parts, body, is_stripped, upgrade).0;
                 let call = pin!(self.reach.call(request));
@@ -332,6 +337,8 @@ struct Rest {
     pump: Option<Pump>,
     ticket: Option<Box<Ticket>>,
     is_head: bool,
+    /// The deadline of a call of gRPC.
+    deadline: Option<Box<Deadline>>,
 }
 
 impl Rest {
@@ -349,10 +356,16 @@ impl Rest {
         poll_fn(|context| {
             let polled =
                 poll_with_errand(&mut self.pump, context, |context| call.as_mut().poll(context));
-            polled.map(|result| match result {
-                Ok(response) => self.finish(response, context),
-                Err(error) => failed.take().expect("a future ends once")(error),
-            })
+            match polled {
+                Poll::Ready(Ok(response)) => Poll::Ready(self.finish(response, context)),
+                Poll::Ready(Err(error)) => {
+                    Poll::Ready(failed.take().expect("a future ends once")(error))
+                }
+                Poll::Pending => match &mut self.deadline {
+                    Some(deadline) => deadline.poll(context),
+                    None => Poll::Pending,
+                },
+            }
         })
         .await
     }

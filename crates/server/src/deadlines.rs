@@ -24,10 +24,12 @@ pub(crate) enum Wait {
     Silence,
     /// The end of lingering, however the peer sends.
     Linger,
-    /// Bytes either way on an upgraded connection.
+    /// Bytes either way on an upgraded connection, or in a conversation.
     Traffic,
     /// Whoever reads a request's content after the response, to take what is there.
     Reading,
+    /// Anything from a client of HTTP/2, or its answer to a PING.
+    Ping,
     /// The first of all waits of the streams of HTTP/2.
     Streams,
 }
@@ -93,6 +95,7 @@ impl Deadlines {
             Wait::Linger,
             Wait::Traffic,
             Wait::Reading,
+            Wait::Ping,
             Wait::Streams,
         ];
         let passed = ALL.into_iter().find(|wait| self.0[*wait as usize] <= now)?;

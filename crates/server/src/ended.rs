@@ -24,6 +24,8 @@ pub enum Ended {
     BodySlow,
     /// The peer did not take what was sent in time, and was reset.
     WriteStalled,
+    /// Streams were open, and the peer did not answer a PING in time.
+    PeerSilent,
     /// An exchange took longer than it may as a whole.
     ExchangeLate,
     /// The connection reached the age at which connections close.
@@ -65,6 +67,7 @@ impl Ended {
             Self::HeadLate => "head-late",
             Self::BodySlow => "body-slow",
             Self::WriteStalled => "write-stalled",
+            Self::PeerSilent => "peer-silent",
             Self::ExchangeLate => "exchange-late",
             Self::Lifetime => "lifetime",
             Self::Rejected(_) => "rejected",

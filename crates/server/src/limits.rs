@@ -50,6 +50,10 @@ pub struct Limits {
     /// It is the rate at which bytes move between this machine and the peer's kernel, which takes and
     /// gives them in lumps: of a response, up to what its receive buffer holds at a time. Time in which
     /// the server waits for something else, such as a handler that does not read, does not count.
+    ///
+    /// A *conversation* has no such rate: a request whose content promises no length, once its response has
+    /// begun, and a call of gRPC to a mounted service from its head on. Both sides may be silent there,
+    /// as on an upgraded connection, and `upgraded_idle_timeout` holds.
     pub rate_min: u64,
     /// How far a peer may fall behind `rate_min`, and how long it may move nothing at all. Default
     /// 30 s. Passing it with a request's body: its reader sees an error (408), and the connection is
@@ -88,8 +92,9 @@ pub struct Limits {
     /// How long the server goes on reading at the most, however fast the peer sends. Default 30 s.
     /// Passing it: close.
     pub linger_max: Duration,
-    /// How long no byte may move on an upgraded connection, either way. Default 1 hour; `None` for
-    /// protocols that watch their peers themselves. Passing it: close.
+    /// How long no byte may move on an upgraded connection, or of a conversation (see `rate_min`), either way.
+    /// Default 1 hour; `None` for protocols that watch their peers themselves. Passing it: close; in a
+    /// conversation, whoever reads the request's content sees an error.
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long a handler, or a stream that it made, may keep its thread at a time, between two
     /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
@@ -175,6 +180,11 @@ impl Limits {
         Rate { min: self.rate_min, slack: self.rate_slack }
     }
 
+    /// In a conversation any byte will do, and silence may be as long as on an upgraded connection.
+    pub(crate) fn conversation(&self) -> Rate {
+        Rate { min: 0, slack: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
+    }
+
     /// What the protocol core needs of them. Bodies are measured further up, where a route may have
     /// a limit of its own.
     pub(crate) fn protocol(&self) -> peregrine_proto::Limits {
@@ -234,6 +244,11 @@ pub struct Http2Limits {
     /// services see such a request as the GET with `Upgrade` that it would be over HTTP/1.1. Without it,
     /// browsers open a connection of HTTP/1.1 for each WebSocket.
     pub connect_protocol: bool,
+    /// While streams are open: how long the client may be silent before it is asked, by PING, whether it is
+    /// there. A client that then sends nothing for `rate_slack` is left, and its connection closed. Default
+    /// 60 s; `None` asks nobody. A conversation, or a response that waits for news, would otherwise keep its
+    /// handler long after a client that lost its network.
+    pub ping_after: Option<Duration>,
     /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
     /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
     /// try again.
@@ -276,6 +291,7 @@ impl Default for Http2Limits {
         Self {
             prior_knowledge: true,
             connect_protocol: of.connect_protocol,
+            ping_after: Some(Duration::from_secs(60)),
             streams_max: of.streams_max,
             stream_window: of.stream_window,
             stream_window_max: of.stream_window_max,

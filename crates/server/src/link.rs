@@ -23,6 +23,8 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) deadlines: Deadlines,
     /// How fast the peer sends, while the server waits for content.
     pub(crate) receiving: Meter,
+    /// How long neither side has said anything in a conversation.
+    pub(crate) talking: Meter,
     /// How fast it takes what is written.
     pub(crate) sending: Meter,
     /// Held while the connection waits for something that the driver does not know.
@@ -36,6 +38,7 @@ impl<D: Driver> Io<D> {
             writer: Writer::default(),
             deadlines: Deadlines::default(),
             receiving: Meter::default(),
+            talking: Meter::default(),
             sending: Meter::default(),
             hold: None,
         }
@@ -51,7 +54,7 @@ impl<D: Driver> Io<D> {
         self.reader.reset(keep_bytes_max);
         self.writer.reset(keep_bytes_max);
         self.deadlines.clear_all();
-        self.receiving = Meter::default();
+        (self.receiving, self.talking) = (Meter::default(), Meter::default());
         self.sending = Meter::default();
         self.hold = None;
     }
@@ -149,14 +152,36 @@ impl<D: Driver> Link<'_, D> {
     pub(crate) fn await_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
         let until = self.io.receiving.wait(now, self.io.reader.received(), rate);
+        self.io.deadlines.clear(Wait::Traffic);
         self.io.deadlines.set(Wait::Receive, until);
+    }
+
+    /// The server waits for content, and is answering already: either side may be the next to speak.
+    pub(crate) fn await_word(&mut self) {
+        self.io.deadlines.clear(Wait::Receive);
+        let rate = self.worker.limits.conversation();
+        let until = self.io.talking.wait(self.worker.driver.now(), self.moved(), rate);
+        self.io.deadlines.set(Wait::Traffic, until);
+    }
+
+    /// Did nobody say anything in a conversation for too long?
+    pub(crate) fn is_silent(&mut self) -> bool {
+        let rate = self.worker.limits.conversation();
+        self.io.talking.is_late(self.worker.driver.now(), self.moved(), rate)
+    }
+
+    /// Bytes that moved, either way.
+    fn moved(&self) -> u64 {
+        self.io.reader.received().wrapping_add(self.stream.progress())
     }
 
     /// The server does not wait for content any more, for now.
     pub(crate) fn pause_content(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
         self.io.receiving.pause(now, self.io.reader.received(), rate);
+        self.io.talking = Meter::default();
         self.io.deadlines.clear(Wait::Receive);
+        self.io.deadlines.clear(Wait::Traffic);
     }
 
     /// Is no request to follow the present one, because the worker drains or the connection is old?

@@ -17,6 +17,8 @@ pub(crate) enum Upload {
         pipe: Writer,
         /// The peer waits for an interim 100 response before it sends.
         is_awaited: bool,
+        /// The peer told how much content there is.
+        is_promised: bool,
     },
     /// Nobody wants the rest.
     Unwanted,
@@ -40,7 +42,7 @@ pub(crate) enum Room {
 impl Upload {
     /// Whether there is room. Registers the caller where there is none yet.
     pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Room {
-        let Self::Flowing { pipe, is_awaited } = self else { return Room::None };
+        let Self::Flowing { pipe, is_awaited, .. } = self else { return Room::None };
         let polled = if *is_awaited { pipe.poll_wanted(context) } else { pipe.poll_room(context) };
         match polled {
             Poll::Pending if *is_awaited => Room::Unasked,
@@ -68,7 +70,12 @@ impl Upload {
 
     /// Is there somebody who may read on?
     pub(crate) fn is_read(&self) -> bool {
-        matches!(self, Self::Flowing { pipe, is_awaited: false } if !pipe.is_reader_gone())
+        matches!(self, Self::Flowing { pipe, is_awaited: false, .. } if !pipe.is_reader_gone())
+    }
+
+    /// Did the peer not tell how much content there is?
+    pub(crate) fn is_open_ended(&self) -> bool {
+        matches!(self, Self::Flowing { is_promised: false, .. })
     }
 
     /// Bytes that the reader has taken.

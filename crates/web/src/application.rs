@@ -58,6 +58,7 @@ static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     on_disconnect: OnDisconnect::Cancel,
     body_bytes_max: None,
     lifts_body_limit: false,
+    takes_calls: false,
     timeout: None,
 };
 

@@ -113,6 +113,10 @@ pub struct RouteOptions {
     /// limits of their own, such as a mounted service. The default is `false`. It has no effect within
     /// an application that is used as a handler.
     pub lifts_body_limit: bool,
+    /// Calls of gRPC are conversations from their head on: the server does not ask the content of such a
+    /// request to come at its least rate, though no response has begun. The default is `false`; mounted
+    /// services have `true`. It has no effect within an application that is used as a handler.
+    pub takes_calls: bool,
     /// The time the handler may take until its response begins. After that the server answers with
     /// status 503.
     pub timeout: Option<Duration>,

@@ -221,6 +221,14 @@ impl Head {
         Some(self.slice(field.value))
     }
 
+    /// The type of the content, if that is one of gRPC's: `application/grpc`, and what begins so.
+    #[must_use]
+    pub fn grpc_type(&self) -> Option<&[u8]> {
+        const GRPC: &[u8] = b"application/grpc";
+        let value = self.field("content-type")?;
+        value.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| value)
+    }
+
     /// The value of the first field called `name`, in any case, if it is text.
     #[must_use]
     pub fn field_text(&self, name: &str) -> Option<&str> {

@@ -388,11 +388,33 @@ impl http_body::Body for WithTrailers {
     }
 }
 
+/// A body that gives more when it is asked after its trailers.
+struct Careless(u32);
+
+impl http_body::Body for Careless {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0 += 1;
+        Poll::Ready(Some(Ok(match self.0 {
+            1 => Frame::data(Bytes::from_static(b"hello")),
+            2 => Frame::trailers(checksum()),
+            _ => Frame::data(Bytes::from_static(b"more")),
+        })))
+    }
+}
+
+fn checksum() -> HeaderMap {
+    HeaderMap::from_iter([("x-checksum".parse().expect("a name"), HeaderValue::from_static("abc"))])
+}
+
 fn with_trailers(data: &'static str) -> Body {
-    let mut trailers = HeaderMap::new();
-    trailers.insert("x-checksum", HeaderValue::from_static("abc"));
     let data = Some(Bytes::from_static(data.as_bytes())).filter(|data| !data.is_empty());
-    Body::new(WithTrailers(data, Some(trailers)))
+    Body::new(WithTrailers(data, Some(checksum())))
 }
 
 /// Reads a body as it comes.
@@ -495,6 +517,7 @@ fn downloads(app: App) -> App {
         .get("/endless", endless)
         .get("/trailers", || with_trailers("hello"))
         .get("/trailers-only", || with_trailers(""))
+        .get("/more-after-trailers", || Body::new(Careless(0)))
         .get("/broken", || {
             let mut left = 2;
             stream(move |_| {

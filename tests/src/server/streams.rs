@@ -20,6 +20,7 @@ pub struct Streams<W> {
     windows: BTreeMap<u32, i64>,
     /// Are windows opened by what is received?
     opens_windows: bool,
+    answers_pings: bool,
     /// The scheme of requests.
     pub scheme: &'static str,
     /// Every GOAWAY: its last stream and its code.
@@ -109,6 +110,7 @@ impl<W: Wire> Streams<W> {
             window: 65_535,
             windows: BTreeMap::new(),
             opens_windows: true,
+            answers_pings: true,
             scheme: "http",
             go_away: Vec::new(),
             last: None,
@@ -125,6 +127,11 @@ impl<W: Wire> Streams<W> {
     /// From now on the client opens no window.
     pub fn keep_windows_shut(&mut self) {
         self.opens_windows = false;
+    }
+
+    /// From now on the client answers no PING.
+    pub fn answer_no_pings(&mut self) {
+        self.answers_pings = false;
     }
 
     /// Sends bytes.
@@ -360,6 +367,7 @@ impl<W: Wire> Streams<W> {
             Kind::Ping if header.has(flag::ACK) => {
                 self.answers.entry(0).or_default().body = payload.to_vec();
             }
+            Kind::Ping if !self.answers_pings => {}
             Kind::Ping => self.frame(Kind::Ping, flag::ACK, 0, payload),
             Kind::GoAway => self.go_away.push((number(0), number(4))),
             Kind::WindowUpdate if header.stream == 0 => self.window += i64::from(number(0)),

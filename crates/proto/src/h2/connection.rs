@@ -1,6 +1,7 @@
 //! One HTTP/2 connection: what its two directions share, and the calls that belong to neither.
 
 use super::budget::{Budget, Deed};
+use super::control::{GOING, LEAVE};
 use super::event::{Cause, Event, Next, Waiting};
 use super::flow::{ReceiveFlow, increment};
 use super::frame::{self, Code, Kind, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting};
@@ -92,6 +93,8 @@ pub struct Connection {
     pub(super) unfinished: u16,
     /// A PING that gives such streams time to end is not answered yet.
     pub(super) asked_to_leave: bool,
+    /// A PING that asks whether the client is there is not answered yet.
+    pub(super) asked: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection holds one");
@@ -109,13 +112,6 @@ pub(super) enum Going {
     /// No stream above this one is served.
     Last(u32),
 }
-
-/// The payload of a PING that measures the round trip.
-pub(super) const MEASURE: [u8; 8] = *b"measure?";
-/// The payload of a PING whose answer shows that the client has seen the responses before it.
-pub(super) const LEAVE: [u8; 8] = *b"answered";
-/// The payload of a PING whose answer shows that the client knows of the GOAWAY before it.
-pub(super) const GOING: [u8; 8] = *b"go away?";
 
 impl Connection {
     /// A connection on which nothing was received. Writes the server's preface, which need not wait for
@@ -166,6 +162,7 @@ impl Connection {
             settings_hold: false,
             unfinished: 0,
             asked_to_leave: false,
+            asked: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Control frames: SETTINGS, PING, WINDOW_UPDATE, RST_STREAM, and priorities.
 
 use super::budget::Deed;
-use super::connection::{Connection, GOING, Going, LEAVE, MEASURE};
+use super::connection::{Connection, Going};
 use super::event::{Cause, Event};
 use super::frame::{
     self, Code, Header, Kind, PAYLOAD_BYTES_CEILING, PAYLOAD_BYTES_DEFAULT, SETTING_BYTES,
@@ -12,6 +12,15 @@ use super::priority::Priority;
 use super::receive::Step;
 use super::reject::Reject;
 use super::streams::{Found, Move, Slot, StreamKey};
+
+/// The payload of a PING that measures the round trip.
+pub(super) const MEASURE: [u8; 8] = *b"measure?";
+/// The payload of a PING whose answer shows that the client has seen the responses before it.
+pub(super) const LEAVE: [u8; 8] = *b"answered";
+/// The payload of a PING whose answer shows that the client knows of the GOAWAY before it.
+pub(super) const GOING: [u8; 8] = *b"go away?";
+/// The payload of a PING that asks whether the client is there.
+pub(super) const ASK: [u8; 8] = *b"present?";
 
 impl Connection {
     /// Reads a SETTINGS frame.
@@ -131,10 +140,18 @@ impl Connection {
             self.reset_leaving(out);
         } else if payload == GOING && self.going == Going::Told {
             self.drain_at_once(out);
-        } else {
+        } else if payload != ASK || !std::mem::take(&mut self.asked) {
             self.budget.charge(Deed::Unknown)?;
         }
         Ok(None)
+    }
+
+    /// Asks by PING whether the client is there. Whatever it sends then is an answer.
+    pub fn ask(&mut self, out: &mut Vec<u8>) {
+        if self.receive.step != Step::Closed {
+            self.asked = true;
+            frame::write(Kind::Ping, 0, 0, &ASK, out);
+        }
     }
 
     /// Reads a WINDOW_UPDATE frame.

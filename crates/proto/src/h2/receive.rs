@@ -2,7 +2,8 @@
 
 use super::blocks::Block;
 use super::budget::Deed;
-use super::connection::{Connection, MEASURE};
+use super::connection::Connection;
+use super::control::MEASURE;
 use super::event::{Event, Waiting};
 use super::frame::{self, Code, HEADER_BYTES, Header, Kind, PREFACE, flag};
 use super::limits::Limits;

@@ -48,6 +48,9 @@ impl Connection {
             self.encoder.field(Known::Date, b"date", date.as_bytes(), out);
         }
         let content_length = match (mode, own.content_length, length) {
+            // RFC 9113 §8.1: a head with END_STREAM says itself that there is no content. Trailers alone,
+            // which gRPC answers errors with, are such a head.
+            (BodyMode::Exact(0), None, _) => None,
             (BodyMode::Exact(bytes), ..) => Some(bytes),
             // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the content
             // of a 200 to GET would have been; a handler may know it without having it.

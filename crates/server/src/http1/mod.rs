@@ -135,7 +135,8 @@ impl Http1 {
                 self.upload = Upload::Unwanted;
                 Turn::Again
             }
-            (Wait::Receive, _) => {
+            (Wait::Traffic, _) if !link.is_silent() => Turn::Again,
+            (Wait::Receive | Wait::Traffic, _) => {
                 self.upload.fail(BodyError::TooSlow);
                 self.upload = Upload::Unwanted;
                 link.protocol.drain();

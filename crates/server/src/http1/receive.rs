@@ -80,7 +80,8 @@ impl Http1 {
         } else {
             writer.push(Bytes::from(here));
         }
-        self.upload = Upload::Flowing { pipe: writer, is_awaited };
+        let is_promised = length.is_some();
+        self.upload = Upload::Flowing { pipe: writer, is_awaited, is_promised };
         link.io.receiving = Meter::new(link.io.reader.received());
         Ok(Body::incoming(reader, limit))
     }
@@ -119,7 +120,12 @@ impl Http1 {
                     return Fed::Left;
                 }
                 Some(Received::NeedInput) => {
-                    link.await_content();
+                    let is_answering = matches!(self.step, Step::Whole { .. } | Step::Stream(_));
+                    if is_answering && self.upload.is_open_ended() {
+                        link.await_word();
+                    } else {
+                        link.await_content();
+                    }
                     return Fed::Wait(true);
                 }
                 Some(Received::End) => self.upload.finish(|| respond::trailers(link.protocol)),

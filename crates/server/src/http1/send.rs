@@ -154,9 +154,11 @@ impl Http1 {
                     let taken = link.protocol.send_data(&data, &mut link.io.writer.plain);
                     streaming.left = streaming.left.map(|left| left - taken as u64);
                 }
+                // Trailers are the last frame of a body, which is not asked again.
                 Err(frame) => {
-                    if let Ok(more) = frame.into_trailers() {
-                        streaming.trailers.extend(more);
+                    if let Ok(trailers) = frame.into_trailers() {
+                        streaming.trailers = trailers;
+                        return self.finish_stream(link);
                     }
                 }
             }

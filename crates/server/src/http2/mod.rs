@@ -68,6 +68,10 @@ pub(crate) struct Http2 {
     /// for its turn is not late while others move.
     received: u64,
     sent: u64,
+    /// Bytes that had come when the peer was last heard of.
+    heard: u64,
+    /// The peer was asked whether it is there, and was not heard of since.
+    is_asked: bool,
     /// There is something to clear after the lease.
     is_used: bool,
 }
@@ -162,6 +166,7 @@ impl Http2 {
         let is_idle = self.streams.is_empty() && core.protocol.streams_open() == 0;
         if is_idle {
             link.io.hold = None;
+            link.io.deadlines.clear(Wait::Ping);
             if link.io.reader.is_empty() && matches!(waiting, Waiting::Idle | Waiting::Preface) {
                 link.io.deadlines.clear_all();
                 return Turn::Rest;
@@ -174,6 +179,7 @@ impl Http2 {
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
+            self.watch_peer(link);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
             if !self.streams.woken.arm(context.waker()) {
                 return Turn::Yield;
@@ -202,6 +208,8 @@ impl Http2 {
         let limit = target.body_limit(worker.limits.body_bytes_max);
         let stream = self.streams.at(number);
         let body = body(stream, limit);
+        let may_call = target.options().takes_calls && stream.upload.is_open_ended();
+        stream.is_call = may_call && head.grpc_type().is_some();
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         stream.exchange.begin(target, request);
@@ -350,6 +358,7 @@ impl Http2 {
         promised.clear();
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
+        (self.heard, self.is_asked) = (0, false);
     }
 
     fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {

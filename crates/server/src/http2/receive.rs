@@ -5,6 +5,7 @@ use super::{Http2, protocol};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{Link, Turn};
+use crate::meter::Meter;
 use crate::respond;
 use crate::upload::{Room, Upload};
 use crate::worker::Order;
@@ -157,7 +158,8 @@ impl Http2 {
             } else {
                 writer.push(Bytes::from(take(&mut stream.gathered)));
             }
-            stream.upload = Upload::Flowing { pipe: writer, is_awaited };
+            let is_promised = stream.length.is_some();
+            stream.upload = Upload::Flowing { pipe: writer, is_awaited, is_promised };
             Body::incoming(reader, limit)
         });
         self.feed(number, link);
@@ -214,22 +216,31 @@ impl Http2 {
     }
 
     /// Holds the peer to the least rate while the server waits for content. Content of any stream counts,
-    /// because streams share the connection and a client may send one after the other.
+    /// because streams share the connection and a client may send one after the other. In a conversation
+    /// only silence counts, of both sides.
     pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
-        let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
-        let received = self.received;
+        let (now, limits) = (link.worker.driver.now(), &link.worker.limits);
+        let (received, rate) = (self.received, limits.rate());
         let Some(stream) = self.streams.get(number) else { return };
         if stream.is_tunnel {
             return self.watch_tunnel(number, link);
         }
         // The handler, and those of other streams, may keep the windows shut.
         let may_send = stream.key.is_some_and(|key| protocol(&mut self.core).may_receive(key));
-        stream.deadlines.receive = if stream.is_awaiting && may_send {
+        let is_waiting = stream.is_awaiting && may_send;
+        let is_conversation = is_waiting && stream.is_conversation();
+        stream.deadlines.receive = if is_conversation {
+            stream.receiving.pause(now, received, rate);
+            stream.talking.wait(now, stream.received + stream.sent, limits.conversation())
+        } else if is_waiting {
             stream.receiving.wait(now, received, rate)
         } else {
             stream.receiving.pause(now, received, rate);
             if stream.is_awaiting { now.saturating_add(rate.slack) } else { Duration::MAX }
         };
+        if !is_conversation {
+            stream.talking = Meter::default();
+        }
     }
 
     /// Discards the rest of a request's content, which nobody wants.

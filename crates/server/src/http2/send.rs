@@ -139,6 +139,8 @@ impl Http2 {
             deadlines.exchange = deadlines.exchange.min(until);
         }
         self.watch_window(number, link);
+        self.watch_content(number, link);
+        self.hasten(number, link);
     }
 
     /// Asks the application for content, unless some is at hand. Before the last byte of a known length
@@ -169,9 +171,10 @@ impl Http2 {
                         data.truncate(left.unwrap_or(usize::MAX));
                         frames.data = data;
                     }
+                    // Trailers are the last frame of a body, which is not asked again.
                     Err(frame) => {
-                        if let Ok(more) = frame.into_trailers() {
-                            frames.trailers.extend(more);
+                        if let Ok(trailers) = frame.into_trailers() {
+                            (frames.trailers, frames.is_over) = (trailers, true);
                         }
                     }
                 },

@@ -37,6 +37,10 @@ pub(super) struct Stream {
     /// How fast the peer sends on all streams, while it does.
     pub(super) receiving: Meter,
     pub(super) received: u64,
+    /// How long neither side has said anything, while both talk by turns.
+    pub(super) talking: Meter,
+    /// Do both talk by turns, whatever is answered so far?
+    pub(super) is_call: bool,
     /// How much content there will be, if that is known.
     pub(super) length: Option<u64>,
     /// Content that was thrown away.
@@ -128,6 +132,8 @@ impl Stream {
             is_awaiting: false,
             receiving: Meter::default(),
             received: 0,
+            talking: Meter::default(),
+            is_call: false,
             length: None,
             thrown_away: 0,
             is_tunnel: false,
@@ -146,6 +152,13 @@ impl Stream {
         matches!(self.step, Step::Handler | Step::Whole { .. } | Step::Frames(_))
     }
 
+    /// May either side be the next to speak, and both be silent?
+    pub(super) fn is_conversation(&self) -> bool {
+        let is_answering = matches!(self.step, Step::Whole { .. } | Step::Frames(_));
+        let is_called = self.is_call && matches!(self.step, Step::Handler);
+        (is_answering || is_called) && self.upload.is_open_ended()
+    }
+
     /// Clears everything but memory and waker.
     fn clear(&mut self) {
         self.key = None;
@@ -157,6 +170,7 @@ impl Stream {
         self.end = None;
         (self.is_tunnel, self.tunnel, self.moved) = (false, None, 0);
         (self.is_awaiting, self.receiving, self.received) = (false, Meter::default(), 0);
+        (self.talking, self.is_call) = (Meter::default(), false);
         (self.sending, self.sent, self.sharing) = (Meter::default(), 0, Meter::default());
         (self.taken_told, self.thrown_away, self.length) = (0, 0, None);
         self.deadlines = Deadlines::NONE;

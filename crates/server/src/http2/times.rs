@@ -20,8 +20,35 @@ impl Http2 {
                 self.look_at_deadlines(link);
                 Turn::Again
             }
+            Wait::Ping => self.ask_peer(link),
             _ => Turn::Again,
         }
+    }
+
+    /// Looks out for signs of a client whose streams are open.
+    pub(super) fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
+        let Some(after) = link.worker.limits.http2.ping_after else { return };
+        let heard = link.io.reader.received();
+        if heard != self.heard || link.io.deadlines.of(Wait::Ping).is_none() {
+            (self.heard, self.is_asked) = (heard, false);
+            link.io.deadlines.set(Wait::Ping, link.worker.driver.now().saturating_add(after));
+        }
+    }
+
+    /// Asks a silent client whether it is there, once.
+    fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
+        // Who is not read, because it does not read either, is watched for that.
+        if link.io.reader.received() != self.heard || link.is_flooded() {
+            return Turn::Again;
+        }
+        if self.is_asked {
+            return Turn::close(Ended::PeerSilent);
+        }
+        protocol(&mut self.core).ask(&mut link.io.writer.plain);
+        self.is_asked = true;
+        let until = link.worker.driver.now().saturating_add(link.worker.limits.rate_slack);
+        link.io.deadlines.set(Wait::Ping, until);
+        Turn::Again
     }
 
     /// Lets the connection look at a stream's deadlines when the first of them has come.

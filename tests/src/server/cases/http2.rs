@@ -438,6 +438,85 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
+/// Who is being answered already may be silent for as long as it likes: both sides talk by turns.
+pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
+    let mut client = Streams::new(server.connect());
+    let id = client.open("POST", "/echo-stream", &[], false);
+    for count in 1..4 {
+        client.data(id, b"word", false);
+        client.expect(id, 4 * count).await;
+        client.listen(SHORT * 3).await;
+    }
+    client.data(id, b"", true);
+    let answer = client.answer(id).await;
+    assert_eq!((answer.text(), answer.reset), ("wordwordword", None));
+
+    // Who promised a length has an upload to make, whatever is answered meanwhile.
+    let id = client.open("POST", "/echo-stream", &[("content-length", "100")], false);
+    client.data(id, b"word", false);
+    client.expect(id, 4).await;
+    assert!(client.answer(id).await.reset.is_some());
+    close(server, client).await;
+}
+
+/// A conversation without a word, either way, ends as an upgraded connection does.
+pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
+    bench.calm();
+    let quiet = Some(SHORT);
+    let (server, _) = begin_with(bench, Limits { upgraded_idle_timeout: quiet, ..limits() });
+    let mut client = Streams::new(server.connect());
+    let id = client.open("POST", "/echo-stream", &[], false);
+    for count in 1..6 {
+        client.data(id, b"word", false);
+        client.expect(id, 4 * count).await;
+        client.listen(SHORT / 2).await;
+    }
+    assert_eq!(client.answer(id).await.text(), "wordwordwordwordword");
+    assert!(client.answer(id).await.reset.is_some());
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    close(server, client).await;
+}
+
+/// While requests are answered, a silent client is asked by PING whether it is there.
+pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
+    bench.calm();
+    let http2 = Http2Limits { ping_after: Some(SHORT), ..Http2Limits::default() };
+    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, http2, ..limits() });
+    let mut there = Streams::new(server.connect());
+    let mut gone = Streams::new(server.connect());
+    gone.answer_no_pings();
+    let waits = [there.get("/wait"), gone.get("/wait")];
+    bench.until("both began", || shared.started.get() == 2).await;
+    while shared.dropped.get() == 0 {
+        there.listen(SHORT / 7).await;
+    }
+    for _ in 0..40 {
+        there.listen(SHORT / 7).await;
+    }
+    gone.ended().await;
+    assert_eq!((shared.dropped.get(), gone.so_far(waits[1]).heads.len()), (1, 0));
+    shared.open(1);
+    assert_eq!(there.answer(waits[0]).await.text(), "waited");
+    drop((there, gone));
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("peer-silent", 1)]);
+}
+
+/// A body is not asked again after its trailers, whatever it would give.
+pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let id = client.get("/more-after-trailers");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.text(), answer.reset), ("hello", None));
+    let trailers = answer.heads.last().expect("it has heads");
+    assert_eq!(trailers, &[("x-checksum".to_owned(), "abc".to_owned())]);
+    close(server, client).await;
+}
+
 /// A stream whose window stays shut is reset, and the connection lives.
 pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     bench.calm();

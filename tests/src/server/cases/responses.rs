@@ -152,3 +152,15 @@ pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
     server.shut_down();
     assert_eq!(server.ended().await.endings(), []);
 }
+
+/// A body is not asked again after its trailers, whatever it would give.
+pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /more-after-trailers HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n");
+    peer.expect("hello\r\n0\r\nx-checksum: abc\r\n\r\n").await;
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}

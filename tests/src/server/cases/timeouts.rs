@@ -242,3 +242,44 @@ pub async fn a_stalled_reader_is_cut_off_in_time<B: Bench>(bench: &B) {
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
+
+/// Who is being answered already may be silent for as long as it likes, as over HTTP/2.
+pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
+    bench.calm();
+    let promises = Promises { rate_window: SHORT, ..promises() };
+    let (server, _) = begin_with(bench, promises.limits());
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for count in 0..3 {
+        peer.send("4\r\nword\r\n");
+        if count == 0 {
+            peer.expect("HTTP/1.1 200").await;
+        }
+        peer.expect("word\r\n").await;
+        peer.expect_nothing(SHORT * 3).await;
+    }
+    peer.send("0\r\n\r\n");
+    peer.expect("0\r\n\r\n").await;
+    peer.expect_alive().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A conversation without a word, either way, ends as an upgraded connection does.
+pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) =
+        begin_with(bench, Limits { upgraded_idle_timeout: Some(SHORT), ..promises().limits() });
+    let mut peer = Peer::new(server.connect());
+    peer.send("POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for _ in 0..5 {
+        peer.send("4\r\nword\r\n");
+        peer.expect("word\r\n").await;
+        bench.sleep(SHORT / 2).await;
+    }
+    peer.expect_end().await;
+    drop(peer);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("response-failed", 1)]);
+}

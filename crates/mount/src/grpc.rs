@@ -1,0 +1,90 @@
+//! Deadlines of calls of gRPC. tonic's own server keeps them outside of what can be mounted.
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::{Head, Response};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+
+/// Until when the response to a call must have begun.
+pub(crate) struct Deadline {
+    after: Duration,
+    /// Set only for calls that are not answered at once.
+    alarm: Option<Pin<Box<Sleep>>>,
+    content_type: HeaderValue,
+}
+
+impl Deadline {
+    /// The deadline that a request brings.
+    pub(crate) fn of(head: &Head) -> Option<Box<Self>> {
+        let content_type = head.grpc_type()?;
+        let after = parse(head.field("grpc-timeout")?)?;
+        let content_type = HeaderValue::from_bytes(content_type).ok()?;
+        Some(Box::new(Self { after, alarm: None, content_type }))
+    }
+
+    /// The answer, once it is too late for any other.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(self.after)));
+        alarm.as_mut().poll(context).map(|()| self.late())
+    }
+
+    // A head alone, which the protocol calls Trailers-Only.
+    fn late(&self) -> Response {
+        let field = |name, value| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        let mut response = Response::new(StatusCode::OK);
+        response.fields.append(CONTENT_TYPE, self.content_type.clone());
+        response.fields.extend([
+            field("grpc-status", "4"),
+            field("grpc-message", "the deadline of the call has passed"),
+        ]);
+        response
+    }
+}
+
+/// At most eight digits and a unit.
+fn parse(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+    use std::time::Duration;
+
+    #[test]
+    fn a_timeout_is_up_to_eight_digits_and_a_unit() {
+        for (text, expected) in [
+            ("3H", Some(Duration::from_secs(10_800))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("42S", Some(Duration::from_secs(42))),
+            ("13m", Some(Duration::from_millis(13))),
+            ("2u", Some(Duration::from_micros(2))),
+            ("82n", Some(Duration::from_nanos(82))),
+            ("99999999H", Some(Duration::from_secs(359_999_996_400))),
+            ("999999999n", None),
+            ("S", None),
+            ("", None),
+            ("-1S", None),
+            ("+1S", None),
+            ("1f", None),
+        ] {
+            assert_eq!(parse(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The server that clients of gRPC from outside try: `grpc-outside FOLDER`.
+//!
+//! It takes free ports, names them in its first line on standard error, writes the certificate that
+//! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
+//! that of `PEREGRINE_DRIVER`.
+
+use peregrine::Server;
+use peregrine::prelude::Tls;
+use peregrine_grpc_tests::serve::{application, routes};
+use peregrine_grpc_tests::service::TestService;
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = PathBuf::from(std::env::args_os().nth(1).ok_or("which folder?")?);
+    let made = Tls::self_signed(&["localhost", "127.0.0.1"])?;
+    std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
+    let routes = routes(TestService::default());
+    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls);
+    server.serve(move || application(&routes))?;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Messages of gRPC's own interoperability tests (`grpc.testing`), as far as the tests use them.
+//! Derived by hand: they do not change, and neither a compiler of theirs nor generated code is needed.
+
+/// Nothing.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Empty {}
+
+/// Some bytes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Payload {
+    /// The bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub body: Vec<u8>,
+}
+
+/// The status that a call is to end with.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct EchoStatus {
+    /// The code.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    /// The message.
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+/// A unary request.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SimpleRequest {
+    /// How many bytes to answer with.
+    #[prost(int32, tag = "2")]
+    pub response_size: i32,
+    /// Bytes.
+    #[prost(message, optional, tag = "3")]
+    pub payload: Option<Payload>,
+    /// What to end with.
+    #[prost(message, optional, tag = "7")]
+    pub response_status: Option<EchoStatus>,
+    /// Is the server to name itself?
+    #[prost(bool, tag = "9")]
+    pub fill_server_id: bool,
+}
+
+/// A unary response.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SimpleResponse {
+    /// As many bytes as were asked for.
+    #[prost(message, optional, tag = "1")]
+    pub payload: Option<Payload>,
+    /// The server's name.
+    #[prost(string, tag = "4")]
+    pub server_id: String,
+}
+
+/// One of many requests of a call.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StreamingInputCallRequest {
+    /// Bytes.
+    #[prost(message, optional, tag = "1")]
+    pub payload: Option<Payload>,
+}
+
+/// The answer to many requests.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct StreamingInputCallResponse {
+    /// How many bytes they had.
+    #[prost(int32, tag = "1")]
+    pub aggregated_payload_size: i32,
+}
+
+/// One of the responses that are asked for.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct ResponseParameters {
+    /// Its bytes.
+    #[prost(int32, tag = "1")]
+    pub size: i32,
+    /// The pause before it, in microseconds.
+    #[prost(int32, tag = "2")]
+    pub interval_us: i32,
+}
+
+/// A request for many responses.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StreamingOutputCallRequest {
+    /// The responses.
+    #[prost(message, repeated, tag = "2")]
+    pub response_parameters: Vec<ResponseParameters>,
+    /// Bytes.
+    #[prost(message, optional, tag = "3")]
+    pub payload: Option<Payload>,
+    /// What to end with.
+    #[prost(message, optional, tag = "7")]
+    pub response_status: Option<EchoStatus>,
+}
+
+/// One of many responses.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StreamingOutputCallResponse {
+    /// As many bytes as were asked for.
+    #[prost(message, optional, tag = "1")]
+    pub payload: Option<Payload>,
+}
+
+impl Payload {
+    /// Bytes that hardly repeat, so that a frame that is lost or comes twice shows.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        let byte = |index: usize| (index ^ (index >> 8) ^ (index >> 16)).to_le_bytes()[0];
+        Self { body: (0..size).map(byte).collect() }
+    }
+}

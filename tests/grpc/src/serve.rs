@@ -1,0 +1,188 @@
+//! The servers: ours with everything that a port may have, and tonic's own.
+
+use crate::service::{Seen, TestService};
+use peregrine::prelude::Tls;
+use peregrine::tower::{Mount, tower};
+use peregrine::{App, DriverChoice, Error, Limits, Running, Server};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tonic::service::Routes;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+/// All services: the one of the tests, health and reflection.
+///
+/// # Panics
+/// A description of a service is none.
+#[must_use]
+pub fn routes(service: TestService) -> Routes {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    // What is said at once is said without waiting.
+    let serving = reporter.set_service_status("test", tonic_health::ServingStatus::Serving);
+    poll_once(serving);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("the descriptions are right");
+    Routes::new(service).add_service(health).add_service(reflection).prepare()
+}
+
+/// Polls a future that is ready at once.
+fn poll_once(future: impl Future) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::pin::pin!(future).poll(&mut context).is_ready(), "it waits for nobody");
+}
+
+/// An application with routes of ours, an axum router and gRPC services, at one address.
+#[must_use]
+pub fn application(routes: &Routes) -> App {
+    let router = axum::Router::new().route("/hello", axum::routing::get("hello from axum"));
+    App::new().get("/hello", || "hello").mount("/axum", router).subtree("/", tower(routes.clone()))
+}
+
+/// A server of ours, plain and with TLS.
+#[derive(Debug)]
+pub struct Ours {
+    running: Running,
+    certificate: String,
+    /// What its service saw.
+    pub seen: Arc<Seen>,
+}
+
+impl Ours {
+    /// Starts it; none where the kernel refuses the driver, which the output then says.
+    ///
+    /// # Panics
+    /// It does not start for another reason.
+    #[must_use]
+    pub fn start(choice: DriverChoice, limits: Limits) -> Option<Self> {
+        let (service, seen) = TestService::new();
+        let routes = routes(service);
+        Some(Self { seen, ..Self::with(choice, limits, move || application(&routes))? })
+    }
+
+    /// The same with another application.
+    ///
+    /// # Panics
+    /// It does not start for another reason than that the kernel refuses the driver.
+    #[must_use]
+    pub fn with<M>(choice: DriverChoice, limits: Limits, make: M) -> Option<Self>
+    where
+        M: Fn() -> App + Clone + Send + 'static,
+    {
+        let made = Tls::self_signed(&["localhost", "127.0.0.1"]);
+        let made = made.expect("a certificate can be made");
+        let limits = Limits { background_timeout: Duration::ZERO, ..limits };
+        let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).driver(choice);
+        let workers = NonZeroUsize::new(2).expect("two are some");
+        match server.workers(workers).limits(limits).quiet().start(make) {
+            Err(error @ Error::Driver { .. }) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+            running => Some(Self {
+                running: running.expect("the server starts"),
+                certificate: made.certificate_pem,
+                seen: Arc::default(),
+            }),
+        }
+    }
+
+    /// Its plain address.
+    ///
+    /// # Panics
+    /// It has none.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.running.http_address().expect("it listens")
+    }
+
+    /// A channel without TLS.
+    ///
+    /// # Panics
+    /// It cannot be connected.
+    pub async fn plain(&self) -> Channel {
+        channel(self.address()).await
+    }
+
+    /// A channel with TLS.
+    ///
+    /// # Panics
+    /// It cannot be connected.
+    pub async fn secure(&self) -> Channel {
+        let address = self.running.https_address().expect("it listens");
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&self.certificate))
+            .domain_name("localhost");
+        let endpoint = endpoint(&format!("https://{address}"));
+        let endpoint = endpoint.tls_config(tls).expect("the configuration is sound");
+        endpoint.connect().await.expect("the server accepts")
+    }
+
+    /// Orders the shutdown, and goes on.
+    pub fn order(&self) {
+        self.running.handle().shut_down();
+    }
+
+    /// Ends it.
+    ///
+    /// # Panics
+    /// A worker does not end well.
+    pub fn end(self) {
+        self.running.shut_down().expect("the workers end well");
+    }
+}
+
+fn endpoint(url: &str) -> Endpoint {
+    Endpoint::from_shared(url.to_owned()).expect("it is a URL")
+}
+
+/// A channel without TLS.
+///
+/// # Panics
+/// It cannot be connected.
+pub async fn channel(address: SocketAddr) -> Channel {
+    endpoint(&format!("http://{address}")).connect().await.expect("the server accepts")
+}
+
+/// tonic's own server, without TLS. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Theirs {
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+    /// What its service saw.
+    pub seen: Arc<Seen>,
+}
+
+impl Theirs {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// There is no free port.
+    pub async fn start() -> Self {
+        let (service, seen) = TestService::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let serving = tokio::spawn(async move {
+            let server = tonic::transport::Server::builder().add_routes(routes(service));
+            server.serve_with_incoming(incoming).await.expect("it serves");
+        });
+        Self { address, serving, seen }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
