@@ -8,8 +8,11 @@
 //! Start with `bench.rs`, then any file of `cases/`.
 
 pub mod app;
+mod attacks;
 pub mod bench;
 pub mod cases;
+pub mod client;
+pub mod held;
 pub mod hours;
 mod kept;
 mod kernel;
@@ -21,7 +24,9 @@ pub mod reply;
 pub mod secure;
 mod simulated;
 pub mod streams;
+pub mod told;
 mod trouble;
+mod ways;
 
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
 pub use mounted::{MountedBench, MountedBenches};

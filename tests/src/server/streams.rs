@@ -22,6 +22,8 @@ pub struct Streams<W> {
     opens_windows: bool,
     /// The scheme of requests.
     pub scheme: &'static str,
+    /// The host of requests.
+    pub authority: String,
     /// Every GOAWAY: its last stream and its code.
     pub go_away: Vec<(u32, u32)>,
     last: Option<Got>,
@@ -58,6 +60,13 @@ impl Answer {
     #[must_use]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or("(no text)")
+    }
+
+    /// A field of the trailers.
+    #[must_use]
+    pub fn trailer(&self, name: &str) -> Option<&str> {
+        let of = self.heads.last().filter(|fields| fields.iter().all(|field| field.0 != ":status"));
+        of?.iter().find(|field| field.0 == name).map(|(_, value)| value.as_str())
     }
 
     /// A field of any head or of the trailers.
@@ -110,6 +119,7 @@ impl<W: Wire> Streams<W> {
             windows: BTreeMap::new(),
             opens_windows: true,
             scheme: "http",
+            authority: "localhost".to_owned(),
             go_away: Vec::new(),
             last: None,
         }
@@ -143,9 +153,12 @@ impl<W: Wire> Streams<W> {
     pub fn block(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
-        let line = [(":method", method), (":scheme", self.scheme), (":authority", "localhost")];
-        for (name, value) in line.into_iter().chain([(":path", path)]).chain(fields.iter().copied())
-        {
+        let authority = &*self.authority;
+        let line = [(":method", method), (":scheme", self.scheme), (":authority", authority)];
+        let path = (!path.is_empty()).then_some((":path", path));
+        // CONNECT has neither scheme nor path.
+        let line = line.into_iter().filter(|field| path.is_some() || field.0 != ":scheme");
+        for (name, value) in line.chain(path).chain(fields.iter().copied()) {
             let (name, value) = (name.as_bytes(), value.as_bytes());
             self.encoder.field(Known::Other, name, value, &mut block);
         }
@@ -171,6 +184,14 @@ impl<W: Wire> Streams<W> {
             self.frame(kind, flags, id, piece);
             (kind, flags) = (Kind::Continuation, 0);
         }
+        id
+    }
+
+    /// Opens a stream with a block of the case's own.
+    pub fn open_block(&mut self, block: &[u8], flags: u8) -> u32 {
+        let id = self.next;
+        self.next += 2;
+        self.frame(Kind::Headers, flags, id, block);
         id
     }
 
@@ -213,11 +234,34 @@ impl<W: Wire> Streams<W> {
         }
     }
 
+    /// Ends the content with trailers.
+    pub fn trailers(&mut self, stream: u32, fields: &[(&str, &str)]) {
+        let mut block = Vec::new();
+        self.encoder.begin(&mut block);
+        for (name, value) in fields {
+            self.encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+        }
+        self.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, stream, &block);
+    }
+
+    /// Sends the beginning of a request that does not go on.
+    pub fn half_a_head(&mut self) -> u32 {
+        let id = self.next;
+        self.next += 2;
+        self.send(&[0, 0, 10, 1, 5, 0, 0, 0]);
+        id
+    }
+
     /// Resets a stream.
     pub fn reset(&mut self, stream: u32) {
         let mut bytes = Vec::new();
         frame::write_reset(stream, frame::Code::CANCEL, &mut bytes);
         self.send(&bytes);
+    }
+
+    /// Ends the sending side.
+    pub fn half_close(&mut self) {
+        self.wire.half_close();
     }
 
     /// Breaks the connection off.
@@ -282,7 +326,14 @@ impl<W: Wire> Streams<W> {
         while self.fill(patience).await {}
     }
 
-    async fn fill(&mut self, patience: Duration) -> bool {
+    /// How the connection ended, if it has.
+    #[must_use]
+    pub fn last(&self) -> Option<&Got> {
+        self.last.as_ref()
+    }
+
+    /// Waits for more. False: nothing came, or nothing comes any more.
+    pub async fn fill(&mut self, patience: Duration) -> bool {
         if self.last.is_some() {
             return false;
         }
