@@ -29,6 +29,23 @@ pub(crate) struct Core {
     protocol: Connection,
     /// When the peer was told to open no more streams.
     told_at: Option<Duration>,
+    /// What it keeps while it is idle.
+    kept: Kept,
+}
+
+/// How long after its last exchange a connection gives back what only another one needs.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
+/// How long after it the HPACK tables are given back too: the next response then repeats its fields once.
+const SHRINK_AFTER: Duration = Duration::from_secs(20);
+
+/// What an idle connection has kept of its memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    All,
+    /// The HPACK tables.
+    Tables,
+    /// The entries that the peer counts on.
+    Entries,
 }
 
 impl Core {
@@ -40,6 +57,26 @@ impl Core {
     /// When the peer was told to open no more streams.
     pub(crate) fn told_at(&self) -> Option<Duration> {
         self.told_at
+    }
+
+    /// When a connection that is idle since then gives the next part of its memory back.
+    pub(crate) fn gives_back_at(&self, since: Duration) -> Duration {
+        match self.kept {
+            Kept::All => since.saturating_add(TRIM_AFTER),
+            Kept::Tables => since.saturating_add(SHRINK_AFTER),
+            Kept::Entries => Duration::MAX,
+        }
+    }
+
+    /// Gives that part back.
+    pub(crate) fn give_back(&mut self) {
+        self.kept = if self.kept == Kept::All {
+            self.protocol.trim();
+            Kept::Tables
+        } else {
+            self.protocol.shrink();
+            Kept::Entries
+        };
     }
 }
 
@@ -78,7 +115,8 @@ fn protocol(core: &mut Option<Box<Core>>) -> &mut Connection {
 
 impl Http2 {
     /// Takes the core of an idle connection.
-    pub(crate) fn resume(&mut self, core: Box<Core>) {
+    pub(crate) fn resume(&mut self, mut core: Box<Core>) {
+        core.kept = Kept::All;
         self.core = Some(core);
         self.is_used = true;
     }
@@ -119,7 +157,8 @@ impl Http2 {
         let out = &mut link.io.writer.plain;
         self.is_used = true;
         let core = self.core.get_or_insert_with(|| {
-            Box::new(Core { protocol: Connection::new(limits, out), told_at: None })
+            let protocol = Connection::new(limits, out);
+            Box::new(Core { protocol, told_at: None, kept: Kept::All })
         });
         core.protocol.tick(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         if is_sent && out.is_empty() {
