@@ -20,6 +20,8 @@ pub struct Streams<W> {
     windows: BTreeMap<u32, i64>,
     /// Are windows opened by what is received?
     opens_windows: bool,
+    /// What they were not opened by.
+    owed: BTreeMap<u32, usize>,
     /// The scheme of requests.
     pub scheme: &'static str,
     /// The host of requests.
@@ -118,6 +120,7 @@ impl<W: Wire> Streams<W> {
             window: 65_535,
             windows: BTreeMap::new(),
             opens_windows: true,
+            owed: BTreeMap::new(),
             scheme: "http",
             authority: "localhost".to_owned(),
             go_away: Vec::new(),
@@ -220,18 +223,48 @@ impl<W: Wire> Streams<W> {
     /// The windows stay shut.
     pub async fn upload_part(&mut self, stream: u32, mut data: &[u8], is_last: bool) {
         while !data.is_empty() {
-            let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
-            let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
+            let count = self.data_that_fits(stream, data, is_last);
             if count == 0 {
                 assert!(self.fill(PATIENCE).await, "the windows stay shut: {:?}", self.last);
-                continue;
             }
+            data = &data[count..];
+        }
+    }
+
+    /// Sends one frame of content, as much as the windows allow. How much that is.
+    pub fn data_that_fits(&mut self, stream: u32, data: &[u8], is_last: bool) -> usize {
+        let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
+        let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
+        if count > 0 {
             let taken = i64::try_from(count).expect("it is small");
             self.window -= taken;
             *self.windows.entry(stream).or_insert(65_535) -= taken;
             self.data(stream, &data[..count], is_last && count == data.len());
-            data = &data[count..];
         }
+        count
+    }
+
+    /// Opens all windows by what was received and not paid for yet.
+    pub fn pay(&mut self) {
+        for (stream, bytes) in std::mem::take(&mut self.owed) {
+            if bytes > 0 {
+                self.open_window_by(stream, bytes);
+            }
+        }
+    }
+
+    /// Opens the windows by this much, of a stream, or of the connection with 0.
+    pub fn open_window_by(&mut self, stream: u32, bytes: usize) {
+        let mut out = Vec::new();
+        frame::write_window_update(stream, u32::try_from(bytes).expect("it is small"), &mut out);
+        self.send(&out);
+    }
+
+    /// Says that no stream of the server's is wanted, and that this side goes.
+    pub fn go_away(&mut self) {
+        let mut out = Vec::new();
+        frame::write_go_away(0, frame::Code::NO_ERROR, &mut out);
+        self.send(&out);
     }
 
     /// Ends the content with trailers.
@@ -256,6 +289,7 @@ impl<W: Wire> Streams<W> {
     pub fn reset(&mut self, stream: u32) {
         let mut bytes = Vec::new();
         frame::write_reset(stream, frame::Code::CANCEL, &mut bytes);
+        self.owed.remove(&stream);
         self.send(&bytes);
     }
 
@@ -378,8 +412,14 @@ impl<W: Wire> Streams<W> {
                 let answer = self.answers.entry(header.stream).or_default();
                 answer.body.extend_from_slice(payload);
                 answer.is_complete |= header.has(flag::END_STREAM);
-                let is_complete = answer.is_complete;
-                if self.opens_windows && header.length > 0 {
+                let is_complete = answer.is_complete || answer.reset.is_some();
+                if !self.opens_windows {
+                    *self.owed.entry(0).or_default() += payload.len();
+                    *self.owed.entry(header.stream).or_default() += payload.len();
+                    if is_complete {
+                        self.owed.remove(&header.stream);
+                    }
+                } else if header.length > 0 {
                     let mut bytes = Vec::new();
                     frame::write_window_update(0, header.length, &mut bytes);
                     if !is_complete {
@@ -392,9 +432,14 @@ impl<W: Wire> Streams<W> {
                 self.answers.entry(header.stream).or_default().reset = Some(number(0));
             }
             Kind::Settings if !header.has(flag::ACK) => {
-                let of = frame::settings(payload);
-                for (_, window) in of.filter(|(id, _)| *id == setting::INITIAL_WINDOW_SIZE) {
-                    assert_eq!(window, 65_535, "the cases count on the default");
+                for (id, value) in frame::settings(payload) {
+                    match id {
+                        setting::INITIAL_WINDOW_SIZE => {
+                            assert_eq!(value, 65_535, "the cases count on the default");
+                        }
+                        setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
+                        _ => {}
+                    }
                 }
                 self.frame(Kind::Settings, flag::ACK, 0, &[]);
             }
