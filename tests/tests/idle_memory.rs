@@ -71,27 +71,20 @@ async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
 async fn held_by_each<B: Bench>(bench: &B, way: Way) -> isize {
     let shared = Shared::default();
     let server = bench.start(without_tables(), Some(server_tls()), shared.app());
-    let mut measured = Vec::new();
-    // The worker's pools grow in the first rounds, and stay.
-    for _ in 0..6 {
-        let before = held::bytes().expect("it is counted");
-        let mut peers = Vec::new();
-        for _ in 0..PEERS {
-            peers.push(use_connection(&server, way).await);
-        }
-        bench.sleep(Duration::from_millis(1_500)).await;
-        let held = held::bytes().expect("it is counted") - before;
-        measured.push(held / PEERS.cast_signed());
-        for peer in &mut peers {
-            peer.expect_alive().await;
-        }
-        drop(peers);
-        bench.sleep(Duration::from_millis(500)).await;
+    let mut peers = Vec::new();
+    for _ in 0..PEERS {
+        peers.push(use_connection(&server, way).await);
     }
+    bench.sleep(Duration::from_millis(1_500)).await;
+    let held = held::bytes().expect("it is counted");
+    // What the worker's pools have got stays when the connections are gone.
+    drop(peers);
+    bench.sleep(Duration::from_millis(700)).await;
+    let rest = held::bytes().expect("it is counted");
+    way.connect(&server).await.expect_alive().await;
     server.shut_down();
     server.ended().await;
-    println!("{way:?}: {measured:?} bytes");
-    measured.into_iter().min().expect("there are rounds")
+    (held - rest) / PEERS.cast_signed()
 }
 
 fn an_idle_connection_holds_little(choice: DriverChoice) {
