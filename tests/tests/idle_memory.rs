@@ -52,10 +52,10 @@ fn without_tables() -> Limits {
 async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
     let mut client = way.connect(server).await;
     let mut ids = Vec::new();
-    for number in 0..20 {
+    for number in 0..60 {
         ids.push(client.get(&format!("/numbers/{number}")));
-        let id = client.begin("POST", "/echo", &[], Length::Declared(3_000));
-        client.upload(id, &[7; 3_000]).await;
+        let id = client.begin("POST", "/echo", &[], Length::Declared(1_000));
+        client.upload(id, &[7; 1_000]).await;
         ids.push(id);
     }
     ids.push(client.get("/large/60000"));

@@ -247,7 +247,8 @@ pub struct Http2Limits {
     pub connection_window_max: u32,
     /// The table of fields that the peer fills. Default 4 KiB, the protocol's own. At most 65,535.
     pub decoder_table_bytes_max: u32,
-    /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535.
+    /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535. It is given back
+    /// when a connection has been idle for 20 s.
     pub encoder_table_bytes_max: u32,
     /// A compressed head with all its CONTINUATION frames. Default 64 KiB: twice what a head may have,
     /// so that one that is too long can be answered. Passing it: GOAWAY and close.

@@ -4,6 +4,8 @@
 //! what it should receive, in the right order; the server ends in time; nothing is left over; and
 //! the same seed gives the same life again.
 
+mod many;
+
 use crate::server::app::{Shared, pattern};
 use crate::server::reply::{self, Reply};
 use peregrine::{IntoApplication, Limits};
@@ -257,6 +259,11 @@ fn limits() -> Limits {
 
 async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
     network.sleep(Duration::from_millis(network.random(3_000))).await;
+    if network.random(3) == 0 {
+        many::client(&network, place).await;
+        let _ = done.send(());
+        return;
+    }
     let planned: Vec<_> = (0..1 + network.random(6)).map(|_| plan(&network)).collect();
     let client = network.connect_to(place);
     let speaking = speak(&network, &client, &planned);
