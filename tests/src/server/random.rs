@@ -315,7 +315,12 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let (ordered, (report, ended)) = crate::both(ordering, serving).await;
     let passed = ended.saturating_sub(ordered);
     let most = limits().shutdown_timeout + SLACK;
-    assert!(passed <= most, "seed {seed}: it took {passed:?} to end");
+    assert!(
+        passed <= most,
+        "seed {seed}: it took {passed:?} to end: {:?} {:?}",
+        report.snapshot,
+        report.cut
+    );
     assert_eq!(report.snapshot.connections, 0, "seed {seed}: a connection is counted as open");
     // The clients end by themselves: nobody is left at the other end.
     while clients.recv().await.is_some() {}
