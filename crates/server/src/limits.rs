@@ -245,9 +245,9 @@ pub struct Http2Limits {
     /// browsers open a connection of HTTP/1.1 for each WebSocket.
     pub connect_protocol: bool,
     /// While streams are open: how long the client may be silent before it is asked, by PING, whether it is
-    /// there. A client that then sends nothing for `rate_slack` is left, and its connection closed. Default
-    /// 60 s; `None` asks nobody. A conversation, or a response that waits for news, would otherwise keep its
-    /// handler long after a client that lost its network.
+    /// there. A client that then neither sends nor takes anything for `rate_slack` is left, and its
+    /// connection closed. Default 60 s; `None` asks nobody. A conversation, or a response that waits for
+    /// news, would otherwise keep its handler long after a client that lost its network.
     pub ping_after: Option<Duration>,
     /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
     /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
@@ -266,7 +266,8 @@ pub struct Http2Limits {
     pub connection_window_max: u32,
     /// The table of fields that the peer fills. Default 4 KiB, the protocol's own. At most 65,535.
     pub decoder_table_bytes_max: u32,
-    /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535.
+    /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535. It is given back
+    /// when a connection has been idle for 20 s.
     pub encoder_table_bytes_max: u32,
     /// A compressed head with all its CONTINUATION frames. Default 64 KiB: twice what a head may have,
     /// so that one that is too long can be answered. Passing it: GOAWAY and close.

@@ -9,7 +9,7 @@ use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::extract::{Path, State, TlsInfo};
 use peregrine::web::upgrade::OnUpgrade;
-use peregrine::web::{Body, HandlerExt, Problem, Response};
+use peregrine::web::{Body, BodyError, HandlerExt, Problem, Response};
 use peregrine::{App, Shutdown};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -412,6 +412,21 @@ fn checksum() -> HeaderMap {
     HeaderMap::from_iter([("x-checksum".parse().expect("a name"), HeaderValue::from_static("abc"))])
 }
 
+/// A body that does not tell its length.
+struct Unsized(Body);
+
+impl http_body::Body for Unsized {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.0).poll_frame(context)
+    }
+}
+
 fn with_trailers(data: &'static str) -> Body {
     let data = Some(Bytes::from_static(data.as_bytes())).filter(|data| !data.is_empty());
     Body::new(WithTrailers(data, Some(checksum())))
@@ -518,6 +533,7 @@ fn downloads(app: App) -> App {
         .get("/trailers", || with_trailers("hello"))
         .get("/trailers-only", || with_trailers(""))
         .get("/more-after-trailers", || Body::new(Careless(0)))
+        .get("/stream-with-trailers", || Body::new(Unsized(with_trailers("streamed"))))
         .get("/broken", || {
             let mut left = 2;
             stream(move |_| {

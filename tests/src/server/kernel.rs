@@ -1,6 +1,7 @@
 //! Servers on the machine's own sockets, with blocking clients.
 
 use crate::server::bench::{Bench, Got, Outcome, PATIENCE, Served, Wire};
+use crate::server::held;
 use peregrine::{DriverChoice, Error, IntoApplication, Limits, Place, Running, Server, Snapshot};
 use peregrine_tls::Tls;
 use std::cell::Cell;
@@ -284,6 +285,7 @@ impl SocketWire {
             let mut socket = self.socket.try_clone().expect("there are free descriptors");
             let (sender, orders) = mpsc::channel();
             let thread = thread::spawn(move || {
+                held::this_is_a_client();
                 for errand in orders {
                     let done = match errand {
                         Errand::Send(bytes) => socket.write_all(&bytes),

@@ -4,6 +4,8 @@
 //! what it should receive, in the right order; the server ends in time; nothing is left over; and
 //! the same seed gives the same life again.
 
+mod many;
+
 use crate::server::app::{Shared, pattern};
 use crate::server::reply::{self, Reply};
 use peregrine::{IntoApplication, Limits};
@@ -257,6 +259,11 @@ fn limits() -> Limits {
 
 async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
     network.sleep(Duration::from_millis(network.random(3_000))).await;
+    if network.random(3) == 0 {
+        many::client(&network, place).await;
+        let _ = done.send(());
+        return;
+    }
     let planned: Vec<_> = (0..1 + network.random(6)).map(|_| plan(&network)).collect();
     let client = network.connect_to(place);
     let speaking = speak(&network, &client, &planned);
@@ -308,7 +315,12 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let (ordered, (report, ended)) = crate::both(ordering, serving).await;
     let passed = ended.saturating_sub(ordered);
     let most = limits().shutdown_timeout + SLACK;
-    assert!(passed <= most, "seed {seed}: it took {passed:?} to end");
+    assert!(
+        passed <= most,
+        "seed {seed}: it took {passed:?} to end: {:?} {:?}",
+        report.snapshot,
+        report.cut
+    );
     assert_eq!(report.snapshot.connections, 0, "seed {seed}: a connection is counted as open");
     // The clients end by themselves: nobody is left at the other end.
     while clients.recv().await.is_some() {}

@@ -101,19 +101,19 @@ pub fn parse(bytes: &[u8], is_head: bool, is_ended: bool) -> Parsed {
     }
 }
 
-struct Head {
+pub(super) struct Head {
     is_http11: bool,
-    status: u16,
-    fields: Vec<(String, String)>,
-    bytes: usize,
+    pub(super) status: u16,
+    pub(super) fields: Vec<(String, String)>,
+    pub(super) bytes: usize,
 }
 
 impl Head {
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    fn framing(&self, is_head: bool) -> Result<Framing, String> {
+    pub(super) fn framing(&self, is_head: bool) -> Result<Framing, String> {
         let count = |name| self.fields.iter().filter(|(other, _)| other == name).count();
         let (lengths, codings) = (count("content-length"), count("transfer-encoding"));
         if lengths + codings > 1 {
@@ -143,7 +143,7 @@ impl Head {
 }
 
 /// The line at the beginning, without its end, and how many bytes it is with that.
-fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, String> {
+pub(super) fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, String> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         return match bytes.len() {
             0..=20_000 => Ok(None),
@@ -158,7 +158,7 @@ fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, String> {
     }
 }
 
-fn parse_head(bytes: &[u8]) -> Result<Option<Head>, String> {
+pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, String> {
     let Some((status_line, mut used)) = line(bytes)? else { return Ok(None) };
     let (version, rest) = status_line.split_once(' ').ok_or("a status line has spaces")?;
     let (status, reason) = rest.split_once(' ').ok_or("a status line has two spaces")?;
@@ -180,7 +180,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<Head>, String> {
     }
 }
 
-fn field(line: &str) -> Result<(String, String), String> {
+pub(super) fn field(line: &str) -> Result<(String, String), String> {
     let (name, value) = line.split_once(": ").ok_or_else(|| format!("no field: {line:?}"))?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_token) || value != value.trim() {

@@ -187,13 +187,13 @@ impl Served for SimulatedServer {
 
     fn connect(&self) -> SimulatedWire {
         let client = self.network.connect_to(self.plain_place);
-        SimulatedWire { client, network: self.network.clone() }
+        SimulatedWire::new(Rc::new(client), &self.network)
     }
 
     fn connect_secure(&self) -> SimulatedWire {
         let place = self.secure_place.expect("the server was started with TLS");
         let client = self.network.connect_to(place);
-        SimulatedWire { client, network: self.network.clone() }
+        SimulatedWire::new(Rc::new(client), &self.network)
     }
 
     fn shut_down(&self) {
@@ -212,8 +212,15 @@ impl Served for SimulatedServer {
 
 /// A client of the simulated network.
 pub struct SimulatedWire {
-    client: Client,
+    client: Rc<Client>,
     network: Network,
+}
+
+impl SimulatedWire {
+    /// A wire of a client that is known elsewhere as well.
+    pub(super) fn new(client: Rc<Client>, network: &Network) -> Self {
+        Self { client, network: network.clone() }
+    }
 }
 
 /// Begins what goes on in the background by itself.

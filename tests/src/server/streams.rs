@@ -21,8 +21,12 @@ pub struct Streams<W> {
     /// Are windows opened by what is received?
     opens_windows: bool,
     answers_pings: bool,
+    /// What they were not opened by.
+    owed: BTreeMap<u32, usize>,
     /// The scheme of requests.
     pub scheme: &'static str,
+    /// The host of requests.
+    pub authority: String,
     /// Every GOAWAY: its last stream and its code.
     pub go_away: Vec<(u32, u32)>,
     last: Option<Got>,
@@ -59,6 +63,13 @@ impl Answer {
     #[must_use]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or("(no text)")
+    }
+
+    /// A field of the trailers.
+    #[must_use]
+    pub fn trailer(&self, name: &str) -> Option<&str> {
+        let of = self.heads.last().filter(|fields| fields.iter().all(|field| field.0 != ":status"));
+        of?.iter().find(|field| field.0 == name).map(|(_, value)| value.as_str())
     }
 
     /// A field of any head or of the trailers.
@@ -111,7 +122,9 @@ impl<W: Wire> Streams<W> {
             windows: BTreeMap::new(),
             opens_windows: true,
             answers_pings: true,
+            owed: BTreeMap::new(),
             scheme: "http",
+            authority: "localhost".to_owned(),
             go_away: Vec::new(),
             last: None,
         }
@@ -150,9 +163,12 @@ impl<W: Wire> Streams<W> {
     pub fn block(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
         let mut block = Vec::new();
         self.encoder.begin(&mut block);
-        let line = [(":method", method), (":scheme", self.scheme), (":authority", "localhost")];
-        for (name, value) in line.into_iter().chain([(":path", path)]).chain(fields.iter().copied())
-        {
+        let authority = &*self.authority;
+        let line = [(":method", method), (":scheme", self.scheme), (":authority", authority)];
+        let path = (!path.is_empty()).then_some((":path", path));
+        // CONNECT has neither scheme nor path.
+        let line = line.into_iter().filter(|field| path.is_some() || field.0 != ":scheme");
+        for (name, value) in line.chain(path).chain(fields.iter().copied()) {
             let (name, value) = (name.as_bytes(), value.as_bytes());
             self.encoder.field(Known::Other, name, value, &mut block);
         }
@@ -181,6 +197,14 @@ impl<W: Wire> Streams<W> {
         id
     }
 
+    /// Opens a stream with a block of the case's own.
+    pub fn open_block(&mut self, block: &[u8], flags: u8) -> u32 {
+        let id = self.next;
+        self.next += 2;
+        self.frame(Kind::Headers, flags, id, block);
+        id
+    }
+
     /// Sends a GET request.
     pub fn get(&mut self, path: &str) -> u32 {
         self.open("GET", path, &[], true)
@@ -206,25 +230,79 @@ impl<W: Wire> Streams<W> {
     /// The windows stay shut.
     pub async fn upload_part(&mut self, stream: u32, mut data: &[u8], is_last: bool) {
         while !data.is_empty() {
-            let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
-            let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
+            let count = self.data_that_fits(stream, data, is_last);
             if count == 0 {
                 assert!(self.fill(PATIENCE).await, "the windows stay shut: {:?}", self.last);
-                continue;
             }
+            data = &data[count..];
+        }
+    }
+
+    /// Sends one frame of content, as much as the windows allow. How much that is.
+    pub fn data_that_fits(&mut self, stream: u32, data: &[u8], is_last: bool) -> usize {
+        let window = self.windows.get(&stream).copied().unwrap_or(65_535).min(self.window);
+        let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
+        if count > 0 {
             let taken = i64::try_from(count).expect("it is small");
             self.window -= taken;
             *self.windows.entry(stream).or_insert(65_535) -= taken;
             self.data(stream, &data[..count], is_last && count == data.len());
-            data = &data[count..];
         }
+        count
+    }
+
+    /// Opens all windows by what was received and not paid for yet.
+    pub fn pay(&mut self) {
+        for (stream, bytes) in std::mem::take(&mut self.owed) {
+            if bytes > 0 {
+                self.open_window_by(stream, bytes);
+            }
+        }
+    }
+
+    /// Opens the windows by this much, of a stream, or of the connection with 0.
+    pub fn open_window_by(&mut self, stream: u32, bytes: usize) {
+        let mut out = Vec::new();
+        frame::write_window_update(stream, u32::try_from(bytes).expect("it is small"), &mut out);
+        self.send(&out);
+    }
+
+    /// Says that no stream of the server's is wanted, and that this side goes.
+    pub fn go_away(&mut self) {
+        let mut out = Vec::new();
+        frame::write_go_away(0, frame::Code::NO_ERROR, &mut out);
+        self.send(&out);
+    }
+
+    /// Ends the content with trailers.
+    pub fn trailers(&mut self, stream: u32, fields: &[(&str, &str)]) {
+        let mut block = Vec::new();
+        self.encoder.begin(&mut block);
+        for (name, value) in fields {
+            self.encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+        }
+        self.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, stream, &block);
+    }
+
+    /// Sends the beginning of a request that does not go on.
+    pub fn half_a_head(&mut self) -> u32 {
+        let id = self.next;
+        self.next += 2;
+        self.send(&[0, 0, 10, 1, 5, 0, 0, 0]);
+        id
     }
 
     /// Resets a stream.
     pub fn reset(&mut self, stream: u32) {
         let mut bytes = Vec::new();
         frame::write_reset(stream, frame::Code::CANCEL, &mut bytes);
+        self.owed.remove(&stream);
         self.send(&bytes);
+    }
+
+    /// Ends the sending side.
+    pub fn half_close(&mut self) {
+        self.wire.half_close();
     }
 
     /// Breaks the connection off.
@@ -299,7 +377,14 @@ impl<W: Wire> Streams<W> {
         while self.fill(patience).await {}
     }
 
-    async fn fill(&mut self, patience: Duration) -> bool {
+    /// How the connection ended, if it has.
+    #[must_use]
+    pub fn last(&self) -> Option<&Got> {
+        self.last.as_ref()
+    }
+
+    /// Waits for more. False: nothing came, or nothing comes any more.
+    pub async fn fill(&mut self, patience: Duration) -> bool {
         if self.last.is_some() {
             return false;
         }
@@ -344,8 +429,14 @@ impl<W: Wire> Streams<W> {
                 let answer = self.answers.entry(header.stream).or_default();
                 answer.body.extend_from_slice(payload);
                 answer.is_complete |= header.has(flag::END_STREAM);
-                let is_complete = answer.is_complete;
-                if self.opens_windows && header.length > 0 {
+                let is_complete = answer.is_complete || answer.reset.is_some();
+                if !self.opens_windows {
+                    *self.owed.entry(0).or_default() += payload.len();
+                    *self.owed.entry(header.stream).or_default() += payload.len();
+                    if is_complete {
+                        self.owed.remove(&header.stream);
+                    }
+                } else if header.length > 0 {
                     let mut bytes = Vec::new();
                     frame::write_window_update(0, header.length, &mut bytes);
                     if !is_complete {
@@ -358,9 +449,14 @@ impl<W: Wire> Streams<W> {
                 self.answers.entry(header.stream).or_default().reset = Some(number(0));
             }
             Kind::Settings if !header.has(flag::ACK) => {
-                let of = frame::settings(payload);
-                for (_, window) in of.filter(|(id, _)| *id == setting::INITIAL_WINDOW_SIZE) {
-                    assert_eq!(window, 65_535, "the cases count on the default");
+                for (id, value) in frame::settings(payload) {
+                    match id {
+                        setting::INITIAL_WINDOW_SIZE => {
+                            assert_eq!(value, 65_535, "the cases count on the default");
+                        }
+                        setting::HEADER_TABLE_SIZE => self.encoder.set_size_allowed(value),
+                        _ => {}
+                    }
                 }
                 self.frame(Kind::Settings, flag::ACK, 0, &[]);
             }

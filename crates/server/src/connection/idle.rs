@@ -65,9 +65,17 @@ impl<D: Driver> Connection<D> {
         };
         let until = since.saturating_add(patience).min(end_of_life).min(drained);
         let is_drained = drained != Duration::MAX && drained <= worker.driver.now();
-        self.alarm.set(until);
-        if !is_drained && self.alarm.poll(context).is_pending() {
-            return Poll::Pending;
+        loop {
+            let core = self.http2.as_mut().filter(|_| !is_drained);
+            let gives_back = core.as_ref().map_or(Duration::MAX, |core| core.gives_back_at(since));
+            self.alarm.set(until.min(gives_back));
+            if !is_drained && self.alarm.poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            match core.filter(|_| gives_back < until) {
+                Some(core) => core.give_back(),
+                None => break,
+            }
         }
         let now = worker.driver.now();
         Poll::Ready(Err(match () {

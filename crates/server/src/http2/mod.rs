@@ -30,6 +30,23 @@ pub(crate) struct Core {
     protocol: Connection,
     /// When the peer was told to open no more streams.
     told_at: Option<Duration>,
+    /// What it keeps while it is idle.
+    kept: Kept,
+}
+
+/// How long after its last exchange a connection gives back what only another one needs.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
+/// How long after it the HPACK tables are given back too: the next response then repeats its fields once.
+const SHRINK_AFTER: Duration = Duration::from_secs(20);
+
+/// What an idle connection has kept of its memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    All,
+    /// The HPACK tables.
+    Tables,
+    /// The entries that the peer counts on.
+    Entries,
 }
 
 impl Core {
@@ -41,6 +58,26 @@ impl Core {
     /// When the peer was told to open no more streams.
     pub(crate) fn told_at(&self) -> Option<Duration> {
         self.told_at
+    }
+
+    /// When a connection that is idle since then gives the next part of its memory back.
+    pub(crate) fn gives_back_at(&self, since: Duration) -> Duration {
+        match self.kept {
+            Kept::All => since.saturating_add(TRIM_AFTER),
+            Kept::Tables => since.saturating_add(SHRINK_AFTER),
+            Kept::Entries => Duration::MAX,
+        }
+    }
+
+    /// Gives that part back.
+    pub(crate) fn give_back(&mut self) {
+        self.kept = if self.kept == Kept::All {
+            self.protocol.trim();
+            Kept::Tables
+        } else {
+            self.protocol.shrink();
+            Kept::Entries
+        };
     }
 }
 
@@ -72,6 +109,8 @@ pub(crate) struct Http2 {
     heard: u64,
     /// The peer was asked whether it is there, and was not heard of since.
     is_asked: bool,
+    /// Bytes that the peer had taken when it was last looked at for an answer.
+    taken: u64,
     /// There is something to clear after the lease.
     is_used: bool,
 }
@@ -83,7 +122,8 @@ fn protocol(core: &mut Option<Box<Core>>) -> &mut Connection {
 
 impl Http2 {
     /// Takes the core of an idle connection.
-    pub(crate) fn resume(&mut self, core: Box<Core>) {
+    pub(crate) fn resume(&mut self, mut core: Box<Core>) {
+        core.kept = Kept::All;
         self.core = Some(core);
         self.is_used = true;
     }
@@ -124,7 +164,8 @@ impl Http2 {
         let out = &mut link.io.writer.plain;
         self.is_used = true;
         let core = self.core.get_or_insert_with(|| {
-            Box::new(Core { protocol: Connection::new(limits, out), told_at: None })
+            let protocol = Connection::new(limits, out);
+            Box::new(Core { protocol, told_at: None, kept: Kept::All })
         });
         core.protocol.tick(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         if is_sent && out.is_empty() {
@@ -358,7 +399,7 @@ impl Http2 {
         promised.clear();
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
-        (self.heard, self.is_asked) = (0, false);
+        (self.heard, self.is_asked, self.taken) = (0, false, 0);
     }
 
     fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {

@@ -5,7 +5,7 @@ use super::{Http2, protocol};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{Link, Turn};
-use peregrine_driver::Driver;
+use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::Code;
 use peregrine_web::Problem;
 use peregrine_web::body::BodyError;
@@ -35,17 +35,21 @@ impl Http2 {
         }
     }
 
-    /// Asks a silent client whether it is there, once.
+    /// Asks a silent client whether it is there, once. One that goes on taking what was sent before the
+    /// question has not seen it yet: a large window lets a slow reader be silent for minutes.
     fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         // Who is not read, because it does not read either, is watched for that.
         if link.io.reader.received() != self.heard || link.is_flooded() {
             return Turn::Again;
         }
-        if self.is_asked {
+        let taken = link.stream.progress();
+        if self.is_asked && taken == self.taken {
             return Turn::close(Ended::PeerSilent);
         }
-        protocol(&mut self.core).ask(&mut link.io.writer.plain);
-        self.is_asked = true;
+        if !self.is_asked {
+            protocol(&mut self.core).ask(&mut link.io.writer.plain);
+        }
+        (self.is_asked, self.taken) = (true, taken);
         let until = link.worker.driver.now().saturating_add(link.worker.limits.rate_slack);
         link.io.deadlines.set(Wait::Ping, until);
         Turn::Again

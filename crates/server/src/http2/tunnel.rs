@@ -39,7 +39,8 @@ impl Http2 {
             if body == BodyLength::None {
                 writer.finish(HeaderMap::new());
             } else {
-                stream.upload = Upload::Flowing { pipe: writer, is_awaited: false };
+                let (is_awaited, is_promised) = (false, false);
+                stream.upload = Upload::Flowing { pipe: writer, is_awaited, is_promised };
             }
             (stream.is_tunnel, stream.tunnel) = (true, Some(reader));
             Body::empty()

@@ -334,50 +334,6 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("agreed", ends as u64)]);
 }
 
-/// The innermost limit counts, be it larger or smaller, and however the body arrives.
-pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B) {
-    let mut small = limits();
-    small.body_bytes_max = 100;
-    let (server, _) = begin_with(bench, small);
-    for (path, most) in [
-        ("/echo", 100),
-        ("/lowered", 50),
-        ("/lowered/tight", 10),
-        ("/lowered/wide", 300),
-        ("/raised", 200),
-        ("/raised/tight", 10),
-    ] {
-        for length in [most, most + 1] {
-            let body = pattern(length);
-            let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n");
-            let announced = format!("{head}Content-Length: {length}\r\n\r\n");
-            let encoded = format!("{head}Transfer-Encoding: chunked\r\n\r\n");
-            for (way, head, body) in [
-                ("announced", announced, body.clone()),
-                ("in chunks", encoded, chunked(bench, &body)),
-            ] {
-                for is_whole in [true, false] {
-                    let mut peer = Peer::new(server.connect());
-                    if is_whole {
-                        peer.send([head.as_bytes(), &body].concat());
-                    } else {
-                        peer.send(head.clone());
-                        for part in body.chunks(body.len().div_ceil(2)) {
-                            bench.sleep(Duration::from_millis(2)).await;
-                            peer.send(part);
-                        }
-                    }
-                    let reply = peer.reply().await;
-                    let expected = if length > most { 413 } else { 200 };
-                    assert_eq!(reply.status, expected, "{path} {length} {way} {is_whole}");
-                }
-            }
-        }
-    }
-    server.shut_down();
-    server.ended().await;
-}
-
 /// Fields after a chunked body reach the handler.
 pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);

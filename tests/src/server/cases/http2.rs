@@ -7,13 +7,12 @@ use crate::server::peer::Peer;
 use crate::server::secure::{Secure, client_config, server_tls};
 use crate::server::streams::Streams;
 use peregrine::{Http2Limits, Limits};
-use peregrine_proto::h2::frame::{self, Kind, flag, setting};
+use peregrine_proto::h2::frame::{self, Kind, setting};
 use peregrine_tls::rustls::version;
 use std::sync::Arc;
 use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(700);
-const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// Ends a case whose client has a connection that lives.
 async fn close<S: Served>(server: S, mut client: Streams<S::Wire>) {
@@ -26,28 +25,6 @@ async fn end<S: Served>(server: S) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.cut, []);
-}
-
-/// Requests are answered by the same application, HEAD and 204 without content.
-pub async fn requests_are_answered<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let hello = client.get("/hello");
-    let head = client.open("HEAD", "/hello", &[], true);
-    let empty = client.get("/empty");
-    let missing = client.get("/nowhere");
-    let answer = client.answer(hello).await;
-    assert_eq!((answer.status(), answer.text()), (200, "hello"));
-    assert_eq!(answer.field("connection"), None);
-    let answer = client.answer(head).await;
-    assert_eq!((answer.status(), answer.field("content-length")), (200, Some("5")));
-    assert_eq!((answer.text(), client.answer(empty).await.status()), ("", 204));
-    assert_eq!(client.answer(missing).await.status(), 404);
-    let closes = client.get("/close");
-    let answer = client.answer(closes).await;
-    assert_eq!((answer.text(), answer.field("connection")), ("bye", None));
-    client.round_trip().await;
-    close(server, client).await;
 }
 
 /// The preface may come in pieces, and a request of HTTP/1.1 may begin like it.
@@ -83,21 +60,6 @@ pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
     peer.send(frame::PREFACE);
     assert_eq!(peer.reply().await.status, 505);
     end(server).await;
-}
-
-/// Handlers of one connection wait beside each other, and do not hold ready ones up.
-pub async fn streams_do_not_wait_for_each_other<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let waiting: Vec<_> = (0..20).map(|_| client.get("/wait")).collect();
-    bench.until("all handlers wait", || shared.started.get() == 20).await;
-    let hello = client.get("/hello");
-    assert_eq!(client.answer(hello).await.text(), "hello");
-    shared.open(20);
-    for id in waiting {
-        assert_eq!(client.answer(id).await.text(), "waited");
-    }
-    close(server, client).await;
 }
 
 /// One stream too many is refused, and the others live.
@@ -152,80 +114,6 @@ pub async fn large_bodies_arrive_whole<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A body may come byte by byte, and as no more than its end.
-pub async fn small_pieces_of_a_body_are_one_body<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let id = client.open("POST", "/echo", &[], false);
-    for byte in b"byte by byte" {
-        client.data(id, &[*byte], false);
-    }
-    client.data(id, b"", true);
-    assert_eq!(client.answer(id).await.text(), "byte by byte");
-    let id = client.open("POST", "/echo", &[("content-length", "4")], false);
-    client.data(id, b"four", true);
-    assert_eq!(client.answer(id).await.text(), "four");
-    close(server, client).await;
-}
-
-/// Trailers of a request reach the handler.
-pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let id = client.open("POST", "/trailers", &[], false);
-    client.data(id, b"hello", false);
-    // A literal that no table keeps.
-    let mut block = vec![0, 10];
-    block.extend_from_slice(b"x-checksum\x03abc");
-    client.frame(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, &block);
-    assert_eq!(client.answer(id).await.text(), "5 abc");
-    close(server, client).await;
-}
-
-/// The interim response comes when the handler reads.
-pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let expect = [("expect", "100-continue")];
-    let id = client.open("POST", "/echo", &expect, false);
-    client.round_trip().await;
-    bench.sleep(Duration::from_millis(20)).await;
-    client.round_trip().await;
-    assert_eq!(client.so_far(id).statuses(), [100]);
-    client.data(id, b"now", true);
-    let answer = client.answer(id).await;
-    assert_eq!((answer.statuses(), answer.text()), (vec![100, 200], "now"));
-    let id = client.open("POST", "/ignore", &expect, false);
-    assert_eq!(client.answer(id).await.statuses(), [200]);
-    close(server, client).await;
-}
-
-/// An answer may come before its request is complete: the client is asked to send no more.
-pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B) {
-    bench.calm();
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let id = client.open("POST", "/ignore", &[("content-length", "300000")], false);
-    client.data(id, &pattern(10_000), false);
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.text(), answer.is_complete), (200, "ignored", true));
-    bench.sleep(Duration::from_millis(20)).await;
-    client.round_trip().await;
-    client.round_trip().await;
-    assert_eq!(client.so_far(id).reset, Some(0));
-    // Also one that was refused.
-    let id = client.open("POST", "/ignore", &[("expect", "too much")], false);
-    client.data(id, &pattern(10_000), false);
-    assert_eq!(client.answer(id).await.status(), 417);
-    bench.sleep(Duration::from_millis(20)).await;
-    client.round_trip().await;
-    client.round_trip().await;
-    assert_eq!(client.so_far(id).reset, Some(0));
-    let id = client.get("/hello");
-    assert_eq!(client.answer(id).await.text(), "hello");
-    close(server, client).await;
-}
-
 /// The rest of a request that was answered early is read if it is short: no reset is needed then.
 pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
     bench.calm();
@@ -241,64 +129,6 @@ pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
         client.round_trip().await;
         assert_eq!(client.so_far(id).reset, None);
     }
-    close(server, client).await;
-}
-
-/// A body may be left to somebody who reads it after the response.
-pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B) {
-    bench.calm();
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let id = client.open("POST", "/keep", &[], false);
-    assert_eq!(client.answer(id).await.text(), "kept");
-    let reader = client.get("/read-kept");
-    client.upload(id, &pattern(300_000)).await;
-    assert_eq!(client.answer(reader).await.text(), "300000 bytes");
-    close(server, client).await;
-}
-
-/// Limits are answered as over HTTP/1.1, and the connection lives.
-pub async fn limits_are_answered<B: Bench>(bench: &B) {
-    bench.calm();
-    let (server, _) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let id = client.open("POST", "/echo-limited", &[], false);
-    client.data(id, &pattern(1001), true);
-    assert_eq!(client.answer(id).await.status(), 413);
-    let long = "x".repeat(9_000);
-    let id = client.open(
-        "GET",
-        "/hello",
-        &[("a", &long), ("b", &long), ("c", &long), ("d", &long)],
-        true,
-    );
-    assert_eq!(client.answer(id).await.reset, None);
-    assert_eq!(client.so_far(id).status(), 431);
-    let id = client.open("CONNECT", "/hello", &[], true);
-    assert!(client.answer(id).await.reset.is_some());
-    let id = client.get("/upgrade");
-    assert_eq!(client.answer(id).await.status(), 500);
-    let id = client.get("/hello");
-    assert_eq!(client.answer(id).await.text(), "hello");
-    close(server, client).await;
-}
-
-/// Panics are answered on their streams, and late handlers as well.
-pub async fn panics_and_timeouts_are_told_on_their_stream<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut client = Streams::new(server.connect());
-    let late = client.get("/wait-a-moment");
-    let panics = [client.get("/panic"), client.get("/panic-late")];
-    for id in panics {
-        assert_eq!(client.answer(id).await.status(), 500);
-    }
-    assert_eq!(client.answer(late).await.status(), 503);
-    assert_eq!((shared.dropped.get(), shared.finished.get()), (1, 0));
-    let broken = client.get("/broken");
-    let answer = client.answer(broken).await;
-    assert_eq!((answer.status(), answer.reset, answer.is_complete), (200, Some(2), false));
-    let hello = client.get("/hello");
-    assert_eq!(client.answer(hello).await.text(), "hello");
     close(server, client).await;
 }
 
@@ -409,33 +239,6 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     drop(partial);
     let outcome = server.ended().await;
     assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (1, 1), "{outcome:?}");
-}
-
-/// A connection may be no older than its limit.
-pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
-    let (server, shared) = begin_with(bench, Limits { lifetime_max: Some(SHORT), ..limits() });
-    let mut client = Streams::new(server.connect());
-    let id = client.get("/wait");
-    bench.until("it began", || shared.started.get() == 1).await;
-    bench.sleep(SHORT * 2).await;
-    client.round_trip().await;
-    shared.open(1);
-    assert_eq!(client.answer(id).await.text(), "waited");
-    client.ended().await;
-    assert_eq!(client.go_away.first().map(|(_, code)| *code), Some(0));
-    end(server).await;
-}
-
-/// A body that comes too slowly is a 408 on its stream, and the connection lives.
-pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
-    let (server, _) = begin_with(bench, Limits { rate_slack: SHORT, ..limits() });
-    let mut client = Streams::new(server.connect());
-    let id = client.open("POST", "/echo", &[], false);
-    client.data(id, b"so far", false);
-    assert_eq!(client.answer(id).await.status(), 408);
-    let hello = client.get("/hello");
-    assert_eq!(client.answer(hello).await.text(), "hello");
-    close(server, client).await;
 }
 
 /// Who is being answered already may be silent for as long as it likes: both sides talk by turns.
@@ -688,37 +491,6 @@ pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A connection that is made in a lame duck's time is of use before it is told to go.
-pub async fn a_lame_duck_answers_new_connections<B: Bench>(bench: &B) {
-    bench.calm();
-    let lame_duck = Duration::from_secs(2);
-    let (server, _) = begin_with(bench, Limits { lame_duck, ..limits() });
-    server.shut_down();
-    for _ in 0..3 {
-        let mut client = Streams::new(server.connect());
-        client.round_trip().await;
-        bench.sleep(Duration::from_millis(20)).await;
-        let id = client.get("/hello");
-        assert_eq!(client.answer(id).await.text(), "hello");
-        client.ended().await;
-        assert_eq!(client.go_away.last().map(|(_, code)| *code), Some(0));
-    }
-    assert_eq!(server.ended().await.cut, []);
-}
-
-/// Behind a gateway that had TLS with the client, requests on plain connections are for `https`.
-pub async fn a_gateway_may_ask_for_https<B: Bench>(bench: &B) {
-    for behind_gateway in [false, true] {
-        let (server, _) = begin_with(bench, Limits { behind_gateway, ..limits() });
-        let mut client = Streams::new(server.connect());
-        client.scheme = "https";
-        let id = client.get("/hello");
-        let status = client.answer(id).await.status();
-        assert_eq!(status, if behind_gateway { 200 } else { 421 });
-        close(server, client).await;
-    }
-}
-
 /// `*` has its host in the authority, in Host, or in both.
 pub async fn a_host_may_be_named_twice<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
@@ -756,67 +528,6 @@ pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B
     assert!(other.so_far(late).is_complete, "{:?}", other.so_far(late));
     close(server, client).await;
     drop(other);
-}
-
-/// An exchange may take no longer than its limit.
-pub async fn an_exchange_has_its_time<B: Bench>(bench: &B) {
-    bench.calm();
-    let (server, _) = begin_with(bench, Limits { exchange_timeout: Some(SHORT), ..limits() });
-    let mut client = Streams::new(server.connect());
-    let waiting = client.get("/wait");
-    let endless = client.get("/gated/2");
-    assert_eq!(client.answer(waiting).await.status(), 503);
-    assert_eq!(client.answer(endless).await.reset, Some(8));
-    client.round_trip().await;
-    close(server, client).await;
-}
-
-/// Writes one round of a flood, for a stream and with the block of a request.
-type Flood = fn(&mut Vec<u8>, u32, &[u8]);
-
-/// Floods end their connection, and no other.
-pub async fn floods_are_answered_with_calm<B: Bench>(bench: &B) {
-    bench.calm();
-    let (server, _) = begin(bench);
-    let mut neighbour = Streams::new(server.connect());
-    let floods: [Flood; 5] = [
-        |out, id, block| {
-            frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, block, out);
-            frame::write_reset(id, frame::Code::CANCEL, out);
-        },
-        |out, _, _| frame::write(Kind::Ping, 0, 0, b"12345678", out),
-        |out, _, _| frame::write_settings([(setting::ENABLE_PUSH, 0)], out),
-        |out, id, block| match id {
-            1 => frame::write(Kind::Headers, 0, 1, block, out),
-            _ => frame::write(Kind::Continuation, 0, 1, b"", out),
-        },
-        |out, id, block| match id {
-            1 => frame::write(Kind::Headers, flag::END_HEADERS, 1, block, out),
-            _ => frame::write(Kind::Data, 0, 1, b"", out),
-        },
-    ];
-    for (number, flood) in floods.into_iter().enumerate() {
-        let mut client = Streams::new(server.connect());
-        let block = client.block(if number == 4 { "POST" } else { "GET" }, "/hold", &[]);
-        // A block that no table has to know of.
-        let mut out = Vec::new();
-        let mut fresh = Streams::silent(server.connect());
-        let plain = fresh.block("GET", "/hold", &[]);
-        drop(fresh);
-        for id in (1..10_000).step_by(2) {
-            flood(&mut out, id, if id == 1 { &block } else { &plain });
-        }
-        client.send(&out);
-        client.ended().await;
-        let calm = client.go_away.last().map(|(_, code)| *code);
-        assert_eq!(calm, Some(ENHANCE_YOUR_CALM), "flood {number}");
-    }
-    let id = neighbour.get("/hello");
-    assert_eq!(neighbour.answer(id).await.text(), "hello");
-    drop(neighbour);
-    server.shut_down();
-    let outcome = server.ended().await;
-    assert_eq!(outcome.ended("http2-excess"), 5, "{outcome:?}");
 }
 
 /// Who breaks a rule of the connection is told, and named.

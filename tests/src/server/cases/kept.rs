@@ -18,35 +18,6 @@ async fn keep<B: Bench>(peer: &mut Peer<B::Wire>, path: &str, length: usize, her
     assert_eq!((reply.text(), reply.field("connection")), ("kept", None));
 }
 
-/// What a task reads after the response is all of the body, and the connection goes on.
-pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    let mut reader = Peer::new(server.connect());
-    for path in ["/keep", "/keep-streaming"] {
-        for length in [10, 3_000, bench.large(LARGE)] {
-            let body = pattern(length);
-            let (here, rest) = body.split_at(bench.choose(length));
-            keep::<B>(&mut peer, path, length, here).await;
-            reader.get("/read-kept");
-            bench.sleep(Duration::from_millis(5)).await;
-            peer.send(rest);
-            assert_eq!(reader.reply().await.text(), format!("{length} bytes"), "{path}");
-            peer.expect_alive().await;
-        }
-        peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"));
-        peer.send("3\r\nabc\r\n");
-        assert_eq!(peer.reply().await.text(), "kept");
-        peer.send("4\r\nabcd\r\n0\r\n\r\n");
-        reader.get("/read-kept");
-        assert_eq!(reader.reply().await.text(), "7 bytes");
-        peer.expect_alive().await;
-    }
-    drop((peer, reader));
-    server.shut_down();
-    assert_eq!(server.ended().await.endings(), []);
-}
-
 /// When the reader has left, the rest is thrown away if it is short, and ends the connection if not.
 pub async fn a_body_that_is_read_no_more_is_thrown_away<B: Bench>(bench: &B) {
     bench.calm();

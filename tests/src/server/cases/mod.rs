@@ -1,5 +1,6 @@
 //! What a server promises, a function for each promise. A function's name is its claim.
 
+pub mod attacks;
 pub mod bodies;
 pub mod buffers;
 pub mod drain;
@@ -10,6 +11,7 @@ pub mod http2;
 pub mod kept;
 pub mod kernel;
 pub mod limits;
+pub mod neutral;
 pub mod promised;
 pub mod quiet;
 pub mod rates;

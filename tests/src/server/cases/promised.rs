@@ -34,18 +34,6 @@ pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Ben
     assert_eq!((outcome.snapshot.connections, outcome.cut.len()), (0, 0), "{outcome:?}");
 }
 
-/// A handler that may run to its end may do so for as long as its route allows.
-pub async fn a_route_s_timeout_holds_for_handlers_whose_peer_left<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/wait-to-end-a-moment");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
-    peer.reset();
-    bench.until("the handler is gone", || shared.dropped.get() == 1).await;
-    server.shut_down();
-    assert_eq!(server.ended().await.cut, []);
-}
-
 /// A fault of TLS ends the connection and not a handler that was promised to run to its end.
 pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B) {
     let shared = Shared::default();
@@ -85,81 +73,6 @@ pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBe
     peer.rest().await;
     server.shut_down();
     server.ended().await;
-}
-
-/// A panic before there is a future is one of the handler: a 500, and no harm to others.
-pub async fn a_panic_before_there_is_a_future_is_a_500<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut bystander = Peer::new(server.connect());
-    bystander.expect_alive().await;
-    let mut peer = Peer::new(server.connect());
-    peer.get("/hello");
-    peer.get("/panic-eager");
-    assert_eq!(peer.reply().await.text(), "hello");
-    let reply = peer.reply().await;
-    assert_eq!((reply.status, reply.closes()), (500, true));
-    peer.expect_end().await;
-    bystander.expect_alive().await;
-    drop(bystander);
-    server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("handler-panicked", 1)]);
-}
-
-/// A handler whose destructor panics when its time is over is answered for as any other.
-pub async fn a_panic_in_a_late_handler_s_destructor_is_still_a_503<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/panic-in-drop");
-    assert_eq!(peer.reply().await.status, 503);
-    let mut other = Peer::new(server.connect());
-    other.expect_alive().await;
-    drop((peer, other));
-    server.shut_down();
-    let outcome = server.ended().await;
-    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
-}
-
-/// A stream whose destructor panics takes nothing away from the response that it finished, nor from
-/// the one before.
-pub async fn a_panic_in_a_stream_s_destructor_loses_no_response<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/hello");
-    peer.get("/stream-panics-in-drop");
-    assert_eq!(peer.reply().await.text(), "hello");
-    assert_eq!(peer.reply().await.text(), "a piece\nanother\n");
-    drop(peer);
-    server.shut_down();
-    let outcome = server.ended().await;
-    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
-}
-
-/// A stream that panics cuts its response off where it is, and loses none that came before.
-pub async fn a_panic_in_a_stream_cuts_its_response_only<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/hello");
-    peer.get("/stream-panics");
-    assert_eq!(peer.reply().await.text(), "hello");
-    let rest = peer.rest().await;
-    assert!(rest.starts_with(b"HTTP/1.1 200") && !rest.ends_with(b"0\r\n\r\n"), "it is cut off");
-    server.shut_down();
-    let outcome = server.ended().await;
-    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
-}
-
-/// A body that panics when it is asked for its length is a 500.
-pub async fn a_panic_in_a_size_hint_harms_nobody<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/hello");
-    peer.get("/size-hint-panics");
-    assert_eq!(peer.reply().await.text(), "hello");
-    // The length of the body is not known then, and that is all.
-    assert_eq!(peer.reply().await.status, 200);
-    peer.expect_alive().await;
-    server.shut_down();
-    assert_eq!(server.ended().await.endings(), []);
 }
 
 fn upgrade_to(path: &str) -> String {

@@ -8,23 +8,6 @@ use crate::server::reply::Framing;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// One connection serves one request after the other.
-pub async fn a_connection_is_kept_alive<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    for number in 0..5 {
-        peer.get(&format!("/numbers/{number}"));
-        let reply = peer.reply().await;
-        assert_eq!((reply.status, reply.text()), (200, &*number.to_string()));
-        assert_eq!(reply.field("connection"), None);
-    }
-    drop(peer);
-    server.shut_down();
-    let outcome = server.ended().await;
-    assert_eq!((outcome.snapshot.accepted, outcome.snapshot.requests), (1, 5));
-    assert_eq!(outcome.endings(), []);
-}
-
 /// Sixteen requests in one write give sixteen replies in order, and one send.
 pub async fn pipelined_requests_are_answered_in_order_and_at_once<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
@@ -125,23 +108,6 @@ pub async fn pipelining_beyond_the_output_limit_loses_nothing<B: Bench>(bench: &
     drop(peer);
     server.shut_down();
     assert_eq!(server.ended().await.snapshot.requests, 101);
-}
-
-/// HEAD has the head of GET, and no content.
-pub async fn head_is_answered_without_content<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    for (path, length) in
-        [("/hello", Some("5")), ("/stream/3", None), ("/large/100000", Some("100000"))]
-    {
-        peer.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let reply = peer.reply_to_head().await;
-        assert_eq!((reply.status, reply.field("content-length")), (200, length), "{path}");
-        peer.expect_alive().await;
-    }
-    drop(peer);
-    server.shut_down();
-    server.ended().await;
 }
 
 /// HTTP/1.0 ends after one response unless the client asks otherwise.

@@ -5,7 +5,7 @@ use crate::server::app::pattern;
 use crate::server::bench::{Bench, Got, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
-use crate::server::reply::{self, Framing};
+use crate::server::reply::Framing;
 use std::time::Duration;
 
 /// A stream is sent in chunks, and the connection goes on after it.
@@ -41,40 +41,6 @@ pub async fn a_large_response_arrives_whole<B: Bench>(bench: &B) {
     drop(peer);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), []);
-}
-
-/// A slow stream arrives piece by piece, not at its end.
-pub async fn a_slow_stream_arrives_piece_by_piece<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/gated/3");
-    let head = peer.expect("\r\n\r\n").await;
-    assert!(head.starts_with(b"HTTP/1.1 200 OK\r\n"), "the head does not wait for the first piece");
-    for number in 0..3 {
-        peer.expect_nothing(Duration::from_millis(20)).await;
-        shared.open(1);
-        let piece = peer.expect(format!("piece {number}\n\r\n")).await;
-        assert_eq!(piece, format!("8\r\npiece {number}\n\r\n").as_bytes());
-    }
-    assert_eq!(peer.expect("0\r\n\r\n").await, b"0\r\n\r\n");
-    peer.expect_alive().await;
-    drop(peer);
-    server.shut_down();
-    assert_eq!(server.ended().await.endings(), []);
-}
-
-/// A stream that fails cuts the connection, so that its body cannot pass for a whole one.
-pub async fn a_stream_that_fails_cuts_the_connection<B: Bench>(bench: &B) {
-    let (server, _) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/hello");
-    peer.get("/broken");
-    peer.get("/hello");
-    assert_eq!(peer.reply().await.text(), "hello");
-    let rest = peer.rest().await;
-    assert_eq!(reply::parse(&rest, false, true), Ok(None), "{}", rest.escape_ascii());
-    server.shut_down();
-    assert_eq!(server.ended().await.endings(), [("response-failed", 1)]);
 }
 
 /// While nobody reads, an endless stream is not produced, and in the end the connection is cut.

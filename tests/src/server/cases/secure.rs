@@ -5,7 +5,6 @@ use crate::server::app::{Shared, pattern};
 use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
 use crate::server::peer::Peer;
 use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
-use peregrine::prelude::*;
 
 fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     let shared = Shared::default();
@@ -168,48 +167,4 @@ pub async fn a_handshake_may_be_left<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.snapshot.requests, 1, "{outcome:?}");
-}
-
-/// Where TLS is told so, a request for a host that the certificate does not name is misdirected.
-pub async fn a_host_that_the_certificate_does_not_name_is_misdirected<B: Bench>(bench: &B) {
-    let make = || {
-        let app = App::new().get("/hello", || "hello");
-        app.on_problem(|problem: Problem, _: &Head| (problem.status, problem.kind.into_owned()))
-    };
-    for is_checked in [false, true] {
-        let tls = if is_checked { server_tls().with_host_check() } else { server_tls() };
-        let server = bench.start(limits(), Some(tls), make);
-        for (host, is_named) in [
-            ("localhost", true),
-            ("LOCALHOST:8443", true),
-            ("localhost.", true),
-            ("other.test", false),
-            ("localhost.test", false),
-            ("127.0.0.1", false),
-            ("[::1]:80", false),
-        ] {
-            for request in [
-                format!("GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-                format!("GET https://{host}/hello HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-            ] {
-                let wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
-                let mut peer = Peer::new(wire);
-                peer.send("GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
-                assert_eq!(peer.reply().await.text(), "hello");
-                peer.send(&request);
-                let reply = peer.reply().await;
-                if is_checked && !is_named {
-                    assert_eq!((reply.status, reply.text()), (421, "invalid-request"));
-                    peer.expect_end().await;
-                } else {
-                    assert_eq!((reply.status, reply.text()), (200, "hello"), "{request}");
-                }
-            }
-        }
-        let mut peer = Peer::new(server.connect());
-        peer.send("GET /hello HTTP/1.1\r\nHost: other.test\r\n\r\n");
-        assert_eq!(peer.reply().await.text(), "hello");
-        server.shut_down();
-        server.ended().await;
-    }
 }

@@ -42,37 +42,6 @@ pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (1, 0));
 }
 
-/// A stream in progress is finished.
-pub async fn streams_in_progress_are_finished<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/gated/2");
-    shared.open(1);
-    let mut all = peer.expect("piece 0\n\r\n").await;
-    server.shut_down();
-    peer.expect_nothing(Duration::from_millis(50)).await;
-    shared.open(1);
-    all.extend(peer.rest().await);
-    assert!(all.ends_with(b"8\r\npiece 1\n\r\n0\r\n\r\n"), "{}", all.escape_ascii());
-    let outcome = server.ended().await;
-    assert_eq!((outcome.ended("drained"), outcome.cut.len()), (1, 0), "{outcome:?}");
-}
-
-/// A body in progress is received to its end.
-pub async fn uploads_in_progress_are_finished<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
-    bench.until("the handler reads", || shared.consumed.get() == 5).await;
-    server.shut_down();
-    bench.sleep(Duration::from_millis(20)).await;
-    peer.send("world");
-    let reply = peer.reply().await;
-    assert_eq!((reply.text(), reply.closes()), ("10", true));
-    peer.expect_end().await;
-    assert_eq!(server.ended().await.ended("drained"), 1);
-}
-
 /// Nobody is accepted any more.
 pub async fn nobody_is_accepted_after_the_order<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
@@ -123,23 +92,6 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
     assert_eq!(shared.dropped.get(), 1, "the stream is gone");
 }
 
-/// A second order does not wait for the deadline.
-pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
-    let (server, shared) = begin_with(bench, long);
-    let mut peer = Peer::new(server.connect());
-    peer.get("/wait-to-end");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
-    server.shut_down();
-    peer.expect_nothing(Duration::from_millis(50)).await;
-    server.cut();
-    assert_eq!(peer.rest().await, b"");
-    let outcome = server.ended().await;
-    assert_eq!((outcome.ended("cut"), outcome.cut.len()), (1, 1));
-    assert_eq!(outcome.cut[0].request.as_deref(), Some("GET /wait-to-end"));
-    assert_eq!(shared.dropped.get(), 1);
-}
-
 /// An order to cut needs no order to shut down before it.
 pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
@@ -157,22 +109,6 @@ pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
     idle.rest().await;
     let outcome = server.ended().await;
     assert_eq!((outcome.ended("cut"), shared.dropped.get()), (5, 5));
-}
-
-/// Tasks that outlive their request go on, and the server's end waits for theirs.
-pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B) {
-    let (server, shared) = begin(bench);
-    let mut peer = Peer::new(server.connect());
-    for path in ["/leave-short-task", "/leave-short-task"] {
-        peer.get(path);
-        assert_eq!(peer.reply().await.text(), "left");
-    }
-    drop(peer);
-    server.shut_down();
-    let outcome = server.ended().await;
-    // The end came after theirs.
-    assert_eq!((shared.finished.get(), shared.dropped.get()), (2, 0));
-    assert_eq!((outcome.snapshot.tasks_cut, outcome.endings()), (0, vec![]));
 }
 
 /// Tasks without an end are dropped when the time is over, and counted.

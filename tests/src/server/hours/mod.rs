@@ -1,7 +1,8 @@
 //! Lives of hours: peers that keep to the rules or break exactly one, days of quiet between them, and
 //! an end at any moment. Each peer knows what must come, and when.
 //!
-//! What holds in every life, beside what each peer of `peers.rs` and `flows.rs` says of itself:
+//! What holds in every life, beside what each peer of `peers.rs`, `flows.rs` and, over HTTP/2, `many.rs` says
+//! of itself:
 //!
 //! - every alarm rings within its tick, and none before its time;
 //! - every answer that was written reaches a peer that reads, however slowly;
@@ -13,6 +14,7 @@
 
 mod app;
 mod flows;
+mod many;
 mod peers;
 mod talk;
 mod world;
@@ -22,7 +24,7 @@ use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Network, Sim};
 use peregrine_server::{Listen, Observed, Order, Report, Snapshot};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -51,7 +53,7 @@ type Peer = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Any peer. Where a worker may stand still, only of a kind that does not need it all the time.
 fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
-    let kinds = if may_stall { 3 } else { 13 };
+    let kinds = if may_stall { 3 } else { 18 };
     let world = Rc::clone(world);
     match world.network.random(kinds) {
         0 => Box::pin(peers::silent(world)),
@@ -66,7 +68,11 @@ fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
         9 => Box::pin(flows::downloader(world)),
         10 => Box::pin(flows::listener(world)),
         11 => Box::pin(flows::deaf(world)),
-        _ => Box::pin(flows::upgraded(world)),
+        12 => Box::pin(flows::upgraded(world)),
+        13 => Box::pin(many::half_frame(world)),
+        14 => Box::pin(many::resetter(world)),
+        15 => Box::pin(many::shut(world)),
+        _ => Box::pin(many::multiplexer(world)),
     }
 }
 
@@ -173,7 +179,12 @@ fn judge(world: &World, report: &Report, ended: Duration, cuts_at: Duration) {
     }
     let cut = snapshot.ended.get("cut").copied().unwrap_or(0);
     let all_cut = cut + snapshot.handlers_cut as u64;
-    if all_cut != report.cut.len() as u64 {
+    // A connection of HTTP/2 is named by each of its exchanges.
+    let (many, others): (Vec<_>, Vec<_>) =
+        report.cut.iter().partition(|cut| world.has_many(&cut.peer));
+    let of_many: BTreeSet<_> = many.iter().map(|cut| &cut.peer).collect();
+    let least = (others.len() + of_many.len()) as u64;
+    if !(least..=report.cut.len() as u64).contains(&all_cut) {
         world.fault(format!("{all_cut} were cut, and {:?} are named", report.cut));
     }
     if ended + World::EARLY < cuts_at && cut > 0 {

@@ -1,0 +1,514 @@
+//! Attacks by HTTP/2, each on a server that serves a neighbour meanwhile.
+//!
+//! An attack is answered by GOAWAY (ENHANCE_YOUR_CALM) or by resets; the neighbour is served, and what the
+//! server holds is bounded, where somebody counts. The table of `docs/protocols.md` has a row for each case.
+
+use super::{begin_with, limits};
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, Outcome, PATIENCE, Served};
+use crate::server::held;
+use crate::server::streams::Streams;
+use peregrine::Limits;
+use peregrine_proto::Known;
+use peregrine_proto::h2::frame::{self, Code, Kind, flag, setting};
+use peregrine_proto::h2::hpack::Encoder;
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_millis(700);
+/// GOAWAY's code for those who make the server work for nothing.
+const CALM: Option<u32> = Some(Code::ENHANCE_YOUR_CALM.0);
+const END: u8 = flag::END_HEADERS | flag::END_STREAM;
+/// Rounds of a flood: far more than the budget of a connection, and few enough for a test.
+const ROUNDS: usize = 20_000;
+/// Rounds after which the neighbour is served.
+const BATCH: usize = 1_000;
+/// What one attacker may make the server hold: the window of a connection, twice the output that may wait,
+/// tables, and buffers.
+const HELD_BYTES_MAX: isize = 4 << 20;
+
+/// A server under attack.
+struct Site<B: Bench> {
+    server: B::Server,
+    shared: Shared,
+    neighbour: Streams<B::Wire>,
+    held: Option<isize>,
+}
+
+impl<B: Bench> Site<B> {
+    async fn begin(bench: &B, limits: Limits) -> Self {
+        bench.calm();
+        let (server, shared) = begin_with(bench, limits);
+        let neighbour = Streams::new(server.connect());
+        let mut site = Self { server, shared, neighbour, held: None };
+        site.serves().await;
+        site.held = held::bytes();
+        site
+    }
+
+    fn attacker(&self) -> Streams<B::Wire> {
+        Streams::new(self.server.connect())
+    }
+
+    /// The neighbour is served, and the server holds no more than it may.
+    async fn serves(&mut self) {
+        let id = self.neighbour.get("/hello");
+        assert_eq!(self.neighbour.answer(id).await.text(), "hello");
+        if let (Some(before), Some(now)) = (self.held, held::bytes()) {
+            assert!(now - before <= HELD_BYTES_MAX, "{} bytes are held", now - before);
+        }
+    }
+
+    /// Sends rounds of a flood until the connection is over, which it must be. Its last code.
+    async fn flood(&mut self, attacker: &mut Streams<B::Wire>, round: impl Fn(&mut Vec<u8>, u32)) {
+        let mut id = 1;
+        for _ in 0..ROUNDS / BATCH {
+            let mut out = Vec::new();
+            for _ in 0..BATCH {
+                round(&mut out, id);
+                id += 2;
+            }
+            attacker.send(&out);
+            self.serves().await;
+            while attacker.fill(Duration::ZERO).await {}
+            if attacker.last().is_some() {
+                break;
+            }
+        }
+        attacker.ended().await;
+        assert_eq!(attacker.go_away.last().map(|(_, code)| *code), CALM);
+    }
+
+    async fn end(mut self) -> Outcome {
+        self.serves().await;
+        self.neighbour.round_trip().await;
+        drop(self.neighbour);
+        self.server.shut_down();
+        let outcome = self.server.ended().await;
+        assert_eq!(outcome.cut, []);
+        outcome
+    }
+
+    /// The end after one attacker was told to calm down.
+    async fn ends_in_calm(self) {
+        let outcome = self.end().await;
+        assert_eq!(outcome.ended("http2-excess"), 1, "{outcome:?}");
+    }
+}
+
+/// A block that no table has to know of.
+fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let (mut encoder, mut block) = (Encoder::new(4096), Vec::new());
+    encoder.begin(&mut block);
+    let line = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)];
+    for (name, value) in line.into_iter().chain(fields.iter().copied()) {
+        encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+    }
+    block
+}
+
+/// One flood, from its first frame to GOAWAY.
+async fn flood<B: Bench>(bench: &B, first: &[u8], round: impl Fn(&mut Vec<u8>, u32)) {
+    let mut site = Site::begin(bench, limits()).await;
+    let mut attacker = site.attacker();
+    attacker.send(first);
+    site.flood(&mut attacker, round).await;
+    drop(attacker);
+    site.ends_in_calm().await;
+}
+
+/// Requests that are reset at once (CVE-2023-44487).
+pub async fn a_rapid_reset<B: Bench>(bench: &B) {
+    let block = block("GET", "/hold", &[]);
+    flood(bench, &[], |out, id| {
+        frame::write(Kind::Headers, END, id, &block, out);
+        frame::write_reset(id, Code::CANCEL, out);
+    })
+    .await;
+}
+
+/// Requests for which the server is made to reset the stream (CVE-2025-8671), in each way that there is.
+pub async fn a_made_reset<B: Bench>(bench: &B) {
+    let block = block("POST", "/hold-body", &[]);
+    let ways: [fn(&mut Vec<u8>, u32); 4] = [
+        |out, id| frame::write_window_update(id, 0, out),
+        |out, id| frame::write_window_update(id, 0x7fff_ffff, out),
+        |out, id| frame::write(Kind::Priority, 0, id, b"1234", out),
+        |out, id| {
+            frame::write(Kind::Data, flag::END_STREAM, id, b"", out);
+            frame::write(Kind::Data, 0, id, b"more", out);
+        },
+    ];
+    for way in ways {
+        flood(bench, &[], |out, id| {
+            frame::write(Kind::Headers, flag::END_HEADERS, id, &block, out);
+            way(out, id);
+        })
+        .await;
+    }
+}
+
+/// A header block without an end, in CONTINUATION frames with and without content (CVE-2024-27316).
+pub async fn a_continuation_flood<B: Bench>(bench: &B) {
+    for content in [&b""[..], b"\x00\x01x\x01y", &[0x82; 1_000]] {
+        let mut first = Vec::new();
+        frame::write(Kind::Headers, 0, 1, &block("GET", "/hold", &[]), &mut first);
+        flood(bench, &first, |out, _| frame::write(Kind::Continuation, 0, 1, content, out)).await;
+    }
+}
+
+/// A header block whose fields are a thousand times longer than it is.
+pub async fn a_compression_bomb<B: Bench>(bench: &B) {
+    let mut bomb = block("GET", "/hello", &[]);
+    // A field of 3,000 bytes for the table, and how it is named: the newest entry.
+    bomb.extend_from_slice(b"\x40\x01x\x7f\xb9\x16");
+    bomb.extend_from_slice(&[b'y'; 3_000]);
+    bomb.extend_from_slice(&[0xbe; 12_000]);
+    flood(bench, &[], |out, id| frame::write(Kind::Headers, END, id, &bomb[..], out)).await;
+}
+
+/// Requests that fill the table anew each time, and sizes that empty it: they cost what they are worth,
+/// and are served.
+pub async fn a_table_thrash<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, limits()).await;
+    let mut attacker = site.attacker();
+    for round in 0..30_u8 {
+        let mut ids = Vec::new();
+        for number in 0..20_u8 {
+            // The table is emptied, and has its full size again.
+            let mut thrash = b"\x20\x3f\xe1\x1f".to_vec();
+            thrash.extend(block("GET", "/hello", &[]));
+            for field in 0..30 {
+                let value = [round + 1, number + 1, field + 1].map(|byte| b'a' + byte % 26);
+                thrash.extend_from_slice(b"\x40\x03x-");
+                thrash.push(b'a' + field % 26);
+                thrash.push(103);
+                thrash.extend_from_slice(&value);
+                thrash.extend_from_slice(&[b'z'; 100]);
+            }
+            ids.push(attacker.open_block(&thrash, END));
+        }
+        for id in ids {
+            let answer = attacker.answer(id).await;
+            assert_eq!((answer.status(), answer.text()), (200, "hello"));
+        }
+        site.serves().await;
+    }
+    attacker.round_trip().await;
+    drop(attacker);
+    site.end().await;
+}
+
+/// SETTINGS, each of which must be acknowledged.
+pub async fn a_settings_flood<B: Bench>(bench: &B) {
+    flood(bench, &[], |out, _| frame::write_settings([(setting::ENABLE_PUSH, 0)], out)).await;
+    flood(bench, &[], |out, _| frame::write_settings([], out)).await;
+    let many = [(setting::INITIAL_WINDOW_SIZE, 70_000); 100];
+    flood(bench, &[], |out, _| frame::write_settings(many, out)).await;
+}
+
+/// PING, each of which must be answered.
+pub async fn a_ping_flood<B: Bench>(bench: &B) {
+    flood(bench, &[], |out, _| frame::write(Kind::Ping, 0, 0, b"12345678", out)).await;
+    // Answers to nothing.
+    flood(bench, &[], |out, _| frame::write(Kind::Ping, flag::ACK, 0, b"12345678", out)).await;
+}
+
+/// PRIORITY of streams that are idle, open or closed, in circles, and PRIORITY_UPDATE.
+pub async fn a_priority_flood<B: Bench>(bench: &B) {
+    flood(bench, &[], |out, id| {
+        let on = (id + 2).to_be_bytes();
+        frame::write(Kind::Priority, 0, id, &[on[0], on[1], on[2], on[3], 7], out);
+        let back = id.to_be_bytes();
+        frame::write(
+            Kind::Priority,
+            0,
+            id + 2,
+            &[back[0] | 0x80, back[1], back[2], back[3], 7],
+            out,
+        );
+    })
+    .await;
+    flood(bench, &[], |out, id| {
+        let mut update = id.to_be_bytes().to_vec();
+        update.extend_from_slice(b"u=1, i");
+        frame::write(Kind::PriorityUpdate, 0, 0, &update, out);
+    })
+    .await;
+}
+
+/// Requests that depend on each other in a circle, or on themselves: nobody looks at that.
+pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, limits()).await;
+    let mut attacker = site.attacker();
+    for round in 0..20 {
+        let mut ids = Vec::new();
+        for number in 0..20_u32 {
+            let own = 1 + 2 * (round * 20 + number);
+            let on = [own, own + 2, own.saturating_sub(2), 1][number as usize % 4].to_be_bytes();
+            let mut payload = vec![on[0] | 0x80, on[1], on[2], on[3], 255];
+            payload.extend(block("GET", "/hello", &[]));
+            ids.push(attacker.open_block(&payload, END | flag::PRIORITY));
+        }
+        for id in ids {
+            let answer = attacker.answer(id).await;
+            assert_eq!((answer.status(), answer.reset), (200, None));
+        }
+        site.serves().await;
+    }
+    attacker.round_trip().await;
+    drop(attacker);
+    site.end().await;
+}
+
+/// WINDOW_UPDATE that opens windows by a byte, of the connection and of a stream.
+pub async fn a_window_update_flood<B: Bench>(bench: &B) {
+    flood(bench, &[], |out, _| frame::write_window_update(0, 1, out)).await;
+    let mut first = Vec::new();
+    frame::write(Kind::Headers, END, 1, &block("GET", "/hold", &[]), &mut first);
+    flood(bench, &first, |out, _| frame::write_window_update(1, 1, out)).await;
+}
+
+/// DATA without content that ends nothing.
+pub async fn an_empty_data_flood<B: Bench>(bench: &B) {
+    let mut first = Vec::new();
+    frame::write(
+        Kind::Headers,
+        flag::END_HEADERS,
+        1,
+        &block("POST", "/hold-body", &[]),
+        &mut first,
+    );
+    flood(bench, &first, |out, _| frame::write(Kind::Data, 0, 1, b"", out)).await;
+}
+
+/// HEADERS without a field, which are malformed requests; and trailers without a field, one after the
+/// other.
+pub async fn an_empty_headers_flood<B: Bench>(bench: &B) {
+    flood(bench, &[], |out, id| frame::write(Kind::Headers, END, id, b"", out)).await;
+    let block = block("POST", "/hold-body", &[]);
+    flood(bench, &[], |out, id| {
+        frame::write(Kind::Headers, flag::END_HEADERS, id, &block, out);
+        frame::write(Kind::Headers, flag::END_HEADERS, id, b"", out);
+    })
+    .await;
+}
+
+/// Padding, on frames with and without content.
+pub async fn a_padding_flood<B: Bench>(bench: &B) {
+    let mut first = Vec::new();
+    frame::write(Kind::Headers, flag::END_HEADERS, 1, &block("POST", "/count", &[]), &mut first);
+    let mut padding = vec![255];
+    padding.extend_from_slice(&[0; 255]);
+    flood(bench, &first, |out, _| frame::write(Kind::Data, flag::PADDED, 1, &padding, out)).await;
+}
+
+/// GOAWAY, and frames that nobody knows.
+pub async fn a_flood_of_other_frames<B: Bench>(bench: &B) {
+    flood(bench, &[], |out, _| frame::write_go_away(0, Code::NO_ERROR, out)).await;
+    flood(bench, &[], |out, _| out.extend_from_slice(&[0, 0, 1, 0xee, 0, 0, 0, 0, 0, b'?'])).await;
+    flood(bench, &[], |out, _| out.extend_from_slice(&[0, 0, 0, 4, 1, 0, 0, 0, 0])).await;
+}
+
+/// Heads that are too long are answered 431, until there were too many. One whose block is too long to be
+/// read ends the connection.
+pub async fn huge_header_lists<B: Bench>(bench: &B) {
+    let long = "x".repeat(9_000);
+    let fields = [("a", &*long), ("b", &long), ("c", &long), ("d", &long)];
+    let block = block("GET", "/hello", &fields);
+    let write = |out: &mut Vec<u8>, id| {
+        let mut pieces = block.chunks(16_384).peekable();
+        let (mut kind, mut flags) = (Kind::Headers, flag::END_STREAM);
+        while let Some(piece) = pieces.next() {
+            flags |= if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+            frame::write(kind, flags, id, piece, out);
+            (kind, flags) = (Kind::Continuation, 0);
+        }
+    };
+    let mut site = Site::begin(bench, limits()).await;
+    let mut attacker = site.attacker();
+    let mut out = Vec::new();
+    let mut first = None;
+    for id in (1..1_000).step_by(2) {
+        out.clear();
+        write(&mut out, id);
+        attacker.send(&out);
+        attacker.fill(Duration::ZERO).await;
+        if id % 100 == 1 {
+            site.serves().await;
+        }
+        first = first
+            .or_else(|| (attacker.so_far(1).status() > 0).then(|| attacker.so_far(1).status()));
+        if attacker.last().is_some() {
+            break;
+        }
+    }
+    attacker.ended().await;
+    assert_eq!(first, Some(431));
+    assert_eq!(attacker.go_away.last().map(|(_, code)| *code), CALM);
+    drop(attacker);
+    let mut attacker = site.attacker();
+    frame::write(Kind::Headers, 0, 1, &[0; 16_384], &mut out);
+    for _ in 0..4 {
+        frame::write(Kind::Continuation, 0, 1, &[0; 16_384], &mut out);
+    }
+    attacker.send(&out);
+    attacker.ended().await;
+    drop(attacker);
+    let outcome = site.end().await;
+    assert!(outcome.ended("http2-excess") >= 1, "{outcome:?}");
+}
+
+/// A window of one byte, opened byte by byte: each byte costs.
+pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, limits()).await;
+    let tiny = [(setting::INITIAL_WINDOW_SIZE, 1)];
+    let mut attacker = Streams::with_settings(site.server.connect(), &tiny);
+    attacker.keep_windows_shut();
+    let id = attacker.get("/large/100000");
+    attacker.expect(id, 1).await;
+    for round in 0..10_000 {
+        let mut out = Vec::new();
+        frame::write_window_update(id, 1, &mut out);
+        attacker.send(&out);
+        if round % 100 == 0 {
+            site.serves().await;
+        }
+        attacker.fill(if round % 10 == 0 { SHORT } else { Duration::ZERO }).await;
+        if attacker.last().is_some() {
+            break;
+        }
+    }
+    attacker.ended().await;
+    assert_eq!(attacker.go_away.last().map(|(_, code)| *code), CALM);
+    assert!(attacker.so_far(id).body.len() < 5_000);
+    drop(attacker);
+    site.ends_in_calm().await;
+}
+
+/// Many large responses whose windows stay shut: their streams are reset in time, and meanwhile nothing
+/// is produced.
+pub async fn a_zero_window<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
+    let shut = [(setting::INITIAL_WINDOW_SIZE, 0)];
+    let mut attacker = Streams::with_settings(site.server.connect(), &shut);
+    let paths = ["/large/100000", "/endless", "/stream/100000"];
+    let all: Vec<_> = paths.iter().cycle().take(60).map(|path| attacker.get(path)).collect();
+    site.serves().await;
+    for id in all {
+        let answer = attacker.answer(id).await;
+        assert_eq!((answer.status(), answer.body.len(), answer.reset), (200, 0, Some(8)));
+    }
+    let dropped = || site.shared.dropped.get() == 20;
+    bench.until("the streams were dropped", dropped).await;
+    assert!(site.shared.produced.get() <= 20 * 2_000, "{}", site.shared.produced.get());
+    attacker.round_trip().await;
+    drop(attacker);
+    site.end().await;
+}
+
+/// Requests that are opened and never ended: as many as there may be, each for as long as its time, and
+/// one too many is refused.
+pub async fn streams_that_are_never_ended<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, Limits { rate_slack: SHORT, ..limits() }).await;
+    let mut attacker = site.attacker();
+    let all: Vec<_> = (0..128).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
+    let refused: Vec<_> = (0..20).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
+    site.serves().await;
+    for id in refused {
+        assert_eq!(attacker.answer(id).await.reset, Some(Code::REFUSED_STREAM.0));
+    }
+    for id in all {
+        assert_eq!(attacker.answer(id).await.status(), 408);
+    }
+    site.serves().await;
+    drop(attacker);
+    site.end().await;
+}
+
+/// A preface that comes byte by byte, or not at all, is cut off in time.
+pub async fn a_slow_preface<B: Bench>(bench: &B) {
+    let times = Limits { first_byte_timeout: SHORT, head_timeout: SHORT, ..limits() };
+    let mut site = Site::begin(bench, Limits { idle_timeout: 60 * SHORT, ..times }).await;
+    for head_start in [0, 3, 20, 24] {
+        let mut attacker = Streams::silent(site.server.connect());
+        let mut bytes = frame::PREFACE.to_vec();
+        bytes.extend_from_slice(&[0, 0, 6, 4, 0, 0, 0, 0, 0]);
+        attacker.send(&bytes[..head_start]);
+        let start = bench.now();
+        for byte in &bytes[head_start..] {
+            attacker.fill(SHORT / 5).await;
+            if attacker.last().is_some() || bench.now() > start + PATIENCE {
+                break;
+            }
+            attacker.send(&[*byte]);
+            site.serves().await;
+        }
+        attacker.ended().await;
+    }
+    site.end().await;
+}
+
+/// A frame that comes byte by byte is cut off in time: a head, content, and a frame of no stream.
+pub async fn slow_frames<B: Bench>(bench: &B) {
+    let times = Limits { head_timeout: SHORT, rate_slack: SHORT, rate_min: 1_000, ..limits() };
+    let mut site = Site::begin(bench, times).await;
+    let mut post = Vec::new();
+    frame::write(Kind::Headers, flag::END_HEADERS, 1, &block("POST", "/echo", &[]), &mut post);
+    for (first, kind) in [(&b""[..], Kind::Headers), (&post, Kind::Data), (b"", Kind::Ping)] {
+        let mut attacker = site.attacker();
+        attacker.send(first);
+        let mut header = Vec::new();
+        let (stream, length) = if kind == Kind::Ping { (0, 8) } else { (1, 1_000) };
+        frame::write_header(kind, 0, stream, length, &mut header);
+        attacker.send(&header);
+        let mut is_over = false;
+        for byte in 0..length.min(100) {
+            attacker.fill(SHORT / 5).await;
+            // Who sends content slowly is told on the stream, and others of its streams go on.
+            is_over = attacker.last().is_some() || attacker.so_far(1).status() == 408;
+            if is_over {
+                break;
+            }
+            attacker.send(&[b'a' + u8::try_from(byte % 26).expect("it is small")]);
+            if byte == 7 {
+                break;
+            }
+        }
+        site.serves().await;
+        if !is_over && kind != Kind::Ping {
+            attacker.ended().await;
+        }
+    }
+    site.end().await;
+}
+
+/// Output that nobody reads: answers to PING, resets, and responses.
+pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
+    let mut site = Site::begin(bench, Limits { rate_slack: 2 * SHORT, ..limits() }).await;
+    let wide = [(setting::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
+    let mut attackers = Vec::new();
+    for number in 0..4 {
+        let mut attacker = Streams::with_settings(site.server.connect(), &wide);
+        let mut more = Vec::new();
+        frame::write_window_update(0, 0x7fff_0000, &mut more);
+        attacker.send(&more);
+        for _ in 0..50 {
+            attacker.get(if number % 2 == 0 { "/endless" } else { "/stream/1000000" });
+        }
+        let mut pings = Vec::new();
+        for _ in 0..900 {
+            frame::write(Kind::Ping, 0, 0, b"12345678", &mut pings);
+        }
+        attacker.send(&pings);
+        site.serves().await;
+        attackers.push(attacker);
+    }
+    for _ in 0..10 {
+        site.serves().await;
+        bench.sleep(SHORT / 2).await;
+    }
+    bench.until("the streams were dropped", || site.shared.dropped.get() >= 100).await;
+    drop(attackers);
+    let outcome = site.end().await;
+    assert!(outcome.ended("write-stalled") >= 2, "{outcome:?}");
+}

@@ -1,0 +1,150 @@
+//! How a server ends.
+
+use super::{SHORT, begin, begin_with};
+use crate::server::bench::{Bench, Got, Served};
+use crate::server::cases::limits;
+use crate::server::client::{Length, Way};
+use peregrine::Limits;
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Idle connections are closed in order. HTTP/2 says so.
+pub async fn idle_connections_are_closed<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    client.expect_alive().await;
+    bench.sleep(SHORT / 14).await;
+    site.server.shut_down();
+    assert_eq!(client.ended().await, Got::End);
+    assert_eq!(client.is_told_to_go(), way.differs(false, true));
+    assert_eq!(site.end().await.ended("drained"), 1);
+}
+
+/// What is in progress is finished: handlers, responses on their way, and uploads. The client hears that
+/// nothing may follow.
+pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let shared = &site.shared;
+    let mut clients = Vec::new();
+    for path in ["/wait", "/gated/2", "/count"] {
+        let mut client = site.client().await;
+        let length = if path == "/count" { Length::Declared(10) } else { Length::None };
+        let method = if path == "/count" { "POST" } else { "GET" };
+        let id = client.begin(method, path, &[], length);
+        if path == "/count" {
+            client.part(id, b"hello").await;
+        }
+        client.until(bench, "it began", || shared.started.get() == clients.len() + 1).await;
+        clients.push((client, id));
+    }
+    clients[2].0.until(bench, "it reads", || shared.consumed.get() == 5).await;
+    site.server.shut_down();
+    for (client, id) in &mut clients {
+        client.fill(SHORT / 10).await;
+        assert!(!client.so_far(*id).is_complete);
+    }
+    shared.open(3);
+    let (client, id) = &mut clients[2];
+    client.upload(*id, b"world").await;
+    for ((client, id), text) in clients.iter_mut().zip(["waited", "piece 0\npiece 1\n", "10"]) {
+        let answer = client.answer(*id).await;
+        assert_eq!((answer.text(), answer.is_complete), (text, true));
+        assert_eq!(client.ended().await, Got::End);
+    }
+    // A head of HTTP/1.1 that was sent before the order cannot say it.
+    let told: Vec<_> = clients.iter().map(|(client, _)| client.is_told_to_go()).collect();
+    assert_eq!(told, [true, way.differs(false, true), true]);
+    drop(clients);
+    assert_eq!(site.end().await.ended("drained"), 3);
+}
+
+/// What is busy at the deadline is cut, and named.
+pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { shutdown_timeout: SHORT, ..limits() });
+    let shared = &site.shared;
+    let mut clients = Vec::new();
+    for path in ["/wait", "/gated/5"] {
+        let mut client = site.client().await;
+        let id = client.get(path);
+        client.until(bench, "it began", || shared.started.get() == clients.len() + 1).await;
+        clients.push((client, id));
+    }
+    let start = bench.now();
+    site.server.shut_down();
+    for (client, id) in &mut clients {
+        assert!(!client.answer(*id).await.is_complete);
+        client.ended().await;
+    }
+    let outcome = site.server.ended().await;
+    assert!(bench.now() - start >= SHORT, "{:?}", bench.now() - start);
+    let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
+    cut.sort_unstable();
+    assert_eq!(cut, [Some("GET /gated/{pieces}"), Some("GET /wait")]);
+    assert_eq!((outcome.ended("cut"), shared.dropped.get()), (2, 2));
+}
+
+/// A second order does not wait for the deadline, not even for handlers that may run to their end.
+pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
+    let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
+    let shared = &site.shared;
+    let mut client = site.client().await;
+    let id = client.get("/wait-to-end");
+    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    site.server.shut_down();
+    client.expect_nothing(id, SHORT / 14).await;
+    site.server.cut();
+    assert_eq!(client.answer(id).await.status(), 0);
+    let outcome = site.server.ended().await;
+    assert_eq!((outcome.ended("cut"), outcome.cut.len()), (1, 1));
+    assert_eq!(outcome.cut[0].request.as_deref(), Some("GET /wait-to-end"));
+    assert_eq!(shared.dropped.get(), 1);
+}
+
+/// Streams without an end may await the order, and what they say then arrives.
+pub async fn streams_hear_of_the_order<B: Bench>(bench: &B, way: Way) {
+    let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
+    let shared = &site.shared;
+    let mut client = site.client().await;
+    let id = client.get("/stream-to-the-end");
+    client.until(bench, "it began", || shared.started.get() == 1).await;
+    assert_eq!(shared.finished.get(), 0);
+    site.server.shut_down();
+    let answer = client.answer(id).await;
+    assert_eq!((answer.text(), answer.is_complete), ("goodbye", true));
+    assert_eq!(client.ended().await, Got::End);
+    assert_eq!(shared.finished.get(), 1);
+    site.end().await;
+}
+
+/// Tasks that outlive their request are waited for.
+pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    for _ in 0..2 {
+        let id = client.get("/leave-short-task");
+        assert_eq!(client.answer(id).await.text(), "left");
+    }
+    client.close().await;
+    let shared = site.shared.clone();
+    let outcome = site.end().await;
+    assert_eq!((shared.finished.get(), shared.dropped.get()), (2, 0));
+    assert_eq!(outcome.snapshot.tasks_cut, 0);
+}
+
+/// A lame duck accepts and answers, and tells everybody to go.
+pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let lame_duck = Duration::from_secs(2);
+    let site = begin_with(bench, way, Limits { lame_duck, ..limits() });
+    site.server.shut_down();
+    for _ in 0..2 {
+        let mut client = site.client().await;
+        let id = client.get("/hello");
+        assert_eq!(client.answer(id).await.text(), "hello");
+        client.expect_goodbye().await;
+        assert_eq!(client.go_away_code(), 0);
+    }
+    site.end().await;
+}

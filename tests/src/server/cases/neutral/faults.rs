@@ -1,0 +1,181 @@
+//! Handlers that panic, streams that fail, and peers that leave.
+
+use super::{PROBLEM, SHORT, begin};
+use crate::server::bench::Bench;
+use crate::server::client::{Length, Way};
+
+/// A panic is a 500 and harms nobody else. HTTP/1.1 ends the connection.
+pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut bystander = site.client().await;
+    let waits = bystander.get("/wait");
+    bystander.until(bench, "it waits", || site.shared.started.get() == 1).await;
+    for path in ["/panic", "/panic-late", "/panic-eager"] {
+        let mut client = site.client().await;
+        let hello = client.get("/hello");
+        let id = client.get(path);
+        assert_eq!(client.answer(hello).await.text(), "hello");
+        let answer = client.answer(id).await;
+        assert_eq!((answer.status(), answer.field("content-type")), (500, PROBLEM));
+        assert!(!answer.text().contains("purpose"), "the inside is nobody's business: {answer:?}");
+        if way.differs(true, false) {
+            client.expect_goodbye().await;
+        } else {
+            client.expect_alive().await;
+        }
+    }
+    site.shared.open(1);
+    assert_eq!(bystander.answer(waits).await.text(), "waited");
+    bystander.expect_alive().await;
+    bystander.close().await;
+    assert_eq!(site.end().await.ended("handler-panicked"), way.differs(3, 0));
+}
+
+/// A response that fails or panics on its way is cut off, so that it cannot pass for a whole one: the
+/// connection over HTTP/1.1, the stream over HTTP/2.
+pub async fn a_response_that_fails_is_cut_off<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    for path in ["/broken", "/stream-panics"] {
+        let mut client = site.client().await;
+        let hello = client.get("/hello");
+        let id = client.get(path);
+        assert_eq!(client.answer(hello).await.text(), "hello");
+        let answer = client.answer(id).await;
+        assert!(!answer.is_complete && answer.status() <= 200, "{answer:?}");
+        assert_eq!(answer.reset, way.differs(None, Some(2)), "{path}");
+        if way.differs(true, false) {
+            client.ended().await;
+        } else {
+            client.expect_alive().await;
+        }
+    }
+    site.end().await;
+}
+
+/// Destructors and lengths that panic take nothing away from what was done.
+pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    for (path, status, text) in [
+        ("/panic-in-drop", 503, None),
+        ("/stream-panics-in-drop", 200, Some("a piece\nanother\n")),
+        ("/size-hint-panics", 200, Some("")),
+    ] {
+        let mut client = site.client().await;
+        let hello = client.get("/hello");
+        let id = client.get(path);
+        assert_eq!(client.answer(hello).await.text(), "hello");
+        let answer = client.answer(id).await;
+        assert_eq!((answer.status(), answer.is_complete), (status, true), "{path}");
+        assert!(text.is_none_or(|text| answer.text() == text), "{path}: {answer:?}");
+        client.close().await;
+        site.client().await.expect_alive().await;
+    }
+    let outcome = site.end().await;
+    assert_eq!(outcome.snapshot.ended.values().sum::<u64>(), outcome.snapshot.accepted);
+}
+
+/// When a peer gives an exchange up, breaks off, or closes, its handlers, streams and uploads end.
+pub async fn what_nobody_waits_for_ends<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let shared = &site.shared;
+    for leaves in ["gives up", "breaks off", "closes"] {
+        for path in ["/wait", "/gated/3", "/count"] {
+            // A peer of HTTP/1.1 that closes cannot be told from one that sends no more and reads on.
+            let just_closes = leaves == "closes" || !bench.has_resets();
+            if just_closes && path == "/gated/3" && way.differs(true, false) {
+                continue;
+            }
+            let (started, dropped) = (shared.started.get(), shared.dropped.get());
+            let mut client = site.client().await;
+            let id = if path == "/count" {
+                client.begin("POST", path, &[], Length::Declared(10))
+            } else {
+                client.get(path)
+            };
+            if path == "/count" {
+                client.part(id, b"hello").await;
+            }
+            client.until(bench, "it began", || shared.started.get() > started).await;
+            match leaves {
+                "gives up" => client.cancel(id),
+                "breaks off" => client.break_off(),
+                _ => drop(client),
+            }
+            bench.until("it is gone", || shared.dropped.get() > dropped).await;
+        }
+    }
+    assert_eq!(shared.finished.get(), 0);
+    site.end().await;
+}
+
+/// A handler that is to run to its end does, though nobody waits for it any more.
+pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let shared = &site.shared;
+    for breaks in [false, true] {
+        let (started, finished) = (shared.started.get(), shared.finished.get());
+        let mut client = site.client().await;
+        let id = client.get("/wait-to-end");
+        client.until(bench, "it waits", || shared.started.get() > started).await;
+        if breaks {
+            client.break_off()
+        } else {
+            client.cancel(id)
+        }
+        bench.sleep(SHORT / 7).await;
+        assert_eq!((shared.dropped.get(), shared.finished.get()), (0, finished));
+        shared.open(1);
+        bench.until("it has finished", || shared.finished.get() > finished).await;
+    }
+    site.end().await;
+}
+
+/// It hears that its body broke off, and its route's timeout still holds.
+pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let shared = &site.shared;
+    for (round, breaks) in [false, true].into_iter().enumerate() {
+        let mut client = site.client().await;
+        let id = client.begin("POST", "/read-to-end", &[], Length::Declared(100));
+        client.part(id, b"begin").await;
+        client.until(bench, "it reads", || shared.consumed.get() == 5 * (round + 1)).await;
+        if breaks {
+            client.break_off()
+        } else {
+            client.cancel(id)
+        }
+        bench.until("it has finished", || shared.finished.get() == round + 1).await;
+        let (started, dropped) = (shared.started.get(), shared.dropped.get());
+        let mut client = site.client().await;
+        let id = client.get("/wait-to-end-a-moment");
+        client.until(bench, "it waits", || shared.started.get() > started).await;
+        if breaks {
+            client.break_off()
+        } else {
+            client.cancel(id)
+        }
+        bench.until("its time is over", || shared.dropped.get() > dropped).await;
+    }
+    site.end().await;
+}
+
+/// Whoever reads a body after the response hears that the peer gave it up.
+pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut reader = site.client().await;
+    for breaks in [false, true] {
+        let mut client = site.client().await;
+        let id = client.begin("POST", "/keep", &[], Length::Declared(500));
+        client.part(id, b"some").await;
+        assert_eq!(client.answer(id).await.text(), "kept");
+        if breaks {
+            client.break_off()
+        } else {
+            client.cancel(id)
+        }
+        let id = reader.get("/read-kept");
+        assert_eq!(reader.answer(id).await.text(), "Disconnected");
+    }
+    reader.close().await;
+    site.end().await;
+}

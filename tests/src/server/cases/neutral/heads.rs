@@ -1,0 +1,388 @@
+//! Requests and the heads of their responses.
+
+use super::{PROBLEM, SHORT, begin, begin_app, begin_with};
+use crate::server::app::stream;
+use crate::server::bench::{Bench, Got};
+use crate::server::cases::limits;
+use crate::server::client::{Length, Way};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine::prelude::*;
+use peregrine::{App, Limits};
+use std::task::Poll;
+
+/// One connection serves one request after the other, and many at a time.
+pub async fn a_connection_serves_many_requests<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    for number in 0..5 {
+        let id = client.get(&format!("/numbers/{number}"));
+        let answer = client.answer(id).await;
+        assert_eq!((answer.status(), answer.text()), (200, &*number.to_string()));
+        assert_eq!(answer.field("connection"), None);
+        assert!(answer.field("date").is_some(), "{answer:?}");
+    }
+    let all: Vec<_> = (0..16).map(|number| client.get(&format!("/numbers/{number}"))).collect();
+    for (number, id) in all.into_iter().enumerate() {
+        assert_eq!(client.answer(id).await.text(), number.to_string());
+    }
+    client.settle().await;
+    client.close().await;
+    let outcome = site.end().await;
+    assert_eq!((outcome.snapshot.accepted, outcome.snapshot.requests), (1, 21));
+    assert_eq!(outcome.endings(), []);
+}
+
+/// A handler that waits holds up the answers behind it over HTTP/1.1, and none over HTTP/2.
+pub async fn a_handler_that_waits_holds_up_what_must_follow<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let shared = &site.shared;
+    let mut client = site.client().await;
+    let waiting = client.get("/wait");
+    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    let behind = client.get("/hello");
+    if way.differs(true, false) {
+        client.expect_nothing(behind, SHORT / 10).await;
+    } else {
+        assert_eq!(client.answer(behind).await.text(), "hello");
+    }
+    assert_eq!(shared.finished.get(), 0);
+    shared.open(1);
+    assert_eq!(client.answer(waiting).await.text(), "waited");
+    assert_eq!(client.answer(behind).await.text(), "hello");
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
+/// Many connections at a time do not mix.
+pub async fn connections_do_not_mix<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(site.client().await);
+    }
+    for round in 0..3 {
+        let mut ids = Vec::new();
+        for (number, client) in clients.iter_mut().enumerate() {
+            ids.push(client.get(&format!("/numbers/{}", 100 * round + number)));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let answer = client.answer(ids[number]).await;
+            assert_eq!(answer.text(), (100 * round + number).to_string());
+        }
+    }
+    for client in clients {
+        client.close().await;
+    }
+    let outcome = site.end().await;
+    assert_eq!((outcome.snapshot.accepted, outcome.snapshot.requests), (5, 15));
+}
+
+/// HEAD has the head of GET, and no content; nor have 204 and 304.
+pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    for (path, status, length) in [
+        ("/hello", 200, Some("5")),
+        ("/stream/3", 200, None),
+        ("/large/100000", 200, Some("100000")),
+        ("/trailers", 200, Some("5")),
+        ("/empty", 204, None),
+        ("/nowhere", 404, Some("")),
+    ] {
+        let id = client.ask("HEAD", path, &[]);
+        let answer = client.answer(id).await;
+        assert_eq!((answer.status(), answer.body.len()), (status, 0), "{path}");
+        assert!(answer.is_complete && answer.reset.is_none(), "{path}");
+        let told = answer.field("content-length");
+        match length {
+            Some("") => assert!(told.is_some(), "{path}"),
+            // HTTP/1.1 tells the length of what is sent in one piece only.
+            length if path != "/trailers" => assert_eq!(told, length, "{path}"),
+            _ => {}
+        }
+        client.expect_alive().await;
+    }
+    let id = client.get("/empty");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.body.len(), answer.heads.len()), (204, 0, 1));
+    assert_eq!(answer.field("content-length"), None);
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+    let site = begin_app(bench, way, limits(), || {
+        App::new()
+            .get("/hello", || "hello")
+            .get("/same", || (StatusCode::NOT_MODIFIED, [("etag", "\"1\"")], "not to be sent"))
+    });
+    let mut client = site.client().await;
+    let id = client.get("/same");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.body.len()), (304, 0));
+    assert_eq!(answer.field("etag"), Some("\"1\""));
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
+/// What no route answers is told, and the connection goes on: unknown paths and methods, `OPTIONS` and
+/// `OPTIONS *`.
+pub async fn what_no_route_answers_is_told<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    for (method, path, status) in [
+        ("GET", "/no/such/path", 404),
+        ("DELETE", "/hello", 405),
+        ("PROPFIND", "/hello", 405),
+        ("BREW", "/hello", 405),
+        ("OPTIONS", "/hello", 204),
+        ("OPTIONS", "*", 204),
+    ] {
+        let id = client.ask(method, path, &[]);
+        let answer = client.answer(id).await;
+        assert_eq!(answer.status(), status, "{method} {path}");
+        if path == "/hello" {
+            let allow = answer.field("allow").expect("it says what is allowed");
+            assert!(allow.split(", ").any(|method| method == "GET"), "{allow}");
+        }
+        if status > 400 {
+            assert_eq!(answer.field("content-type"), PROBLEM);
+        }
+        client.expect_alive().await;
+    }
+    client.close().await;
+    assert_eq!(site.end().await.endings(), []);
+}
+
+/// A request to be a tunnel is a 501. HTTP/1.1 then ends the connection, on which the client may have
+/// begun to send something else; HTTP/2 ends the stream.
+pub async fn connect_is_refused<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    let id = client.connect_to("example.org:443");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.field("content-type")), (501, PROBLEM));
+    if way.differs(true, false) {
+        client.expect_goodbye().await;
+    } else {
+        client.expect_alive().await;
+    }
+    client.close().await;
+    let ended = site.end().await.ended("rejected");
+    assert_eq!(ended, way.differs(1, 0));
+}
+
+/// Too long a target is a 414, and too large a head a 431. HTTP/1.1 then does not know where the next
+/// request begins, and ends the connection.
+pub async fn too_long_heads_are_told<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let small = Limits {
+        request_line_bytes_max: 200,
+        field_bytes_max: 300,
+        fields_max: 20,
+        head_bytes_max: 1_000,
+        ..limits()
+    };
+    let site = begin_with(bench, way, small);
+    let long = "x".repeat(400);
+    let many: Vec<_> = (0..30).map(|_| ("x", "y")).collect();
+    let large: Vec<_> = (0..6).map(|_| ("x", &long[..250])).collect();
+    let path = format!("/{}", &long[..250]);
+    for (path, fields, status) in [
+        (&path[..150], &[][..], 404),
+        (&path, &[], 414),
+        ("/hello", &[("x", &long[..200])], 200),
+        ("/hello", &[("x", &long)], 431),
+        ("/hello", &many[..], 431),
+        ("/hello", &large[..], 431),
+    ] {
+        let mut client = site.client().await;
+        let id = client.ask("GET", path, fields);
+        let answer = client.answer(id).await;
+        assert_eq!(answer.status(), status, "{} {} fields", path.len(), fields.len());
+        if status > 404 && way.differs(true, false) {
+            assert_eq!(answer.field("content-type"), PROBLEM);
+            client.expect_goodbye().await;
+        } else {
+            client.expect_alive().await;
+        }
+    }
+    assert_eq!(site.end().await.ended("rejected"), way.differs(4, 0));
+}
+
+/// An application that tells what came to it.
+fn told() -> App {
+    let hello = || "hello";
+    let fields = async |request: Request| {
+        let parts = &request.parts;
+        let values = |name: &str| {
+            let values = parts.head.fields_named(name);
+            values.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" + ")
+        };
+        let head = &parts.head;
+        let (method, path) = (head.method_name(), head.path());
+        let (authority, query) = (head.authority(), head.query().unwrap_or("-"));
+        let all = [values("cookie"), values("x-twice"), values("host"), values("connection")];
+        format!("{method} {path} {query} {authority} | {}", all.join(" | "))
+    };
+    App::new().get("/hello", hello).any("/told/{*rest}", fields)
+}
+
+/// Fields reach the handler as they were sent, also those that come twice. The crumbs of a cookie are
+/// one field. `Host` is a field of HTTP/1.1; with both, the head knows the authority.
+pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
+    let site = begin_app(bench, way, limits(), told);
+    let mut client = site.client().await;
+    let twice = [("x-twice", "a"), ("x-other", "-"), ("x-twice", "b, c")];
+    let crumbs =
+        way.differs(vec![("cookie", "a=1; b=2")], vec![("cookie", "a=1"), ("cookie", "b=2")]);
+    let all: Vec<_> = twice.into_iter().chain(crumbs).collect();
+    let id = client.ask("BREW", "/told/it?x=%20y", &all);
+    let answer = client.answer(id).await;
+    let host = way.differs("localhost", "");
+    assert_eq!(
+        answer.text(),
+        format!("BREW /told/it x=%20y localhost | a=1; b=2 | a + b, c | {host} | ")
+    );
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
+/// Fields of the connection are HTTP/1.1's. In HTTP/2 a request that has them is malformed, and its
+/// stream is reset.
+pub async fn fields_of_the_connection_are_of_http_1<B: Bench>(bench: &B, way: Way) {
+    let site = begin_app(bench, way, limits(), told);
+    let mut client = site.client().await;
+    for field in [("connection", "keep-alive"), ("keep-alive", "5"), ("upgrade", "h2c")] {
+        let id = client.ask("GET", "/told/it", &[field]);
+        let answer = client.answer(id).await;
+        let (status, reset) = way.differs((200, None), (0, Some(1)));
+        assert_eq!((answer.status(), answer.reset), (status, reset), "{field:?}");
+        client.expect_alive().await;
+    }
+    client.close().await;
+    site.end().await;
+}
+
+/// Two hosts that are not the same are refused, whatever says them.
+pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
+    let site = begin_app(bench, way, limits(), told);
+    let mut client = site.client().await;
+    let id = client.ask("GET", "/told/it", &[("host", "elsewhere")]);
+    let answer = client.answer(id).await;
+    let (status, reset) = way.differs((400, None), (0, Some(1)));
+    assert_eq!((answer.status(), answer.reset), (status, reset), "{answer:?}");
+    if way.differs(false, true) {
+        client.expect_alive().await;
+    }
+    client.close().await;
+    site.end().await;
+}
+
+/// The interim 100 comes when the handler reads the body, and only then. Who gets a final status
+/// instead need not send the body.
+pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let expect = [("expect", "100-continue")];
+    for length in [Length::Declared(5), Length::Undeclared] {
+        let mut client = site.client().await;
+        let id = client.begin("POST", "/echo", &expect, length);
+        while client.so_far(id).statuses().is_empty() {
+            assert!(client.fill(crate::server::bench::PATIENCE).await, "{:?}", client.last());
+        }
+        assert_eq!(client.so_far(id).statuses(), [100]);
+        client.upload(id, b"hello").await;
+        let answer = client.answer(id).await;
+        assert_eq!((answer.statuses(), answer.text()), (vec![100, 200], "hello"));
+        client.expect_alive().await;
+
+        // A handler that waits before it says anything about the body leaves the client waiting.
+        let started = site.shared.started.get();
+        let id = client.begin("POST", "/ignore-after-wait", &expect, length);
+        client.until(bench, "it waits", || site.shared.started.get() > started).await;
+        client.expect_nothing(id, SHORT / 10).await;
+        site.shared.open(1);
+        let answer = client.answer(id).await;
+        assert_eq!((answer.statuses(), answer.text()), (vec![200], "waited"));
+    }
+    for (path, expectation, status) in [
+        ("/ignore", "100-continue", 200),
+        ("/nowhere", "100-continue", 404),
+        ("/echo", "magic", 417),
+    ] {
+        let mut client = site.client().await;
+        let fields = [("expect", expectation)];
+        let id = client.begin("POST", path, &fields, Length::Declared(5));
+        let answer = client.answer(id).await;
+        assert_eq!(answer.statuses(), [status], "{path} {expectation}");
+    }
+    site.end().await;
+}
+
+/// A response that switches to another protocol is HTTP/1.1's; HTTP/2 has none, so that the handler's
+/// is answered 500. Nor is one sent that nobody asked for.
+pub async fn an_upgrade_is_of_http_1<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    let id = client.get("/upgrade");
+    assert_eq!(client.answer(id).await.status(), 500);
+    client.close().await;
+    let mut client = site.client().await;
+    let wishes = [("connection", "upgrade"), ("upgrade", "echo")];
+    let id = client.ask("GET", "/upgrade", way.differs(&wishes[..], &[]));
+    let answer = client.answer(id).await;
+    assert_eq!(answer.statuses(), [way.differs(101, 500)]);
+    if way.differs(false, true) {
+        client.expect_alive().await;
+    }
+    client.close().await;
+    site.end().await;
+}
+
+/// A response with fields of its own keeps them, in their order, also those that come twice. What is the
+/// connection's business goes no further over HTTP/2.
+pub async fn fields_of_responses_arrive<B: Bench>(bench: &B, way: Way) {
+    let site = begin_app(bench, way, limits(), || {
+        App::new().get("/hello", || "hello").get("/fields", || {
+            let mut pieces = Some("text");
+            let body = stream(move |_| {
+                Poll::Ready(pieces.take().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
+            });
+            let mut response = Response::new(StatusCode::OK).with_body(body);
+            for (name, value) in [("x-twice", "a"), ("set-cookie", "a=1"), ("set-cookie", "b=2")] {
+                let name = HeaderName::from_static(name);
+                response.fields.append(name, HeaderValue::from_static(value));
+            }
+            response.fields.append(HeaderName::from_static("x-twice"), "b".parse().expect("text"));
+            response
+        })
+    });
+    let mut client = site.client().await;
+    let id = client.get("/fields");
+    let answer = client.answer(id).await;
+    let of = |name: &str| {
+        let fields = answer.heads[0].iter().filter(|field| field.0 == name);
+        fields.map(|field| &*field.1).collect::<Vec<_>>()
+    };
+    assert_eq!((of("x-twice"), of("set-cookie")), (vec!["a", "b"], vec!["a=1", "b=2"]));
+    assert_eq!(answer.text(), "text");
+    assert_eq!(of("transfer-encoding"), way.differs(vec!["chunked"], vec![]));
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    let id = client.get("/close");
+    let answer = client.answer(id).await;
+    let told = way.differs(Some("close"), None);
+    assert_eq!((answer.text(), answer.field("connection")), ("bye", told));
+    if way.differs(true, false) {
+        assert_eq!(client.ended().await, Got::End);
+    } else {
+        client.expect_alive().await;
+    }
+    client.close().await;
+    site.end().await;
+}

@@ -1,0 +1,70 @@
+//! What holds for every protocol, said once: each case runs over HTTP/1.1 and HTTP/2, plain and in
+//! TLS, on every driver.
+//!
+//! Where the protocols differ, a case says both sides with [`Way::differs`]. The table of
+//! `docs/protocols.md` has a row for each case, with the reason of each difference; `tests/protocols.rs`
+//! holds the two together.
+
+pub mod bodies;
+pub mod ends;
+pub mod faults;
+pub mod heads;
+pub mod shown;
+pub mod times;
+
+use super::limits;
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, Outcome, Served};
+use crate::server::client::{Client, Way};
+use crate::server::secure::server_tls;
+use peregrine::{IntoApplication, Limits};
+use std::time::Duration;
+
+/// A time that is over soon.
+const SHORT: Duration = Duration::from_millis(700);
+/// What problems are sent as.
+const PROBLEM: Option<&str> = Some("application/problem+json");
+
+/// A server, and the way to speak to it.
+struct Site<B: Bench> {
+    server: B::Server,
+    way: Way,
+    shared: Shared,
+}
+
+/// A server with the application of all cases.
+fn begin<B: Bench>(bench: &B, way: Way) -> Site<B> {
+    begin_with(bench, way, limits())
+}
+
+/// The same with limits of its own.
+fn begin_with<B: Bench>(bench: &B, way: Way, limits: Limits) -> Site<B> {
+    let shared = Shared::default();
+    let server = bench.start(limits, way.is_secure().then(server_tls), shared.app());
+    Site { server, way, shared }
+}
+
+/// The same with an application of its own.
+fn begin_app<B, A, M>(bench: &B, way: Way, limits: Limits, make: M) -> Site<B>
+where
+    B: Bench,
+    A: IntoApplication + 'static,
+    M: Fn() -> A + Clone + Send + 'static,
+{
+    let server = bench.start(limits, way.is_secure().then(server_tls), make);
+    Site { server, way, shared: Shared::default() }
+}
+
+impl<B: Bench> Site<B> {
+    async fn client(&self) -> Client<B::Wire> {
+        self.way.connect(&self.server).await
+    }
+
+    /// Ends the server, from which no connection is cut.
+    async fn end(self) -> Outcome {
+        self.server.shut_down();
+        let outcome = self.server.ended().await;
+        assert_eq!(outcome.cut, [], "{:?}", self.way);
+        outcome
+    }
+}

@@ -1,0 +1,298 @@
+//! What applications and operators are shown of an exchange.
+
+use super::{SHORT, Site, begin_app, begin_with};
+use crate::server::app::Shared;
+use crate::server::bench::Bench;
+use crate::server::cases::limits;
+use crate::server::client::{Length, Way};
+use crate::server::secure::server_tls;
+use crate::server::told;
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::X_FRAME_OPTIONS;
+use peregrine::middleware::{AccessLog, CatchPanic, RequestId, ResponseHeaders, Timeout};
+use peregrine::prelude::*;
+use peregrine::tower::{LocalService, Mount, tower};
+use peregrine::web::HandlerExt;
+use peregrine::web::connection::ConnectionInfo;
+use peregrine::{App, IntoApplication, Limits};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Problems have the form that the application gives them, whoever found them: 404, 405, 408, 413, 500,
+/// 503. HEAD has that form's head.
+pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let limits = Limits { rate_slack: SHORT, ..limits() };
+    let site = begin_app(bench, way, limits, || {
+        let form = |problem: Problem, head: &Head| {
+            (problem.status, format!("{} {}", problem.kind, head.path()))
+        };
+        let late = async || std::future::pending::<&str>().await;
+        App::new()
+            .get("/hello", || "hello")
+            .get("/panic", || -> &'static str { panic!("on purpose") })
+            .get("/late", late.timeout(Duration::from_millis(300)))
+            .post("/small", (async |body: Bytes| body).body_limit(10))
+            .post("/echo", async |body: Bytes| body)
+            .on_problem(form)
+    });
+    let ask = [
+        ("GET", "/nowhere", None, 404, "unknown-route /nowhere"),
+        ("HEAD", "/nowhere", None, 404, ""),
+        ("POST", "/hello", None, 405, "method-not-allowed /hello"),
+        ("GET", "/late", None, 503, "handler-timeout /late"),
+        ("POST", "/small", Some((11, 11)), 413, "body-too-large /small"),
+        ("POST", "/echo", Some((10, 5)), 408, "body-too-slow /echo"),
+        ("GET", "/panic", None, 500, "handler-panicked /panic"),
+    ];
+    for (method, path, content, status, text) in ask {
+        let mut client = site.client().await;
+        let length = content.map_or(Length::None, |(length, _)| Length::Declared(length));
+        let id = client.begin(method, path, &[], length);
+        if let Some((length, sent)) = content {
+            client.part(id, &vec![b'x'; sent]).await;
+            if sent == length {
+                client.end(id, &[]);
+            }
+        }
+        let answer = client.answer(id).await;
+        let (told, path) = answer.text().split_once(' ').unwrap_or_default();
+        assert_eq!((answer.status(), path), (status, text.split_once(' ').unwrap_or_default().1));
+        assert_eq!(told.is_empty(), method == "HEAD", "{answer:?}");
+    }
+    site.end().await;
+}
+
+/// A request's id is taken from its field, or made, and goes back with the response; other fields of
+/// middleware too, whatever the answer.
+pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) {
+    let site = begin_app(bench, way, limits(), || {
+        let headers = ResponseHeaders::new().set(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        App::new()
+            .with(RequestId::new())
+            .with(headers)
+            .with(CatchPanic::new())
+            .with(Timeout::new(Duration::from_millis(500)))
+            .get("/hello", || "hello")
+            .get("/panic", || -> &'static str { panic!("on purpose") })
+            .get("/never", async || std::future::pending::<&str>().await)
+    });
+    let mut client = site.client().await;
+    for (path, status) in [("/hello", 200), ("/nowhere", 404), ("/panic", 500), ("/never", 503)] {
+        let id = client.ask("GET", path, &[("x-request-id", "it-1")]);
+        let answer = client.answer(id).await;
+        assert_eq!(
+            (answer.status(), answer.field("x-request-id")),
+            (status, Some("it-1")),
+            "{path}"
+        );
+        assert_eq!(answer.field("x-frame-options"), Some("DENY"), "{path}");
+    }
+    let ids = [client.get("/hello"), client.get("/hello")];
+    let mut made = Vec::new();
+    for id in ids {
+        made.push(client.answer(id).await.field("x-request-id").expect("one is made").to_owned());
+    }
+    assert_ne!(made[0], made[1]);
+    // A panic that middleware caught is no reason to end anything.
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
+/// The access log tells of each exchange once, with the same facts.
+pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way) {
+    static RUN: AtomicUsize = AtomicUsize::new(0);
+    told::listen();
+    let run = RUN.fetch_add(1, Ordering::SeqCst);
+    let started = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&started);
+    let site = begin_app(bench, way, limits(), move || {
+        let counts = Arc::clone(&counts);
+        App::new().with(RequestId::new()).with(AccessLog::new()).scope("/", |scope| {
+            scope
+                .get("/hello", || "hello")
+                .get("/panic", || -> &'static str { panic!("on purpose") })
+                .get("/never/{id}", move || {
+                    counts.fetch_add(1, Ordering::SeqCst);
+                    std::future::pending::<&str>()
+                })
+                .post("/small", (async |body: Bytes| body).body_limit(10))
+        })
+    });
+    let asks = [
+        ("HEAD", "/hello", 0, "answered", Some("200"), "INFO", Some("/hello")),
+        ("GET", "/hello", 0, "answered", Some("200"), "INFO", Some("/hello")),
+        ("POST", "/small", 11, "answered", Some("413"), "WARN", Some("/small")),
+        ("GET", "/nowhere", 0, "answered", Some("404"), "WARN", None),
+        ("GET", "/never/7", 0, "cancelled", None, "WARN", Some("/never/{id}")),
+        ("GET", "/panic", 0, "panicked", Some("500"), "ERROR", Some("/panic")),
+    ];
+    for (number, (method, path, length, text, status, level, route)) in asks.into_iter().enumerate()
+    {
+        let mut client = site.client().await;
+        let name = format!("{run}-{number}");
+        let fields = [("x-request-id", &*name)];
+        let content = if length > 0 { Length::Declared(length) } else { Length::None };
+        let target = format!("{path}?secret");
+        let id = client.begin(method, &target, &fields, content);
+        if length > 0 {
+            client.upload(id, &vec![7; length]).await;
+        }
+        if text == "cancelled" {
+            // It begins to wait, and is given up.
+            client.until(bench, "it waits", || started.load(Ordering::SeqCst) == 1).await;
+            client.cancel(id);
+        } else {
+            client.answer(id).await;
+        }
+        let mut told = Vec::new();
+        let start = bench.now();
+        while told.is_empty() && bench.now() < start + crate::server::bench::PATIENCE {
+            bench.sleep(Duration::from_millis(2)).await;
+            told = told::take(&name);
+        }
+        let [told] = &told[..] else { panic!("{name} {path}: {told:?}") };
+        let of = |field: &str| told.get(field).map(String::as_str);
+        assert_eq!((of("message"), of("status"), of("level")), (Some(text), status, Some(level)));
+        assert_eq!((of("method"), of("path"), of("route")), (Some(method), Some(path), route));
+        assert!(of("peer").is_some_and(|peer| !peer.is_empty()), "{told:?}");
+        if path == "/hello" {
+            assert_eq!(of("bytes"), Some("5"));
+        }
+    }
+    site.end().await;
+}
+
+/// Handlers see the connection: both its ends, what TLS agreed on, and the version.
+pub async fn handlers_see_their_connection<B: Bench>(bench: &B, way: Way) {
+    let site = begin_app(bench, way, limits(), || {
+        App::new().get("/hello", || "hello").get("/connection", async |request: Request| {
+            let info: &ConnectionInfo = request.parts.connection();
+            let tls = info.tls.as_ref().map_or("plain".to_owned(), |tls| {
+                let protocol = tls.protocol.as_deref().map(String::from_utf8_lossy);
+                let name = tls.server_name.as_deref();
+                format!("{} {} {}", tls.version, protocol.unwrap_or_default(), name.unwrap_or("-"))
+            });
+            let version = request.parts.head.version();
+            format!("{tls} | {version:?} | {} | {}", info.peer, info.local)
+        })
+    });
+    let mut client = site.client().await;
+    let id = client.get("/connection");
+    let first = client.answer(id).await;
+    let facts: Vec<_> = first.text().split(" | ").collect();
+    let tls = format!("TLSv1.3 {} localhost", way.name());
+    assert_eq!(facts[0], if way.is_secure() { &tls } else { "plain" });
+    assert_eq!(facts[1], way.differs("HTTP/1.1", "HTTP/2.0"));
+    assert!(facts[2..].iter().all(|end| !end.is_empty()), "{facts:?}");
+    let id = client.get("/connection");
+    assert_eq!(client.answer(id).await.text(), first.text());
+    client.close().await;
+    site.end().await;
+}
+
+/// What is asked for by https does not come over a plain connection (RFC 9110, section 7.4), unless a
+/// gateway had TLS with the client. HTTP/1.1 ends the connection.
+pub async fn https_on_a_plain_connection_is_misdirected<B: Bench>(bench: &B, way: Way) {
+    for behind_gateway in [false, true] {
+        let site = begin_with(bench, way, Limits { behind_gateway, ..limits() });
+        let mut client = site.client().await;
+        let id = client.get_by("https", "/hello");
+        let status = client.answer(id).await.status();
+        if behind_gateway || way.is_secure() {
+            assert_eq!(status, 200);
+            client.expect_alive().await;
+        } else {
+            assert_eq!(status, 421);
+            if way.differs(true, false) {
+                client.expect_goodbye().await;
+            } else {
+                client.expect_alive().await;
+            }
+        }
+        client.close().await;
+        site.end().await;
+    }
+}
+
+/// Where TLS is told so, a request for a host that the certificate does not name is misdirected.
+/// HTTP/1.1 ends the connection.
+pub async fn a_host_without_a_certificate_is_misdirected<B: Bench>(bench: &B, way: Way) {
+    let shared = Shared::default();
+    let tls = way.is_secure().then(|| server_tls().with_host_check());
+    let server = bench.start(limits(), tls, shared.app());
+    let site: Site<B> = Site { server, way, shared };
+    for (host, is_named) in [
+        ("LOCALHOST:8443", true),
+        ("localhost.", true),
+        ("other.test", false),
+        ("127.0.0.1", false),
+        ("[::1]:80", false),
+    ] {
+        let mut client = site.client().await;
+        client.expect_alive().await;
+        client.set_host(host);
+        let id = client.get("/hello");
+        let status = client.answer(id).await.status();
+        client.set_host("localhost");
+        if is_named || !way.is_secure() {
+            assert_eq!(status, 200, "{host}");
+            client.expect_alive().await;
+        } else {
+            assert_eq!(status, 421, "{host}");
+            if way.differs(true, false) {
+                client.expect_goodbye().await;
+            } else {
+                client.expect_alive().await;
+            }
+        }
+    }
+    site.end().await;
+}
+
+/// A tower service that is mounted below a prefix gets the same requests, and its answers come back.
+pub async fn a_mounted_service_is_served<B: Bench>(bench: &B, way: Way) {
+    let shared = Shared::default();
+    let make = {
+        let shared = shared.clone();
+        move || {
+            let inner = shared.app()().into_application().expect("it is sound");
+            let service = LocalService::new(inner).body_limit(64 << 20);
+            App::new().get("/hello", || "hello").mount("/below", tower(service))
+        }
+    };
+    let site = begin_app(bench, way, limits(), make);
+    let mut client = site.client().await;
+    for (path, text) in [("/below/hello", "hello"), ("/below/stream/2", "piece 0\npiece 1\n")] {
+        let id = client.get(path);
+        assert_eq!(client.answer(id).await.text(), text);
+    }
+    let body = crate::server::app::pattern(bench.large(40_000));
+    let id = client.begin("POST", "/below/echo-stream", &[], Length::Undeclared);
+    for piece in body.chunks(9_000) {
+        client.part(id, piece).await;
+    }
+    client.end(id, &[]);
+    assert!(client.answer(id).await.body == body);
+    let id = client.begin("POST", "/below/trailers", &[], Length::Undeclared);
+    client.part(id, b"hello").await;
+    client.end(id, &[("x-checksum", "9")]);
+    assert_eq!(client.answer(id).await.text(), "5 9");
+    let id = client.get("/below/stream-with-trailers");
+    assert_eq!(client.answer(id).await.trailer("x-checksum"), Some("abc"));
+    for (path, status) in [("/below/nowhere", 404), ("/nowhere", 404), ("/below/upgrade", 500)] {
+        let id = client.get(path);
+        assert_eq!(client.answer(id).await.status(), status, "{path}");
+    }
+    client.close().await;
+    let mut client = site.client().await;
+    let id = client.get("/below/wait");
+    client.until(bench, "it waits", || shared.started.get() == 1).await;
+    client.cancel(id);
+    bench.until("it is gone", || shared.dropped.get() == 1).await;
+    client.close().await;
+    site.end().await;
+}

@@ -1,0 +1,172 @@
+//! How long the server waits.
+
+use super::{PROBLEM, SHORT, begin_with};
+use crate::server::bench::{Bench, Got};
+use crate::server::cases::limits;
+use crate::server::client::{Length, Way};
+use peregrine::Limits;
+
+/// A connection on which no request comes is closed. HTTP/2 says so.
+pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { first_byte_timeout: SHORT, ..limits() });
+    let start = bench.now();
+    let mut client = site.client().await;
+    assert_eq!(client.ended().await, Got::End);
+    assert!(bench.now() - start >= SHORT - SHORT / 10);
+    assert_eq!(client.is_told_to_go(), way.differs(false, true));
+    assert_eq!(site.end().await.endings(), [("first-byte-late", 1)]);
+}
+
+/// A connection without requests is closed after a while. HTTP/2 says so.
+pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { idle_timeout: SHORT, ..limits() });
+    let mut client = site.client().await;
+    client.expect_alive().await;
+    let start = bench.now();
+    client.expect_alive().await;
+    assert_eq!(client.ended().await, Got::End);
+    assert!(bench.now() - start >= SHORT - SHORT / 10);
+    assert_eq!((client.is_told_to_go(), client.go_away_code()), (way.differs(false, true), 0));
+    assert_eq!(site.end().await.endings(), [("idle", 1)]);
+}
+
+/// A head that does not end is late. HTTP/1.1 answers 408; HTTP/2 has no stream yet, and says goodbye.
+pub async fn a_slow_head_is_cut_off<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { head_timeout: SHORT, ..limits() });
+    let mut client = site.client().await;
+    client.expect_alive().await;
+    let start = bench.now();
+    let id = client.half_a_head();
+    let answer = client.answer(id).await;
+    assert_eq!(answer.status(), way.differs(408, 0));
+    assert_eq!(answer.field("content-type"), way.differs(PROBLEM, None));
+    client.expect_goodbye().await;
+    assert!(bench.now() - start >= SHORT - SHORT / 10);
+    assert_eq!(site.end().await.endings(), [("head-late", 1)]);
+}
+
+/// A body that stops is a 408 from whoever reads it. HTTP/1.1 cannot pass it over, and ends the
+/// connection.
+pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { rate_slack: SHORT, rate_min: 1_000, ..limits() });
+    for length in [Length::Declared(1_000), Length::Undeclared] {
+        let mut client = site.client().await;
+        let id = client.begin("POST", "/echo", &[], length);
+        client.part(id, b"so far").await;
+        let answer = client.answer(id).await;
+        assert_eq!((answer.status(), answer.field("content-type")), (408, PROBLEM));
+        if way.differs(true, false) {
+            client.expect_goodbye().await;
+        } else {
+            client.expect_alive().await;
+        }
+    }
+    site.end().await;
+}
+
+/// A body that is fast enough may take longer than the server waits for a piece.
+pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { rate_slack: 2 * SHORT, rate_min: 100, ..limits() });
+    let mut client = site.client().await;
+    let id = client.begin("POST", "/echo", &[], Length::Declared(3_000));
+    for _ in 0..10 {
+        client.part(id, &[b'x'; 300]).await;
+        bench.sleep(SHORT / 3).await;
+    }
+    client.end(id, &[]);
+    assert_eq!(client.answer(id).await.body.len(), 3_000);
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
+/// The time in which a handler does not read is not held against its client.
+pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let limits = Limits { rate_slack: SHORT, rate_min: 1_000_000, ..limits() };
+    let site = begin_with(bench, way, limits);
+    let mut client = site.client().await;
+    let id = client.post("/ignore-after-wait", b"hello").await;
+    client.until(bench, "it waits", || site.shared.started.get() == 1).await;
+    bench.sleep(2 * SHORT).await;
+    site.shared.open(1);
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.text()), (200, "waited"));
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
+/// A handler that takes longer than its route allows is dropped and answered for, and the connection
+/// goes on.
+pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
+    let site = begin_with(bench, way, limits());
+    let shared = &site.shared;
+    let mut client = site.client().await;
+    let id = client.get("/wait-a-moment");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.field("content-type")), (503, PROBLEM));
+    client.until(bench, "the handler is gone", || shared.dropped.get() == 1).await;
+    client.expect_alive().await;
+    shared.open(1);
+    let id = client.get("/wait-a-moment");
+    assert_eq!(client.answer(id).await.text(), "waited");
+    client.close().await;
+    assert_eq!(site.end().await.endings(), []);
+}
+
+/// An exchange may take no longer than its limit: 503, or a broken response if it has begun. HTTP/1.1
+/// then breaks the connection, and HTTP/2 resets the stream.
+pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { exchange_timeout: Some(SHORT), ..limits() });
+    let mut client = site.client().await;
+    let id = client.get("/wait");
+    assert_eq!(client.answer(id).await.status(), 503);
+    client.expect_alive().await;
+    let id = client.get("/gated/2");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.is_complete), (200, false));
+    assert_eq!(answer.reset, way.differs(None, Some(8)));
+    if way.differs(true, false) {
+        assert!(client.last().is_some(), "the connection is over");
+    } else {
+        client.expect_alive().await;
+    }
+    client.close().await;
+    site.end().await;
+}
+
+/// A connection that is old enough is told to close, and the request in progress is answered.
+pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { lifetime_max: Some(SHORT), ..limits() });
+    let mut client = site.client().await;
+    let id = client.get("/sleep/1500");
+    assert_eq!(client.answer(id).await.text(), "slept 1500");
+    client.expect_goodbye().await;
+    assert_eq!(client.go_away_code(), 0);
+    site.end().await;
+}
+
+/// A peer that asks for much and takes nothing is cut off. HTTP/2 resets the stream whose window stays
+/// shut, and the connection lives.
+pub async fn a_stalled_reader_is_cut_off<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin_with(bench, way, Limits { rate_slack: SHORT, ..limits() });
+    let shared = &site.shared;
+    let mut client = site.client().await;
+    client.take_no_more();
+    let id = client.get("/endless");
+    client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
+    let answer = client.answer(id).await;
+    assert_eq!((answer.is_complete, answer.reset), (false, way.differs(None, Some(8))));
+    client.close().await;
+    let stalled = site.end().await.ended("write-stalled");
+    assert_eq!(stalled, way.differs(1, 0));
+}

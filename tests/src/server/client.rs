@@ -1,0 +1,667 @@
+//! A client that speaks either protocol, so that a case says once what holds for both.
+
+use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
+use crate::server::reply::{self, Framing};
+use crate::server::secure::{Secure, client_config};
+use crate::server::streams::{Answer, Streams};
+use peregrine_tls::rustls::version;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The way a client speaks to a server: the protocol, and what is below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    is_http2: bool,
+    is_secure: bool,
+}
+
+impl Way {
+    /// HTTP/1.1.
+    pub const HTTP1: Self = Self { is_http2: false, is_secure: false };
+    /// HTTP/1.1 in TLS.
+    pub const HTTP1_TLS: Self = Self { is_http2: false, is_secure: true };
+    /// HTTP/2 by prior knowledge.
+    pub const HTTP2: Self = Self { is_http2: true, is_secure: false };
+    /// HTTP/2 in TLS, by ALPN.
+    pub const HTTP2_TLS: Self = Self { is_http2: true, is_secure: true };
+
+    /// Is there TLS below?
+    #[must_use]
+    pub fn is_secure(self) -> bool {
+        self.is_secure
+    }
+
+    /// What differs by the protocol: the first for HTTP/1.1, the second for HTTP/2. The table of
+    /// `docs/protocols.md` has a reason for each use.
+    pub fn differs<T>(self, http1: T, http2: T) -> T {
+        if self.is_http2 { http2 } else { http1 }
+    }
+
+    /// The name of the protocol, as ALPN has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        if self.is_http2 { "h2" } else { "http/1.1" }
+    }
+
+    /// Connects to `server`. A handshake is complete then.
+    pub async fn connect<S: Served>(self, server: &S) -> Client<S::Wire> {
+        let wire = if self.is_secure {
+            let mut config = (*client_config(&version::TLS13)).clone();
+            config.alpn_protocols = vec![self.name().into()];
+            let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
+            wire.shake_hands(PATIENCE).await;
+            Wired::Secure(Box::new(wire))
+        } else {
+            Wired::Plain(server.connect())
+        };
+        let speaks = if self.is_http2 {
+            let mut streams = Streams::new(wire);
+            streams.scheme = if self.is_secure { "https" } else { "http" };
+            Speaks::Http2(Box::new(streams))
+        } else {
+            Speaks::Http1(Pipeline::new(wire))
+        };
+        Client { way: self, speaks }
+    }
+}
+
+/// A wire, perhaps with TLS on it.
+pub enum Wired<W> {
+    /// As it is.
+    Plain(W),
+    /// With TLS.
+    Secure(Box<Secure<W>>),
+}
+
+impl<W: Wire> Wire for Wired<W> {
+    fn send(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Plain(wire) => wire.send(bytes),
+            Self::Secure(wire) => wire.send(bytes),
+        }
+    }
+
+    fn half_close(&mut self) {
+        match self {
+            Self::Plain(wire) => wire.half_close(),
+            Self::Secure(wire) => wire.half_close(),
+        }
+    }
+
+    async fn recv(&mut self, patience: Duration) -> Got {
+        match self {
+            Self::Plain(wire) => wire.recv(patience).await,
+            Self::Secure(wire) => wire.recv(patience).await,
+        }
+    }
+
+    fn reset(self) {
+        match self {
+            Self::Plain(wire) => wire.reset(),
+            Self::Secure(wire) => wire.reset(),
+        }
+    }
+}
+
+/// A client with a connection.
+pub struct Client<W> {
+    /// How it speaks.
+    pub way: Way,
+    speaks: Speaks<Wired<W>>,
+}
+
+enum Speaks<W> {
+    Http1(Pipeline<W>),
+    Http2(Box<Streams<W>>),
+}
+
+/// An exchange of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id(u32);
+
+/// What a client says of the content that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// There is none.
+    None,
+    /// Its length.
+    Declared(usize),
+    /// Nothing: HTTP/1.1 sends it in chunks.
+    Undeclared,
+}
+
+impl<W: Wire> Client<W> {
+    /// Sends a GET request.
+    pub fn get(&mut self, path: &str) -> Id {
+        self.ask("GET", path, &[])
+    }
+
+    /// Sends a request without content.
+    pub fn ask(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> Id {
+        self.begin(method, path, fields, Length::None)
+    }
+
+    /// Sends a POST request with content of a declared length, as the server takes it.
+    pub async fn post(&mut self, path: &str, content: &[u8]) -> Id {
+        let id = self.begin("POST", path, &[], Length::Declared(content.len()));
+        self.upload(id, content).await;
+        id
+    }
+
+    /// Sends the head of a request.
+    pub fn begin(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+        length: Length,
+    ) -> Id {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => Id(pipeline.begin(method, path, fields, length)),
+            Speaks::Http2(streams) => {
+                let text = if let Length::Declared(length) = length { length } else { 0 };
+                let text = text.to_string();
+                let mut fields = fields.to_vec();
+                if matches!(length, Length::Declared(_)) {
+                    fields.push(("content-length", &text));
+                }
+                Id(streams.open(method, path, &fields, length == Length::None))
+            }
+        }
+    }
+
+    /// Sends content after which more comes, as the server takes it.
+    pub async fn part(&mut self, id: Id, content: &[u8]) {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.content(content),
+            Speaks::Http2(streams) => streams.upload_part(id.0, content, false).await,
+        }
+    }
+
+    /// Sends the last content, as the server takes it.
+    pub async fn upload(&mut self, id: Id, content: &[u8]) {
+        self.part(id, content).await;
+        self.end(id, &[]);
+    }
+
+    /// Ends the content, with trailers if its length was not declared.
+    pub fn end(&mut self, id: Id, trailers: &[(&str, &str)]) {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.end(trailers),
+            Speaks::Http2(streams) if trailers.is_empty() => streams.data(id.0, b"", true),
+            Speaks::Http2(streams) => streams.trailers(id.0, trailers),
+        }
+    }
+
+    /// Asks to be connected to another host.
+    pub fn connect_to(&mut self, host: &str) -> Id {
+        self.set_host(host);
+        let path = self.way.differs(host, "");
+        self.ask("CONNECT", path, &[])
+    }
+
+    /// Requests are for this host from now on.
+    pub fn set_host(&mut self, host: &str) {
+        let of = match &mut self.speaks {
+            Speaks::Http1(pipeline) => &mut pipeline.host,
+            Speaks::Http2(streams) => &mut streams.authority,
+        };
+        host.clone_into(of);
+    }
+
+    /// Sends a GET request for a scheme, whatever there is below.
+    pub fn get_by(&mut self, scheme: &'static str, path: &str) -> Id {
+        match &mut self.speaks {
+            Speaks::Http1(_) => self.get(&format!("{scheme}://localhost{path}")),
+            Speaks::Http2(streams) => {
+                let own = std::mem::replace(&mut streams.scheme, scheme);
+                let id = streams.get(path);
+                streams.scheme = own;
+                Id(id)
+            }
+        }
+    }
+
+    /// Sends the beginning of a head that does not go on.
+    pub fn half_a_head(&mut self) -> Id {
+        Id(match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.half_a_head(),
+            Speaks::Http2(streams) => streams.half_a_head(),
+        })
+    }
+
+    /// What came of an exchange so far.
+    pub fn so_far(&mut self, id: Id) -> Answer {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.asked[id.0 as usize].answer.clone(),
+            Speaks::Http2(streams) => streams.so_far(id.0),
+        }
+    }
+
+    /// Waits for more. False: nothing came, or nothing comes any more.
+    pub async fn fill(&mut self, patience: Duration) -> bool {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.fill(patience).await,
+            Speaks::Http2(streams) => streams.fill(patience).await,
+        }
+    }
+
+    /// How the connection ended, if it has.
+    pub fn last(&self) -> Option<&Got> {
+        match &self.speaks {
+            Speaks::Http1(pipeline) => pipeline.last.as_ref(),
+            Speaks::Http2(streams) => streams.last(),
+        }
+    }
+
+    async fn until_answer(&mut self, id: Id, is_enough: impl Fn(&Answer) -> bool) -> Answer {
+        loop {
+            let answer = self.so_far(id);
+            if is_enough(&answer) || answer.is_complete || answer.reset.is_some() {
+                return answer;
+            }
+            if self.fill(PATIENCE).await {
+                continue;
+            }
+            let answer = self.so_far(id);
+            assert!(self.last().is_some(), "{:?} {id:?} does not end: {answer:?}", self.way);
+            return answer;
+        }
+    }
+
+    /// Waits until an exchange is over, and takes what came of it.
+    ///
+    /// # Panics
+    /// It does not end.
+    pub async fn answer(&mut self, id: Id) -> Answer {
+        self.until_answer(id, |_| false).await
+    }
+
+    /// Waits for the final head.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn head(&mut self, id: Id) -> Answer {
+        self.until_answer(id, |answer| answer.status() > 0).await
+    }
+
+    /// Waits for so much content.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn expect(&mut self, id: Id, bytes: usize) -> Answer {
+        let answer = self.until_answer(id, |answer| answer.body.len() >= bytes).await;
+        assert!(answer.body.len() >= bytes, "{:?} {:?}", self.way, self.last());
+        answer
+    }
+
+    /// Nothing comes of an exchange for `time`.
+    ///
+    /// # Panics
+    /// Something comes.
+    pub async fn expect_nothing(&mut self, id: Id, time: Duration) {
+        let before = self.so_far(id);
+        while self.fill(time).await {}
+        let now = self.so_far(id);
+        assert_eq!((before.heads, before.body), (now.heads, now.body), "{:?}", self.way);
+        assert_eq!(self.last(), None, "the connection is still open");
+    }
+
+    /// Receives until `condition` holds.
+    ///
+    /// # Panics
+    /// It does not come to hold.
+    pub async fn until<B: Bench>(&mut self, bench: &B, what: &str, condition: impl Fn() -> bool) {
+        let start = bench.now();
+        while !condition() {
+            let way = self.way;
+            assert!(bench.now() < start + PATIENCE, "{way:?} still waits until {what}");
+            if !self.sip().await {
+                bench.sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    /// Gives an exchange up: a reset of its stream, or of the connection.
+    pub fn cancel(&mut self, id: Id) {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.reset(),
+            Speaks::Http2(streams) => streams.reset(id.0),
+        }
+    }
+
+    /// Breaks the connection off.
+    pub fn break_off(self) {
+        match self.speaks {
+            Speaks::Http1(mut pipeline) => pipeline.reset(),
+            Speaks::Http2(streams) => streams.break_off(),
+        }
+    }
+
+    /// Waits for the end of the connection.
+    ///
+    /// # Panics
+    /// It does not come.
+    pub async fn ended(&mut self) -> Got {
+        while self.fill(PATIENCE).await {}
+        self.last().cloned().expect("the connection does not end")
+    }
+
+    /// Was it told, by the answer with HTTP/1.1 and by GOAWAY with HTTP/2, to ask no more?
+    pub fn is_told_to_go(&self) -> bool {
+        match &self.speaks {
+            Speaks::Http1(pipeline) => pipeline.asked.iter().any(|asked| {
+                let option = asked.answer.field("connection").unwrap_or_default();
+                option.split(", ").any(|option| option == "close")
+            }),
+            Speaks::Http2(streams) => !streams.go_away.is_empty(),
+        }
+    }
+
+    /// The code of the last GOAWAY; 0 over HTTP/1.1, which has none.
+    pub fn go_away_code(&self) -> u32 {
+        match &self.speaks {
+            Speaks::Http1(_) => 0,
+            Speaks::Http2(streams) => streams.go_away.last().map_or(0, |(_, code)| *code),
+        }
+    }
+
+    /// Takes no more content: with HTTP/2 by windows that stay shut, with HTTP/1.1 by not receiving.
+    pub fn take_no_more(&mut self) {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) => pipeline.is_deaf = true,
+            Speaks::Http2(streams) => streams.keep_windows_shut(),
+        }
+    }
+
+    /// Receives a little, unless it takes no more.
+    async fn sip(&mut self) -> bool {
+        match &mut self.speaks {
+            Speaks::Http1(pipeline) if pipeline.is_deaf => false,
+            _ => self.fill(Duration::from_millis(2)).await,
+        }
+    }
+
+    /// Asks for something, and gets it on the same connection.
+    ///
+    /// # Panics
+    /// The connection is of no more use.
+    pub async fn expect_alive(&mut self) {
+        let id = self.get("/hello");
+        let answer = self.answer(id).await;
+        assert_eq!((answer.status(), answer.text()), (200, "hello"), "{:?}", self.way);
+        assert!(!self.is_told_to_go(), "the connection stays: {:?}", self.way);
+    }
+
+    /// The connection ends in order, after the client was told.
+    ///
+    /// # Panics
+    /// It does not.
+    pub async fn expect_goodbye(&mut self) {
+        assert_eq!(self.ended().await, Got::End, "{:?}", self.way);
+        assert!(self.is_told_to_go(), "{:?}", self.way);
+    }
+
+    /// Closes the connection in order, when all that was said is read.
+    pub async fn close(mut self) {
+        if self.last().is_none() {
+            self.settle().await;
+            match &mut self.speaks {
+                Speaks::Http1(pipeline) => pipeline.half_close(),
+                Speaks::Http2(streams) => streams.half_close(),
+            }
+            self.ended().await;
+        }
+    }
+
+    /// All that was sent is looked at, with HTTP/2.
+    pub async fn settle(&mut self) {
+        if let Speaks::Http2(streams) = &mut self.speaks {
+            streams.round_trip().await;
+        }
+    }
+}
+
+/// A client of HTTP/1.1 that sends requests without waiting, and gets their answers in order.
+struct Pipeline<W> {
+    wire: Option<W>,
+    host: String,
+    received: Vec<u8>,
+    asked: Vec<Asked>,
+    /// How many answers are complete.
+    answered: usize,
+    step: Step,
+    is_chunked: bool,
+    is_deaf: bool,
+    last: Option<Got>,
+}
+
+struct Asked {
+    is_head: bool,
+    answer: Answer,
+}
+
+/// What comes next.
+enum Step {
+    Head,
+    Length(usize),
+    Size,
+    Chunk(usize),
+    Trailers(Vec<(String, String)>),
+    UntilClose,
+}
+
+impl<W: Wire> Pipeline<W> {
+    fn new(wire: W) -> Self {
+        Self {
+            wire: Some(wire),
+            host: "localhost".to_owned(),
+            received: Vec::new(),
+            asked: Vec::new(),
+            answered: 0,
+            step: Step::Head,
+            is_chunked: false,
+            is_deaf: false,
+            last: None,
+        }
+    }
+
+    fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        if let Some(wire) = &mut self.wire {
+            wire.send(bytes.as_ref());
+        }
+    }
+
+    fn half_close(&mut self) {
+        if let Some(wire) = &mut self.wire {
+            wire.half_close();
+        }
+    }
+
+    fn reset(&mut self) {
+        if let Some(wire) = self.wire.take() {
+            wire.reset();
+            self.last = Some(Got::Broken);
+        }
+    }
+
+    fn begin(&mut self, method: &str, path: &str, fields: &[(&str, &str)], length: Length) -> u32 {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host);
+        for (name, value) in fields {
+            write!(head, "{name}: {value}\r\n").expect("a string takes everything");
+        }
+        self.is_chunked = length == Length::Undeclared;
+        head.push_str(&match length {
+            Length::None => String::new(),
+            Length::Declared(length) => format!("Content-Length: {length}\r\n"),
+            Length::Undeclared => "Transfer-Encoding: chunked\r\n".to_owned(),
+        });
+        head.push_str("\r\n");
+        self.send(head);
+        self.asked.push(Asked { is_head: method == "HEAD", answer: Answer::default() });
+        u32::try_from(self.asked.len() - 1).expect("there are few")
+    }
+
+    fn half_a_head(&mut self) -> u32 {
+        self.send("GET /hello HTTP/1.1\r\nHo");
+        self.asked.push(Asked { is_head: false, answer: Answer::default() });
+        u32::try_from(self.asked.len() - 1).expect("there are few")
+    }
+
+    fn content(&mut self, content: &[u8]) {
+        if content.is_empty() || !self.is_chunked {
+            return self.send(content);
+        }
+        let mut chunk = format!("{:x}\r\n", content.len()).into_bytes();
+        chunk.extend_from_slice(content);
+        chunk.extend_from_slice(b"\r\n");
+        self.send(chunk);
+    }
+
+    fn end(&mut self, trailers: &[(&str, &str)]) {
+        if !self.is_chunked {
+            assert!(trailers.is_empty(), "content of a declared length has no trailers");
+            return;
+        }
+        let mut end = "0\r\n".to_owned();
+        for (name, value) in trailers {
+            write!(end, "{name}: {value}\r\n").expect("a string takes everything");
+        }
+        self.send(end + "\r\n");
+    }
+
+    async fn fill(&mut self, patience: Duration) -> bool {
+        let Some(wire) = self.wire.as_mut().filter(|_| self.last.is_none()) else { return false };
+        match wire.recv(patience).await {
+            Got::Bytes(bytes) => {
+                self.received.extend(bytes);
+                while self.advance() {}
+                true
+            }
+            Got::Nothing => false,
+            end => {
+                if let (Got::End, Step::UntilClose) = (&end, &self.step) {
+                    self.complete();
+                }
+                self.last = Some(end);
+                false
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        self.asked[self.answered].answer.is_complete = true;
+        self.answered += 1;
+        self.step = Step::Head;
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let (text, used) = reply::line(&self.received).expect("it is a line")?;
+        let text = text.to_owned();
+        self.received.drain(..used);
+        Some(text)
+    }
+
+    /// Moves content to the answer. What is still to come of it.
+    fn take(&mut self, left: usize) -> usize {
+        let count = left.min(self.received.len());
+        let answer = &mut self.asked[self.answered].answer;
+        answer.body.extend(self.received.drain(..count));
+        left - count
+    }
+
+    /// Looks at what is next. False: more must come before.
+    fn advance(&mut self) -> bool {
+        match std::mem::replace(&mut self.step, Step::Head) {
+            Step::Head => return self.take_head(),
+            Step::Length(left) => match self.take(left) {
+                0 => self.complete(),
+                left => {
+                    self.step = Step::Length(left);
+                    return false;
+                }
+            },
+            Step::Size => {
+                let Some(line) = self.line() else {
+                    self.step = Step::Size;
+                    return false;
+                };
+                let size = usize::from_str_radix(&line, 16).expect("a chunk has a size");
+                self.step = if size == 0 { Step::Trailers(Vec::new()) } else { Step::Chunk(size) };
+            }
+            Step::Chunk(0) => match self.line() {
+                Some(line) => {
+                    assert_eq!(line, "", "a chunk has an end");
+                    self.step = Step::Size;
+                }
+                None => {
+                    self.step = Step::Chunk(0);
+                    return false;
+                }
+            },
+            Step::Chunk(left) => {
+                let left = self.take(left);
+                self.step = Step::Chunk(left);
+                return left == 0;
+            }
+            Step::Trailers(mut fields) => match self.line() {
+                Some(line) if line.is_empty() => {
+                    if !fields.is_empty() {
+                        self.asked[self.answered].answer.heads.push(fields);
+                    }
+                    self.complete();
+                }
+                Some(line) => {
+                    fields.push(reply::field(&line).expect("it is a field"));
+                    self.step = Step::Trailers(fields);
+                }
+                None => {
+                    self.step = Step::Trailers(fields);
+                    return false;
+                }
+            },
+            Step::UntilClose => {
+                self.take(usize::MAX);
+                self.step = Step::UntilClose;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_head(&mut self) -> bool {
+        if self.received.is_empty() {
+            return false;
+        }
+        // A server may tell a client that has asked nothing why it ends.
+        if self.answered == self.asked.len() {
+            self.asked.push(Asked { is_head: false, answer: Answer::default() });
+        }
+        let Some(head) = reply::parse_head(&self.received).expect("it is a head") else {
+            return false;
+        };
+        let asked = &mut self.asked[self.answered];
+        let is_interim = (100..200).contains(&head.status) && head.status != 101;
+        let framing = if is_interim { Ok(Framing::None) } else { head.framing(asked.is_head) };
+        let length = head.field("content-length").map(|length| length.parse());
+        let (status, bytes) = (head.status.to_string(), head.bytes);
+        let mut fields = vec![(":status".to_owned(), status)];
+        fields.extend(head.fields);
+        asked.answer.heads.push(fields);
+        self.received.drain(..bytes);
+        if is_interim {
+            return true;
+        }
+        match framing.expect("the framing is sound") {
+            Framing::None => self.complete(),
+            Framing::Length => {
+                let length = length.expect("the framing says so").expect("it is a number");
+                self.step = Step::Length(length);
+            }
+            Framing::Chunked => self.step = Step::Size,
+            Framing::UntilClose => self.step = Step::UntilClose,
+        }
+        true
+    }
+}

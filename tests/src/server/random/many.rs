@@ -1,0 +1,206 @@
+//! Clients of HTTP/2 in random lives: any frames in any order, cut anywhere.
+
+use super::{Planned, choose, listen, number, pieces, speak};
+use crate::server::app::pattern;
+use peregrine_driver_sim::Network;
+use peregrine_proto::Known;
+use peregrine_proto::h2::frame::{self, Code, Header, Kind, flag, setting};
+use peregrine_proto::h2::hpack::{Decoder, Encoder, Field, Sink};
+use std::collections::BTreeMap;
+
+/// What may be said to a request.
+struct Asked {
+    status: u16,
+    /// What a whole response contains, if that is known.
+    body: Option<Vec<u8>>,
+    is_head: bool,
+}
+
+/// Writes any request.
+fn request(network: &Network, encoder: &mut Encoder, id: u32, out: &mut Vec<u8>) -> Asked {
+    let small = number(network, 4);
+    let (mut method, mut status, mut content) = ("GET", 200, None);
+    let (path, body) = match network.random(12) {
+        0 | 1 => (format!("/numbers/{small}"), Some(small.to_string().into_bytes())),
+        2 => {
+            let time = *choose(network, &[0, 1, 30, 400, 5_000]);
+            (format!("/sleep/{time}"), Some(format!("slept {time}").into_bytes()))
+        }
+        3 => (format!("/stream/{small}"), Some(pieces(small).into_bytes())),
+        4 => (format!("/slow/{small}"), Some(pieces(small).into_bytes())),
+        5 => (format!("/large/{}", 900 * small), Some(pattern(900 * small))),
+        6 => {
+            method = "HEAD";
+            ("/hello".to_owned(), Some(Vec::new()))
+        }
+        7 => {
+            status = 500;
+            ("/panic-late".to_owned(), None)
+        }
+        8 => {
+            status = 404;
+            ("/nowhere".to_owned(), None)
+        }
+        _ => {
+            method = "POST";
+            let bytes = pattern(*choose(network, &[0, 1, 20, 300, 2_000]));
+            let path = *choose(network, &["/echo", "/echo-stream", "/ignore", "/count"]);
+            let body = match path {
+                "/ignore" => b"ignored".to_vec(),
+                "/count" => bytes.len().to_string().into_bytes(),
+                _ => bytes.clone(),
+            };
+            content = Some(bytes);
+            (path.to_owned(), Some(body))
+        }
+    };
+    let mut block = Vec::new();
+    encoder.begin(&mut block);
+    let line = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", &path)];
+    for (name, value) in line {
+        encoder.field(Known::Other, name.as_bytes(), value.as_bytes(), &mut block);
+    }
+    let end = if content.is_none() { flag::END_STREAM } else { 0 };
+    let cut = if network.random(6) == 0 { number(network, block.len()) } else { block.len() };
+    if cut < block.len() {
+        frame::write(Kind::Headers, end, id, &block[..cut], out);
+        frame::write(Kind::Continuation, flag::END_HEADERS, id, &block[cut..], out);
+    } else {
+        frame::write(Kind::Headers, end | flag::END_HEADERS, id, &block, out);
+    }
+    if let Some(content) = content {
+        write_content(network, encoder, id, &content, out);
+    }
+    Asked { status, body, is_head: method == "HEAD" }
+}
+
+fn write_content(
+    network: &Network,
+    encoder: &mut Encoder,
+    id: u32,
+    mut content: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let has_trailers = network.random(3) == 0;
+    while !content.is_empty() {
+        let (piece, rest) = content.split_at(1 + number(network, content.len()));
+        let is_last = rest.is_empty() && !has_trailers && network.random(2) == 0;
+        frame::write(Kind::Data, if is_last { flag::END_STREAM } else { 0 }, id, piece, out);
+        if is_last {
+            return;
+        }
+        content = rest;
+        noise(network, id, out);
+    }
+    if has_trailers {
+        let mut block = Vec::new();
+        encoder.begin(&mut block);
+        encoder.field(Known::Other, b"x-checksum", b"17", &mut block);
+        frame::write(Kind::Headers, flag::END_HEADERS | flag::END_STREAM, id, &block, out);
+    } else {
+        frame::write(Kind::Data, flag::END_STREAM, id, b"", out);
+    }
+}
+
+/// Writes any frame that may stand anywhere, or one that must not.
+fn noise(network: &Network, id: u32, out: &mut Vec<u8>) {
+    let earlier = 1 + 2 * u32::try_from(number(network, id as usize / 2 + 1)).expect("it is small");
+    match network.random(40) {
+        0..=2 => frame::write(Kind::Ping, 0, 0, b"12345678", out),
+        3 => frame::write_settings([(setting::INITIAL_WINDOW_SIZE, 70_000)], out),
+        4 => frame::write(Kind::Settings, flag::ACK, 0, b"", out),
+        5 | 6 => frame::write_window_update(
+            0,
+            1 + u32::try_from(network.random(9_000)).expect("small"),
+            out,
+        ),
+        7 | 8 => frame::write_window_update(earlier, 1_000, out),
+        9 => frame::write(Kind::Priority, 0, earlier, &[0, 0, 0, 1, 16], out),
+        10 => frame::write(Kind::PriorityUpdate, 0, 0, b"\0\0\0\x01u=1", out),
+        11 => frame::write(Kind::Unknown(0xee), 0, earlier, b"whatever", out),
+        12 | 13 => frame::write_reset(earlier, Code::CANCEL, out),
+        14 if network.random(4) == 0 => frame::write_go_away(0, Code::NO_ERROR, out),
+        15 if network.random(8) == 0 => {
+            let wrong: [&[u8]; 5] = [
+                b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0",
+                b"\0\0\0\x09\x04\0\0\0\x01",
+                b"\0\0\x01\0\0\0\0\0\0?",
+                b"\xff\xff\xff\0\0\0\0\0\x01",
+                b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            ];
+            let bytes: &&[u8] = choose(network, &wrong);
+            out.extend_from_slice(bytes);
+        }
+        _ => {}
+    }
+}
+
+/// Asks for some things, in any way, and looks at all that comes.
+pub(super) async fn client(network: &Network, place: u64) {
+    let windows = *choose(network, &[None, None, Some(0), Some(1), Some(500), Some(1 << 20)]);
+    let mut bytes = frame::PREFACE.to_vec();
+    let settings = windows.map(|bytes| (setting::INITIAL_WINDOW_SIZE, bytes));
+    frame::write_settings(settings, &mut bytes);
+    let (mut encoder, mut asked) = (Encoder::new(4096), BTreeMap::new());
+    let mut id = 1;
+    for _ in 0..1 + network.random(10) {
+        noise(network, id, &mut bytes);
+        asked.insert(id, request(network, &mut encoder, id, &mut bytes));
+        noise(network, id, &mut bytes);
+        id += 2;
+    }
+    let planned = [Planned { bytes, is_head: false, status: 0, body: None, is_last: false }];
+    let client = network.connect_to(place);
+    let speaking = speak(network, &client, &planned);
+    let ((), received) = crate::both(speaking, listen(network, &client)).await;
+    check(network.seed(), &asked, &received);
+}
+
+#[derive(Default)]
+struct Status(Option<u16>);
+
+impl Sink for Status {
+    fn field(&mut self, field: Field<'_>) -> bool {
+        if field.name == b":status" {
+            self.0 = std::str::from_utf8(field.value).ok().and_then(|status| status.parse().ok());
+        }
+        true
+    }
+}
+
+/// Asserts that `received` is sound, and on each stream the beginning of what was asked for.
+fn check(seed: u64, asked: &BTreeMap<u32, Asked>, mut received: &[u8]) {
+    let mut decoder = Decoder::new();
+    let mut came: BTreeMap<u32, (Option<u16>, Vec<u8>, bool)> = BTreeMap::new();
+    let mut is_first = true;
+    while let Some(header) = Header::read(received) {
+        let end = frame::HEADER_BYTES + header.length as usize;
+        let Some(payload) = received.get(frame::HEADER_BYTES..end) else { return };
+        assert!(!is_first || header.kind == Kind::Settings, "seed {seed}: {header:?} is first");
+        is_first = false;
+        received = &received[end..];
+        if !matches!(header.kind, Kind::Headers | Kind::Data) {
+            continue;
+        }
+        let id = header.stream;
+        let what = asked.get(&id).unwrap_or_else(|| panic!("seed {seed}: nobody asked for {id}"));
+        let (status, body, is_over) = came.entry(id).or_default();
+        assert!(!*is_over, "seed {seed}: {id} goes on after its end");
+        *is_over = header.has(flag::END_STREAM);
+        if header.kind == Kind::Data {
+            body.extend_from_slice(payload);
+        } else {
+            let mut found = Status::default();
+            let decoded = decoder.decode(payload, 1 << 16, &mut found);
+            assert!(decoded.is_ok(), "seed {seed}: {decoded:?}");
+            *status = found.0.or(*status);
+        }
+        let is_refused = matches!(status, Some(400 | 408 | 413));
+        let is_right = is_refused || *status == Some(what.status);
+        assert!(is_right, "seed {seed}: {id} is answered by {status:?}, not {}", what.status);
+        let Some(whole) = what.body.as_ref().filter(|_| !is_refused) else { continue };
+        assert!(whole.starts_with(body), "seed {seed}: {id} has other content");
+        let is_whole = !*is_over || what.is_head || whole == body;
+        assert!(is_whole, "seed {seed}: {id} ends after {} of {}", body.len(), whole.len());
+    }
+}

@@ -1,0 +1,74 @@
+//! What servers tell by `tracing`, for cases that look at the access log.
+//!
+//! One subscriber serves all cases of a process, and hears the access log alone. A case finds its own
+//! events by the ids of its requests.
+
+use peregrine::middleware::access_log::ACCESS_LOG_TARGET;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, Once, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// The fields of an event.
+pub type Told = BTreeMap<&'static str, String>;
+
+static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+
+/// Begins to listen, if nobody did.
+///
+/// # Panics
+/// The program has another subscriber.
+pub fn listen() {
+    static LISTENER: Once = Once::new();
+    LISTENER.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+    });
+}
+
+/// What was told of the request with this id, in order. It is forgotten then.
+pub fn take(request_id: &str) -> Vec<Told> {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let (of, others) = told
+        .drain(..)
+        .partition(|fields: &Told| fields.get("request_id").is_some_and(|id| id == request_id));
+    *told = others;
+    of
+}
+
+struct Fields(Told);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+struct Listener;
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == ACCESS_LOG_TARGET
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(Told::new());
+        event.record(&mut fields);
+        fields.0.insert("level", event.metadata().level().to_string());
+        TOLD.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}

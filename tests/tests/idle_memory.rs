@@ -1,0 +1,145 @@
+//! What an idle connection holds, counted in allocated bytes.
+
+use peregrine::{DriverChoice, Http2Limits, Limits};
+use peregrine_tests::server::app::Shared;
+use peregrine_tests::server::bench::{Bench, Served};
+use peregrine_tests::server::client::{Client, Length, Way};
+use peregrine_tests::server::secure::server_tls;
+use peregrine_tests::server::{KernelBenches, SimulatedBenches, held};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "only a global allocator can count what is held")]
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        held::took(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        held::gave(layout.size());
+        // SAFETY: the pointer came from `alloc` above, and so from the system, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One measurement at a time, because the bytes of all servers are counted together.
+static TURN: Mutex<()> = Mutex::new(());
+
+const PEERS: usize = 100;
+/// What an idle connection of HTTP/2 may hold beyond TLS and its HPACK tables.
+const IDLE_BYTES_MAX: isize = 2_048;
+
+/// Limits without tables.
+fn without_tables() -> Limits {
+    let http2 = Http2Limits {
+        decoder_table_bytes_max: 0,
+        encoder_table_bytes_max: 0,
+        ..Http2Limits::default()
+    };
+    Limits { http2, ..Limits::default() }
+}
+
+/// A client that has used its connection: several requests at a time, with content and without.
+async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
+    let mut client = way.connect(server).await;
+    let mut ids = Vec::new();
+    for number in 0..60 {
+        ids.push(client.get(&format!("/numbers/{number}")));
+        let id = client.begin("POST", "/echo", &[], Length::Declared(1_000));
+        client.upload(id, &[7; 1_000]).await;
+        ids.push(id);
+    }
+    ids.push(client.get("/large/60000"));
+    for id in ids {
+        assert_eq!(client.answer(id).await.status(), 200);
+    }
+    client.expect_alive().await;
+    client.settle().await;
+    client
+}
+
+/// The bytes that each of many idle connections holds.
+async fn held_by_each<B: Bench>(bench: &B, way: Way) -> isize {
+    let shared = Shared::default();
+    let server = bench.start(without_tables(), Some(server_tls()), shared.app());
+    let mut peers = Vec::new();
+    for _ in 0..PEERS {
+        peers.push(use_connection(&server, way).await);
+    }
+    bench.sleep(Duration::from_millis(1_500)).await;
+    let held = held::bytes().expect("it is counted");
+    // What the worker's pools have got stays when the connections are gone.
+    drop(peers);
+    bench.sleep(Duration::from_millis(700)).await;
+    let rest = held::bytes().expect("it is counted");
+    way.connect(&server).await.expect_alive().await;
+    server.shut_down();
+    server.ended().await;
+    (held - rest) / PEERS.cast_signed()
+}
+
+fn an_idle_connection_holds_little(choice: DriverChoice) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    held::begin();
+    KernelBenches::tcp(choice).check(async |bench| {
+        let http1 = held_by_each(bench, Way::HTTP1).await;
+        let http1_tls = held_by_each(bench, Way::HTTP1_TLS).await;
+        let http2 = held_by_each(bench, Way::HTTP2).await;
+        let http2_tls = held_by_each(bench, Way::HTTP2_TLS).await;
+        let tls = http1_tls - http1;
+        println!("{choice:?}: {http1} plain, {tls} for TLS; HTTP/2: {http2}, {http2_tls}");
+        assert!(http2 <= IDLE_BYTES_MAX, "{http2} bytes for a plain one");
+        assert!(http2_tls - tls <= IDLE_BYTES_MAX, "{http2_tls} bytes with {tls} for TLS");
+    });
+}
+
+#[test]
+fn an_idle_connection_holds_little_on_tokio() {
+    an_idle_connection_holds_little(DriverChoice::Tokio);
+}
+
+#[test]
+fn an_idle_connection_holds_little_on_uring() {
+    an_idle_connection_holds_little(DriverChoice::Uring);
+}
+
+#[test]
+fn the_tables_are_given_back_after_long_idleness() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    held::begin_with_own();
+    SimulatedBenches::seeds(0..1).check(async |bench| {
+        let shared = Shared::default();
+        let server = bench.start(Limits::default(), None, shared.app());
+        let mut peers = Vec::new();
+        for _ in 0..PEERS {
+            peers.push(use_connection(&server, Way::HTTP2).await);
+        }
+        let bytes = || held::bytes().expect("it is counted") / PEERS.cast_signed();
+        bench.sleep(Duration::from_secs(5)).await;
+        let with_tables = bytes();
+        bench.sleep(Duration::from_secs(40)).await;
+        let given_back = with_tables - bytes();
+        println!("{given_back} bytes of tables are given back");
+        assert!(given_back >= 500, "{given_back}");
+        // And come again, with what both sides count on.
+        for peer in &mut peers {
+            for _ in 0..3 {
+                peer.expect_alive().await;
+            }
+        }
+        for peer in peers {
+            peer.close().await;
+        }
+        server.shut_down();
+        server.ended().await;
+    });
+}
