@@ -36,20 +36,7 @@ fn the_first_two_thousand_lives_go_well() {
 
 #[test]
 fn the_second_two_thousand_lives_go_well() {
-    let mut endings = lives(2000..LATE);
-    for (name, count) in lives(LATE + 1..4000) {
-        *endings.entry(name).or_default() += count;
-    }
-    assert_eventful(&endings);
-}
-
-/// A life in which the server ends 0.7 s after the time for that, with a connection that was cut.
-const LATE: u64 = 2497;
-
-#[test]
-#[ignore = "an open fault: who is cut last may hold the end up"]
-fn a_life_that_ended_too_late_goes_well() {
-    lives(LATE..LATE + 1);
+    assert_eventful(&lives(2000..4000));
 }
 
 #[test]

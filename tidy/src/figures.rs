@@ -7,8 +7,15 @@
 //! 3.96, 5.20 and 31 %<!-- figures: first-flight json-c64: us:peregrine us:hyper more:hyper -->
 //! ```
 //!
-//! Every number with a decimal point, a per cent sign or a unit has to have one. A section that
-//! says "no run file" to its reader is believed.
+//! Every number with a per cent sign or a unit has to have one, and where the page is about speed
+//! every number with a decimal point. A section that says "no run file" to its reader is believed.
+//!
+//! What is set and not measured is no figure: a number in brackets, or after a comma, behind the name of
+//! what it is the default of, as in "`poll_budget` (100 ms)". Elsewhere a comment names it, and is believed:
+//!
+//! ```text
+//! After 15 s<!-- figures: set: Sse::keep_alive --> without an event
+//! ```
 
 use crate::results;
 use peregrine_lab_model::verdict::Measure;
@@ -17,9 +24,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The pages, with the one section that is looked at, or all of them.
-const PAGES: [(&str, Option<&str>); 2] =
-    [("README.md", Some("## How fast it is")), ("docs/performance.md", None)];
+/// The pages, beside those of the guide.
+const PAGES: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/performance.md"];
+
+/// The guide's folder.
+const GUIDE: &str = "docs/guide";
+
+/// The page, and the section of others, that are about speed.
+const SPEED: (&str, &str) = ("docs/performance.md", "## How fast it is");
 
 /// How a comment begins.
 const OPEN: &str = "<!-- figures: ";
@@ -27,26 +39,65 @@ const OPEN: &str = "<!-- figures: ";
 /// What a section says whose figures cannot be traced.
 const NO_RUN_FILE: &str = "no run file";
 
-/// What makes a whole number a figure when it stands behind it.
-const UNITS: [&str; 9] = [" %", "%", " us", " ns", " ms", " KB", " KiB", " MiB", " bytes"];
+/// In the place of a run: the number is no measurement, and the field says what sets it.
+const SET: &str = "set";
 
-/// A number before this is a version.
+/// How the text before a number ends that is the default of what was named.
+const NAMED: [&str; 2] = ["` (", "`, "];
+
+/// What makes a whole number a figure when it stands behind it.
+const UNITS: [&str; 22] = [
+    "%",
+    "ns",
+    "us",
+    "ms",
+    "s",
+    "second",
+    "seconds",
+    "minute",
+    "minutes",
+    "hour",
+    "hours",
+    "B",
+    "KB",
+    "MB",
+    "GB",
+    "KiB",
+    "MiB",
+    "GiB",
+    "bytes",
+    "times",
+    "microseconds",
+    "allocations",
+];
+
+/// A number behind this is a version.
 const VERSIONED: [&str; 5] = ["TLS ", "HTTP/", "Rust ", "Linux ", "axum "];
 
 /// Every figure of the pages is what its run file says.
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut runs = Runs { root, folders: BTreeMap::new() };
     let mut complaints = Vec::new();
-    for (page, wanted) in PAGES {
-        let text = fs::read_to_string(root.join(page)).unwrap_or_default();
+    for page in pages(root) {
+        let Ok(text) = fs::read_to_string(root.join(&page)) else {
+            complaints.push(format!("{page}: cannot be read; `tidy/src/figures.rs` names it"));
+            continue;
+        };
         for section in sections(&text) {
-            if wanted.is_none_or(|wanted| section.starts_with(wanted)) {
-                let found = check_section(section, |run, field| runs.value(run, field));
-                complaints.extend(found.into_iter().map(|found| format!("{page}: {found}")));
-            }
+            let of_speed = page == SPEED.0 || section.starts_with(SPEED.1);
+            let found = check_section(section, of_speed, |run, field| runs.value(run, field));
+            complaints.extend(found.into_iter().map(|found| format!("{page}: {found}")));
         }
     }
     complaints
+}
+
+fn pages(root: &Path) -> Vec<String> {
+    let guide = fs::read_dir(root.join(GUIDE)).into_iter().flatten().flatten();
+    let guide = guide.map(|entry| format!("{GUIDE}/{}", entry.file_name().to_string_lossy()));
+    let mut pages: Vec<_> = PAGES.map(str::to_owned).into_iter().chain(guide).collect();
+    pages.sort();
+    pages
 }
 
 /// The text cut before each heading; blocks of code are left out.
@@ -60,6 +111,7 @@ fn sections(text: &str) -> Vec<&str> {
 /// What is wrong in one section, by a function from a run and a field to its value.
 fn check_section(
     section: &str,
+    of_speed: bool,
     mut value: impl FnMut(&str, &str) -> Result<f64, String>,
 ) -> Vec<String> {
     let (mut complaints, mut untraced) = (Vec::new(), Vec::new());
@@ -77,7 +129,7 @@ fn check_section(
             complaints.push(format!("“{comment}” has {wanted} fields for {there} numbers"));
         } else {
             let traced = numbers.split_off(numbers.len() - fields.len());
-            for (number, field) in traced.iter().zip(fields) {
+            for (number, field) in traced.iter().zip(fields).filter(|_| run != SET) {
                 match value(run, field) {
                     Ok(value) if number.is(value) => {}
                     Ok(value) => complaints.push(format!(
@@ -88,10 +140,10 @@ fn check_section(
                 }
             }
         }
-        untraced.extend(numbers.iter().filter_map(Number::untraced));
+        untraced.extend(numbers.iter().filter_map(|number| number.untraced(of_speed)));
         text = behind;
     }
-    untraced.extend(numbers(text).iter().filter_map(Number::untraced));
+    untraced.extend(numbers(text).iter().filter_map(|number| number.untraced(of_speed)));
     if !may_be_untraced {
         complaints.append(&mut untraced);
     }
@@ -143,18 +195,23 @@ impl Number<'_> {
     }
 
     /// The complaint about a figure that nothing is said about.
-    fn untraced(&self) -> Option<String> {
+    fn untraced(&self, of_speed: bool) -> Option<String> {
         let is_level = self.behind.starts_with(" % interval");
         let is_version = VERSIONED.iter().any(|word| self.before.ends_with(word));
-        let has_unit = UNITS.iter().any(|unit| self.behind.starts_with(unit));
-        (!is_version && !is_level && (self.text.contains('.') || has_unit)).then(|| {
+        let is_default = NAMED.iter().any(|named| self.before.ends_with(named));
+        let behind = self.behind.trim_start();
+        let has_unit = UNITS.iter().any(|unit| {
+            behind.strip_prefix(unit).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        });
+        let is_figure = has_unit || (of_speed && self.text.contains('.'));
+        (is_figure && !is_version && !is_level && !is_default).then(|| {
             let line = self.before.lines().next_back().unwrap_or_default();
             let behind = self.behind.lines().next().unwrap_or_default();
             let line = format!("{line}{}{behind}", self.text);
             let line = line.trim();
             format!(
-                "{} has no run file: write `{OPEN}FOLDER RUN: FIELD -->` behind it, or “{NO_RUN_FILE}” \
-                 in its section: {line}",
+                "{} has no run file: write `{OPEN}FOLDER RUN: FIELD -->` behind it, `{OPEN}{SET}: NAME -->` \
+                 if it is not measured, or “{NO_RUN_FILE}” in its section: {line}",
                 self.text
             )
         })
@@ -230,7 +287,7 @@ mod tests {
     use peregrine_lab_model::block::Block;
 
     fn complaints(text: &str) -> Vec<String> {
-        check_section(text, |run, field| match (run, field) {
+        check_section(text, true, |run, field| match (run, field) {
             ("folder run", "us:a") => Ok(3.956),
             ("folder run", "more:b") => Ok(31.2),
             _ => Err(format!("{run} has no field “{field}”")),
@@ -251,13 +308,38 @@ mod tests {
 
     #[test]
     fn a_figure_without_a_field_is_named() {
-        for text in ["costs 3.96", "some 31 % less", "606 bytes", "| 10,115 us | 1 |"] {
+        for text in [
+            "costs 3.96",
+            "some 31 % less",
+            "606 bytes",
+            "| 10,115 us | 1 |",
+            "7 MB",
+            "2 times",
+            "9\ns",
+        ] {
             assert_eq!(complaints(text).len(), 1, "{text}");
         }
         let words =
             "64 connections, TLS 1.3, HTTP/1.1, 0.1.0, `3.96`, [x](y/3.96.md), h2\n```\n1.5\n```\n";
         assert_eq!(complaints(words), [""; 0]);
         assert_eq!(complaints("3.95 and 31 %, of which there is no run file"), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_set_is_no_figure() {
+        for text in ["`poll_budget` (100 ms)", "`a::b`, 75 s", "15 s<!-- figures: set: a -->"] {
+            assert_eq!(complaints(text), [""; 0]);
+        }
+        for text in ["`x` needs 100 ms", "15 s, 9 s<!-- figures: set: a -->"] {
+            assert_eq!(complaints(text).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_not_about_speed_may_have_versions() {
+        let value = |_: &str, _: &str| Err(String::new());
+        assert_eq!(check_section("Rust (1.95 or newer), 16 sockets", false, value), [""; 0]);
+        assert_eq!(check_section("1.95 us", false, value).len(), 1);
     }
 
     #[test]

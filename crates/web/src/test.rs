@@ -39,12 +39,13 @@ use response::{Sender, Sending, poll_sender};
 use serde::Serialize;
 use std::fmt;
 use std::future::poll_fn;
+use std::io::Write as _;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod clock;
 mod events;
@@ -370,13 +371,40 @@ impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
 
 /// Runs `future` to its end on this thread, which sleeps while it waits.
 pub fn block_on<F: Future>(future: F) -> F::Output {
+    wait_for(future, PATIENCE, || {
+        // Not by `eprintln!`, which is shown when a test ends: this one may not.
+        let _ = std::io::stderr().write_all(STUCK.as_bytes());
+    })
+}
+
+/// How long a test's thread waits before it is told why it may wait for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const STUCK: &str = "\
+peregrine: a test has blocked its thread for 5 s, in `send_now`, `event_now`, `text` or the like. If what its handler waits \
+for is driven by this thread's own runtime, as in `#[tokio::test]`, it will never come: await `send()` there, and `collect()` \
+before `text()`\n";
+
+/// Polls to the end on this thread, and calls `tell` once if nothing woke it for so long.
+fn wait_for<F: Future>(future: F, patience: Duration, tell: impl FnOnce()) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
+    let mut tell = Some(tell);
     loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        let begun = Instant::now();
+        if tell.is_some() {
+            std::thread::park_timeout(patience);
+        } else {
+            std::thread::park();
+        }
+        if begun.elapsed() >= patience
+            && let Some(tell) = tell.take()
+        {
+            tell();
         }
     }
 }
@@ -386,5 +414,29 @@ struct Unpark(Thread);
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_wait_that_nobody_ends_is_told_once() {
+        let (told, polls) = (Cell::new(0), Cell::new(0));
+        let stuck = poll_fn(|context| {
+            polls.set(polls.get() + 1);
+            match (told.get(), polls.get()) {
+                (0, _) => Poll::Pending,
+                (_, polled) if polled > 5 => Poll::Ready(polled),
+                _ => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }
+        });
+        let polled = wait_for(stuck, Duration::from_millis(1), || told.set(told.get() + 1));
+        assert_eq!((told.get(), polled), (1, polls.get()));
     }
 }

@@ -242,7 +242,6 @@ macro_rules! mounted_http2 {
             tunnels::the_other_protocol_may_begin_and_end_on_a_stream,
             tunnels::a_resource_without_the_protocol_refuses_it,
             tunnels::another_protocol_ends_with_its_peer,
-            tunnels::a_panic_in_another_protocol_resets_its_stream,
         );
     };
 }

@@ -56,6 +56,7 @@ impl<D: Driver> Connection<D> {
                     return Poll::Ready(Ok(None));
                 }
                 None => (end_of_life, drained),
+                Some(_) if worker.order() == Order::Cut => (end_of_life, drained),
                 Some(told_at) => {
                     let over = told_at.max(since).saturating_add(limits.drain_idle_timeout);
                     let is_drained = worker.order() >= Order::LameDuck;
