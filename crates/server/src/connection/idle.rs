@@ -45,8 +45,8 @@ impl<D: Driver> Connection<D> {
         };
         let (end_of_life, drained) = match &self.http2 {
             None => (end_of_life, drained),
-            // Who has asked for nothing yet is closed as over HTTP/1.
-            Some(core) if core.is_new() => (end_of_life, drained),
+            // Who has asked for nothing yet is closed as over HTTP/1, and a cut says no goodbye.
+            Some(core) if core.is_new() || worker.order() == Order::Cut => (end_of_life, drained),
             Some(core) => match core.told_at() {
                 // RFC 9113 §6.8: a peer is told first, and may have sent requests before it knew.
                 None if drained != Duration::MAX
@@ -56,7 +56,6 @@ impl<D: Driver> Connection<D> {
                     return Poll::Ready(Ok(None));
                 }
                 None => (end_of_life, drained),
-                Some(_) if worker.order() == Order::Cut => (end_of_life, drained),
                 Some(told_at) => {
                     let over = told_at.max(since).saturating_add(limits.drain_idle_timeout);
                     let is_drained = worker.order() >= Order::LameDuck;
