@@ -61,10 +61,9 @@ use tower_layer::Layer;
 ///
 /// # Cost
 ///
-/// A layer sees a request of the `http` crate, which is made for it: some nine allocations with the
-/// call, and less than a microsecond where it was measured. Several layers share that cost if they are
-/// given as one, with `tower::ServiceBuilder`. A body that is read on another thread, and a call that
-/// is polled there, go through channels and wake this one.
+/// A layer sees a request of the `http` crate, which is made for it, with some nine allocations. Several
+/// layers share that cost if they are given as one, with `tower::ServiceBuilder`. A body that is read on
+/// another thread, and a call that is polled there, go through channels and wake this one.
 pub fn layer<L, S, B>(layer: L) -> Layered<L>
 where
     L: Layer<Inner, Service = S>,
