@@ -262,6 +262,7 @@ macro_rules! server_simulated {
                 quiet::an_idle_connection_is_closed_after_a_long_quiet,
                 quiet::timeouts_are_kept_after_a_worker_stood_still,
                 rates::a_steady_upload_may_take_hours,
+                rates::a_slow_reader_with_a_large_window_may_be_silent,
                 rates::an_upload_below_the_least_rate_is_a_408,
                 rates::a_slow_but_steady_reader_gets_all_of_a_response,
                 promised::a_stalled_write_leaves_a_promised_handler_alone,

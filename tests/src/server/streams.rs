@@ -385,10 +385,15 @@ impl<W: Wire> Streams<W> {
 
     /// Waits for more. False: nothing came, or nothing comes any more.
     pub async fn fill(&mut self, patience: Duration) -> bool {
+        self.fill_at_most(usize::MAX, patience).await
+    }
+
+    /// The same for at most `bytes_max` bytes.
+    pub async fn fill_at_most(&mut self, bytes_max: usize, patience: Duration) -> bool {
         if self.last.is_some() {
             return false;
         }
-        match self.wire.recv(patience).await {
+        match self.wire.recv_at_most(bytes_max, patience).await {
             Got::Bytes(bytes) => {
                 self.received.extend(bytes);
                 while self.take_frame() {}

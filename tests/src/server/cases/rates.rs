@@ -6,7 +6,10 @@ use crate::server::bench::{Bench, Served};
 use crate::server::peer::Peer;
 use crate::server::promises::Promises;
 use crate::server::simulated::{LARGE, SimulatedBench};
+use crate::server::streams::Streams;
 use peregrine::Limits;
+use peregrine_driver_sim::Sockets;
+use peregrine_proto::h2::frame::{self, setting};
 use std::time::Duration;
 
 fn promises() -> Promises {
@@ -34,6 +37,28 @@ pub async fn a_steady_upload_may_take_hours(bench: &SimulatedBench) {
         let reply = peer.reply().await;
         assert_eq!((reply.status, reply.text()), (200, &*(piece * pieces).to_string()), "{rate}/s");
     }
+    server.shut_down();
+    server.ended().await;
+}
+
+/// A client of HTTP/2 that opened its windows far, and reads slowly, has nothing to say for minutes, and
+/// sees the server's question whether it is there long after it was asked.
+pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBench) {
+    bench.calm_with(Sockets::of(20_000));
+    let (server, _) = begin_with(bench, promises().limits());
+    let settings = [(setting::INITIAL_WINDOW_SIZE, 1 << 30)];
+    let mut client = Streams::with_settings(server.connect(), &settings);
+    let mut more = Vec::new();
+    frame::write_window_update(0, 1 << 30, &mut more);
+    client.send(&more);
+    client.keep_windows_shut();
+    let id = client.get("/large/400000");
+    while !client.so_far(id).is_complete {
+        bench.sleep(Duration::from_secs(5)).await;
+        assert!(client.fill_at_most(5_000, Duration::from_secs(60)).await, "{:?}", client.last());
+    }
+    assert!(client.so_far(id).body == pattern(400_000));
+    drop(client);
     server.shut_down();
     server.ended().await;
 }
