@@ -327,7 +327,7 @@ impl Wire for SocketWire {
     async fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> Got {
         let patience = patience.clamp(Duration::from_millis(1), PATIENCE);
         self.socket.set_read_timeout(patience).expect("the time is not zero");
-        let mut bytes = vec![0; bytes_max];
+        let mut bytes = vec![0; bytes_max.min(RECEIVE_BYTES_MAX)];
         // The kernel interrupts calls when a ring of the same process has work for the thread.
         let read = loop {
             match self.socket.read(&mut bytes) {
