@@ -44,6 +44,8 @@ pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
 pub use peregrine_web::check_handler;
+#[cfg(feature = "websocket")]
+pub use peregrine_websocket as websocket;
 pub use running::{Running, Stopped};
 pub use server::{IntoApplication, Server, serve};
 
