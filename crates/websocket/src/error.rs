@@ -102,7 +102,9 @@ pub enum JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(error) => write!(f, "a message is not the JSON that is expected: {error}"),
+            Self::Malformed(error) => {
+                write!(f, "a message is not the JSON that is expected: {error}")
+            }
             Self::NotText => f.write_str("a message of bytes came where JSON is text"),
             Self::Ended(error) => error.fmt(f),
             Self::Unwritable(error) => write!(f, "a value cannot be written as JSON: {error}"),

@@ -69,7 +69,13 @@ impl<'a> Origin<'a> {
         }
         // RFC 3986 §3.2.3: a port that is empty is the default one.
         let port = match port {
-            "" => if is_https { 443 } else { 80 },
+            "" => {
+                if is_https {
+                    443
+                } else {
+                    80
+                }
+            }
             digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
             _ => return None,
         };
@@ -132,7 +138,11 @@ mod tests {
             ("app://y", false),
             ("https://a.test", true),
         ] {
-            assert_eq!(is_allowed(origin.as_bytes(), "a.test", true, &allowed), expected, "{origin}");
+            assert_eq!(
+                is_allowed(origin.as_bytes(), "a.test", true, &allowed),
+                expected,
+                "{origin}"
+            );
         }
         assert!(!is_allowed(b"\xff", "a.test", true, &allowed));
     }

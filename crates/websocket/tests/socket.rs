@@ -210,7 +210,8 @@ fn a_sender_waits_for_room_and_try_send_does_not() {
         }
     };
     let limits = Limits { queued_bytes_max: 1_000, ..Limits::default() };
-    let mut socket = with(move |upgrade| upgrade.limits(limits), handler).websocket("/").connect_now();
+    let mut socket =
+        with(move |upgrade| upgrade.limits(limits), handler).websocket("/").connect_now();
     assert!(matches!(socket.recv_now(), Some(TestMessage::Binary(_))));
     assert_eq!(socket.recv_now().expect("a text").text(), "then");
     assert_eq!(*seen.borrow(), ["full", "sent"]);

@@ -82,9 +82,8 @@ impl TestRequest {
         let upgrade = upgrade.expect("what answers 101 goes on in another protocol");
         let (incoming, reader) = pipe(UPGRADED_BYTES_MAX, None);
         let outgoing = Outgoing::default();
-        let running = clock::within(&clock, || {
-            upgrade.run(Upgraded::new(reader, outgoing.clone()))
-        });
+        let running =
+            clock::within(&clock, || upgrade.run(Upgraded::new(reader, outgoing.clone())));
         TestSocket {
             subprotocol,
             protocol: Connection::new(&LIMITS, Role::Client(|| *b"mask"), None),
@@ -228,7 +227,9 @@ impl TestSocket {
             let (message, is_all) = match event {
                 Event::NeedInput => (None, true),
                 Event::Text(text) => (Some(TestMessage::Text(text.into())), false),
-                Event::Binary(bytes) => (Some(TestMessage::Binary(bytes.into_owned().into())), false),
+                Event::Binary(bytes) => {
+                    (Some(TestMessage::Binary(bytes.into_owned().into())), false)
+                }
                 Event::Close(close) => {
                     let close = (close.code != CloseCode::NO_CODE)
                         .then(|| (close.code.0, close.reason.to_owned()));
