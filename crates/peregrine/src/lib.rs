@@ -71,6 +71,10 @@ mod guide {}
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
 
+#[cfg(all(doctest, feature = "websocket"))]
+#[doc = include_str!("../../../docs/guide/websocket.md")]
+mod websockets {}
+
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/guide/from-axum.md")]
 mod from_axum {}

@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::settings::Times;
-use crate::shared::Shared;
+use crate::shared::{Found, Shared};
 use peregrine_proto::ws::CloseCode;
 use peregrine_web::clock::{self, Alarm};
 use peregrine_web::upgrade::Upgraded;
@@ -137,14 +137,18 @@ impl Conversation {
         self.io.unsent() > 0 || self.shared.with(|state| state.is_full())
     }
 
-    /// Turns what came into messages, until there is nothing more or the handler has enough.
-    fn receive(&mut self, context: &mut Context<'_>) {
+    /// Turns what came into messages, until there is one, nothing more, or the handler has enough. True
+    /// if there may be more: the handler has its turn after each message, since it can answer none after a
+    /// Close frame.
+    fn receive(&mut self, context: &mut Context<'_>) -> bool {
         while !self.shared.with(|state| state.is_over() || state.is_full()) {
             let unread = &mut self.unread[self.read..];
-            let (used, is_input_needed) = self.shared.with(|state| state.receive(unread));
+            let (used, found) = self.shared.with(|state| state.receive(unread));
             self.read += used;
-            if !is_input_needed {
-                continue;
+            match found {
+                Found::Message => return true,
+                Found::Sign => continue,
+                Found::End => {}
             }
             if self.read == self.unread.len() {
                 self.unread = Vec::new();
@@ -153,10 +157,10 @@ impl Conversation {
             }
             self.read = 0;
             if self.shared.with(|state| state.is_over()) {
-                return;
+                return false;
             }
             match self.io.poll_recv(context) {
-                Poll::Pending => return,
+                Poll::Pending => return false,
                 Poll::Ready(Ok(Some(bytes))) if self.unread.is_empty() => {
                     self.unread = bytes.into();
                     self.hear();
@@ -168,6 +172,7 @@ impl Conversation {
                 Poll::Ready(Ok(None) | Err(_)) => self.shared.with(|state| state.close_receive()),
             }
         }
+        false
     }
 
     /// Notes a sign of life.
@@ -245,7 +250,7 @@ impl Future for Conversation {
             let unsent = this.io.unsent();
             this.shared.with(|state| state.note_unsent(unsent));
             this.look_at_clock(context);
-            this.receive(context);
+            let may_have_more = this.receive(context);
             this.shared.with(|state| state.take_change());
             this.run_handler(context);
             this.go_on();
@@ -256,7 +261,7 @@ impl Future for Conversation {
                 }
                 return Poll::Ready(());
             }
-            if !this.shared.with(|state| state.take_change()) {
+            if !this.shared.with(|state| state.take_change()) && !may_have_more {
                 this.shared.with(|state| state.pause());
                 return Poll::Pending;
             }

@@ -49,6 +49,14 @@ impl WebSocket {
         self.sender.send(message).await
     }
 
+    /// Sends a message if there is room for it, and never waits; see [`Sender::try_send`].
+    ///
+    /// # Errors
+    /// There is no room, the WebSocket is closed, or the message may not be sent.
+    pub fn try_send(&self, message: impl Into<Message>) -> Result<(), TrySendError> {
+        self.sender.try_send(message)
+    }
+
     /// Closes the WebSocket: sends a Close frame behind what was sent before, and waits until the peer has
     /// answered it, or for the time of [`close_timeout`](crate::WebSocketUpgrade::close_timeout). What the
     /// peer sends meanwhile is thrown away.

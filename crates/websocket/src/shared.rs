@@ -91,6 +91,17 @@ impl Shared {
     }
 }
 
+/// What received bytes are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// A message for the handler.
+    Message,
+    /// Something else.
+    Sign,
+    /// Nothing more: more bytes are needed, or none.
+    End,
+}
+
 /// What handles do.
 impl State {
     pub(crate) fn poll_recv(
@@ -270,23 +281,23 @@ impl State {
         self.protocol.tick(&self.protocol_limits, now_ms);
     }
 
-    /// Reads bytes: how many were used, and whether more are needed.
-    pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, bool) {
+    /// Reads bytes: how many were used, and what they were.
+    pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, Found) {
         let Self { protocol, protocol_limits, out, .. } = self;
         let (used, event) = protocol.receive(protocol_limits, unread, out);
         let message = match event {
-            Event::NeedInput | Event::Closed => return (used, true),
+            Event::NeedInput | Event::Closed => return (used, Found::End),
             Event::Text(text) => Message::Text(text.into()),
             Event::Binary(bytes) => Message::Binary(match bytes {
                 std::borrow::Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
                 std::borrow::Cow::Owned(bytes) => bytes.into(),
             }),
             Event::Piece { .. } => unreachable!("messages are taken whole"),
-            Event::Ping(_) => return (used, false),
+            Event::Ping(_) => return (used, Found::Sign),
             Event::Pong(payload) => {
                 let is_ours = payload == KEEP_ALIVE || self.pings == 0;
                 if is_ours {
-                    return (used, false);
+                    return (used, Found::Sign);
                 }
                 let payload = Bytes::copy_from_slice(payload);
                 self.pings -= 1;
@@ -297,15 +308,15 @@ impl State {
                 let close = (code != CloseCode::NO_CODE).then_some(CloseFrame { code, reason });
                 self.give(Ok(Message::Close(close)));
                 self.end();
-                return (used, true);
+                return (used, Found::End);
             }
             Event::Error(reject) => {
                 self.fail(Error::Broken(reject));
-                return (used, true);
+                return (used, Found::End);
             }
         };
         self.give(Ok(message));
-        (used, false)
+        (used, Found::Message)
     }
 
     fn give(&mut self, message: Result<Message, Error>) {

@@ -412,8 +412,9 @@ impl<W: Wire> Socket<W> {
                 *from += answer.0.len();
                 match answer {
                     (bytes, _, _) if !bytes.is_empty() => Ok(Some(bytes)),
+                    // The server may add that it wants no more of the client's side.
+                    (_, true, _) => Err(Said::End),
                     (_, _, Some(code)) => Err(Said::Broken(code)),
-                    (_, true, None) => Err(Said::End),
                     _ => Ok(None),
                 }
             }
