@@ -32,6 +32,8 @@ pub(crate) struct Conversation {
     times: Times,
     /// `None`: there is no clock on this thread.
     alarm: Option<Box<dyn Alarm>>,
+    /// The alarm was set, and must be polled to ring.
+    is_set: bool,
     phase: Phase,
     /// Bytes came since the last look.
     is_heard: bool,
@@ -70,6 +72,7 @@ impl Conversation {
             read: 0,
             times,
             alarm: clock::alarm(),
+            is_set: false,
             phase: Phase::Open,
             is_heard: false,
         };
@@ -82,6 +85,7 @@ impl Conversation {
     fn set_alarm(&mut self, after: Duration) {
         if let Some(alarm) = &mut self.alarm {
             alarm.set(after);
+            self.is_set = true;
         }
     }
 
@@ -93,6 +97,7 @@ impl Conversation {
     /// Looks whether the server drains, and whether a time is over.
     fn look_at_clock(&mut self, context: &mut Context<'_>) {
         let Some(alarm) = &mut self.alarm else { return };
+        self.is_set = false;
         let is_rung = alarm.poll(context).is_ready();
         if alarm.is_draining() && self.phase < Phase::Goodbye {
             self.shared.with(|state| state.drain());
@@ -261,7 +266,8 @@ impl Future for Conversation {
                 }
                 return Poll::Ready(());
             }
-            if !this.shared.with(|state| state.take_change()) && !may_have_more {
+            let is_changed = this.shared.with(|state| state.take_change());
+            if !is_changed && !may_have_more && !this.is_set {
                 this.shared.with(|state| state.pause());
                 return Poll::Pending;
             }

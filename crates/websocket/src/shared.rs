@@ -43,8 +43,10 @@ pub(crate) struct State {
     senders: usize,
     receivers: usize,
     reader: Option<Waker>,
-    /// Who waits for room, for the drain, or for the end.
+    /// Who waits for room.
     waiting: Vec<Waker>,
+    /// Who waits for the drain or the end.
+    closers: Vec<Waker>,
     conversation: Waker,
     /// The conversation is being polled, and looks at everything that changes.
     is_running: bool,
@@ -71,6 +73,7 @@ impl Shared {
             receivers: 0,
             reader: None,
             waiting: Vec::new(),
+            closers: Vec::new(),
             conversation: Waker::noop().clone(),
             is_running: false,
             is_changed: false,
@@ -134,7 +137,7 @@ impl State {
             Err(TrySendError::Unsent(error)) => Poll::Ready(Err(error)),
             Err(TrySendError::Full(back)) => {
                 *message = Some(back);
-                self.wait(context);
+                wait(&mut self.waiting, context);
                 // The conversation must ask to hear of room.
                 self.change();
                 Poll::Pending
@@ -178,7 +181,7 @@ impl State {
         if self.is_closing() {
             return Poll::Ready(());
         }
-        self.wait(context);
+        wait(&mut self.closers, context);
         Poll::Pending
     }
 
@@ -191,7 +194,7 @@ impl State {
         if self.is_ended {
             return Poll::Ready(());
         }
-        self.wait(context);
+        wait(&mut self.closers, context);
         Poll::Pending
     }
 
@@ -214,12 +217,6 @@ impl State {
         self.inbox.clear();
         self.inbox_bytes = 0;
         self.change();
-    }
-
-    fn wait(&mut self, context: &mut Context<'_>) {
-        if !self.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            self.waiting.push(context.waker().clone());
-        }
     }
 
     /// Lets the conversation look at everything again.
@@ -260,7 +257,7 @@ impl State {
             self.protocol.output_sent();
         }
         if self.queued() < self.limits.queued_bytes_max.max(1) {
-            self.wake_waiting();
+            self.to_wake.append(&mut self.waiting);
         }
     }
 
@@ -390,6 +387,13 @@ impl State {
 
     fn wake_waiting(&mut self) {
         self.to_wake.append(&mut self.waiting);
+        self.to_wake.append(&mut self.closers);
+    }
+}
+
+fn wait(place: &mut Vec<Waker>, context: &Context<'_>) {
+    if !place.iter().any(|waker| waker.will_wake(context.waker())) {
+        place.push(context.waker().clone());
     }
 }
 

@@ -83,7 +83,6 @@ Try: open http://127.0.0.1:8080/ in two windows";
 fn main() -> peregrine::Result<()> {
     let address = peregrine_examples::address(ABOUT);
     let room = Room::default();
-    Server::bind(address).serve(move || {
-        App::new().state(room.clone()).get("/", || Html(PAGE)).get("/room", join)
-    })
+    Server::bind(address)
+        .serve(move || App::new().state(room.clone()).get("/", || Html(PAGE)).get("/room", join))
 }

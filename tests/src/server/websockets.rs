@@ -229,6 +229,7 @@ const LIMITS: ws::Limits = ws::Limits {
     message_bytes_max: u64::MAX,
     frame_bytes_max: u64::MAX,
     compress_bytes_min: 0,
+    budget_max: u32::MAX,
     ..ws::Limits::DEFAULT
 };
 

@@ -123,7 +123,7 @@ pub async fn a_handler_closes_with_a_code<B: Bench>(bench: &B) {
         }
     }
     end(server).await;
-    assert_eq!(shared.finished.get(), 8);
+    assert_eq!(shared.finished.get(), 12);
 }
 
 /// Who breaks a rule or passes a limit is told which kind it was.
