@@ -389,6 +389,7 @@ impl<W: Wire> Socket<W> {
             self.unread.drain(..used);
             if !out.is_empty() && !self.is_dumb {
                 self.push(&out).await;
+                self.protocol.output_sent();
             }
             if said.is_some() {
                 return said;
