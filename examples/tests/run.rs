@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-const ALL: [&str; 7] = [
+const ALL: [&str; 8] = [
+    env!("CARGO_BIN_EXE_chat"),
     env!("CARGO_BIN_EXE_events"),
     env!("CARGO_BIN_EXE_hello"),
     env!("CARGO_BIN_EXE_middleware"),

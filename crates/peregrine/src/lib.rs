@@ -44,6 +44,8 @@ pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
 pub use peregrine_web::check_handler;
+#[cfg(feature = "websocket")]
+pub use peregrine_websocket as websocket;
 pub use running::{Running, Stopped};
 pub use server::{IntoApplication, Server, serve};
 
@@ -68,6 +70,10 @@ mod guide {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
+
+#[cfg(all(doctest, feature = "websocket"))]
+#[doc = include_str!("../../../docs/guide/websocket.md")]
+mod websockets {}
 
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/guide/from-axum.md")]

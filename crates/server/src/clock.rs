@@ -40,6 +40,10 @@ impl<D: Driver> Alarm for WorkerAlarm<D> {
         self.alarm.poll(context)
     }
 
+    fn now(&self) -> Duration {
+        self.worker.upgrade().map_or(Duration::ZERO, |worker| worker.driver.now())
+    }
+
     fn is_draining(&self) -> bool {
         self.worker.upgrade().is_none_or(|worker| worker.order() >= Order::Drain)
     }

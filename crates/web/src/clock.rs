@@ -1,5 +1,5 @@
 //! The clock of whoever runs an application on this thread: alarms for bodies that have something to
-//! say after a while without a word from their producer.
+//! say after a while without a word from their producer, and for protocols that watch their peers.
 //!
 //! A worker of the server announces its own, so that time is the driver's time on every driver, and an
 //! alarm costs a number on the worker's wheel. The test client has one for as long as it polls.
@@ -22,6 +22,9 @@ pub trait Alarm {
 
     /// Ready when it rings. Registers the caller for that and for the beginning of a drain.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
+
+    /// The time since some moment, by the clock that the alarm rings by.
+    fn now(&self) -> Duration;
 
     /// Does the worker drain? A response that has no end of its own should come to one then.
     fn is_draining(&self) -> bool;

@@ -16,9 +16,20 @@ pub struct ConnectionInfo {
     pub local: Arc<Peer>,
     /// What the TLS handshake agreed on; `None` on a plain connection.
     pub tls: Option<Arc<TlsInfo>>,
+    /// Whether a plain connection comes from a gateway that has spoken TLS with the client: what
+    /// `Limits::behind_gateway` says.
+    pub behind_gateway: bool,
     /// Room for a value that mounted services keep with a connection.
     #[doc(hidden)]
     pub companion: Companion,
+}
+
+impl ConnectionInfo {
+    /// Did the client speak TLS, with this server or with the gateway before it?
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.tls.is_some() || self.behind_gateway
+    }
 }
 
 /// Room for one value that lives as long as the facts of a connection: from the request that put it

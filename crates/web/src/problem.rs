@@ -5,7 +5,7 @@ use crate::pool;
 use crate::respond::IntoResponse;
 use crate::response::Response;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::Reject;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
@@ -48,6 +48,8 @@ pub struct Problem {
     /// Further members, such as the position of an error. A member called `type`, `title`, `status` or
     /// `detail` is left out.
     pub members: Vec<(Cow<'static, str>, serde_json::Value)>,
+    /// Header fields that the response must have, such as `Allow` with a 405.
+    pub fields: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
@@ -57,7 +59,8 @@ impl Problem {
         kind: impl Into<Cow<'static, str>>,
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { status, kind: kind.into(), detail: detail.into(), members: Vec::new() }
+        let (kind, detail) = (kind.into(), detail.into());
+        Self { status, kind, detail, members: Vec::new(), fields: Vec::new() }
     }
 
     /// The answer in place of a handler that panicked: status 500, kind `internal-error`. It tells the
@@ -91,6 +94,14 @@ impl Problem {
         value: impl Into<serde_json::Value>,
     ) -> Self {
         self.members.push((name.into(), value.into()));
+        self
+    }
+
+    /// Adds a header field to the response. One of the application's form for problems that sets the same
+    /// field replaces it.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.fields.push((name, value));
         self
     }
 
@@ -145,6 +156,7 @@ impl IntoResponse for Problem {
             .expect("a problem's members are JSON values already");
         let mut response = Response::new(self.status).with_body(buffer);
         response.fields.append(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        response.fields.extend(self.fields.iter().cloned());
         response.extensions_mut().insert(self);
         response
     }

@@ -51,9 +51,11 @@ mod clock;
 mod events;
 mod response;
 mod timer;
+mod websocket;
 
 pub use events::{EventReader, TestEvent};
 pub use response::TestResponse;
+pub use websocket::{TestMessage, TestSocket};
 
 impl App {
     /// Builds the application and makes a client that calls it without a network.

@@ -112,6 +112,25 @@ impl Upgraded {
     pub fn push(&mut self, bytes: &[u8]) {
         self.outgoing.push(bytes);
     }
+
+    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is.
+    pub fn append(&mut self, bytes: &mut Vec<u8>) {
+        self.outgoing.append(bytes);
+    }
+
+    /// How many bytes the server has not taken yet, to send them.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.outgoing.0.borrow().bytes.len()
+    }
+
+    /// Ready when the server has taken all bytes, to send them.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.poll_below(1, context)
+    }
 }
 
 /// Unsent bytes of an upgraded connection: one end for [`Upgraded`], one for the server.
@@ -134,11 +153,16 @@ impl Default for Outgoing {
 
 impl Outgoing {
     fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_below(UPGRADED_BYTES_MAX, context)
+    }
+
+    /// Ready when fewer bytes wait.
+    fn poll_below(&self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut unsent = self.0.borrow_mut();
         if unsent.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if unsent.bytes.len() < UPGRADED_BYTES_MAX {
+        if unsent.bytes.len() < bytes {
             return Poll::Ready(Ok(()));
         }
         unsent.sender = Some(context.waker().clone());
@@ -148,6 +172,18 @@ impl Outgoing {
     fn push(&self, bytes: &[u8]) {
         let mut unsent = self.0.borrow_mut();
         unsent.bytes.extend_from_slice(bytes);
+        if let Some(waker) = unsent.server.take() {
+            waker.wake();
+        }
+    }
+
+    fn append(&self, bytes: &mut Vec<u8>) {
+        let mut unsent = self.0.borrow_mut();
+        if unsent.bytes.is_empty() {
+            std::mem::swap(&mut unsent.bytes, bytes);
+        } else {
+            unsent.bytes.append(bytes);
+        }
         if let Some(waker) = unsent.server.take() {
             waker.wake();
         }

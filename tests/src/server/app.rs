@@ -158,9 +158,8 @@ fn app(shared: &Shared) -> App {
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
-    super::trouble::troubles(super::events::talkers(super::kept::keepers(uploads(downloads(
-        leavers(tokio_users(app)),
-    )))))
+    let app = super::websockets::talkers(super::events::talkers(super::kept::keepers(app)));
+    super::trouble::troubles(uploads(downloads(leavers(tokio_users(app)))))
 }
 
 async fn wait(State(shared): State<Shared>) -> &'static str {

@@ -154,6 +154,19 @@ impl<W: Wire> Wire for AnyWire<W> {
     }
 }
 
+/// Connects to `server`, and makes the handshake of TLS.
+pub(super) async fn connect<B: Bench>(server: &B::Server, way: Way) -> AnyWire<B::Wire> {
+    if !way.is_secure {
+        return AnyWire::Plain(server.connect());
+    }
+    let mut config = (*client_config(&version::TLS13)).clone();
+    let protocol: &[u8] = if way.is_http2 { b"h2" } else { b"http/1.1" };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
+    wire.shake_hands(Duration::from_secs(20)).await;
+    AnyWire::Secure(Box::new(wire))
+}
+
 /// A client that reads one response as it comes.
 pub enum Reader<W> {
     /// By HTTP/1.1.
@@ -168,16 +181,7 @@ impl<W: Wire> Reader<W> {
     /// # Panics
     /// It does not come, or is no 200.
     pub async fn begin<B: Bench<Wire = W>>(server: &B::Server, way: Way, path: &str) -> Self {
-        let wire = if way.is_secure {
-            let mut config = (*client_config(&version::TLS13)).clone();
-            let protocol: &[u8] = if way.is_http2 { b"h2" } else { b"http/1.1" };
-            config.alpn_protocols = vec![protocol.to_vec()];
-            let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
-            wire.shake_hands(Duration::from_secs(20)).await;
-            AnyWire::Secure(Box::new(wire))
-        } else {
-            AnyWire::Plain(server.connect())
-        };
+        let wire = connect::<B>(server, way).await;
         if way.is_http2 {
             let mut client = Streams::new(wire);
             client.scheme = if way.is_secure { "https" } else { "http" };

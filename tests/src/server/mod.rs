@@ -28,6 +28,7 @@ pub mod streams;
 pub mod told;
 mod trouble;
 mod ways;
+pub mod websockets;
 
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
 pub use mounted::{MountedBench, MountedBenches};
@@ -151,6 +152,24 @@ macro_rules! server {
             events::a_sender_hears_of_a_drain,
             events::a_sender_hears_of_a_reader_that_left,
             events::who_takes_no_events_holds_the_producer_back_and_is_ended,
+            websockets::messages_of_all_sizes_are_echoed,
+            websockets::fragments_are_one_message,
+            websockets::pings_are_answered_while_the_handler_waits,
+            websockets::a_handler_may_ping,
+            websockets::a_handler_closes_with_a_code,
+            websockets::broken_rules_are_told,
+            websockets::an_end_without_a_close_frame_ends_the_handler,
+            websockets::messages_are_compressed,
+            websockets::a_bomb_is_a_1009,
+            websockets::a_panic_of_the_handler_is_a_1011,
+            websockets::who_does_not_read_holds_the_handler_back_and_is_ended,
+            websockets::a_handler_that_does_not_read_holds_its_peer_back,
+            websockets::halves_work_in_tasks,
+            websockets::a_drain_gives_time_for_a_goodbye,
+            websockets::a_drain_ends_who_does_not_listen,
+            websockets::a_cut_ends_websockets,
+            websockets::origins_and_subprotocols_are_looked_at,
+            websockets::peers_may_break_off_at_any_moment,
         );
     };
     (@http2 $name:ident, $benches:expr) => {
@@ -274,6 +293,11 @@ macro_rules! server_simulated {
                 events::a_reader_whose_window_opens_late_is_served_for_hours,
                 events::who_takes_no_comments_is_ended,
                 events::a_lame_duck_goes_on_with_events,
+                websockets::a_peer_that_answers_may_be_silent_for_hours,
+                websockets::a_dead_peer_is_noticed,
+                websockets::a_peer_that_nobody_reads_is_not_dead,
+                websockets::a_close_frame_is_not_waited_for_without_an_end,
+                websockets::a_lame_duck_goes_on_with_websockets,
             );
             $crate::server!(
                 @tests virtual_time, $crate::server::SimulatedBenches::seeds($seeds);

@@ -200,6 +200,20 @@ impl<W: Wire> Peer<W> {
         self.last.as_ref()
     }
 
+    /// What came, or comes within `patience`.
+    ///
+    /// # Errors
+    /// The connection has ended: whether in order.
+    pub async fn more(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, bool> {
+        if self.received.is_empty() && !self.fill(patience).await {
+            return match &self.last {
+                None => Ok(None),
+                Some(last) => Err(*last == Got::End),
+            };
+        }
+        Ok(Some(std::mem::take(&mut self.received)))
+    }
+
     /// Reads for `time` and throws away what comes. How much it was.
     pub async fn swallow(&mut self, patience: Duration) -> usize {
         let mut count = self.received.len();

@@ -372,6 +372,27 @@ impl<W: Wire> Streams<W> {
         self.last.clone().expect("the connection does not end")
     }
 
+    /// The content of a stream from there on, as soon as there is any; and whether the stream has ended,
+    /// or with which code it was reset. The end of the connection is a reset with code 0.
+    pub async fn more(
+        &mut self,
+        stream: u32,
+        from: usize,
+        patience: Duration,
+    ) -> (Vec<u8>, bool, Option<u32>) {
+        loop {
+            let answer = self.answers.entry(stream).or_default();
+            let bytes = answer.body[from..].to_vec();
+            let (is_complete, reset) = (answer.is_complete, answer.reset);
+            if !bytes.is_empty() || is_complete || reset.is_some() {
+                return (bytes, is_complete, reset);
+            }
+            if !self.fill(patience).await {
+                return (bytes, false, self.last.as_ref().map(|_| 0));
+            }
+        }
+    }
+
     /// Receives for a while.
     pub async fn listen(&mut self, patience: Duration) {
         while self.fill(patience).await {}

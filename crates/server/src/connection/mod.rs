@@ -85,6 +85,7 @@ impl<D: Driver> Connection<D> {
         let info = Rc::new(ConnectionInfo {
             peer: peer(stream.peer(), || stream.credentials()),
             local: worker.local(peer(stream.local(), || None)),
+            behind_gateway: worker.limits.behind_gateway,
             ..ConnectionInfo::default()
         });
         let protocol = h1::Connection::new(&worker.protocol);

@@ -3,8 +3,9 @@
 use super::Sleep;
 use crate::clock::{Alarm, Clock};
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) struct TestClock(pub(super) Sleep);
 
@@ -31,6 +32,11 @@ impl Alarm for TestAlarm {
             self.sleeping = None;
         }
         is_over
+    }
+
+    fn now(&self) -> Duration {
+        static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        BEGIN.elapsed()
     }
 
     /// A test without a server is not shut down.

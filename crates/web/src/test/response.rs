@@ -154,6 +154,11 @@ impl TestResponse {
         }
     }
 
+    /// The clock by which its body runs.
+    pub(super) fn clock(&self) -> Rc<dyn Clock> {
+        Rc::clone(&self.reading.borrow().clock)
+    }
+
     /// The response as the application made it, with the rest of its body.
     #[must_use]
     pub fn into_response(mut self) -> Response {

@@ -23,6 +23,7 @@ pub mod surprises;
 pub mod timeouts;
 pub mod tunnels;
 pub mod upgrades;
+pub mod websockets;
 
 use crate::server::app::Shared;
 use crate::server::bench::Bench;

@@ -1,0 +1,148 @@
+//! permessage-deflate (RFC 7692), on flate2.
+
+use flate2::{Compress as Deflater, Compression as Level, Decompress as Inflater};
+use flate2::{FlushCompress, FlushDecompress, Status};
+use peregrine_proto::ws::deflate::{Agreed, Wishes};
+use peregrine_proto::ws::{Compression, Malformed};
+use std::cell::RefCell;
+use std::fmt;
+
+/// How many unused compressors and decompressors a thread keeps.
+const STOCK_MAX: usize = 4;
+
+thread_local! {
+    static DEFLATERS: RefCell<Vec<Deflater>> = const { RefCell::new(Vec::new()) };
+    static INFLATERS: RefCell<Vec<Inflater>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How messages are compressed, where the peer offers permessage-deflate.
+///
+/// By default no message refers to an earlier one, so that a WebSocket holds no window between messages:
+/// the thread's compressors serve all of them. Small messages that resemble each other become shorter if
+/// windows are kept, for the memory of a compressor (to send) and a decompressor (to receive).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Compress {
+    keeps_sent: bool,
+    keeps_received: bool,
+}
+
+impl Compress {
+    /// Lets sent messages refer to earlier ones, unless the peer forbids it.
+    #[must_use]
+    pub fn keep_sent(mut self) -> Self {
+        self.keeps_sent = true;
+        self
+    }
+
+    /// Lets received messages refer to earlier ones.
+    #[must_use]
+    pub fn keep_received(mut self) -> Self {
+        self.keeps_received = true;
+        self
+    }
+
+    pub(crate) fn wishes(self) -> Wishes {
+        Wishes {
+            server_forgets: !self.keeps_sent,
+            client_forgets: !self.keeps_received,
+            ..Wishes::default()
+        }
+    }
+}
+
+/// Both directions of one WebSocket. A window that need not be kept is not.
+pub(crate) struct Deflate {
+    deflater: Option<Deflater>,
+    inflater: Option<Inflater>,
+    forgets: bool,
+    peer_forgets: bool,
+}
+
+impl Deflate {
+    pub(crate) fn new(agreed: Agreed) -> Self {
+        let Agreed { server_forgets, client_forgets, .. } = agreed;
+        let (deflater, inflater) = (None, None);
+        Self { deflater, inflater, forgets: server_forgets, peer_forgets: client_forgets }
+    }
+}
+
+fn take<T>(stock: &RefCell<Vec<T>>, make: impl FnOnce() -> T) -> T {
+    stock.borrow_mut().pop().unwrap_or_else(make)
+}
+
+fn give<T>(stock: &RefCell<Vec<T>>, unused: T) {
+    let mut stock = stock.borrow_mut();
+    if stock.len() < STOCK_MAX {
+        stock.push(unused);
+    }
+}
+
+impl Compression for Deflate {
+    fn inflate(
+        &mut self,
+        input: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Malformed> {
+        let make = || INFLATERS.with(|stock| take(stock, || Inflater::new(false)));
+        let inflater = self.inflater.get_or_insert_with(make);
+        let start = out.len();
+        out.resize(start + room, 0);
+        let (mut used, mut made) = (0, 0);
+        let status = loop {
+            let before = (inflater.total_in(), inflater.total_out());
+            let into = &mut out[start + made..];
+            let status = inflater.decompress(&input[used..], into, FlushDecompress::None);
+            used += (inflater.total_in() - before.0) as usize;
+            made += (inflater.total_out() - before.1) as usize;
+            match status {
+                // RFC 7692 §7.2.3.4: a block with BFINAL is followed by others.
+                Ok(Status::StreamEnd) => inflater.reset(false),
+                Ok(Status::Ok) if made < room && used < input.len() => {}
+                status => break status,
+            }
+        };
+        out.truncate(start + made);
+        status.map(|_| used).map_err(|_| Malformed)
+    }
+
+    fn end_inflate(&mut self) {
+        if self.peer_forgets
+            && let Some(mut inflater) = self.inflater.take()
+        {
+            inflater.reset(false);
+            INFLATERS.with(|stock| give(stock, inflater));
+        }
+    }
+
+    fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        let make = || DEFLATERS.with(|stock| take(stock, || Deflater::new(Level::fast(), false)));
+        let deflater = self.deflater.get_or_insert_with(make);
+        let mut used = 0;
+        loop {
+            out.reserve((input.len() - used) / 2 + 64);
+            let before = deflater.total_in();
+            let status = deflater.compress_vec(&input[used..], out, FlushCompress::Sync);
+            status.expect("compression does not fail");
+            used += (deflater.total_in() - before) as usize;
+            if used == input.len() && out.len() < out.capacity() {
+                return;
+            }
+        }
+    }
+
+    fn end_deflate(&mut self) {
+        if self.forgets
+            && let Some(mut deflater) = self.deflater.take()
+        {
+            deflater.reset();
+            DEFLATERS.with(|stock| give(stock, deflater));
+        }
+    }
+}
+
+impl fmt::Debug for Deflate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deflate")
+    }
+}

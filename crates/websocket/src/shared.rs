@@ -1,0 +1,438 @@
+//! What the handles of a WebSocket and its conversation share.
+
+use crate::Codec;
+use crate::error::{Error, SendError, TrySendError};
+use crate::message::{CloseFrame, Message};
+use crate::settings::Limits;
+use bytes::Bytes;
+use peregrine_proto::ws::{self, Close, CloseCode, Connection, Content, Event, Role};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem::take;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// The payload of our own pings, whose answers are of no interest to the handler.
+const KEEP_ALIVE: &[u8] = b"keep-alive";
+
+/// What a message costs beyond its bytes while it waits.
+const MESSAGE_BYTES: usize = 64;
+
+/// One WebSocket, as its conversation and all handles see it.
+#[derive(Clone)]
+pub(crate) struct Shared(Rc<RefCell<State>>);
+
+/// The protocol, and what waits on both sides of it.
+pub(crate) struct State {
+    protocol: Connection<Codec>,
+    limits: Limits,
+    protocol_limits: ws::Limits,
+    /// What came and was not taken yet.
+    inbox: VecDeque<Result<Message, Error>>,
+    inbox_bytes: usize,
+    /// Nothing more will come.
+    is_ended: bool,
+    /// The end of the server draws near.
+    pub(crate) is_draining: bool,
+    /// What was written.
+    pub(crate) out: Vec<u8>,
+    /// How many bytes more wait for the peer.
+    pub(crate) unsent: usize,
+    /// Pings of the handler that were not answered.
+    pings: u32,
+    senders: usize,
+    receivers: usize,
+    reader: Option<Waker>,
+    /// Who waits for room.
+    waiting: Vec<Waker>,
+    /// Who waits for the drain or the end.
+    closers: Vec<Waker>,
+    conversation: Waker,
+    /// The conversation is being polled, and looks at everything that changes.
+    is_running: bool,
+    /// Something has changed that the conversation must look at once more.
+    is_changed: bool,
+    to_wake: Vec<Waker>,
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits, compression: Option<Codec>) -> Self {
+        let protocol_limits = limits.protocol();
+        Self(Rc::new(RefCell::new(State {
+            protocol: Connection::new(&protocol_limits, Role::Server, compression),
+            limits,
+            protocol_limits,
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            is_ended: false,
+            is_draining: false,
+            out: Vec::new(),
+            unsent: 0,
+            pings: 0,
+            senders: 0,
+            receivers: 0,
+            reader: None,
+            waiting: Vec::new(),
+            closers: Vec::new(),
+            conversation: Waker::noop().clone(),
+            is_running: false,
+            is_changed: false,
+            to_wake: Vec::new(),
+        })))
+    }
+
+    /// Works on the state. Wakers are called afterwards: they may run anything.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.0.borrow_mut();
+        let result = work(&mut state);
+        if !state.to_wake.is_empty() {
+            let wakers = take(&mut state.to_wake);
+            drop(state);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        result
+    }
+}
+
+/// What received bytes are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// A message for the handler.
+    Message,
+    /// Something else.
+    Sign,
+    /// Nothing more: more bytes are needed, or none.
+    End,
+}
+
+/// What handles do.
+impl State {
+    pub(crate) fn poll_recv(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Message, Error>>> {
+        let was_full = self.is_full();
+        if let Some(next) = self.inbox.pop_front() {
+            self.inbox_bytes -= weight(&next);
+            if was_full && !self.is_full() {
+                self.change();
+            }
+            return Poll::Ready(Some(next));
+        }
+        if self.is_ended || self.is_draining {
+            return Poll::Ready(None);
+        }
+        register(&mut self.reader, context);
+        Poll::Pending
+    }
+
+    pub(crate) fn poll_send(
+        &mut self,
+        message: &mut Option<Message>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let Some(given) = message.take() else { return Poll::Ready(Ok(())) };
+        match self.try_send(given) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(TrySendError::Unsent(error)) => Poll::Ready(Err(error)),
+            Err(TrySendError::Full(back)) => {
+                *message = Some(back);
+                self.wait_for_room(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Ready when a message may be sent at once.
+    pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        if !self.can_send() {
+            return Poll::Ready(Err(SendError::Closed));
+        }
+        if self.has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        self.wait_for_room(context);
+        Poll::Pending
+    }
+
+    fn wait_for_room(&mut self, context: &Context<'_>) {
+        if wait(&mut self.waiting, context) {
+            // The conversation must ask to hear of room.
+            self.tell_conversation();
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.queued() < self.limits.queued_bytes_max.max(1)
+    }
+
+    pub(crate) fn try_send(&mut self, message: Message) -> Result<(), TrySendError> {
+        let is_end = matches!(message, Message::Close(_));
+        if self.can_send() && !is_end && !self.has_room() {
+            return Err(TrySendError::Full(message));
+        }
+        self.send_at_once(message).map_err(TrySendError::Unsent)
+    }
+
+    /// Sends a message, whether there is room or not.
+    pub(crate) fn send_at_once(&mut self, message: Message) -> Result<(), SendError> {
+        if !self.can_send() {
+            return Err(SendError::Closed);
+        }
+        self.write(message)?;
+        self.tell_conversation();
+        Ok(())
+    }
+
+    fn write(&mut self, message: Message) -> Result<(), ws::Unsent> {
+        let Self { protocol, protocol_limits: limits, out, .. } = self;
+        match message {
+            Message::Text(text) => protocol.send(limits, Content::Text(&text), out),
+            Message::Binary(bytes) => protocol.send(limits, Content::Binary(&bytes), out),
+            Message::Ping(payload) => {
+                protocol.ping(&payload, out)?;
+                self.pings = self.pings.saturating_add(1);
+                Ok(())
+            }
+            Message::Pong(payload) => protocol.pong(&payload, out),
+            Message::Close(close) => {
+                let close = close.as_ref().map(|close| (close.code, &*close.reason));
+                protocol.close(close, out)
+            }
+        }
+    }
+
+    /// Ready when the WebSocket is about to close, or is closed.
+    pub(crate) fn poll_closing(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_closing() {
+            return Poll::Ready(());
+        }
+        wait(&mut self.closers, context);
+        Poll::Pending
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_draining || self.is_ended || !self.can_send()
+    }
+
+    /// Ready when nothing more comes.
+    pub(crate) fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_ended {
+            return Poll::Ready(());
+        }
+        wait(&mut self.closers, context);
+        Poll::Pending
+    }
+
+    pub(crate) fn add_sender(&mut self) {
+        self.senders += 1;
+    }
+
+    pub(crate) fn drop_sender(&mut self) {
+        self.senders -= 1;
+        self.change();
+    }
+
+    pub(crate) fn add_receiver(&mut self) {
+        self.receivers += 1;
+    }
+
+    /// Nobody takes what comes any more.
+    pub(crate) fn drop_receiver(&mut self) {
+        self.receivers -= 1;
+        self.inbox.clear();
+        self.inbox_bytes = 0;
+        self.change();
+    }
+
+    /// Lets the conversation look at everything again.
+    fn change(&mut self) {
+        self.is_changed = true;
+        self.tell_conversation();
+    }
+
+    fn tell_conversation(&mut self) {
+        if !self.is_running {
+            self.to_wake.push(self.conversation.clone());
+        }
+    }
+}
+
+/// What the conversation does.
+impl State {
+    pub(crate) fn begin(&mut self, context: &Context<'_>) {
+        if !self.conversation.will_wake(context.waker()) {
+            self.conversation.clone_from(context.waker());
+        }
+        self.is_running = true;
+    }
+
+    pub(crate) fn pause(&mut self) {
+        self.is_running = false;
+    }
+
+    /// Has something changed since the last call?
+    pub(crate) fn take_change(&mut self) -> bool {
+        take(&mut self.is_changed)
+    }
+
+    /// Notes how much the server has not taken.
+    pub(crate) fn note_unsent(&mut self, unsent: usize) {
+        self.unsent = unsent;
+        if unsent == 0 {
+            self.protocol.output_sent();
+        }
+        if self.has_room() {
+            self.to_wake.append(&mut self.waiting);
+        }
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    fn queued(&self) -> usize {
+        self.out.len() + self.unsent
+    }
+
+    /// Does so much wait for the handler that nothing more is read?
+    pub(crate) fn is_full(&self) -> bool {
+        self.inbox_bytes >= self.limits.unread_bytes_max.max(1)
+    }
+
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        self.protocol.tick(&self.protocol_limits, now_ms);
+    }
+
+    /// Reads bytes: how many were used, and what they were.
+    pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, Found) {
+        let Self { protocol, protocol_limits, out, .. } = self;
+        let (used, event) = protocol.receive(protocol_limits, unread, out);
+        let message = match event {
+            Event::NeedInput | Event::Closed => return (used, Found::End),
+            Event::Text(text) => Message::Text(text.into()),
+            Event::Binary(bytes) => Message::Binary(match bytes {
+                std::borrow::Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
+                std::borrow::Cow::Owned(bytes) => bytes.into(),
+            }),
+            Event::Piece { .. } => unreachable!("messages are taken whole"),
+            Event::Ping(_) => return (used, Found::Sign),
+            Event::Pong(payload) => {
+                let is_ours = payload == KEEP_ALIVE || self.pings == 0;
+                if is_ours {
+                    return (used, Found::Sign);
+                }
+                let payload = Bytes::copy_from_slice(payload);
+                self.pings -= 1;
+                Message::Pong(payload)
+            }
+            Event::Close(Close { code, reason }) => {
+                let reason = reason.to_owned().into();
+                let close = (code != CloseCode::NO_CODE).then_some(CloseFrame { code, reason });
+                self.give(Ok(Message::Close(close)));
+                self.end();
+                return (used, Found::End);
+            }
+            Event::Error(reject) => {
+                self.fail(Error::Broken(reject));
+                return (used, Found::End);
+            }
+        };
+        self.give(Ok(message));
+        (used, Found::Message)
+    }
+
+    fn give(&mut self, message: Result<Message, Error>) {
+        if self.receivers == 0 || self.is_ended {
+            return;
+        }
+        self.inbox_bytes += weight(&message);
+        self.inbox.push_back(message);
+        self.to_wake.extend(self.reader.take());
+    }
+
+    /// The peer's bytes have ended.
+    pub(crate) fn close_receive(&mut self) {
+        if !self.is_over() {
+            let _ = self.protocol.close_receive();
+            self.fail(Error::Lost);
+        }
+    }
+
+    /// Nothing more comes, for a reason.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.give(Err(error));
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.is_ended = true;
+        self.to_wake.extend(self.reader.take());
+        self.wake_waiting();
+    }
+
+    /// The connection is gone, with whatever was under way.
+    pub(crate) fn lose(&mut self) {
+        if !self.is_ended {
+            self.fail(Error::Lost);
+        }
+        let _ = self.protocol.close(None, &mut Vec::new());
+        self.is_running = true;
+    }
+
+    /// The server is about to end: whoever waits hears of it.
+    pub(crate) fn drain(&mut self) {
+        self.is_draining = true;
+        self.to_wake.extend(self.reader.take());
+        self.wake_waiting();
+    }
+
+    pub(crate) fn ping(&mut self) {
+        let _ = self.protocol.ping(KEEP_ALIVE, &mut self.out);
+    }
+
+    /// Begins the close handshake, unless it has begun.
+    pub(crate) fn close(&mut self, code: CloseCode, reason: &str) {
+        if self.protocol.close(Some((code, reason)), &mut self.out).is_ok() {
+            self.wake_waiting();
+        }
+    }
+
+    pub(crate) fn can_send(&self) -> bool {
+        self.protocol.can_send()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.protocol.next() != ws::Next::Receive
+    }
+
+    /// Does nobody have a handle any more?
+    pub(crate) fn is_left(&self) -> bool {
+        self.senders + self.receivers == 0
+    }
+
+    fn wake_waiting(&mut self) {
+        self.to_wake.append(&mut self.waiting);
+        self.to_wake.append(&mut self.closers);
+    }
+}
+
+/// True if nobody waited there for this caller.
+fn wait(place: &mut Vec<Waker>, context: &Context<'_>) -> bool {
+    let is_new = !place.iter().any(|waker| waker.will_wake(context.waker()));
+    if is_new {
+        place.push(context.waker().clone());
+    }
+    is_new
+}
+
+fn weight(message: &Result<Message, Error>) -> usize {
+    MESSAGE_BYTES + message.as_ref().map_or(0, |message| message.as_bytes().len())
+}
+
+fn register(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) if waker.will_wake(context.waker()) => {}
+        _ => *place = Some(context.waker().clone()),
+    }
+}

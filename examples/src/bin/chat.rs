@@ -1,0 +1,88 @@
+//! A room in which everybody hears everybody, by WebSocket. A reader that is slow holds nobody up: it is
+//! let go.
+
+use mimalloc::MiMalloc;
+use peregrine::prelude::*;
+use peregrine::websocket::{CloseCode, Message, Text, TrySendError, WebSocket, WebSocketUpgrade};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError as Full};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// How many messages may wait for one listener.
+const WAITING_MAX: usize = 100;
+
+/// Who listens, on any worker: sockets stay with their worker, and text travels.
+#[derive(Clone, Default)]
+struct Room(Arc<Mutex<Vec<Sender<Text>>>>);
+
+impl Room {
+    fn enter(&self) -> Receiver<Text> {
+        let (sender, receiver) = channel(WAITING_MAX);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        receiver
+    }
+
+    /// Tells everybody, and lets go who has no room.
+    fn tell(&self, text: &Text) {
+        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| match listener.try_send(text.clone()) {
+            Ok(()) => true,
+            Err(Full::Full(_) | Full::Closed(_)) => false,
+        });
+    }
+}
+
+async fn join(upgrade: WebSocketUpgrade, State(room): State<Room>) -> Response {
+    upgrade.on_upgrade(async move |socket| talk(socket, &room).await)
+}
+
+async fn talk(mut socket: WebSocket, room: &Room) {
+    let mut heard = room.enter();
+    loop {
+        tokio::select! {
+            message = socket.recv() => match message {
+                Some(Ok(Message::Text(text))) => room.tell(&text),
+                Some(Ok(_)) => {}
+                // The peer has left, or the server shuts down.
+                Some(Err(_)) | None => return,
+            },
+            text = heard.recv() => {
+                let Some(text) = text else { break };
+                match socket.try_send(text) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(_)) => break,
+                    Err(TrySendError::Unsent(_)) => return,
+                }
+            }
+        }
+    }
+    let _ = socket.close(CloseCode::TRY_LATER, "too slow").await;
+}
+
+const PAGE: &str = "<!doctype html><meta charset=utf-8><title>Room</title>
+<input id=text autofocus><ul id=heard></ul><script>
+const socket = new WebSocket('/room'.replace(/^/, location.origin.replace('http', 'ws')));
+socket.onmessage = event => {
+  const item = document.createElement('li');
+  item.textContent = event.data;
+  document.getElementById('heard').prepend(item);
+};
+document.getElementById('text').onchange = event => {
+  socket.send(event.target.value);
+  event.target.value = '';
+};
+</script>";
+
+const ABOUT: &str = "\
+A room in which everybody hears everybody, by WebSocket.
+
+Try: curl http://127.0.0.1:8080/, and open the page in two windows of a browser";
+
+fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
+    let room = Room::default();
+    Server::bind(address)
+        .serve(move || App::new().state(room.clone()).get("/", || Html(PAGE)).get("/room", join))
+}

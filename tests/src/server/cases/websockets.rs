@@ -1,0 +1,499 @@
+//! WebSockets, over every protocol.
+
+use super::{limits, promises};
+use crate::server::app::{Shared, pattern};
+use crate::server::bench::{Bench, Outcome, Served};
+use crate::server::events::WAYS;
+use crate::server::promises::Promises;
+use crate::server::secure::server_tls;
+use crate::server::simulated::SimulatedBench;
+use crate::server::websockets::{Said, Socket};
+use peregrine::Limits;
+use peregrine_proto::ws::Content;
+use peregrine_proto::ws::frame::{self, Opcode, flag};
+use std::time::Duration;
+
+const A_MOMENT: Duration = Duration::from_millis(20);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn begin_with<B: Bench>(bench: &B, limits: Limits) -> (B::Server, Shared) {
+    let shared = Shared::default();
+    (bench.start(limits, Some(server_tls()), shared.app()), shared)
+}
+
+fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
+    begin_with(bench, limits())
+}
+
+/// The end of a case whose clients have left or are done.
+async fn end<S: Served>(server: S) -> Outcome {
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.cut, []);
+    outcome
+}
+
+/// Text and bytes of all lengths of a frame's header go round, and a message to close ends it.
+pub async fn messages_of_all_sizes_are_echoed<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let large = bench.large(if bench.is_virtual() { 100_000 } else { 900_000 });
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/echo").await;
+        for size in [0, 1, 125, 126, 127, 2_000, 65_535, 65_536, large] {
+            let size = size.min(large);
+            let bytes = pattern(size);
+            socket.send(Content::Binary(&bytes)).await;
+            socket.expect(Said::Binary(bytes)).await;
+            let text = "\u{e9}".repeat(size / 2);
+            socket.text(&text).await;
+            socket.expect_text(&text).await;
+        }
+        // Several at a time are answered in order.
+        for number in 0..20 {
+            socket.text(&number.to_string()).await;
+        }
+        for number in 0..20 {
+            socket.expect_text(&number.to_string()).await;
+        }
+        socket.close(3_000).await;
+        socket.expect_close(3_000).await;
+    }
+    let outcome = end(server).await;
+    assert_eq!((shared.finished.get(), shared.dropped.get()), (4, 0));
+    assert_eq!(outcome.ended("upgraded"), 2, "{outcome:?}");
+}
+
+/// Frames of one message are one message, with control frames between them.
+pub async fn fragments_are_one_message<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/echo").await;
+        socket.frame(Opcode::Text, 0, "caf\u{e9}".as_bytes().split_last().expect("text").1).await;
+        socket.frame(Opcode::Ping, flag::FIN, b"within").await;
+        socket.expect(Said::Pong(b"within".to_vec())).await;
+        socket.frame(Opcode::Continuation, 0, b"").await;
+        socket.frame(Opcode::Continuation, flag::FIN, b"\xa9!").await;
+        socket.expect_text("caf\u{e9}!").await;
+        drop(socket);
+    }
+    end(server).await;
+}
+
+/// Control frames are answered while the handler waits for something else, and does not read.
+pub async fn pings_are_answered_while_the_handler_waits<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/quiet").await;
+        for payload in [&b""[..], b"a", &[7; 125]] {
+            socket.frame(Opcode::Ping, flag::FIN, payload).await;
+            socket.expect(Said::Pong(payload.to_vec())).await;
+        }
+        // Nobody has asked for this one.
+        socket.frame(Opcode::Pong, flag::FIN, b"unasked").await;
+        socket.close(1_000).await;
+        socket.expect(Said::Close(1_000)).await;
+        shared.open(1);
+        socket.expect(Said::End).await;
+    }
+    end(server).await;
+    assert_eq!(shared.finished.get(), 4);
+}
+
+/// A handler hears the answer to its ping, which peers send without being told.
+pub async fn a_handler_may_ping<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/pinger").await;
+        socket.expect(Said::Binary(b"are you there?".to_vec())).await;
+        socket.close(1_000).await;
+        socket.expect_close(1_000).await;
+    }
+    end(server).await;
+}
+
+/// The code of the end that the handler wants, and of one that just ends.
+pub async fn a_handler_closes_with_a_code<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for way in WAYS {
+        for (path, code) in
+            [("/ws/close/1000", 1_000), ("/ws/close/4999", 4_999), ("/ws/end", 1_000)]
+        {
+            let mut socket = Socket::open::<B>(&server, way, path).await;
+            socket.expect_close(code).await;
+        }
+    }
+    end(server).await;
+    assert_eq!(shared.finished.get(), 12);
+}
+
+/// Who breaks a rule or passes a limit is told which kind it was.
+pub async fn broken_rules_are_told<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let framed = |opcode, flags, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        frame::write(opcode, flags, Some(*b"mask"), payload, &mut bytes);
+        bytes
+    };
+    let mut unmasked = Vec::new();
+    frame::write(Opcode::Text, flag::FIN, None, b"a", &mut unmasked);
+    let two =
+        [framed(Opcode::Text, 0, &[b'a'; 700]), framed(Opcode::Continuation, 0, &[b'a'; 700])];
+    let wrong = [
+        (unmasked, 1_002),
+        (framed(Opcode::Text, flag::FIN | flag::COMPRESSED, b"a"), 1_002),
+        (framed(Opcode::Continuation, flag::FIN, b"a"), 1_002),
+        (framed(Opcode::Ping, 0, b"a"), 1_002),
+        (framed(Opcode::Close, flag::FIN, &[3]), 1_002),
+        (framed(Opcode::Close, flag::FIN, &1_005_u16.to_be_bytes()), 1_002),
+        (framed(Opcode::Text, flag::FIN, b"\xff"), 1_007),
+        (framed(Opcode::Text, flag::FIN, b"a\xc3"), 1_007),
+        (framed(Opcode::Close, flag::FIN, b"\x03\xe8\xff"), 1_007),
+        (framed(Opcode::Binary, flag::FIN, &[0; 801]), 1_009),
+        (two.concat(), 1_009),
+    ];
+    for way in WAYS {
+        // In simulations each run has some of them.
+        let step = if bench.is_virtual() { 4 } else { 1 };
+        let from = bench.choose(step);
+        for (bytes, code) in wrong.iter().skip(from).step_by(step) {
+            let mut socket = Socket::open::<B>(&server, way, "/ws/small").await;
+            socket.text("before").await;
+            socket.push(bytes).await;
+            socket.expect_text("before").await;
+            socket.expect_close(*code).await;
+        }
+    }
+    end(server).await;
+    assert_eq!((shared.finished.get(), shared.dropped.get()), (shared.started.get(), 0));
+}
+
+/// What came before an end without a Close frame is answered; then the end is the server's too.
+pub async fn an_end_without_a_close_frame_ends_the_handler<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/echo").await;
+        socket.text("before").await;
+        socket.half_close();
+        socket.expect_text("before").await;
+        socket.expect(Said::End).await;
+    }
+    end(server).await;
+    assert_eq!(shared.finished.get(), 4);
+}
+
+/// Compressed messages, with windows that are kept and with such that are not.
+pub async fn messages_are_compressed<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let offer = [("sec-websocket-extensions", "permessage-deflate; client_max_window_bits")];
+    for way in WAYS {
+        for (path, is_kept) in [("/ws/deflate", false), ("/ws/deflate-kept", true)] {
+            let mut socket = Socket::open_with::<B>(&server, way, path, &offer).await;
+            let forgets = socket.fields.matches("no_context_takeover").count();
+            assert_eq!(forgets, if is_kept { 0 } else { 2 }, "{}", socket.fields);
+            for number in 0..5 {
+                let text = "the same words again, ".repeat(10 * number);
+                socket.text(&text).await;
+                socket.expect_text(&text).await;
+                let bytes = pattern(bench.large(20_000));
+                socket.send(Content::Binary(&bytes)).await;
+                socket.expect(Said::Binary(bytes)).await;
+            }
+            socket.close(1_000).await;
+            socket.expect_close(1_000).await;
+        }
+        // Nobody is answered what was not offered.
+        let socket = Socket::open::<B>(&server, way, "/ws/deflate").await;
+        assert!(!socket.fields.contains("permessage-deflate"));
+    }
+    end(server).await;
+}
+
+/// A few bytes that stand for many are refused before they are all there.
+pub async fn a_bomb_is_a_1009<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    let offer = [("sec-websocket-extensions", "permessage-deflate")];
+    for way in WAYS {
+        let path = "/ws/deflate-small";
+        let mut socket = Socket::open_with::<B>(&server, way, path, &offer).await;
+        socket.text(&"x".repeat(1_000)).await;
+        socket.expect_text(&"x".repeat(1_000)).await;
+        socket.text(&"x".repeat(500_000)).await;
+        socket.expect_close(1_009).await;
+    }
+    end(server).await;
+}
+
+/// A panic is told as 1011, and harms nobody else.
+pub async fn a_panic_of_the_handler_is_a_1011<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for way in WAYS {
+        let mut other = Socket::open::<B>(&server, way, "/ws/echo").await;
+        let mut socket = Socket::open::<B>(&server, way, "/ws/panic").await;
+        socket.text("now").await;
+        socket.expect(Said::Close(1_011)).await;
+        // Over HTTP/2 the stream is reset, as after every panic.
+        let last = socket.next().await;
+        let expected = if way.is_http2 { Said::Broken(2) } else { Said::End };
+        assert_eq!(last, expected);
+        other.text("well").await;
+        other.expect_text("well").await;
+    }
+    let outcome = end(server).await;
+    assert_eq!(outcome.ended("handler-panicked"), 2, "{outcome:?}");
+    assert!(shared.dropped.get() >= 4, "the handlers were dropped");
+}
+
+/// A peer that does not read holds the handler back, and is ended by the least rate.
+pub async fn who_does_not_read_holds_the_handler_back_and_is_ended<B: Bench>(bench: &B) {
+    bench.calm();
+    let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
+    let (server, shared) = begin_with(bench, promises.limits());
+    let mut sockets = Vec::new();
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/flood").await;
+        socket.keep_windows_shut();
+        sockets.push(socket);
+    }
+    bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 4).await;
+    let most = if bench.is_virtual() { 4 * 5 * 64 * 1024 } else { 4 * (32 << 20) };
+    assert!(shared.produced.get() <= most, "{} bytes were sent", shared.produced.get());
+    drop(sockets);
+    end(server).await;
+}
+
+/// A handler that does not read holds its peer back, and nothing is lost.
+pub async fn a_handler_that_does_not_read_holds_its_peer_back<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let size = bench.large(50_000);
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/quiet").await;
+        // What the server holds: 64 KiB twice, or the window of a stream.
+        for _ in 0..2 {
+            socket.send(Content::Binary(&pattern(size / 2))).await;
+        }
+        socket.frame(Opcode::Ping, flag::FIN, b"behind").await;
+        socket.expect(Said::Pong(b"behind".to_vec())).await;
+        shared.open(1);
+        socket.expect_close(1_000).await;
+    }
+    end(server).await;
+}
+
+/// Halves of a WebSocket work in tasks of their own.
+pub async fn halves_work_in_tasks<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    for way in WAYS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/halves").await;
+        socket.text("hello").await;
+        socket.expect_text("hello").await;
+        shared.open(1);
+        socket.expect_text("number 1").await;
+        socket.text("again").await;
+        socket.expect_text("again").await;
+        socket.close(1_000).await;
+        socket.expect_close(1_000).await;
+    }
+    end(server).await;
+    assert_eq!(shared.finished.get(), 4);
+}
+
+/// A drain is the end of what a handler receives, after which it may say something.
+pub async fn a_drain_gives_time_for_a_goodbye<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut sockets = Vec::new();
+    for way in WAYS {
+        sockets.push((Socket::open::<B>(&server, way, "/ws/goodbye").await, "goodbye"));
+        sockets.push((Socket::open::<B>(&server, way, "/ws/told").await, "told"));
+    }
+    bench.until("the handlers began", || shared.started.get() == 8).await;
+    server.shut_down();
+    for (socket, text) in &mut sockets {
+        socket.expect_text(text).await;
+        socket.expect_close(1_001).await;
+    }
+    drop(sockets);
+    end(server).await;
+    assert_eq!(shared.finished.get(), 8);
+}
+
+/// A handler that does not care is ended all the same, in its time, and its peer is told 1001.
+pub async fn a_drain_ends_who_does_not_listen<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut sockets = Vec::new();
+    for way in WAYS {
+        sockets.push(Socket::open::<B>(&server, way, "/ws/impatient").await);
+    }
+    bench.until("the handlers began", || shared.started.get() == 4).await;
+    server.shut_down();
+    for socket in &mut sockets {
+        socket.expect_close(1_001).await;
+    }
+    drop(sockets);
+    end(server).await;
+    assert_eq!(shared.dropped.get(), 4);
+}
+
+/// A cut ends everything at once.
+pub async fn a_cut_ends_websockets<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut sockets = Vec::new();
+    for way in WAYS {
+        sockets.push(Socket::open::<B>(&server, way, "/ws/quiet").await);
+    }
+    bench.until("the handlers began", || shared.started.get() == 4).await;
+    server.cut();
+    for socket in &mut sockets {
+        let last = socket.next().await;
+        assert!(matches!(last, Said::Broken(_) | Said::End), "{last:?}");
+    }
+    let outcome = server.ended().await;
+    assert_eq!((outcome.cut.len(), shared.dropped.get()), (4, 4), "{outcome:?}");
+}
+
+/// Pages of other hosts are refused; subprotocols are chosen by the client's wish.
+pub async fn origins_and_subprotocols_are_looked_at<B: Bench>(bench: &B) {
+    let (server, _) = begin(bench);
+    for way in WAYS {
+        let scheme = if way.is_secure { "https" } else { "http" };
+        let own = format!("{scheme}://localhost");
+        for (origin, status) in
+            [(&*own, None), ("https://other.example", Some(403)), ("null", Some(403))]
+        {
+            let fields = [("origin", origin), ("sec-websocket-protocol", "v0, v1, v2")];
+            match Socket::ask::<B>(&server, way, "/ws/echo", &fields).await {
+                Ok(socket) => {
+                    assert!(socket.fields.contains("sec-websocket-protocol: v1"));
+                    assert_eq!(status, None, "{origin}");
+                }
+                Err(refused) => assert_eq!(Some(refused), status, "{origin}"),
+            }
+        }
+        let old = [("sec-websocket-version", "12")];
+        assert_eq!(Socket::ask::<B>(&server, way, "/ws/echo", &old).await.err(), Some(426));
+    }
+    end(server).await;
+}
+
+/// A peer may break off at any moment: the handler ends, and the server is well.
+pub async fn peers_may_break_off_at_any_moment<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let paths = ["/ws/echo", "/ws/flood", "/ws/listen", "/ws/quiet", "/ws/halves"];
+    for round in 0..2 {
+        for way in WAYS {
+            for path in [paths[bench.choose(5)], paths[bench.choose(5)]] {
+                let mut socket = Socket::open::<B>(&server, way, path).await;
+                for step in 0..bench.choose(5) {
+                    match step {
+                        0 => socket.frame(Opcode::Text, 0, b"begun").await,
+                        1 => socket.frame(Opcode::Ping, flag::FIN, b"").await,
+                        2 => drop(socket.next_within(A_MOMENT).await),
+                        3 => socket.frame(Opcode::Continuation, flag::FIN, b"").await,
+                        _ => socket.push(&[0x81, 0xfe, 1]).await,
+                    }
+                }
+                if round == 0 { socket.reset() } else { drop(socket) }
+            }
+        }
+    }
+    bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 16).await;
+    end(server).await;
+}
+
+/// A peer that is silent is asked whether it is there, for hours, without any help of the handler.
+pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench) {
+    bench.calm();
+    let (server, shared) = begin_with(bench, promises().limits());
+    for way in WAYS {
+        for path in ["/ws/quiet", "/ws/echo", "/ws/listen"] {
+            let mut socket = Socket::open::<SimulatedBench>(&server, way, path).await;
+            let pings = socket.listen(bench, 3 * HOUR).await;
+            // Every 30 s, or every 60 s if the answer is what is heard each time.
+            assert!((170..=360).contains(&pings), "{pings} pings");
+            drop(socket);
+        }
+    }
+    bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 12).await;
+    end(server).await;
+}
+
+/// A peer that gives no sign of life is let go in two minutes, whatever its handler does.
+pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
+    bench.calm();
+    let (server, shared) = begin_with(bench, promises().limits());
+    for (index, way) in WAYS.into_iter().enumerate() {
+        for (path, ends) in [("/ws/quiet", false), ("/ws/echo", true)] {
+            let mut socket = Socket::open::<SimulatedBench>(&server, way, path).await;
+            socket.is_dumb = true;
+            let start = bench.now();
+            let mut said = Vec::new();
+            loop {
+                let next = socket.next_within(HOUR).await.expect("the server says something");
+                said.push(next.clone());
+                if matches!(next, Said::End | Said::Broken(_)) {
+                    break;
+                }
+            }
+            let kinds = [Said::Ping(b"keep-alive".to_vec()), Said::Close(1_008), Said::End];
+            assert_eq!(said, kinds);
+            let passed = bench.now() - start;
+            let most = Duration::from_secs(if ends { 92 } else { 102 });
+            assert!(passed >= Duration::from_secs(59) && passed < most, "after {passed:?}");
+            drop(socket);
+        }
+        assert_eq!(shared.dropped.get() + shared.finished.get(), 2 * (index + 1));
+    }
+    end(server).await;
+    assert_eq!((shared.dropped.get(), shared.finished.get()), (4, 4));
+}
+
+/// A peer is not blamed for silence while the handler does not read what it says.
+pub async fn a_peer_that_nobody_reads_is_not_dead(bench: &SimulatedBench) {
+    bench.calm();
+    let (server, shared) = begin_with(bench, promises().limits());
+    for way in WAYS {
+        let mut socket = Socket::open::<SimulatedBench>(&server, way, "/ws/quiet").await;
+        for _ in 0..2 {
+            socket.send(Content::Binary(&pattern(40_000))).await;
+        }
+        socket.listen(bench, 2 * HOUR).await;
+        shared.open(1);
+        socket.expect_close(1_000).await;
+    }
+    end(server).await;
+}
+
+/// A peer that does not answer a Close frame is left in time.
+pub async fn a_close_frame_is_not_waited_for_without_an_end(bench: &SimulatedBench) {
+    bench.calm();
+    let (server, shared) = begin_with(bench, promises().limits());
+    for way in WAYS {
+        let mut socket = Socket::open::<SimulatedBench>(&server, way, "/ws/close/1000").await;
+        socket.is_dumb = true;
+        let start = bench.now();
+        socket.expect_close(1_000).await;
+        let passed = bench.now() - start;
+        assert!(passed > Duration::from_secs(9) && passed < Duration::from_secs(12), "{passed:?}");
+    }
+    end(server).await;
+    assert_eq!(shared.finished.get(), 4);
+}
+
+/// A lame duck goes on with its WebSockets until it drains.
+pub async fn a_lame_duck_goes_on_with_websockets(bench: &SimulatedBench) {
+    let lame_duck = Duration::from_secs(10);
+    let (server, _) = begin_with(bench, Promises { lame_duck, ..promises() }.limits());
+    let mut sockets = Vec::new();
+    for way in WAYS {
+        sockets.push(Socket::open::<SimulatedBench>(&server, way, "/ws/echo").await);
+    }
+    server.shut_down();
+    for socket in &mut sockets {
+        socket.text("still").await;
+        socket.expect_text("still").await;
+    }
+    for socket in &mut sockets {
+        socket.expect_close(1_001).await;
+    }
+    drop(sockets);
+    end(server).await;
+}

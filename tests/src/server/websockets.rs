@@ -1,0 +1,547 @@
+//! Handlers with a WebSocket, and a client for them over any protocol.
+
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, PATIENCE, Wire};
+use crate::server::events::{AnyWire, Way, connect};
+use crate::server::peer::Peer;
+use crate::server::streams::Streams;
+use flate2::{
+    Compress as Deflater, Decompress as Inflater, FlushCompress, FlushDecompress, Status,
+};
+use peregrine::App;
+use peregrine::web::extract::{Path, State};
+use peregrine::websocket::{
+    CloseCode, Compress, Limits, Message, Receiver, Sender, WebSocket, WebSocketUpgrade,
+};
+use peregrine_proto::ws::frame::{self, Opcode};
+use peregrine_proto::ws::{self, Compression, Connection, Content, Event, Malformed, Role};
+use std::future::Future;
+use std::time::Duration;
+
+/// Adds a route whose handler has a WebSocket.
+fn route<F, T>(app: App, path: &str, set: fn(WebSocketUpgrade) -> WebSocketUpgrade, run: F) -> App
+where
+    F: Fn(WebSocket, Shared) -> T + Clone + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    app.get(path, move |upgrade: WebSocketUpgrade, State(shared): State<Shared>| {
+        let run = run.clone();
+        set(upgrade).on_upgrade(async move |socket| {
+            let watch = shared.begin();
+            run(socket, shared).await;
+            watch.finish();
+        })
+    })
+}
+
+/// Handlers that talk by WebSocket. Each counts its beginning and its end.
+pub(super) fn talkers(app: App) -> App {
+    let app = goodbyes(echoes(app));
+    // Reads and writes nothing until it is let go on.
+    let app = route(app, "/ws/quiet", |upgrade| upgrade, quiet);
+    let app = route(
+        app,
+        "/ws/impatient",
+        |upgrade| {
+            upgrade.goodbye(Duration::from_millis(200)).close_timeout(Duration::from_millis(200))
+        },
+        quiet,
+    );
+    let app = route(app, "/ws/end", |upgrade| upgrade, async |_, _| {});
+    let app = route(
+        app,
+        "/ws/panic",
+        |upgrade| upgrade,
+        async |mut socket, _| {
+            let _ = socket.recv().await;
+            panic!("on purpose");
+        },
+    );
+    let app = route(
+        app,
+        "/ws/flood",
+        |upgrade| upgrade,
+        async |socket, shared| {
+            while socket.send(vec![7; 1_000]).await.is_ok() {
+                shared.produced.add(1_000);
+            }
+        },
+    );
+    let app = route(
+        app,
+        "/ws/listen",
+        |upgrade| upgrade,
+        async |mut socket, shared| {
+            while let Some(Ok(message)) = socket.recv().await {
+                shared.consumed.add(message.as_bytes().len());
+            }
+        },
+    );
+    let app = route(app, "/ws/halves", |upgrade| upgrade, halves);
+    route(
+        app,
+        "/ws/pinger",
+        |upgrade| upgrade,
+        async |mut socket, _| {
+            let _ = socket.send(Message::Ping("are you there?".into())).await;
+            while let Some(Ok(message)) = socket.recv().await {
+                if let Message::Pong(payload) = message {
+                    let _ = socket.send(payload).await;
+                }
+            }
+        },
+    )
+}
+
+fn echoes(app: App) -> App {
+    let app = route(app, "/ws/echo", |upgrade| upgrade.protocols(["v2", "v1"]), echo);
+    let app = route(app, "/ws/small", |upgrade| upgrade.limits(small()), echo);
+    let app = route(app, "/ws/deflate", |upgrade| upgrade.compress(Compress::default()), echo);
+    let app = route(
+        app,
+        "/ws/deflate-kept",
+        |upgrade| upgrade.compress(Compress::default().keep_sent().keep_received()),
+        echo,
+    );
+    route(
+        app,
+        "/ws/deflate-small",
+        |upgrade| upgrade.compress(Compress::default()).limits(small()),
+        echo,
+    )
+}
+
+/// Handlers that end WebSockets, or hear that they end.
+fn goodbyes(app: App) -> App {
+    let app = route(
+        app,
+        "/ws/goodbye",
+        |upgrade| upgrade,
+        async |mut socket, _| {
+            while let Some(Ok(_)) = socket.recv().await {}
+            let _ = socket.send("goodbye").await;
+        },
+    );
+    let app = route(
+        app,
+        "/ws/told",
+        |upgrade| upgrade,
+        async |socket, _| {
+            socket.closing().await;
+            let _ = socket.send("told").await;
+        },
+    );
+    app.get(
+        "/ws/close/{code}",
+        |upgrade: WebSocketUpgrade, State(shared): State<Shared>, Path(code)| {
+            upgrade.on_upgrade(async move |socket| {
+                let watch = shared.begin();
+                if socket.close(CloseCode(code), "on purpose").await.is_ok() {
+                    watch.finish();
+                }
+            })
+        },
+    )
+}
+
+fn small() -> Limits {
+    Limits { message_bytes_max: 1_000, frame_bytes_max: 800, ..Limits::default() }
+}
+
+async fn quiet(socket: WebSocket, shared: Shared) {
+    shared.pass().await;
+    drop(socket);
+}
+
+async fn echo(mut socket: WebSocket, _: Shared) {
+    while let Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) = socket.recv().await {
+        if socket.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Each half in a task of its own.
+async fn halves(socket: WebSocket, shared: Shared) {
+    async fn forward(sender: Sender, mut receiver: Receiver) {
+        while let Some(Ok(message @ Message::Text(_))) = receiver.recv().await {
+            if sender.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+    async fn count(sender: Sender, shared: Shared) {
+        for number in 1.. {
+            shared.pass().await;
+            if sender.send(format!("number {number}")).await.is_err() {
+                return;
+            }
+        }
+    }
+    let (sender, receiver) = socket.split();
+    let counting = tokio::task::spawn_local(count(sender.clone(), shared));
+    let _ = tokio::task::spawn_local(forward(sender, receiver)).await;
+    counting.abort();
+}
+
+/// What came on a WebSocket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Binary(Vec<u8>),
+    /// A ping, which was answered unless the client is dumb.
+    Ping(Vec<u8>),
+    /// A pong.
+    Pong(Vec<u8>),
+    /// The end, with its code; 1005: it had none.
+    Close(u16),
+    /// The server ended its side of the connection, or of the stream, in order.
+    End,
+    /// It broke off, or the stream was reset with this code.
+    Broken(u32),
+}
+
+enum Link<W> {
+    Http1(Peer<AnyWire<W>>),
+    Http2(Box<Streams<AnyWire<W>>>, u32, usize),
+}
+
+/// A client of a WebSocket.
+pub struct Socket<W> {
+    link: Link<W>,
+    protocol: Connection<Windows>,
+    limits: ws::Limits,
+    unread: Vec<u8>,
+    /// The fields of the answer to the handshake.
+    pub fields: String,
+    /// Nothing is answered: no ping, and no Close frame.
+    pub is_dumb: bool,
+}
+
+const LIMITS: ws::Limits = ws::Limits {
+    message_bytes_max: u64::MAX,
+    frame_bytes_max: u64::MAX,
+    compress_bytes_min: 0,
+    budget_max: u32::MAX,
+    ..ws::Limits::DEFAULT
+};
+
+/// The key of every handshake, and its answer.
+const KEY: (&str, &str) = ("dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+
+impl<W: Wire> Socket<W> {
+    /// Connects, and opens a WebSocket.
+    ///
+    /// # Panics
+    /// It is refused.
+    pub async fn open<B: Bench<Wire = W>>(server: &B::Server, way: Way, path: &str) -> Self {
+        Self::open_with::<B>(server, way, path, &[]).await
+    }
+
+    /// The same with fields.
+    ///
+    /// # Panics
+    /// It is refused.
+    pub async fn open_with<B: Bench<Wire = W>>(
+        server: &B::Server,
+        way: Way,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Self {
+        match Self::ask::<B>(server, way, path, fields).await {
+            Ok(socket) => socket,
+            Err(status) => panic!("the server answered {status} by {way:?}"),
+        }
+    }
+
+    /// Connects, and asks for a WebSocket with these fields; or the status by which it is refused.
+    ///
+    /// # Panics
+    /// The answer is malformed.
+    pub async fn ask<B: Bench<Wire = W>>(
+        server: &B::Server,
+        way: Way,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<Self, u16> {
+        let wire = connect::<B>(server, way).await;
+        let (link, shown) = if way.is_http2 {
+            let mut client = Streams::new(wire);
+            client.scheme = if way.is_secure { "https" } else { "http" };
+            let mut all = vec![(":protocol", "websocket"), ("sec-websocket-version", "13")];
+            all.extend(fields);
+            let id = client.open("CONNECT", path, &all, false);
+            client.expect_head(id).await;
+            let answer = client.so_far(id);
+            if answer.status() != 200 {
+                return Err(answer.status());
+            }
+            assert_eq!(answer.field("sec-websocket-accept"), None);
+            let lines = answer.heads[0].iter().map(|(name, value)| format!("{name}: {value}\n"));
+            let shown = lines.collect();
+            (Link::Http2(Box::new(client), id, 0), shown)
+        } else {
+            let mut peer = Peer::new(wire);
+            let mut head = format!(
+                "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
+                 Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n",
+                KEY.0
+            );
+            for (name, value) in fields {
+                head.push_str(&format!("{name}: {value}\r\n"));
+            }
+            peer.send(head + "\r\n");
+            let head = String::from_utf8(peer.expect("\r\n\r\n").await).expect("ASCII");
+            let status = head.get(9..12).and_then(|status| status.parse().ok());
+            if status != Some(101) {
+                return Err(status.unwrap_or(0));
+            }
+            let shown = head.to_lowercase();
+            assert!(head.contains(KEY.1), "{head}");
+            (Link::Http1(peer), shown)
+        };
+        let compression = shown.contains("permessage-deflate").then(|| Windows::new(&shown));
+        Ok(Self {
+            link,
+            protocol: Connection::new(&LIMITS, Role::Client(|| *b"mask"), compression),
+            limits: LIMITS,
+            unread: Vec::new(),
+            fields: shown,
+            is_dumb: false,
+        })
+    }
+
+    /// Sends bytes as they are.
+    pub async fn push(&mut self, bytes: &[u8]) {
+        match &mut self.link {
+            Link::Http1(peer) => peer.send(bytes),
+            Link::Http2(client, id, _) => client.upload_part(*id, bytes, false).await,
+        }
+    }
+
+    /// Sends a frame with these flags.
+    pub async fn frame(&mut self, opcode: Opcode, flags: u8, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        frame::write(opcode, flags, Some(*b"mask"), payload, &mut bytes);
+        self.push(&bytes).await;
+    }
+
+    /// Sends a message.
+    ///
+    /// # Panics
+    /// The WebSocket is closed.
+    pub async fn send(&mut self, content: Content<'_>) {
+        let mut bytes = Vec::new();
+        self.protocol.send(&self.limits, content, &mut bytes).expect("it is open");
+        self.push(&bytes).await;
+    }
+
+    /// Sends a message of text.
+    pub async fn text(&mut self, text: &str) {
+        self.send(Content::Text(text)).await;
+    }
+
+    /// Sends a Close frame.
+    ///
+    /// # Panics
+    /// The WebSocket is closed.
+    pub async fn close(&mut self, code: u16) {
+        let mut bytes = Vec::new();
+        let close = Some((ws::CloseCode(code), ""));
+        self.protocol.close(close, &mut bytes).expect("it is open");
+        self.push(&bytes).await;
+    }
+
+    /// Ends the sending side without a Close frame.
+    pub fn half_close(&mut self) {
+        match &mut self.link {
+            Link::Http1(peer) => peer.half_close(),
+            Link::Http2(client, id, _) => client.data(*id, &[], true),
+        }
+    }
+
+    /// Breaks the connection off.
+    pub fn reset(self) {
+        match self.link {
+            Link::Http1(peer) => peer.reset(),
+            Link::Http2(client, ..) => client.break_off(),
+        }
+    }
+
+    /// The windows of HTTP/2 stay as they are from now on.
+    pub fn keep_windows_shut(&mut self) {
+        if let Link::Http2(client, ..) = &mut self.link {
+            client.keep_windows_shut();
+        }
+    }
+
+    /// What comes next, within `patience`.
+    ///
+    /// # Panics
+    /// The server breaks a rule.
+    pub async fn next_within(&mut self, patience: Duration) -> Option<Said> {
+        loop {
+            let mut out = Vec::new();
+            let (used, event) = self.protocol.receive(&self.limits, &mut self.unread, &mut out);
+            let said = match event {
+                Event::NeedInput | Event::Closed => None,
+                Event::Text(text) => Some(Said::Text(text.into())),
+                Event::Binary(bytes) => Some(Said::Binary(bytes.into())),
+                Event::Ping(payload) => Some(Said::Ping(payload.into())),
+                Event::Pong(payload) => Some(Said::Pong(payload.into())),
+                Event::Close(close) => Some(Said::Close(close.code.0)),
+                other => panic!("{other:?}"),
+            };
+            self.unread.drain(..used);
+            if !out.is_empty() && !self.is_dumb {
+                self.push(&out).await;
+                self.protocol.output_sent();
+            }
+            if said.is_some() {
+                return said;
+            }
+            match self.more(patience).await {
+                Ok(Some(bytes)) => self.unread.extend(bytes),
+                Ok(None) => return None,
+                Err(end) => return Some(end),
+            }
+        }
+    }
+
+    /// More bytes, if some come in time; or how the server ended.
+    async fn more(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Said> {
+        match &mut self.link {
+            Link::Http1(peer) => peer
+                .more(patience)
+                .await
+                .map_err(|is_end| if is_end { Said::End } else { Said::Broken(0) }),
+            Link::Http2(client, id, from) => {
+                let answer = client.more(*id, *from, patience).await;
+                *from += answer.0.len();
+                match answer {
+                    (bytes, _, _) if !bytes.is_empty() => Ok(Some(bytes)),
+                    // The server may add that it wants no more of the client's side.
+                    (_, true, _) => Err(Said::End),
+                    (_, _, Some(code)) => Err(Said::Broken(code)),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// What comes next, but for pings.
+    ///
+    /// # Panics
+    /// Nothing comes.
+    pub async fn next(&mut self) -> Said {
+        loop {
+            match self.next_within(PATIENCE).await {
+                None => panic!("nothing comes"),
+                Some(Said::Ping(_)) => {}
+                Some(said) => return said,
+            }
+        }
+    }
+
+    /// This comes next.
+    ///
+    /// # Panics
+    /// Something else does.
+    pub async fn expect(&mut self, said: Said) {
+        let next = self.next().await;
+        assert!(next == said, "{next:?} instead of {said:?}");
+    }
+
+    /// This text comes next.
+    ///
+    /// # Panics
+    /// Something else does.
+    pub async fn expect_text(&mut self, text: &str) {
+        self.expect(Said::Text(text.to_owned())).await;
+    }
+
+    /// A Close frame with this code comes next, and then the end of the connection or stream.
+    ///
+    /// # Panics
+    /// Something else does.
+    pub async fn expect_close(&mut self, code: u16) {
+        self.expect(Said::Close(code)).await;
+        self.expect(Said::End).await;
+    }
+
+    /// Answers pings for `time`, in which nothing else comes. How many they were.
+    ///
+    /// # Panics
+    /// Something else does.
+    pub async fn listen<B: Bench>(&mut self, bench: &B, time: Duration) -> usize {
+        // A PING of HTTP/2 begins the patience anew, so that one of minutes would never end.
+        const PIECE: Duration = Duration::from_secs(10);
+        let (end, mut pings) = (bench.now() + time, 0);
+        while bench.now() < end {
+            match self.next_within(PIECE.min(end - bench.now())).await {
+                None => {}
+                Some(Said::Ping(_)) => pings += 1,
+                Some(other) => panic!("{other:?} came"),
+            }
+        }
+        pings
+    }
+}
+
+/// The client's side of permessage-deflate.
+struct Windows {
+    inflater: Inflater,
+    deflater: Deflater,
+    forgets: bool,
+    peer_forgets: bool,
+}
+
+impl Windows {
+    fn new(answer: &str) -> Self {
+        Self {
+            inflater: Inflater::new(false),
+            deflater: Deflater::new(flate2::Compression::fast(), false),
+            forgets: answer.contains("client_no_context_takeover"),
+            peer_forgets: answer.contains("server_no_context_takeover"),
+        }
+    }
+}
+
+impl Compression for Windows {
+    fn inflate(
+        &mut self,
+        input: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Malformed> {
+        let start = out.len();
+        out.resize(start + room, 0);
+        let before = (self.inflater.total_in(), self.inflater.total_out());
+        let status = self.inflater.decompress(input, &mut out[start..], FlushDecompress::None);
+        let used = usize::try_from(self.inflater.total_in() - before.0).expect("it is a slice");
+        let made = usize::try_from(self.inflater.total_out() - before.1).expect("it is a slice");
+        out.truncate(start + made);
+        assert!(!matches!(status, Ok(Status::StreamEnd)), "the server ends no stream");
+        status.map(|_| used).map_err(|_| Malformed)
+    }
+
+    fn end_inflate(&mut self) {
+        if self.peer_forgets {
+            self.inflater.reset(false);
+        }
+    }
+
+    fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        out.reserve(input.len() + 1_024);
+        let status = self.deflater.compress_vec(input, out, FlushCompress::Sync);
+        status.expect("compression does not fail");
+    }
+
+    fn end_deflate(&mut self) {
+        if self.forgets {
+            self.deflater.reset();
+        }
+    }
+}
