@@ -104,7 +104,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         handler: Duration::MAX,
         exchange: Duration::MAX,
         receive: Duration::MAX,

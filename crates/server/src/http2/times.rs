@@ -68,7 +68,9 @@ impl Http2 {
         self.end_goodbye(now, link);
         for number in self.streams.numbers() {
             self.look_at_stream(number, now, link);
-            if self.streams.get(number).is_some() {
+            if let Some(stream) = self.streams.get(number) {
+                // The alarm would ring for it at once, again and again.
+                debug_assert!(stream.deadlines.first() > now, "who is late was dealt with");
                 self.hasten(number, link);
             }
         }

@@ -308,6 +308,32 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("peer-silent", 1)]);
 }
 
+/// A response that was taken late, and just in time, is over: nobody is late while the rest of its request
+/// is passed over.
+pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
+    bench.calm();
+    let slack = SHORT * 2;
+    let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let settings = [(setting::INITIAL_WINDOW_SIZE, 3)];
+    let mut client = Streams::with_settings(server.connect(), &settings);
+    client.keep_windows_shut();
+    let id = client.open("POST", "/ignore", &[], false);
+    client.expect(id, 3).await;
+    bench.sleep(slack / 2).await;
+    client.open_window_by(id, 10);
+    assert_eq!(client.answer(id).await.text(), "ignored");
+    for _ in 0..10 {
+        bench.sleep(slack / 10).await;
+        client.data(id, b"x", false);
+        client.round_trip().await;
+    }
+    assert_eq!(client.so_far(id).reset, None);
+    client.data(id, b"x", true);
+    let last = client.get("/empty");
+    assert_eq!(client.answer(last).await.status(), 204);
+    close(server, client).await;
+}
+
 /// A body is not asked again after its trailers, whatever it would give.
 pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
