@@ -274,6 +274,7 @@ macro_rules! server_simulated {
                 events::a_silent_stream_sends_comments_for_hours,
                 events::a_reader_whose_window_opens_late_is_served_for_hours,
                 events::who_takes_no_comments_is_ended,
+                events::a_reader_of_events_that_vanished_is_left,
                 events::a_lame_duck_goes_on_with_events,
             );
             $crate::server!(

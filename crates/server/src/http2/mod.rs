@@ -109,8 +109,8 @@ pub(crate) struct Http2 {
     heard: u64,
     /// The peer was asked whether it is there, and was not heard of since.
     is_asked: bool,
-    /// Bytes that the peer had taken when it was last looked at for an answer.
-    taken: u64,
+    /// Bytes that the kernel had taken when it was last looked at for an answer, and whether more waited.
+    taken: (u64, bool),
     /// There is something to clear after the lease.
     is_used: bool,
 }
@@ -399,7 +399,7 @@ impl Http2 {
         promised.clear();
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
-        (self.heard, self.is_asked, self.taken) = (0, false, 0);
+        (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
     }
 
     fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {

@@ -36,20 +36,22 @@ impl Http2 {
     }
 
     /// Asks a silent client whether it is there, once. One that goes on taking what was sent before the
-    /// question has not seen it yet: a large window lets a slow reader be silent for minutes.
+    /// question has not seen it yet: a large window lets a slow reader be silent for minutes. What the
+    /// kernel takes at once, because it has room, says nothing about the client.
     fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         // Who is not read, because it does not read either, is watched for that.
         if link.io.reader.received() != self.heard || link.is_flooded() {
             return Turn::Again;
         }
-        let taken = link.stream.progress();
-        if self.is_asked && taken == self.taken {
+        let (taken, waits) = (link.stream.progress(), !link.stream.is_sent());
+        let is_taking = taken != self.taken.0 && (waits || self.taken.1);
+        if self.is_asked && !is_taking {
             return Turn::close(Ended::PeerSilent);
         }
         if !self.is_asked {
             protocol(&mut self.core).ask(&mut link.io.writer.plain);
         }
-        (self.is_asked, self.taken) = (true, taken);
+        (self.is_asked, self.taken) = (true, (taken, waits));
         let until = link.worker.driver.now().saturating_add(link.worker.limits.rate_slack);
         link.io.deadlines.set(Wait::Ping, until);
         Turn::Again
