@@ -158,6 +158,7 @@ macro_rules! server {
             @tests $name, $benches;
             tunnels::a_stream_in_another_protocol_carries_bytes_both_ways,
             tunnels::the_other_protocol_may_begin_and_end_on_a_stream,
+            tunnels::a_task_does_not_keep_the_stream_of_a_protocol_that_is_over,
             tunnels::a_resource_without_the_protocol_refuses_it,
             tunnels::other_protocols_can_be_switched_off,
             tunnels::another_protocol_ends_with_its_peer,

@@ -314,7 +314,8 @@ impl Http2 {
         if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
             return self.streams.close(number);
         }
-        if stream.upload.is_read() {
+        // The stream of another protocol ends with that protocol, whoever has its bytes.
+        if stream.upload.is_read() && !stream.is_tunnel {
             stream.step = Step::ReadOn;
             if let Some(timeout) = link.worker.limits.exchange_timeout {
                 let until = link.worker.driver.now().saturating_add(timeout);
