@@ -1,6 +1,6 @@
 //! Deadlines that have passed: of a head, of a stream, of the goodbye.
 
-use super::streams::Step;
+use super::streams::{Step, Stream};
 use super::{Http2, protocol};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
@@ -69,10 +69,14 @@ impl Http2 {
         let now = link.worker.driver.now();
         self.end_goodbye(now, link);
         for number in self.streams.numbers() {
+            let Some(before) = self.streams.get(number).map(|stream| stream.deadlines) else {
+                continue;
+            };
             self.look_at_stream(number, now, link);
-            if let Some(stream) = self.streams.get(number) {
-                // The alarm would ring for it at once, again and again.
-                debug_assert!(stream.deadlines.first() > now, "who is late was dealt with");
+            if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
+                // Otherwise the alarm would ring for it at once, again and again.
+                let is_over = deadlines.first() > now || *deadlines != before;
+                debug_assert!(is_over, "a deadline passed, and nothing was done");
                 self.hasten(number, link);
             }
         }
