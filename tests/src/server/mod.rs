@@ -178,6 +178,7 @@ macro_rules! server {
             http2::a_conversation_that_died_ends,
             http2::a_client_that_vanished_is_left,
             http2::a_stall_that_is_over_is_forgotten,
+            http2::frames_that_ask_for_nothing_keep_no_connection,
             http2::a_window_that_stays_shut_is_a_reset,
             http2::a_connection_s_window_that_stays_shut_ends_its_streams,
             http2::uploads_may_come_one_after_the_other,

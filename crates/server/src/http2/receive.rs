@@ -50,7 +50,8 @@ impl Http2 {
                 continue;
             }
             link.io.reader.consume(used);
-            if event != Event::NeedInput {
+            // SETTINGS ask for nothing, as frames without an event do.
+            if !matches!(event, Event::NeedInput | Event::Settings) {
                 link.io.deadlines.clear(Wait::Head);
             }
             match event {

@@ -241,6 +241,29 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (1, 1), "{outcome:?}");
 }
 
+/// Frames that ask for nothing keep no connection, even if one of them is always under way.
+pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
+    for (kind, length) in [(Kind::Settings, 0), (Kind::Ping, 8)] {
+        let mut client = Streams::new(server.connect());
+        client.round_trip().await;
+        let mut bytes = Vec::new();
+        frame::write(kind, 0, 0, &vec![0; length], &mut bytes);
+        let (first, second) = bytes.split_at(5);
+        client.send(first);
+        let end = bench.now() + SHORT * 4;
+        while client.last().is_none() {
+            assert!(bench.now() < end, "{kind:?} keeps the connection");
+            bench.sleep(SHORT / 5).await;
+            client.send(&[second, first].concat());
+            client.fill(SHORT / 50).await;
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
+}
+
 /// Who is being answered already may be silent for as long as it likes: both sides talk by turns.
 pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
