@@ -325,6 +325,7 @@ fn uploads(app: App) -> App {
         .get("/upgrade", upgrade)
         .get("/upgrade-greeting", greeting)
         .get("/upgrade-guarded", guarded_echo)
+        .get("/upgrade-handed-on", handed_on)
         .get("/upgrade-panic", || {
             let panics = OnUpgrade::new(|mut io| async move {
                 let _ = io.recv().await;
@@ -480,6 +481,19 @@ fn guarded_echo(State(shared): State<Shared>) -> Response {
         watch.finish();
     });
     Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo)
+}
+
+/// A protocol that is over at once, and whose bytes a task goes on to read: that finishes when it hears of
+/// the end.
+fn handed_on(State(shared): State<Shared>) -> Response {
+    let hand_on = OnUpgrade::new(|mut io| async move {
+        let watch = Watch { shared, finished: false };
+        tokio::task::spawn_local(async move {
+            while let Ok(Some(_)) = io.recv().await {}
+            watch.finish();
+        });
+    });
+    Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(hand_on)
 }
 
 /// The server speaks first, and is the one to end.

@@ -109,8 +109,8 @@ pub(crate) struct Http2 {
     heard: u64,
     /// The peer was asked whether it is there, and was not heard of since.
     is_asked: bool,
-    /// Bytes that the peer had taken when it was last looked at for an answer.
-    taken: u64,
+    /// Bytes that the kernel had taken when it was last looked at for an answer, and whether more waited.
+    taken: (u64, bool),
     /// There is something to clear after the lease.
     is_used: bool,
 }
@@ -314,7 +314,8 @@ impl Http2 {
         if !stream.key.is_some_and(|key| protocol(&mut self.core).is_open(key)) {
             return self.streams.close(number);
         }
-        if stream.upload.is_read() {
+        // The stream of another protocol ends with that protocol, whoever has its bytes.
+        if stream.upload.is_read() && !stream.is_tunnel {
             stream.step = Step::ReadOn;
             if let Some(timeout) = link.worker.limits.exchange_timeout {
                 let until = link.worker.driver.now().saturating_add(timeout);
@@ -399,7 +400,7 @@ impl Http2 {
         promised.clear();
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
-        (self.heard, self.is_asked, self.taken) = (0, false, 0);
+        (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
     }
 
     fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {

@@ -1,6 +1,6 @@
 //! The receiving side: requests, and their content on its way to the handlers.
 
-use super::streams::{Step, Stream};
+use super::streams::{Deadlines, Step, Stream};
 use super::{Http2, protocol};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
@@ -50,7 +50,8 @@ impl Http2 {
                 continue;
             }
             link.io.reader.consume(used);
-            if event != Event::NeedInput {
+            // SETTINGS ask for nothing, as frames without an event do.
+            if !matches!(event, Event::NeedInput | Event::Settings) {
                 link.io.deadlines.clear(Wait::Head);
             }
             match event {
@@ -268,10 +269,13 @@ impl Http2 {
         }
         let stream = self.streams.at(number);
         stream.step = Step::Unread;
-        stream.deadlines.exchange = Duration::MAX;
-        let now = link.worker.driver.now();
-        stream.deadlines.receive = now.saturating_add(link.worker.limits.linger_timeout);
-        stream.deadlines.rest = now.saturating_add(link.worker.limits.linger_max);
+        let (now, limits) = (link.worker.driver.now(), &link.worker.limits);
+        // Whatever else was waited for is over, so that no other deadline passes and stays.
+        stream.deadlines = Deadlines {
+            receive: now.saturating_add(limits.linger_timeout),
+            rest: now.saturating_add(limits.linger_max),
+            ..Deadlines::NONE
+        };
         self.streams.unread += 1;
         self.hasten(number, link);
     }

@@ -92,7 +92,7 @@ pub(super) struct Frames {
 }
 
 /// The deadlines of a stream, on the driver's clock.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) struct Deadlines {
     pub(super) handler: Duration,
     pub(super) exchange: Duration,
@@ -104,7 +104,7 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         handler: Duration::MAX,
         exchange: Duration::MAX,
         receive: Duration::MAX,

@@ -1,6 +1,6 @@
 //! Deadlines that have passed: of a head, of a stream, of the goodbye.
 
-use super::streams::Step;
+use super::streams::{Step, Stream};
 use super::{Http2, protocol};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
@@ -36,20 +36,22 @@ impl Http2 {
     }
 
     /// Asks a silent client whether it is there, once. One that goes on taking what was sent before the
-    /// question has not seen it yet: a large window lets a slow reader be silent for minutes.
+    /// question has not seen it yet: a large window lets a slow reader be silent for minutes. What the
+    /// kernel takes at once, because it has room, says nothing about the client.
     fn ask_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         // Who is not read, because it does not read either, is watched for that.
         if link.io.reader.received() != self.heard || link.is_flooded() {
             return Turn::Again;
         }
-        let taken = link.stream.progress();
-        if self.is_asked && taken == self.taken {
+        let (taken, waits) = (link.stream.progress(), !link.stream.is_sent());
+        let is_taking = taken != self.taken.0 && (waits || self.taken.1);
+        if self.is_asked && !is_taking {
             return Turn::close(Ended::PeerSilent);
         }
         if !self.is_asked {
             protocol(&mut self.core).ask(&mut link.io.writer.plain);
         }
-        (self.is_asked, self.taken) = (true, taken);
+        (self.is_asked, self.taken) = (true, (taken, waits));
         let until = link.worker.driver.now().saturating_add(link.worker.limits.rate_slack);
         link.io.deadlines.set(Wait::Ping, until);
         Turn::Again
@@ -67,8 +69,14 @@ impl Http2 {
         let now = link.worker.driver.now();
         self.end_goodbye(now, link);
         for number in self.streams.numbers() {
+            let Some(before) = self.streams.get(number).map(|stream| stream.deadlines) else {
+                continue;
+            };
             self.look_at_stream(number, now, link);
-            if self.streams.get(number).is_some() {
+            if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
+                // Otherwise the alarm would ring for it at once, again and again.
+                let is_over = deadlines.first() > now || *deadlines != before;
+                debug_assert!(is_over, "a deadline passed, and nothing was done");
                 self.hasten(number, link);
             }
         }

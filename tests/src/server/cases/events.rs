@@ -276,6 +276,25 @@ pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
     assert_eq!(end(server).await.ended("write-stalled"), 1);
 }
 
+/// Who has vanished takes no comments, however many of them its connection has room for: a reader of
+/// HTTP/2 that does not answer is left in time.
+pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
+    bench.calm_with_large_buffers();
+    let limits = promises().limits();
+    let time = limits.http2.ping_after.expect("it is on") + limits.rate_slack;
+    let (server, shared) = begin_with(bench, limits);
+    let mut client = Streams::new(server.connect());
+    let id = client.get("/events/gated");
+    client.expect_head(id).await;
+    let start = bench.now();
+    bench.sleep(time - Duration::from_secs(1)).await;
+    assert_eq!(shared.dropped.get(), 0);
+    bench.until("the reader is left", || shared.dropped.get() == 1).await;
+    assert!(bench.now() - start <= time + Duration::from_secs(1), "{:?}", bench.now() - start);
+    drop(client);
+    assert_eq!(end(server).await.endings(), [("peer-silent", 1)]);
+}
+
 /// A server that goes on for a while after the order goes on with its events too.
 pub async fn a_lame_duck_goes_on_with_events(bench: &SimulatedBench) {
     let lame_duck = Duration::from_secs(10);

@@ -241,6 +241,29 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("idle"), outcome.ended("first-byte-late")), (1, 1), "{outcome:?}");
 }
 
+/// Frames that ask for nothing keep no connection, even if one of them is always under way.
+pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
+    for (kind, length) in [(Kind::Settings, 0), (Kind::Ping, 8)] {
+        let mut client = Streams::new(server.connect());
+        client.round_trip().await;
+        let mut bytes = Vec::new();
+        frame::write(kind, 0, 0, &vec![0; length], &mut bytes);
+        let (first, second) = bytes.split_at(5);
+        client.send(first);
+        let end = bench.now() + SHORT * 4;
+        while client.last().is_none() {
+            assert!(bench.now() < end, "{kind:?} keeps the connection");
+            bench.sleep(SHORT / 5).await;
+            client.send(&[second, first].concat());
+            client.fill(SHORT / 50).await;
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("head-late", 2)]);
+}
+
 /// Who is being answered already may be silent for as long as it likes: both sides talk by turns.
 pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
@@ -306,6 +329,32 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
     drop((there, gone));
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-silent", 1)]);
+}
+
+/// A response that was taken late, and just in time, is over: nobody is late while the rest of its request
+/// is passed over.
+pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
+    bench.calm();
+    let slack = SHORT * 2;
+    let (server, _) = begin_with(bench, Limits { rate_slack: slack, ..limits() });
+    let settings = [(setting::INITIAL_WINDOW_SIZE, 3)];
+    let mut client = Streams::with_settings(server.connect(), &settings);
+    client.keep_windows_shut();
+    let id = client.open("POST", "/ignore", &[], false);
+    client.expect(id, 3).await;
+    bench.sleep(slack / 2).await;
+    client.open_window_by(id, 10);
+    assert_eq!(client.answer(id).await.text(), "ignored");
+    for _ in 0..10 {
+        bench.sleep(slack / 10).await;
+        client.data(id, b"x", false);
+        client.round_trip().await;
+    }
+    assert_eq!(client.so_far(id).reset, None);
+    client.data(id, b"x", true);
+    let last = client.get("/empty");
+    assert_eq!(client.answer(last).await.status(), 204);
+    close(server, client).await;
 }
 
 /// A body is not asked again after its trailers, whatever it would give.

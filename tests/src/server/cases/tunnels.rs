@@ -55,6 +55,21 @@ pub async fn the_other_protocol_may_begin_and_end_on_a_stream<B: Bench>(bench: &
     server.ended().await;
 }
 
+/// The stream is closed with the other protocol's future, whoever has its bytes then.
+pub async fn a_task_does_not_keep_the_stream_of_a_protocol_that_is_over<B: Bench>(bench: &B) {
+    let (server, shared) = begin(bench);
+    let mut client = Streams::new(server.connect());
+    let id = ask(&mut client, "/upgrade-handed-on");
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.is_complete), (200, true));
+    bench.until("the task heard of the end", || shared.finished.get() == 1).await;
+    let hello = client.get("/hello");
+    assert_eq!(client.answer(hello).await.text(), "hello");
+    server.shut_down();
+    client.ended().await;
+    assert_eq!(server.ended().await.cut, []);
+}
+
 /// A resource that does not speak the protocol says so, and no 2xx: that would begin the protocol.
 pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
