@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::prelude::*;
-use peregrine::tower::{Inner, SendBody, layer};
+use peregrine::tower::{Inner, SendBody, layer, tower};
 use peregrine::web::BodyError;
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::{DriverChoice, Limits};
@@ -59,6 +59,7 @@ macro_rules! on_every_driver {
 on_every_driver! {
     bodies_stream_through_a_layer_that_wraps_them,
     a_task_of_a_layer_may_read_on_after_the_response,
+    a_task_of_a_service_inside_a_layer_may_read_on_after_the_response,
     a_handler_inside_a_layer_ends_when_its_peer_leaves,
     a_panic_inside_a_layer_is_a_500_and_harms_nobody_else,
     an_upgrade_goes_through_a_layer,
@@ -161,7 +162,10 @@ impl Seen {
                 service_fn(move |request: Asked| wraps(inner.clone(), request))
             }))
         };
-        let seen = self.clone();
+        let (seen, mounted) = (self.clone(), self.clone());
+        let mounted = tower(service_fn(move |request: Asked| {
+            std::future::ready(Ok::<_, Infallible>(mounted.leave(request.into_body(), true)))
+        }));
         App::new()
             .get("/hello", || "hello")
             .scope("/task", |scope| scope.with(reads(true)).post("/", || "never"))
@@ -170,6 +174,7 @@ impl Seen {
                 scope
                     .with(wraps())
                     .post("/echo", async |body: Body| body)
+                    .post("/mounted", mounted)
                     .get("/wait", move || seen.clone().wait(Rc::new(())))
                     .get("/panic", async || {
                         tokio::task::yield_now().await;
@@ -212,6 +217,10 @@ async fn bodies_stream_through_a_layer_that_wraps_them<B: Bench>(bench: &B) {
 
 async fn a_task_of_a_layer_may_read_on_after_the_response<B: Bench>(bench: &B) {
     who_reads_on(bench, "/task").await;
+}
+
+async fn a_task_of_a_service_inside_a_layer_may_read_on_after_the_response<B: Bench>(bench: &B) {
+    who_reads_on(bench, "/wrapped/mounted").await;
 }
 
 async fn who_reads_on<B: Bench>(bench: &B, path: &str) {

@@ -1,9 +1,10 @@
 //! Tower layers around our services.
 
 use crate::body::{Errand, Pumped, SendBody, poll_with};
+use crate::call::{Call, Outcome, go_on};
 use crate::facts::Facts;
 use crate::origin::{Origin, restore};
-use crate::passage::{Asked, Begins, Call, Found, Handle, Home, Outcome, Pass, Thing, go_on};
+use crate::passage::{Asked, Begins, Found, Handle, Home, Pass, Thing};
 use crate::reach::{Direct, Failure};
 use crate::remote::Sent;
 use crate::response::{BoxError, from_http, to_http, to_ours};
@@ -302,6 +303,9 @@ where
     let mut response = next.call(request).await;
     if let Some(upgrade) = response.take_upgrade() {
         passage.with_origin(|origin| origin.put_upgrade(upgrade, &mut response));
+    }
+    if let Some(rest) = response.take_rest() {
+        passage.keep_rest(rest);
     }
     to_http(response, |body| SendBody::keep(body, &passage))
 }

@@ -16,6 +16,7 @@
 
 mod bodied;
 mod body;
+mod call;
 mod facts;
 mod grpc;
 mod layer;

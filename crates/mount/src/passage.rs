@@ -6,14 +6,13 @@
 //! it writes to the request's [`Home`], the one owner of the row, which is polled on its own thread for
 //! as long as anything may be written: with the layer, with the response's body, and after that.
 
-use crate::SendBody;
 use crate::body::{Bridge, Errand, Pump, Pumped};
+use crate::call::{Call, Outcome, Reply, go_on};
 use crate::origin::Origin;
 use crate::remote::Sent;
 use peregrine_web::Body;
+use peregrine_web::response::Rest;
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -66,14 +65,6 @@ pub(crate) struct Asked {
     pub(crate) reply: Reply,
 }
 
-pub(crate) type Reply = oneshot::Sender<Outcome>;
-
-/// The outcome of a call: a response, or a handler's panic, which the layer should see.
-pub(crate) type Outcome = std::thread::Result<http::Response<SendBody>>;
-
-/// A call to what comes next.
-pub(crate) type Call<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
-
 /// A value that stays on its thread.
 pub(crate) enum Thing {
     Body(Body),
@@ -96,6 +87,8 @@ struct Row {
     /// `None` once the request is answered.
     origin: Option<Origin>,
     slots: Vec<Slot>,
+    /// What responses inside the layer left to be done after the response.
+    rests: Vec<Rest>,
     /// The waker of a task that waits for the last thing to go.
     rest: Option<Waker>,
     /// The passage of the request before, for the next one if it is no longer in use.
@@ -161,6 +154,17 @@ impl Passage {
             (Some(slot), _) => Ok(Handle { passage: Arc::clone(self), slot: Some(slot) }),
             (None, thing) => Err(thing.expect("nobody took it")),
         }
+    }
+
+    /// Keeps what is left to be done after a response inside the layer, whose body may be gone by then:
+    /// the home does it after the layer's own response.
+    pub(crate) fn keep_rest(&self, rest: Rest) {
+        let mut rest = Some(rest);
+        let waiting = self.with_row(|row| {
+            row.rests.extend(rest.take());
+            row.rest.take()
+        });
+        waiting.flatten().into_iter().for_each(Waker::wake);
     }
 
     /// Makes a call at home, from any thread. Its outcome goes to the receiver, unless the request is
@@ -288,7 +292,7 @@ impl Row {
     }
 
     /// Frees the row, and returns what is left in it.
-    fn end(&mut self) -> (Option<Origin>, Option<Waker>, Vec<Slot>) {
+    fn end(&mut self) -> (Option<Origin>, Option<Waker>, Vec<Slot>, Vec<Rest>) {
         self.number = 0;
         let is_small = self.slots.capacity() <= SLOTS_KEPT_MAX;
         let slots = if self.is_empty() && is_small {
@@ -297,7 +301,7 @@ impl Row {
         } else {
             std::mem::take(&mut self.slots)
         };
-        (self.origin.take(), self.rest.take(), slots)
+        (self.origin.take(), self.rest.take(), slots, std::mem::take(&mut self.rests))
     }
 
     fn is_empty(&self) -> bool {
@@ -322,6 +326,8 @@ pub(crate) struct Home {
     begins: Begins,
     calls: Vec<(Call<'static>, Option<Reply>)>,
     pumps: Vec<Pump>,
+    /// What is done after the response.
+    rests: Vec<Rest>,
 }
 
 /// Who begins the calls that other threads ask for.
@@ -357,7 +363,7 @@ impl Home {
             }
             passage.expect("it is there now")
         });
-        Self { passage, begins, calls: Vec::new(), pumps: Vec::new() }
+        Self { passage, begins, calls: Vec::new(), pumps: Vec::new(), rests: Vec::new() }
     }
 
     pub(crate) fn passage(&self) -> &Arc<Passage> {
@@ -401,29 +407,6 @@ impl Home {
     }
 }
 
-/// Polls a call whose response goes elsewhere. False when there is nothing left to do.
-pub(crate) fn go_on(
-    call: &mut Call<'_>,
-    reply: &mut Option<Reply>,
-    context: &mut Context<'_>,
-) -> bool {
-    let Some(asker) = reply else { return false };
-    // A call that the layer gave up is dropped, as it would be with its peer.
-    if asker.poll_closed(context).is_ready() {
-        return false;
-    }
-    let outcome = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
-        Ok(Poll::Pending) => return true,
-        Ok(Poll::Ready(response)) => Ok(response),
-        Err(panic) => Err(panic),
-    };
-    // If nobody waits any more, the response is dropped here.
-    if let Some(asker) = reply.take() {
-        let _ = asker.send(outcome);
-    }
-    false
-}
-
 impl Errand for Home {
     fn poll(&mut self, context: &mut Context<'_>) -> Pumped {
         let mail = {
@@ -453,14 +436,18 @@ impl Errand for Home {
 
     /// Is anything left that may be used?
     fn is_needed(&self) -> bool {
-        let is_empty = self.passage.with_row(|row| row.is_empty()).unwrap_or(true);
-        !is_empty || !self.calls.is_empty() || !self.pumps.is_empty()
+        let is_idle = self.passage.with_row(|row| row.is_empty() && row.rests.is_empty());
+        let is_done = self.calls.is_empty() && self.pumps.is_empty() && self.rests.is_empty();
+        !is_done || !is_idle.unwrap_or(true)
     }
 
     /// Waits until nothing is left.
     async fn run(mut self) {
         std::future::poll_fn(|context| {
             while self.poll(context) == Pumped::Moved {}
+            let left = self.passage.with_row(|row| std::mem::take(&mut row.rests));
+            self.rests.extend(left.into_iter().flatten());
+            self.rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
             if !self.is_needed() {
                 return Poll::Ready(());
             }

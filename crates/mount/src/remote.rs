@@ -103,21 +103,26 @@ async fn answer(
     mut reply: oneshot::Sender<http::Response<SendBody>>,
 ) {
     // The caller may go away, and the handler then goes too, as it would with its peer.
-    let response = tokio::select! {
+    let mut response = tokio::select! {
         biased;
         response = service.answer(request) => response,
         () = reply.closed() => return,
     };
-    let mut pump = None;
+    let (mut pump, rest) = (None, response.take_rest());
     let response = to_http(response, |body| {
         let (body, rest) = SendBody::split(body);
         pump = rest;
         body
     });
-    if reply.send(response).is_ok()
-        && let Some(pump) = pump
-    {
+    if reply.send(response).is_err() {
+        return;
+    }
+    if let Some(pump) = pump {
         pump.run().await;
+    }
+    // A service inside may have left the reading of its request to a task.
+    if let Some(rest) = rest {
+        rest.await;
     }
 }
 

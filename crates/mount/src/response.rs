@@ -5,13 +5,15 @@ use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::{Body, Response};
+use http_body_util::LengthLimitError;
+use peregrine_proto::Reject;
+use peregrine_web::{Body, BodyError, Response};
 use std::any::Any;
 use std::cell::RefCell;
 use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// Any error of a service or a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -172,7 +174,7 @@ pub(crate) fn to_http<B>(
     out
 }
 
-/// Any body as ours, without another box if it is one of ours.
+/// The body of a request as ours, without another box if it is one of ours.
 pub(crate) fn to_ours<B>(body: B) -> Body
 where
     B: HttpBody + 'static,
@@ -183,9 +185,51 @@ where
         Err(body) if body.is_end_stream() => Body::empty(),
         Err(body) => {
             let errand = None::<Shared<Pump>>;
-            Body::new(Outgoing { first: None, body: Box::pin(body), left: None, errand })
+            let body = Box::pin(Limited(Box::pin(body)));
+            Body::new(Outgoing { first: None, body, left: None, errand })
         }
     }
+}
+
+/// A request's body that may be limited by whoever had it before: a tower layer, or another server.
+struct Limited<B>(Pin<Box<B>>);
+
+impl<B> HttpBody for Limited<B>
+where
+    B: HttpBody<Error: Into<BoxError>>,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let frame = ready!(self.0.as_mut().poll_frame(context));
+        Poll::Ready(frame.map(|frame| frame.map_err(|error| told(error.into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+/// An error of a request's body. The one by which all of tower's world says that a body is larger than
+/// its limit becomes ours, since the peer is to hear of that.
+#[cold]
+fn told(error: BoxError) -> BoxError {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
+    while let Some(present) = cause {
+        if present.is::<LengthLimitError>() {
+            return BodyError::Rejected(Reject::BodyTooLarge).into();
+        }
+        cause = present.source();
+    }
+    error
 }
 
 type Framed = Option<Result<Frame<Bytes>, BoxError>>;

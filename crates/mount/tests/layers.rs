@@ -161,6 +161,9 @@ fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
     // A stream beyond the route's limit is noticed too, though the layer changed the body's type.
     let response = client.post("/both").pieces(["xx", "xx"]).send_now();
     assert_eq!(response.status(), 413);
+    // One beyond the layer's limit is too large as well, and no failure of ours.
+    let response = client.post("/layer").pieces(["x".repeat(9), "xx".to_owned()]).send_now();
+    assert_eq!(response.status(), 413);
 }
 
 #[test]

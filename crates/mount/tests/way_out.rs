@@ -4,7 +4,7 @@ use axum::Router;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use peregrine_mount::{into_make_service, into_tower, spawn_tower};
+use peregrine_mount::{Mount, into_make_service, into_tower, spawn_tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::extract::Path;
 use peregrine_web::{App, Body, HandlerExt};
@@ -166,6 +166,29 @@ fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let response = ours.oneshot(get("/hello/again")).await.expect("cannot fail");
         assert_eq!(text(response).await, "hello again");
+    });
+}
+
+#[test]
+fn a_task_of_a_service_inside_may_read_on_after_the_response() {
+    in_runtime(async {
+        let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+        let ours = spawn_tower(move || {
+            let leave = async move |body: axum::body::Body| {
+                tokio::spawn(async move {
+                    let _ =
+                        sender.send(body.collect().await.ok().map(|body| body.to_bytes().len()));
+                });
+                "answered"
+            };
+            App::new().mount("/", Router::new().route("/", axum::routing::post(leave)))
+        });
+        let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
+        let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
+        let request = Request::post("/").body(stream).expect("a request");
+        let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
+        assert_eq!(text(response).await, "answered");
+        assert_eq!(lengths.recv().await, Some(Some(50)));
     });
 }
 

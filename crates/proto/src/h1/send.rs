@@ -171,6 +171,8 @@ impl Send {
                 // content of a 200 to GET would have been; a handler may know it without having it.
                 match (own.content_length, length) {
                     _ if status == 204 => {}
+                    // A 205 has no content for GET either.
+                    _ if status == 205 => write_content_length(0, out),
                     (Some(bytes), _) => write_content_length(bytes, out),
                     (None, ResponseLength::Exact(bytes)) if status != 304 => {
                         write_content_length(bytes, out);

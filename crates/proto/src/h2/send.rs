@@ -55,6 +55,8 @@ impl Connection {
             // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the content
             // of a 200 to GET would have been; a handler may know it without having it.
             (BodyMode::None, ..) if status == 204 => None,
+            // A 205 has no content for GET either.
+            (BodyMode::None, own, _) if status == 205 => own.map(|_| 0),
             (BodyMode::None, Some(bytes), _) => Some(bytes),
             (BodyMode::None, None, ResponseLength::Exact(bytes)) if status != 304 => Some(bytes),
             _ => None,

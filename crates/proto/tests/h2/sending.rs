@@ -212,6 +212,7 @@ fn responses_without_content_end_with_their_head() {
         ("GET", 204, ResponseLength::Unknown, "headers 1 +end :status=204"),
         ("GET", 304, ResponseLength::Exact(5), "headers 1 +end :status=304"),
         ("GET", 205, ResponseLength::Exact(5), "headers 1 +end :status=205"),
+        ("HEAD", 205, ResponseLength::Exact(5), "headers 1 +end :status=205"),
         ("HEAD", 200, ResponseLength::Exact(5), "headers 1 +end :status=200 content-length=5"),
         ("HEAD", 200, ResponseLength::Unknown, "headers 1 +end :status=200"),
         ("GET", 404, ResponseLength::Exact(0), "headers 1 +end :status=404"),
