@@ -20,6 +20,7 @@ mod fallbacks;
 pub mod fault;
 pub mod handler;
 pub mod head;
+pub mod interim;
 pub mod middleware;
 mod panics;
 pub mod pipe;

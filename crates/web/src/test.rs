@@ -266,32 +266,34 @@ impl TestRequest {
                 (Some(begin(writer)), Body::incoming(reader, limit))
             }
         };
-        let timeout = target.options().timeout.map(|limit| (limit, head.share()));
+        let timeout = target.options().timeout;
+        let said = head.share();
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
         let mut answer = target.call(FutureSlot::new(), request);
         let mut alarm = None;
+        let mut interims = Vec::new();
         let answered = poll_fn(|context| {
             poll_sender(&mut sender, context);
-            if let Poll::Ready(response) = Pin::new(&mut answer).poll(context) {
+            let polled = Pin::new(&mut answer).poll(context);
+            interims.extend(said.take_interims(polled.is_ready(), context));
+            if let Poll::Ready(response) = polled {
                 return Poll::Ready(Some(response));
             }
-            let Some((limit, _)) = &timeout else { return Poll::Pending };
-            let alarm = alarm.get_or_insert_with(|| (client.sleep)(*limit));
+            let Some(limit) = timeout else { return Poll::Pending };
+            let alarm = alarm.get_or_insert_with(|| (client.sleep)(limit));
             alarm.as_mut().poll(context).map(|()| None)
         })
         .await;
         drop(answer);
-        let mut response = match (answered, &timeout) {
-            (None, Some((_, head))) => app.render(Problem::handler_late(), head),
-            (Some(response), _) => response,
-            (None, None) => unreachable!("only a route's time limit ends the wait for its answer"),
-        };
+        // Only a route's time limit ends the wait for its answer.
+        let mut response = answered.unwrap_or_else(|| app.render(Problem::handler_late(), &said));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
             response.body = Body::empty();
         }
-        TestResponse::new(response, sender, Rc::new(clock::TestClock(Rc::clone(&client.sleep))))
+        let clock = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
+        TestResponse::new(response, interims, sender, clock)
     }
 
     /// As [`TestRequest::send`], on this thread, for tests without a runtime.

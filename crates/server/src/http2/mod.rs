@@ -15,6 +15,7 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
+use crate::respond;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Code, Connection, Next, Waiting};
@@ -255,11 +256,10 @@ impl Http2 {
         let request = Request::new(head, body, states, Rc::clone(link.info));
         stream.exchange.begin(target, request);
         stream.step = Step::Handler;
-        let Stream { exchange, waker, .. } = stream;
-        let polled = exchange.poll_response(&mut Context::from_waker(waker), &worker.pulse);
-        if let Poll::Ready(outcome) = polled {
+        if let Poll::Ready(outcome) = self.poll_handler(number, link) {
             return self.respond(number, outcome, link);
         }
+        let stream = self.streams.at(number);
         let now = worker.driver.now();
         let timeout = |timeout: Option<Duration>| {
             timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
@@ -267,6 +267,22 @@ impl Http2 {
         stream.deadlines.handler = timeout(stream.exchange.timeout);
         stream.deadlines.exchange = timeout(worker.limits.exchange_timeout);
         self.hasten(number, link);
+    }
+
+    fn poll_handler<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut Link<'_, D>,
+    ) -> Poll<Result<Response, Panicked>> {
+        let Stream { exchange, waker, key, .. } = self.streams.at(number);
+        let polled = exchange.poll_response(&mut Context::from_waker(waker), &link.worker.pulse);
+        if let Some(key) = *key {
+            let (core, out) = (protocol(&mut self.core), &mut link.io.writer.plain);
+            exchange.send_interims(out.len(), |status, fields| {
+                core.send_interim(key, status, respond::map_pairs(fields), out);
+            });
+        }
+        polled
     }
 
     /// Polls what a stream waits for.
@@ -277,11 +293,7 @@ impl Http2 {
         }
         match stream.step {
             Step::Handler => {
-                let Stream { exchange, waker, .. } = stream;
-                let mut context = Context::from_waker(waker);
-                if let Poll::Ready(outcome) =
-                    exchange.poll_response(&mut context, &link.worker.pulse)
-                {
+                if let Poll::Ready(outcome) = self.poll_handler(number, link) {
                     self.respond(number, outcome, link);
                 }
             }
