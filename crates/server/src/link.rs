@@ -12,6 +12,7 @@ use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
 use peregrine_web::upgrade::OnUpgrade;
 use std::rc::Rc;
+use std::sync::Once;
 use std::time::Duration;
 
 pub(crate) use crate::writer::Writer;
@@ -140,7 +141,9 @@ impl<D: Driver> Link<'_, D> {
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
         let is_secure = self.info.tls.is_some() || self.worker.limits.behind_gateway;
-        head.index().check_scheme(is_secure)?;
+        if let Err(reject) = head.index().check_scheme(is_secure) {
+            return Err(tell_misdirected(reject));
+        }
         let Some(hosts) = self.stage.hosts() else { return Ok(()) };
         // Only HTTP/1.0 may name no host.
         let authority = head.authority();
@@ -191,4 +194,16 @@ impl<D: Driver> Link<'_, D> {
             .is_some_and(|lifetime| self.worker.driver.now() >= self.born.saturating_add(lifetime));
         is_old || self.worker.order() >= Order::LameDuck
     }
+}
+
+/// Whoever put a gateway before this server should hear why it answers 421, once.
+#[cold]
+fn tell_misdirected(reject: Reject) -> Reject {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(target: "peregrine",
+            "a request for https came over a plain connection and was answered 421: if a gateway before \
+             this server speaks TLS with the clients, set Limits::behind_gateway");
+    });
+    reject
 }
