@@ -27,6 +27,7 @@ mod reach;
 mod remote;
 mod request;
 mod response;
+mod rest;
 mod tower;
 mod upgrade;
 

@@ -2,6 +2,7 @@
 
 use crate::request::to_head;
 use crate::response::{BoxError, to_http, to_ours};
+use crate::rest;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body::Body as HttpBody;
 use peregrine_web::application::Application;
@@ -40,7 +41,10 @@ use std::task::{Context, Poll};
 /// A route's body limit (2 MiB without one, see [`LocalService::body_limit`]) and time limit are kept;
 /// the time limit needs a tokio runtime with a clock. What concerns the connection, such as time limits
 /// for slow peers, is up to the server around it. So is a panic, unless `CatchPanic` catches it. An
-/// upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`.
+/// upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`. A tower
+/// service inside may leave the reading of its request to a task that goes on after the response, if the
+/// application is mounted in another of ours. Other servers have no place for what such a task waits
+/// for: it reads that the peer has left.
 ///
 /// Handlers see a [`ConnectionInfo`] in the request's extensions as their connection.
 ///
@@ -160,7 +164,11 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> LocalFuture {
         let service = self.clone();
-        LocalFuture(Box::pin(async move { to_http(service.answer(request).await, |body| body) }))
+        LocalFuture(Box::pin(async move {
+            let mut response = service.answer(request).await;
+            response.take_rest().into_iter().for_each(rest::leave);
+            to_http(response, |body| body)
+        }))
     }
 }
 

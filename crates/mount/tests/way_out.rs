@@ -172,23 +172,30 @@ fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
 #[test]
 fn a_task_of_a_service_inside_may_read_on_after_the_response() {
     in_runtime(async {
-        let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
-        let ours = spawn_tower(move || {
-            let leave = async move |body: axum::body::Body| {
-                tokio::spawn(async move {
-                    let _ =
-                        sender.send(body.collect().await.ok().map(|body| body.to_bytes().len()));
-                });
-                "answered"
-            };
-            App::new().mount("/", Router::new().route("/", axum::routing::post(leave)))
-        });
-        let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
-        let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
-        let request = Request::post("/").body(stream).expect("a request");
-        let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
-        assert_eq!(text(response).await, "answered");
-        assert_eq!(lengths.recv().await, Some(Some(50)));
+        for is_twice_inside in [false, true] {
+            let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+            let ours = spawn_tower(move || {
+                let leave = async move |body: axum::body::Body| {
+                    tokio::spawn(async move {
+                        let body = body.collect().await.ok();
+                        let _ = sender.send(body.map(|body| body.to_bytes().len()));
+                    });
+                    "answered"
+                };
+                let router = Router::new().route("/", axum::routing::post(leave));
+                let app = App::new().mount("/", router);
+                if !is_twice_inside {
+                    return app;
+                }
+                App::new().mount("/", into_tower(app).expect("sound"))
+            });
+            let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
+            let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
+            let request = Request::post("/").body(stream).expect("a request");
+            let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
+            assert_eq!(text(response).await, "answered");
+            assert_eq!(lengths.recv().await, Some(Some(50)), "{is_twice_inside}");
+        }
     });
 }
 
