@@ -4,8 +4,7 @@
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::prelude::*;
-use peregrine::tower::{Inner, Mount, SendBody, into_tower, layer, tower};
-use peregrine::web::BodyError;
+use peregrine::tower::{BoxError, Inner, Mount, SendBody, into_tower, layer, tower};
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::{DriverChoice, Limits};
 use peregrine_tests::server::app::pattern;
@@ -73,12 +72,12 @@ struct Wrapped(SendBody);
 
 impl http_body::Body for Wrapped {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         Pin::new(&mut self.0).poll_frame(context)
     }
 

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::LengthLimitError;
+use http_body_util::{Full, LengthLimitError};
 use peregrine_proto::Reject;
 use peregrine_web::{Body, BodyError, Response};
 use std::any::Any;
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 /// Any error of a service or a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -240,6 +240,20 @@ fn told(error: BoxError) -> BoxError {
         cause = present.source();
     }
     error
+}
+
+/// An error of our body, for a service. That of a body over its limit must be the very one by which
+/// axum and tower's layers know it, which only a limited body of that crate makes.
+#[cold]
+pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
+    if !matches!(error, BodyError::TooLarge { .. } | BodyError::Rejected(Reject::BodyTooLarge)) {
+        return error.into();
+    }
+    let mut limited = http_body_util::Limited::new(Full::new(Bytes::from_static(b"1")), 0);
+    match Pin::new(&mut limited).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(Err(too_large))) => too_large,
+        _ => error.into(),
+    }
 }
 
 type Framed = Option<Result<Frame<Bytes>, BoxError>>;
