@@ -28,6 +28,7 @@ mod remote;
 mod request;
 mod response;
 mod rest;
+mod timer;
 mod tower;
 mod upgrade;
 
