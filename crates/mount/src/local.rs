@@ -10,6 +10,7 @@ use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
+use peregrine_web::panics::guarded;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -133,7 +134,8 @@ impl LocalService {
     }
 }
 
-/// The response of a handler; `None` if it is late.
+/// The response of a handler; `None` if it is late. As in the server, a panic as the handler's future is
+/// dropped changes nothing.
 async fn in_time(
     answer: impl Future<Output = Response>,
     limit: Option<Duration>,
@@ -153,7 +155,7 @@ async fn in_time(
         alarm.poll(context).map(|()| None)
     })
     .await;
-    answer.set(None);
+    guarded("the destructor of a handler's future", || answer.set(None));
     answered
 }
 

@@ -159,6 +159,26 @@ fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T>
 }
 
 #[test]
+fn a_panic_as_a_late_handler_is_dropped_changes_no_answer() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("it went off");
+        }
+    }
+    async fn armed_and_late() -> &'static str {
+        let _bomb = Bomb;
+        late().await
+    }
+    let app = || App::new().get("/", armed_and_late.timeout(Duration::from_millis(10)));
+    in_runtime(async {
+        let here = into_tower(app()).expect("sound").oneshot(get("/")).await.expect("cannot fail");
+        let there = spawn_tower(app).expect("sound").oneshot(get("/")).await.expect("cannot fail");
+        assert_eq!((here.status().as_u16(), there.status().as_u16()), (503, 503));
+    });
+}
+
+#[test]
 fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
     in_runtime(async {
         let ours = spawn_tower(app).expect("sound");

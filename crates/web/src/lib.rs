@@ -21,7 +21,8 @@ pub mod fault;
 pub mod handler;
 pub mod head;
 pub mod middleware;
-mod panics;
+#[doc(hidden)]
+pub mod panics;
 pub mod pipe;
 mod plan;
 pub mod pool;
