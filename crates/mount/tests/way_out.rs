@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use peregrine_mount::{Mount, into_make_service, into_tower, spawn_tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::extract::Path;
+use peregrine_web::sse::{Event, Sse};
 use peregrine_web::{App, Body, HandlerExt};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -175,6 +176,29 @@ fn a_panic_as_a_late_handler_is_dropped_changes_no_answer() {
         let here = into_tower(app()).expect("sound").oneshot(get("/")).await.expect("cannot fail");
         let there = spawn_tower(app).expect("sound").oneshot(get("/")).await.expect("cannot fail");
         assert_eq!((here.status().as_u16(), there.status().as_u16()), (503, 503));
+    });
+}
+
+#[test]
+fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
+    struct Silent;
+    impl futures_core::Stream for Silent {
+        type Item = Event;
+        fn poll_next(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Event>> {
+            std::task::Poll::Pending
+        }
+    }
+    in_runtime(async {
+        let app = || App::new().get("/", || Sse::new(Silent).keep_alive(Duration::from_millis(5)));
+        let ours = spawn_tower(app).expect("sound");
+        let mut body = ours.oneshot(get("/")).await.expect("cannot fail").into_body();
+        for _ in 0..3 {
+            let frame = body.frame().await.expect("it goes on").expect("it does not fail");
+            assert_eq!(frame.data_ref().map(|data| &data[..]), Some(&b":\n\n"[..]));
+        }
     });
 }
 
