@@ -13,7 +13,7 @@ mod tunnel;
 use self::streams::{Step, Stream, Streams};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, Panicked, RequestName};
+use crate::exchange::{Exchange, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream as _};
@@ -401,16 +401,6 @@ impl Http2 {
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
-    }
-
-    fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {
-        let exchange = &self.streams.at(number).exchange;
-        let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
-        let (panic, route, peer) = (&panicked.0, exchange.route(), &link.info.peer);
-        exchange.tell(|| {
-            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
-                "a handler panicked");
-        });
     }
 
     /// Renders a problem in the application's form.
