@@ -203,7 +203,7 @@ impl Http2 {
                 None => Ended::Agreed,
             });
         }
-        let waiting = core.protocol.waiting();
+        let (waiting, is_told) = (core.protocol.waiting(), core.told_at.is_some());
         let is_idle = self.streams.is_empty() && core.protocol.streams_open() == 0;
         if is_idle {
             link.io.hold = None;
@@ -220,6 +220,10 @@ impl Http2 {
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
+            if !is_told {
+                // Streams may be silent for longer, and the peer is to be told in time.
+                link.io.deadlines.hasten(Wait::Streams, link.end_of_life());
+            }
             self.watch_peer(link);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
             if !self.streams.woken.arm(context.waker()) {

@@ -552,6 +552,23 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
     server.cut();
 }
 
+/// A connection that is old enough says goodbye, even if nothing moves on its streams and nobody is asked
+/// whether it is there.
+pub async fn silent_streams_do_not_hold_up_the_end_of_a_life<B: Bench>(bench: &B) {
+    let http2 = Http2Limits { ping_after: None, ..Http2Limits::default() };
+    let limits = Limits { lifetime_max: Some(SHORT), http2, ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    let mut client = Streams::new(server.connect());
+    let id = client.get("/wait");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    client.listen(2 * SHORT).await;
+    assert!(!client.go_away.is_empty());
+    shared.open(1);
+    assert_eq!(client.answer(id).await.status(), 200);
+    client.ended().await;
+    end(server).await;
+}
+
 /// Trailers follow content whose length was known, and content that there is none of.
 pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
