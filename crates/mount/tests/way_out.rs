@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use peregrine_mount::{Mount, into_make_service, into_tower, spawn_tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::extract::Path;
+use peregrine_web::sse::{Event, Sse};
 use peregrine_web::{App, Body, HandlerExt};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -159,6 +160,49 @@ fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T>
 }
 
 #[test]
+fn a_panic_as_a_late_handler_is_dropped_changes_no_answer() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("it went off");
+        }
+    }
+    async fn armed_and_late() -> &'static str {
+        let _bomb = Bomb;
+        late().await
+    }
+    let app = || App::new().get("/", armed_and_late.timeout(Duration::from_millis(10)));
+    in_runtime(async {
+        let here = into_tower(app()).expect("sound").oneshot(get("/")).await.expect("cannot fail");
+        let there = spawn_tower(app).expect("sound").oneshot(get("/")).await.expect("cannot fail");
+        assert_eq!((here.status().as_u16(), there.status().as_u16()), (503, 503));
+    });
+}
+
+#[test]
+fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
+    struct Silent;
+    impl futures_core::Stream for Silent {
+        type Item = Event;
+        fn poll_next(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Event>> {
+            std::task::Poll::Pending
+        }
+    }
+    in_runtime(async {
+        let app = || App::new().get("/", || Sse::new(Silent).keep_alive(Duration::from_millis(5)));
+        let ours = spawn_tower(app).expect("sound");
+        let mut body = ours.oneshot(get("/")).await.expect("cannot fail").into_body();
+        for _ in 0..3 {
+            let frame = body.frame().await.expect("it goes on").expect("it does not fail");
+            assert_eq!(frame.data_ref().map(|data| &data[..]), Some(&b":\n\n"[..]));
+        }
+    });
+}
+
+#[test]
 fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
     in_runtime(async {
         let ours = spawn_tower(app).expect("sound");
@@ -172,23 +216,30 @@ fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
 #[test]
 fn a_task_of_a_service_inside_may_read_on_after_the_response() {
     in_runtime(async {
-        let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
-        let ours = spawn_tower(move || {
-            let leave = async move |body: axum::body::Body| {
-                tokio::spawn(async move {
-                    let _ =
-                        sender.send(body.collect().await.ok().map(|body| body.to_bytes().len()));
-                });
-                "answered"
-            };
-            App::new().mount("/", Router::new().route("/", axum::routing::post(leave)))
-        });
-        let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
-        let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
-        let request = Request::post("/").body(stream).expect("a request");
-        let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
-        assert_eq!(text(response).await, "answered");
-        assert_eq!(lengths.recv().await, Some(Some(50)));
+        for is_twice_inside in [false, true] {
+            let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+            let ours = spawn_tower(move || {
+                let leave = async move |body: axum::body::Body| {
+                    tokio::spawn(async move {
+                        let body = body.collect().await.ok();
+                        let _ = sender.send(body.map(|body| body.to_bytes().len()));
+                    });
+                    "answered"
+                };
+                let router = Router::new().route("/", axum::routing::post(leave));
+                let app = App::new().mount("/", router);
+                if !is_twice_inside {
+                    return app;
+                }
+                App::new().mount("/", into_tower(app).expect("sound"))
+            });
+            let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
+            let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
+            let request = Request::post("/").body(stream).expect("a request");
+            let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
+            assert_eq!(text(response).await, "answered");
+            assert_eq!(lengths.recv().await, Some(Some(50)), "{is_twice_inside}");
+        }
     });
 }
 

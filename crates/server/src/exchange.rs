@@ -120,6 +120,16 @@ impl Exchange {
         in_span(self.span.as_ref(), tell);
     }
 
+    /// Tells of a panic of `who`, with the request that it belongs to.
+    pub(crate) fn tell_panic(&self, who: &str, panicked: &Panicked, peer: &impl fmt::Display) {
+        let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (panic, route) = (&panicked.0, self.route());
+        self.tell(|| {
+            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
+                "{who} panicked");
+        });
+    }
+
     /// The route's pattern, from the beginning to [`Exchange::clear`].
     pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
         self.name.as_ref()?.pattern.as_deref().map(readable)

@@ -189,10 +189,12 @@ impl<D: Driver> Link<'_, D> {
 
     /// Is no request to follow the present one, because the worker drains or the connection is old?
     pub(crate) fn is_to_close(&self) -> bool {
-        let lifetime = self.worker.limits.lifetime_max;
-        let is_old = lifetime
-            .is_some_and(|lifetime| self.worker.driver.now() >= self.born.saturating_add(lifetime));
-        is_old || self.worker.order() >= Order::LameDuck
+        self.worker.driver.now() >= self.end_of_life() || self.worker.order() >= Order::LameDuck
+    }
+
+    /// When the connection has lived for as long as it may.
+    pub(crate) fn end_of_life(&self) -> Duration {
+        self.born.saturating_add(self.worker.limits.lifetime_max.unwrap_or(Duration::MAX))
     }
 }
 

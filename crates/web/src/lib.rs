@@ -22,7 +22,8 @@ pub mod handler;
 pub mod head;
 pub mod interim;
 pub mod middleware;
-mod panics;
+#[doc(hidden)]
+pub mod panics;
 pub mod pipe;
 mod plan;
 pub mod pool;

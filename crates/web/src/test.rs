@@ -24,6 +24,7 @@
 use crate::app::App;
 use crate::application::Application;
 use crate::body::Body;
+use crate::clock::{Clock, within};
 use crate::connection::ConnectionInfo;
 use crate::extract::BODY_BYTES_MAX;
 use crate::head::Head;
@@ -102,10 +103,11 @@ impl TestClient {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Sets the timer for the time limits of routes and for the comments of silent event streams:
+    /// Sets the timer for the time limits of routes, for the deadlines that calls of gRPC bring to
+    /// mounts, and for the comments of silent event streams:
     /// `.timer(tokio::time::sleep)` in a test whose time tokio drives. The default is real time,
-    /// measured by a thread for each request that is not answered at once and whose route has a limit,
-    /// and for each event that is waited for.
+    /// measured by a thread for each request that is not answered at once and has such a limit, and for
+    /// each event that is waited for.
     #[must_use]
     pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -271,11 +273,12 @@ impl TestRequest {
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
         let mut answer = target.call(FutureSlot::new(), request);
+        let clock: Rc<dyn Clock> = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
         let mut alarm = None;
         let mut interims = Vec::new();
         let answered = poll_fn(|context| {
             poll_sender(&mut sender, context);
-            let polled = Pin::new(&mut answer).poll(context);
+            let polled = within(&clock, || Pin::new(&mut answer).poll(context));
             interims.extend(said.take_interims(polled.is_ready(), context));
             if let Poll::Ready(response) = polled {
                 return Poll::Ready(Some(response));
@@ -292,7 +295,6 @@ impl TestRequest {
         if method == Method::HEAD {
             response.body = Body::empty();
         }
-        let clock = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
         TestResponse::new(response, interims, sender, clock)
     }
 

@@ -560,12 +560,26 @@ where
     Body::stream(Produced(next))
 }
 
+/// Answers for ever, while a task reads the body once it may.
+async fn read_later(State(shared): State<Shared>, mut body: Body) -> Body {
+    tokio::task::spawn_local(async move {
+        let watch = shared.begin();
+        shared.pass().await;
+        while let Some(Ok(_)) = body.next().await {}
+        watch.finish();
+        // Who has heard of the end may still keep the body.
+        std::future::pending::<()>().await;
+    });
+    stream(|_| Poll::Pending)
+}
+
 /// Handlers whose responses are streams.
 fn downloads(app: App) -> App {
     app.get("/stream/{pieces}", async |Path(pieces): Path<u32>| pieces_of(pieces))
         .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
         .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
         .get("/gated/{pieces}", gated)
+        .post("/read-later", read_later)
         .get("/endless", endless)
         .get("/trailers", || with_trailers("hello"))
         .get("/trailers-only", || with_trailers(""))

@@ -216,7 +216,10 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Upgrade(upgrade)) => {
                     session.io.deadlines.clear_all();
                     session.io.hold = Some(self.worker.driver.hold());
-                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(upgrade)));
+                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(
+                        upgrade,
+                        session.http1.take_exchange(),
+                    )));
                     continue;
                 }
                 // Nobody is owed a goodbye, unless an earlier answer is on its way.

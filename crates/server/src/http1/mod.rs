@@ -169,6 +169,11 @@ impl Http1 {
         self.exchange.runs_to_end().then(|| std::mem::take(&mut self.exchange))
     }
 
+    /// The exchange, for the other protocol that its response began.
+    pub(crate) fn take_exchange(&mut self) -> Exchange {
+        std::mem::take(&mut self.exchange)
+    }
+
     /// Is there a request whose response is not complete?
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
@@ -459,14 +464,5 @@ impl Http1 {
             Some(head) => application.render(problem, head),
             None => application.render(problem, &Head::take()),
         }
-    }
-
-    fn log_panic<D: Driver>(&self, message: &str, link: &Link<'_, D>) {
-        let request = self.exchange.request_name().map(ToString::to_string).unwrap_or_default();
-        let (route, peer) = (self.exchange.route(), &link.info.peer);
-        self.exchange.tell(|| {
-            tracing::error!(target: "peregrine", panic = message, request,
-                route = route.as_deref(), %peer, "a handler panicked");
-        });
     }
 }

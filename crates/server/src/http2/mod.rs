@@ -13,7 +13,7 @@ mod tunnel;
 use self::streams::{Step, Stream, Streams};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, Panicked, RequestName};
+use crate::exchange::{Exchange, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::respond;
 use crate::worker::Order;
@@ -204,7 +204,7 @@ impl Http2 {
                 None => Ended::Agreed,
             });
         }
-        let waiting = core.protocol.waiting();
+        let (waiting, is_told) = (core.protocol.waiting(), core.told_at.is_some());
         let is_idle = self.streams.is_empty() && core.protocol.streams_open() == 0;
         if is_idle {
             link.io.hold = None;
@@ -221,6 +221,10 @@ impl Http2 {
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
+            if !is_told {
+                // Streams may be silent for longer, and the peer is to be told in time.
+                link.io.deadlines.hasten(Wait::Streams, link.end_of_life());
+            }
             self.watch_peer(link);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
             if !self.streams.woken.arm(context.waker()) {
@@ -413,16 +417,6 @@ impl Http2 {
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
-    }
-
-    fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {
-        let exchange = &self.streams.at(number).exchange;
-        let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
-        let (panic, route, peer) = (&panicked.0, exchange.route(), &link.info.peer);
-        exchange.tell(|| {
-            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
-                "a handler panicked");
-        });
     }
 
     /// Renders a problem in the application's form.

@@ -39,7 +39,8 @@ impl Http2 {
         link: &mut Link<'_, D>,
     ) {
         let mut response = outcome.unwrap_or_else(|panicked| {
-            self.log_panic(number, &panicked, link);
+            let exchange = &self.streams.at(number).exchange;
+            exchange.tell_panic("a handler", &panicked, &link.info.peer);
             self.render(number, Problem::handler_panicked(), link)
         });
         let stream = self.streams.at(number);

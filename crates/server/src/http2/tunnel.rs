@@ -105,8 +105,7 @@ impl Http2 {
         let Err(panicked) = exchange.poll_protocol(&mut context, &link.worker.pulse) else {
             return true;
         };
-        let (panic, peer) = (&panicked.0, &link.info.peer);
-        tracing::error!(target: "peregrine", panic, %peer, "an upgraded protocol panicked");
+        exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
         self.reset_stream(number, Code::INTERNAL_ERROR, link);
         false
     }
