@@ -13,7 +13,7 @@ mod tunnel;
 use self::streams::{Step, Stream, Streams};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, RequestName};
+use crate::exchange::{Exchange, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::respond;
 use crate::worker::Order;
