@@ -162,7 +162,9 @@ async fn in_time(
 /// RFC 9110 §9.3.2: a response to HEAD has no content, and may say how much GET would have.
 fn without_body(response: &mut Response) {
     let body = std::mem::take(&mut response.body);
-    if let Some(length) = body.length() {
+    // RFC 9110 §15.3.6: a 205 has no content for GET either.
+    let length = body.length().filter(|_| response.status != StatusCode::RESET_CONTENT);
+    if let Some(length) = length {
         response.fields.set_default(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
 }
