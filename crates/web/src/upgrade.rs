@@ -124,12 +124,30 @@ impl Upgraded {
         self.outgoing.0.borrow().bytes.len()
     }
 
+    /// The same for others than the one who sends.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        Backlog(self.outgoing.clone())
+    }
+
     /// Ready when the server has taken all bytes, to send them.
     ///
     /// # Errors
     /// The connection is closed.
     pub fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outgoing.poll_below(1, context)
+    }
+}
+
+/// Tells how many bytes the server has not taken yet, to send them.
+#[derive(Clone, Debug)]
+pub struct Backlog(Outgoing);
+
+impl Backlog {
+    /// How many they are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.0.borrow().bytes.len()
     }
 }
 
