@@ -32,6 +32,9 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) hold: Option<D::Hold>,
 }
 
+/// What a connection in another protocol keeps of each of its buffers while it waits.
+const SLIM_BYTES_MAX: usize = 4 * 1024;
+
 impl<D: Driver> Io<D> {
     pub(crate) fn new() -> Self {
         Self {
@@ -49,6 +52,12 @@ impl<D: Driver> Io<D> {
     pub(crate) fn everything_is_sent(&mut self, progress: u64) {
         self.sending = Meter::new(progress);
         self.deadlines.clear(Wait::Send);
+    }
+
+    /// Gives back large buffers that are empty: the connection may wait for days as it is.
+    pub(crate) fn slim(&mut self) {
+        self.reader.slim(SLIM_BYTES_MAX);
+        self.writer.slim(SLIM_BYTES_MAX);
     }
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {

@@ -124,6 +124,9 @@ impl<D: Driver> Future for Connection<D> {
                 Poll::Pending => {
                     // The driver's buffers are for those who have something to do.
                     session.io.reader.settle();
+                    if session.is_tunnel() {
+                        session.io.slim();
+                    }
                     this.session = Some(session);
                     return Poll::Pending;
                 }

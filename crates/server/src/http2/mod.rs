@@ -112,6 +112,8 @@ pub(crate) struct Http2 {
     is_asked: bool,
     /// Bytes that the kernel had taken when it was last looked at for an answer, and whether more waited.
     taken: (u64, bool),
+    /// A stream was taken over by another protocol.
+    has_tunnelled: bool,
     /// There is something to clear after the lease.
     is_used: bool,
 }
@@ -402,6 +404,11 @@ impl Http2 {
         self.has_progressed
     }
 
+    /// Was a stream taken over by another protocol during this lease?
+    pub(crate) fn has_tunnelled(&self) -> bool {
+        self.has_tunnelled
+    }
+
     /// Drops everything that belongs to the application, for the next lease.
     pub(crate) fn reset(&mut self) {
         // HTTP/1 connections pay for this check only.
@@ -416,6 +423,7 @@ impl Http2 {
         promised.clear();
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
+        self.has_tunnelled = false;
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
     }
 

@@ -72,6 +72,7 @@ impl Http2 {
         let io = Upgraded::new(reader, outgoing.clone());
         let unused = std::mem::replace(&mut response.body, Body::new(Sent(outgoing)));
         guarded("the destructor of a response's body", || drop(unused));
+        self.has_tunnelled = true;
         let stream = self.streams.at(number);
         stream.exchange.begin_protocol(async move { upgrade.run(io).await });
         self.respond_with_frames(number, key, response, link);
