@@ -177,8 +177,9 @@ impl Connection {
         let slot = match self.streams.find(header.stream) {
             Found::Open(slot) => slot,
             Found::Idle => return Err(Reject::StreamIdle),
-            // RFC 9113 §5.1: WINDOW_UPDATE may come for a short time after a stream's end.
-            Found::Closed(_) => return self.budget.charge(Deed::Late).map(|()| None),
+            // RFC 9113 §5.1: WINDOW_UPDATE may come for a short time after a stream's end, for each frame
+            // of a long burst. It is charged above, as every other.
+            Found::Closed(_) => return Ok(None),
         };
         let state = self.streams.at_mut(slot);
         let reject = match state.send_window.checked_add(increment) {

@@ -292,29 +292,33 @@ fn a_million_requests_in_a_row_are_served() {
 
 #[test]
 fn a_client_may_answer_each_frame_of_a_long_burst_with_two_windows() {
-    let mut server = Server::new(Limits::DEFAULT);
-    server.answers = false;
-    server.feed(&wire::bytes([format!("headers 1 {GET}")].iter()));
-    let stream = server.last.expect("the request came");
-    let date = Date::from_unix_seconds(0);
-    let (limits, out) = (&server.limits, &mut server.out);
-    server.connection.respond(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
-    // What an event stream says at once, in frames of few bytes.
-    let frames = 5_000;
-    for _ in 0..frames {
-        assert_eq!(server.connection.send_data(limits, stream, b"event", After::Wait, out), 5);
+    // It answers while the stream goes on, or once it is over.
+    for after in [After::Wait, After::End] {
+        let mut server = Server::new(Limits::DEFAULT);
+        server.answers = false;
+        server.feed(&wire::bytes([format!("headers 1 {GET}")].iter()));
+        let stream = server.last.expect("the request came");
+        let date = Date::from_unix_seconds(0);
+        let (limits, out) = (&server.limits, &mut server.out);
+        server.connection.respond(limits, stream, 200, [], ResponseLength::Unknown, &date, out);
+        // What an event stream says at once, in frames of few bytes.
+        let frames = 5_000;
+        for number in 0..frames {
+            let after = if number + 1 == frames { after } else { After::Wait };
+            assert_eq!(server.connection.send_data(limits, stream, b"event", after, out), 5);
+        }
+        let mut answer = Vec::new();
+        for _ in 0..frames {
+            peregrine_proto::h2::frame::write_window_update(0, 5, &mut answer);
+            peregrine_proto::h2::frame::write_window_update(1, 5, &mut answer);
+        }
+        server.feed(&answer);
+        assert_eq!(server.error, None);
+        assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
+        // One more answers nothing.
+        server.feed(&wire::bytes(["window 0 1"].iter()));
+        assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max - 1);
     }
-    let mut answer = Vec::new();
-    for _ in 0..frames {
-        peregrine_proto::h2::frame::write_window_update(0, 5, &mut answer);
-        peregrine_proto::h2::frame::write_window_update(1, 5, &mut answer);
-    }
-    server.feed(&answer);
-    assert_eq!(server.error, None);
-    assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max);
-    // One more answers nothing.
-    server.feed(&wire::bytes(["window 0 1"].iter()));
-    assert_eq!(server.connection.budget_left(), Limits::DEFAULT.budget_max - 1);
 }
 
 #[test]
