@@ -58,7 +58,9 @@ impl Interim {
             let link = link.try_into().map_err(|_| InterimError::InvalidLink)?;
             fields.append(LINK, link);
         }
-        self.send(StatusCode::EARLY_HINTS, fields)
+        // Older versions of `http` have no name for it.
+        let early_hints = StatusCode::from_u16(103).expect("it has three digits");
+        self.send(early_hints, fields)
     }
 
     /// Sends an interim response with a status from 102 to 199: the 100 is the server's, and a 101 is a
