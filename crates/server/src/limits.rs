@@ -246,8 +246,9 @@ pub struct Http2Limits {
     pub connect_protocol: bool,
     /// While streams are open: how long the client may be silent before it is asked, by PING, whether it is
     /// there. A client that then neither sends anything for `rate_slack` nor takes anything of what waits
-    /// for it is left, and its connection closed. Default 60 s; `None` asks nobody. A conversation, or a response that waits for
-    /// news, would otherwise keep its handler long after a client that lost its network.
+    /// for it is left, and its connection closed. Default 60 s; `None` asks nobody. A conversation, or a
+    /// response that waits for news, would otherwise keep its handler long after a client that lost its
+    /// network.
     pub ping_after: Option<Duration>,
     /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
     /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
