@@ -15,6 +15,12 @@ const FORBIDDEN: [&[u8]; 5] =
 /// How large the table of a server may become, which is what both sides take for granted.
 const TABLE_BYTES_MAX: usize = 4096;
 
+/// What a field takes up in the table at least (RFC 7541 §4.1).
+const FIELD_BYTES_MIN: usize = 32;
+
+/// The last field of the static table.
+const STATIC_LAST: usize = 61;
+
 /// The head of a reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Head {
@@ -28,40 +34,60 @@ pub(super) struct Head {
 /// Reads the heads of a connection.
 pub(super) struct Heads {
     decoder: Decoder<'static>,
-    /// The last block, if it left the table alone: the same bytes then mean the same head.
+    /// The last block, if the same bytes mean the same head again: it left the table alone, or took
+    /// nothing from it that a reply before had added.
     last_block: Vec<u8>,
     last: Arc<Head>,
+    /// How many fields each such block adds to the table.
+    added: usize,
+    /// How often it came again without having been read.
+    skipped: usize,
 }
 
 impl Default for Heads {
     fn default() -> Heads {
         let mut decoder = Decoder::new();
         decoder.set_max_allowed_table_size(TABLE_BYTES_MAX);
-        Heads { decoder, last_block: Vec::new(), last: Arc::default() }
+        Heads { decoder, last_block: Vec::new(), last: Arc::default(), added: 0, skipped: 0 }
     }
 }
 
 impl Heads {
     pub(super) fn read(&mut self, block: &[u8]) -> Result<Arc<Head>, Fault> {
         if !block.is_empty() && block == self.last_block {
+            self.skipped += 1;
             return Ok(self.last.clone());
         }
-        self.last_block.clear();
+        self.catch_up()?;
         let head = self.decode(block, false)?;
         if head.status == 0 {
             return Err(Fault::Malformed);
         }
         self.last = Arc::new(head);
-        if !changes_table(block) {
+        if let Some(added) = added_fields(block) {
             self.last_block.extend_from_slice(block);
+            self.added = added;
         }
         Ok(self.last.clone())
     }
 
     pub(super) fn read_trailers(&mut self, block: &[u8]) -> Result<(), Fault> {
-        // They may change the table, after which the same bytes may mean another head.
-        self.last_block.clear();
+        self.catch_up()?;
         self.decode(block, true).map(drop)
+    }
+
+    /// Brings the table to where the server's is, by reading what was skipped. More often than fills
+    /// the table it need not be read: the table then holds nothing else.
+    fn catch_up(&mut self) -> Result<(), Fault> {
+        let block = std::mem::take(&mut self.last_block);
+        if self.added > 0 {
+            let filling = TABLE_BYTES_MAX / (FIELD_BYTES_MIN * self.added) + 1;
+            for _ in 0..self.skipped.min(filling) {
+                self.decode(&block, false)?;
+            }
+        }
+        (self.added, self.skipped) = (0, 0);
+        Ok(())
     }
 
     fn decode(&mut self, block: &[u8], is_trailer: bool) -> Result<Head, Fault> {
@@ -117,29 +143,28 @@ impl Head {
     }
 }
 
-/// Whether a block adds to the table or changes its size (RFC 7541 §6). A block that cannot be read is
-/// said to.
-fn changes_table(block: &[u8]) -> bool {
-    let mut rest = block;
+/// How many fields a block adds to the table, if its meaning does not depend on what is in there
+/// (RFC 7541 §6); none if it does, if it changes the size of the table, or if it cannot be read.
+fn added_fields(block: &[u8]) -> Option<usize> {
+    let (mut rest, mut added, mut is_fixed) = (block, 0, true);
     while let Some(&byte) = rest.first() {
-        let after = match byte {
-            0x80.. => integer(rest, 7).map(|(_, after)| after),
-            0x20..=0x7f => return true,
-            _ => literal_end(rest),
+        let prefix = match byte {
+            0x80.. => 7,
+            0x40.. => 6,
+            0x20.. => return None,
+            _ => 4,
         };
-        let Some(after) = after else { return true };
-        rest = after;
+        let (index, after) = integer(rest, prefix)?;
+        is_fixed &= index <= STATIC_LAST;
+        added += usize::from(prefix == 6);
+        rest = match (prefix, index) {
+            (7, _) => after,
+            (_, 0) => string_end(string_end(after)?)?,
+            _ => string_end(after)?,
+        };
     }
-    false
-}
-
-/// What stands behind a literal that no table remembers.
-fn literal_end(bytes: &[u8]) -> Option<&[u8]> {
-    let (index, mut rest) = integer(bytes, 4)?;
-    if index == 0 {
-        rest = string_end(rest)?;
-    }
-    string_end(rest)
+    // Where nothing is added, what is in the table stays the same.
+    (is_fixed || added == 0).then_some(added)
 }
 
 fn string_end(bytes: &[u8]) -> Option<&[u8]> {
@@ -174,37 +199,47 @@ mod tests {
     const STATUS_200: u8 = 0x88;
 
     #[test]
-    fn the_same_block_is_read_once_unless_it_changes_the_table() {
+    fn the_same_block_is_read_once_and_the_table_is_as_if_it_had_been_read_each_time() {
         let mut heads = Heads::default();
         let plain = b"\x88\x00\x01a\x01b";
         let first = heads.read(plain).unwrap();
         assert_eq!((first.status, first.lines.as_slice()), (200, &b"a: b\r\n"[..]));
         assert!(Arc::ptr_eq(&first, &heads.read(plain).unwrap()));
+        heads.read(b"\x88\x40\x01a\x01z").unwrap();
         let adding = b"\x88\x40\x01a\x01c";
         let added = heads.read(adding).unwrap();
-        assert!(!Arc::ptr_eq(&added, &heads.read(adding).unwrap()));
-        // What was added last has number 62.
+        assert!(Arc::ptr_eq(&added, &heads.read(adding).unwrap()));
+        // What was added last has number 62: c twice, before that z.
         assert_eq!(heads.read(b"\x88\xbe").unwrap().lines, b"a: c\r\n");
-        heads.read(b"\x88\x40\x01a\x01d").unwrap();
-        assert_eq!(heads.read(b"\x88\xbe").unwrap().lines, b"a: d\r\n");
+        assert_eq!(heads.read(b"\x88\xbf").unwrap().lines, b"a: c\r\n");
+        assert_eq!(heads.read(b"\x88\xc0").unwrap().lines, b"a: z\r\n");
         heads.read_trailers(b"\x40\x01a\x01e").unwrap();
         assert_eq!(heads.read(b"\x88\xbe").unwrap().lines, b"a: e\r\n");
+        for _ in 0..1000 {
+            heads.read(adding).unwrap();
+        }
+        // The table has room for 4096 bytes: 120 fields of 34.
+        let oldest = 61 + 120 - 127;
+        assert_eq!(heads.read(&[0x88, 0xff, oldest]).unwrap().lines, b"a: c\r\n");
+        assert!(heads.read(&[0x88, 0xff, oldest + 1]).is_err());
     }
 
     #[test]
-    fn blocks_that_change_the_table_are_told_from_others() {
-        for (block, changes) in [
-            (&b"\x88"[..], false),
-            (b"\x00\x01a\x01b", false),
-            (b"\x0f\x0d\x0227", false),
-            (b"\x10\x01a\x01b\x88", false),
-            (b"\x40\x01a\x01b", true),
-            (b"\x88\x61\x01b", true),
-            (b"\x20\x88", true),
-            (b"\x00\x01a\x05b", true),
-            (b"\xff", true),
+    fn blocks_whose_meaning_depends_on_the_table_are_told_from_others() {
+        for (block, added) in [
+            (&b"\x88"[..], Some(0)),
+            (b"\xbe", Some(0)),
+            (b"\x00\x01a\x01b", Some(0)),
+            (b"\x0f\x0d\x0227", Some(0)),
+            (b"\x10\x01a\x01b\x88", Some(0)),
+            (b"\x40\x01a\x01b\x61\x01b", Some(2)),
+            (b"\xbe\x61\x01b", None),
+            (b"\x7e\x01b", None),
+            (b"\x20\x88", None),
+            (b"\x00\x01a\x05b", None),
+            (b"\xff", None),
         ] {
-            assert_eq!(changes_table(block), changes, "{block:?}");
+            assert_eq!(added_fields(block), added, "{block:?}");
         }
     }
 
