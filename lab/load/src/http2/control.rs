@@ -31,7 +31,7 @@ impl Http2 {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        if header.stream != 0 || payload.len() % 6 != 0 {
+        if header.stream != 0 || !payload.len().is_multiple_of(6) {
             return Err(Fault::Malformed);
         }
         if header.has(ACK) {

@@ -259,7 +259,7 @@ impl Http2 {
 
     /// The stream of this number that is open; none if it is over; an error if it never began.
     fn stream(&mut self, id: u32) -> Result<Option<&mut Stream>, Fault> {
-        if id % 2 == 0 || id >= self.next() {
+        if id.is_multiple_of(2) || id >= self.next() {
             return Err(Fault::Malformed);
         }
         let Some(place) = id.checked_sub(self.first) else { return Ok(None) };
