@@ -5,10 +5,14 @@
 //! that of `PEREGRINE_DRIVER`.
 
 use bytes::Bytes;
+use futures_core::Stream;
 use http::StatusCode;
 use peregrine::prelude::*;
+use peregrine::websocket::{CloseCode, Compress, Message, WebSocket, WebSocketUpgrade};
 use peregrine::{App, Limits, Server, Shutdown};
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// What peers ask for that never read it.
@@ -24,6 +28,17 @@ fn application() -> App {
         // This reads it, up to the limit of 2 MiB.
         .post("/read", async |body: Bytes| body.len().to_string())
         .get("/large", || Bytes::from_static(&LARGE))
+        .get("/ws", |upgrade: WebSocketUpgrade| {
+            upgrade.compress(Compress::default()).on_upgrade(echo)
+        })
+        .get("/ws/closes/{code}", |upgrade: WebSocketUpgrade, Path(code): Path<u16>| {
+            upgrade.on_upgrade(async move |socket| {
+                let _ = socket.close(CloseCode(code), "on purpose").await;
+            })
+        })
+        .get("/events", || Sse::new(Five(0)))
+        // What a browser runs.
+        .get("/page", || Html(include_str!("page.html")))
         .get("/ready", async || {
             if Shutdown::current().is_ordered() {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -31,6 +46,28 @@ fn application() -> App {
                 StatusCode::OK
             }
         })
+}
+
+/// Events with the numbers from 0 to 4.
+struct Five(u32);
+
+impl Stream for Five {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Event>> {
+        let number = self.0;
+        self.0 += 1;
+        Poll::Ready((number < 5).then(|| Event::default().data(number.to_string())))
+    }
+}
+
+async fn echo(mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        let is_content = matches!(message, Message::Text(_) | Message::Binary(_));
+        if is_content && socket.send(message).await.is_err() {
+            return;
+        }
+    }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

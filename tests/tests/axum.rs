@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
+use peregrine::middleware::BodyLimit;
 use peregrine::tower::{Mount, tower};
 use peregrine::web::App;
 use peregrine::{DriverChoice, Limits, Shutdown};
@@ -77,6 +78,8 @@ on_every_driver! {
     a_body_may_be_read_by_a_task,
     a_task_may_read_on_after_the_response,
     a_body_that_breaks_off_is_an_error_for_its_reader,
+    a_body_over_a_limit_of_ours_is_a_413,
+    a_body_over_a_limit_of_ours_is_a_413_over_http2,
     trailers_pass_both_ways,
     a_router_is_served_over_http2,
     a_promised_length_is_kept,
@@ -480,6 +483,72 @@ async fn a_router_is_served_over_http2<B: Bench>(bench: &B) {
         assert_eq!(client.answer(id).await.status(), 200);
     }
     client.round_trip().await;
+    server.cut();
+}
+
+/// A router inside limits of ours, as a middleware and as the mount's own.
+fn begin_limited<B: Bench>(bench: &B) -> B::Server {
+    let router = Router::new().route("/", post(async |body: Bytes| body.len().to_string()));
+    let app = move || {
+        App::new()
+            .mount("/own", tower(router.clone()).body_limit(10))
+            .with(BodyLimit::new(10))
+            .mount("/inside", router.clone())
+    };
+    bench.start(Limits::default(), None, app)
+}
+
+async fn a_body_over_a_limit_of_ours_is_a_413<B: Bench>(bench: &B) {
+    let server = begin_limited(bench);
+    for path in ["/own", "/inside"] {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n");
+        for (fields, body, status) in [
+            ("Content-Length: 10\r\n", "0123456789", 200),
+            ("Content-Length: 11\r\n", "0123456789a", 413),
+            ("Content-Length: 11\r\nExpect: 100-continue\r\n", "", 413),
+            ("Transfer-Encoding: chunked\r\n", "a\r\n0123456789\r\n0\r\n\r\n", 200),
+            ("Transfer-Encoding: chunked\r\n", "a\r\n0123456789\r\n1\r\na\r\n0\r\n\r\n", 413),
+        ] {
+            let mut whole = Peer::new(server.connect());
+            whole.send(format!("{head}{fields}\r\n{body}"));
+            assert_eq!(whole.reply().await.status, status, "{path} {fields}");
+            let mut pieces = Peer::new(server.connect());
+            pieces.send(format!("{head}{fields}\r\n"));
+            for piece in body.as_bytes().chunks(4) {
+                bench.sleep(Duration::from_millis(10)).await;
+                pieces.send(piece);
+            }
+            assert_eq!(pieces.reply().await.status, status, "{path} {fields} in pieces");
+        }
+    }
+    server.cut();
+}
+
+async fn a_body_over_a_limit_of_ours_is_a_413_over_http2<B: Bench>(bench: &B) {
+    let server = begin_limited(bench);
+    let mut client = Streams::new(server.connect());
+    for path in ["/own", "/inside"] {
+        for (fields, body, status) in [
+            (&[("content-length", "10")][..], "0123456789", 200),
+            (&[("content-length", "11")], "0123456789a", 413),
+            (&[("content-length", "11"), ("expect", "100-continue")], "", 413),
+            (&[], "0123456789", 200),
+            (&[], "0123456789a", 413),
+        ] {
+            let id = client.open("POST", path, fields, false);
+            client.data(id, body.as_bytes(), !body.is_empty());
+            assert_eq!(client.answer(id).await.status(), status, "{path} {fields:?}");
+            let id = client.open("POST", path, fields, false);
+            for piece in body.as_bytes().chunks(4) {
+                client.round_trip().await;
+                client.data(id, piece, false);
+            }
+            if !body.is_empty() {
+                client.data(id, b"", true);
+            }
+            assert_eq!(client.answer(id).await.status(), status, "{path} {fields:?} in pieces");
+        }
+    }
     server.cut();
 }
 

@@ -1,10 +1,13 @@
 //! What an idle connection holds, counted in allocated bytes.
 
 use peregrine::{DriverChoice, Http2Limits, Limits};
-use peregrine_tests::server::app::Shared;
+use peregrine_proto::ws::Content;
+use peregrine_tests::server::app::{Shared, pattern};
 use peregrine_tests::server::bench::{Bench, Served};
 use peregrine_tests::server::client::{Client, Length, Way};
+use peregrine_tests::server::events;
 use peregrine_tests::server::secure::server_tls;
+use peregrine_tests::server::websockets::{Said, Socket};
 use peregrine_tests::server::{KernelBenches, SimulatedBenches, held};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, PoisonError};
@@ -37,6 +40,10 @@ static TURN: Mutex<()> = Mutex::new(());
 const PEERS: usize = 100;
 /// What an idle connection of HTTP/2 may hold beyond TLS and its HPACK tables.
 const IDLE_BYTES_MAX: isize = 2_048;
+
+/// What an idle WebSocket may hold with its connection, whatever it has carried, and what TLS may add.
+const IDLE_WEBSOCKET_BYTES_MAX: isize = 8 * 1_024;
+const IDLE_TLS_BYTES_MAX: isize = 4 * 1_024;
 
 /// Limits without tables.
 fn without_tables() -> Limits {
@@ -85,6 +92,60 @@ async fn held_by_each<B: Bench>(bench: &B, way: Way) -> isize {
     server.shut_down();
     server.ended().await;
     (held - rest) / PEERS.cast_signed()
+}
+
+/// The bytes that each of many idle WebSockets holds, which have carried messages of all sizes.
+async fn held_by_each_websocket<B: Bench>(bench: &B, way: events::Way) -> isize {
+    let shared = Shared::default();
+    let server = bench.start(without_tables(), Some(server_tls()), shared.app());
+    let mut sockets = Vec::new();
+    for _ in 0..PEERS {
+        let mut socket = Socket::open::<B>(&server, way, "/ws/echo").await;
+        for size in [10, 1_000, 20_000, 300_000] {
+            let bytes = pattern(size);
+            socket.send(Content::Binary(&bytes)).await;
+            socket.expect(Said::Binary(bytes)).await;
+        }
+        for _ in 0..200 {
+            socket.text("many at a time").await;
+        }
+        for _ in 0..200 {
+            socket.expect_text("many at a time").await;
+        }
+        sockets.push(socket);
+    }
+    bench.sleep(Duration::from_millis(1_500)).await;
+    let held = held::bytes().expect("it is counted");
+    drop(sockets);
+    bench.sleep(Duration::from_millis(700)).await;
+    let rest = held::bytes().expect("it is counted");
+    server.shut_down();
+    server.ended().await;
+    (held - rest) / PEERS.cast_signed()
+}
+
+fn an_idle_websocket_holds_little(choice: DriverChoice) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    held::begin();
+    KernelBenches::tcp(choice).check(async |bench| {
+        for way in events::WAYS {
+            let bytes = held_by_each_websocket(bench, way).await;
+            println!("{choice:?}, {way:?}: {bytes} for a WebSocket");
+            let most =
+                IDLE_WEBSOCKET_BYTES_MAX + if way.is_secure { IDLE_TLS_BYTES_MAX } else { 0 };
+            assert!(bytes <= most, "{bytes} bytes by {way:?}");
+        }
+    });
+}
+
+#[test]
+fn an_idle_websocket_holds_little_on_tokio() {
+    an_idle_websocket_holds_little(DriverChoice::Tokio);
+}
+
+#[test]
+fn an_idle_websocket_holds_little_on_uring() {
+    an_idle_websocket_holds_little(DriverChoice::Uring);
 }
 
 fn an_idle_connection_holds_little(choice: DriverChoice) {

@@ -4,8 +4,7 @@
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::prelude::*;
-use peregrine::tower::{Inner, SendBody, layer, tower};
-use peregrine::web::BodyError;
+use peregrine::tower::{BoxError, Inner, Mount, SendBody, into_tower, layer, tower};
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::{DriverChoice, Limits};
 use peregrine_tests::server::app::pattern;
@@ -60,6 +59,7 @@ on_every_driver! {
     bodies_stream_through_a_layer_that_wraps_them,
     a_task_of_a_layer_may_read_on_after_the_response,
     a_task_of_a_service_inside_a_layer_may_read_on_after_the_response,
+    a_task_of_a_service_inside_an_application_inside_may_read_on_after_the_response,
     a_handler_inside_a_layer_ends_when_its_peer_leaves,
     a_panic_inside_a_layer_is_a_500_and_harms_nobody_else,
     an_upgrade_goes_through_a_layer,
@@ -72,12 +72,12 @@ struct Wrapped(SendBody);
 
 impl http_body::Body for Wrapped {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         Pin::new(&mut self.0).poll_frame(context)
     }
 
@@ -166,8 +166,10 @@ impl Seen {
         let mounted = tower(service_fn(move |request: Asked| {
             std::future::ready(Ok::<_, Infallible>(mounted.leave(request.into_body(), true)))
         }));
+        let inside = into_tower(App::new().post("/mounted", mounted.clone())).expect("sound");
         App::new()
             .get("/hello", || "hello")
+            .mount("/inside", inside.clone())
             .scope("/task", |scope| scope.with(reads(true)).post("/", || "never"))
             .scope("/thread", |scope| scope.with(reads(false)).post("/", || "never"))
             .scope("/wrapped", |scope| {
@@ -175,6 +177,7 @@ impl Seen {
                     .with(wraps())
                     .post("/echo", async |body: Body| body)
                     .post("/mounted", mounted)
+                    .mount("/inside", inside)
                     .get("/wait", move || seen.clone().wait(Rc::new(())))
                     .get("/panic", async || {
                         tokio::task::yield_now().await;
@@ -221,6 +224,15 @@ async fn a_task_of_a_layer_may_read_on_after_the_response<B: Bench>(bench: &B) {
 
 async fn a_task_of_a_service_inside_a_layer_may_read_on_after_the_response<B: Bench>(bench: &B) {
     who_reads_on(bench, "/wrapped/mounted").await;
+}
+
+async fn a_task_of_a_service_inside_an_application_inside_may_read_on_after_the_response<
+    B: Bench,
+>(
+    bench: &B,
+) {
+    who_reads_on(bench, "/inside/mounted").await;
+    who_reads_on(bench, "/wrapped/inside/mounted").await;
 }
 
 async fn who_reads_on<B: Bench>(bench: &B, path: &str) {

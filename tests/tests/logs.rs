@@ -6,9 +6,13 @@
 #![cfg(unix)]
 
 use peregrine::prelude::*;
+use peregrine::web::test::block_on;
+use peregrine::web::upgrade::OnUpgrade;
+use peregrine_tests::server::bench::{Got, Wire};
+use peregrine_tests::server::streams::Streams;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroUsize;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,6 +22,26 @@ const CHILD: &str = "PEREGRINE_LOGS_CHILD";
 
 /// The lines that a server writes to standard error while it answers `requests`, with the answers.
 fn lines_of(driver: &str, mode: &str, requests: &[&str]) -> (Vec<String>, Vec<String>) {
+    let ask = |mut peer: TcpStream| {
+        move |request: &&str| {
+            let close = "Host: a\r\nConnection: close\r\n\r\n";
+            write!(peer, "{request}{close}").expect("connected");
+            let mut answer = String::new();
+            peer.read_to_string(&mut answer).expect("an answer");
+            answer
+        }
+    };
+    lines_while(driver, mode, |connect| {
+        requests.iter().map(|request| ask(connect())(request)).collect()
+    })
+}
+
+/// The lines that a server writes to standard error while clients do what `work` says.
+fn lines_while<T>(
+    driver: &str,
+    mode: &str,
+    work: impl FnOnce(&dyn Fn() -> TcpStream) -> T,
+) -> (Vec<String>, T) {
     let mut process = Command::new(std::env::current_exe().expect("this test is running"))
         .args(["--exact", "the_child_serves_until_it_is_told_to_end", "--nocapture"])
         .env(CHILD, mode)
@@ -31,23 +55,18 @@ fn lines_of(driver: &str, mode: &str, requests: &[&str]) -> (Vec<String>, Vec<St
     errors.read_line(&mut first).expect("it says that it runs");
     let (_, rest) = first.split_once("http://").unwrap_or_else(|| panic!("no address: {first}"));
     let address = rest.split(';').next().expect("one piece at least");
-    let answers = requests.iter().map(|request| {
-        let mut peer = TcpStream::connect(address).expect("it listens");
+    let outcome = work(&|| {
+        let peer = TcpStream::connect(address).expect("it listens");
         peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
-        let close = "Host: a\r\nConnection: close\r\n\r\n";
-        write!(peer, "{request}{close}").expect("connected");
-        let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("an answer");
-        answer
+        peer
     });
-    let answers = answers.collect();
     kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
     let mut text = String::new();
     errors.read_to_string(&mut text).expect("text");
     assert!(process.wait().expect("it ends").success(), "{first}{text}");
     // The default hook tells of panics as well.
     let lines = std::iter::once(first.trim_end()).chain(text.lines());
-    (lines.map(str::to_owned).collect(), answers)
+    (lines.map(str::to_owned).collect(), outcome)
 }
 
 fn with<'l>(lines: &'l [String], text: &str) -> Vec<&'l str> {
@@ -117,6 +136,65 @@ fn a_panic_is_told_with_its_route_and_its_request_and_is_no_cancellation() {
 }
 
 #[test]
+fn an_upgraded_protocol_that_blocks_and_panics_is_told_with_its_request_over_both_protocols() {
+    let http1 = |mut peer: TcpStream| {
+        let fields =
+            "Host: a\r\nX-Request-Id: id-9\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n";
+        write!(peer, "GET /upgrades/now HTTP/1.1\r\n{fields}").expect("connected");
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    };
+    let http2 = |peer: TcpStream| {
+        let mut client = Streams::new(Blocking(peer));
+        let fields = [(":protocol", "other"), ("x-request-id", "id-9")];
+        let id = client.open("CONNECT", "/upgrades/now", &fields, false);
+        assert!(block_on(client.answer(id)).reset.is_some());
+    };
+    for driver in drivers() {
+        for is_http2 in [false, true] {
+            let (lines, ()) = lines_while(driver, "subscriber", |connect| match is_http2 {
+                false => http1(connect()),
+                true => http2(connect()),
+            });
+            let told = with(&lines, "an upgraded protocol panicked");
+            let [line] = told[..] else { panic!("{driver} {is_http2}: {lines:?}") };
+            let fields =
+                ["request_id=\"id-9\"", "panic=\"on purpose\"", " route=\"/upgrades/{when}\" "];
+            for field in fields {
+                assert!(line.contains(field), "{driver} {is_http2}: {field}: {line}");
+            }
+            let told = with(&lines, "a handler blocks its thread");
+            let [line] = told[..] else { panic!("{driver} {is_http2}: {lines:?}") };
+            assert!(line.contains("/upgrades/{when}"), "{driver} {is_http2}: {line}");
+        }
+    }
+}
+
+/// A client's connection whose thread waits.
+struct Blocking(TcpStream);
+
+impl Wire for Blocking {
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("connected");
+    }
+
+    fn half_close(&mut self) {
+        self.0.shutdown(Shutdown::Write).expect("connected");
+    }
+
+    async fn recv(&mut self, _: Duration) -> Got {
+        let mut bytes = vec![0; 65_536];
+        match self.0.read(&mut bytes).expect("it does not break") {
+            0 => Got::End,
+            count => Got::Bytes(bytes[..count].to_vec()),
+        }
+    }
+
+    fn reset(self) {}
+}
+
+#[test]
 fn the_access_log_has_the_length_that_was_sent() {
     for driver in drivers() {
         let (lines, answers) = lines_of(driver, "subscriber", &["GET /tells/x HTTP/1.1\r\n"]);
@@ -163,6 +241,15 @@ fn the_child_serves_until_it_is_told_to_end() {
         Body::stream(Telling(false))
     };
     let panics = async |Path(_): Path<String>| -> &'static str { panic!("on purpose") };
+    let upgrades = async |Path(_): Path<String>| {
+        let panics = OnUpgrade::new(async |_| {
+            std::thread::sleep(Duration::from_millis(500));
+            if true {
+                panic!("on purpose");
+            }
+        });
+        Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(panics)
+    };
     let plain = async || {
         tracing::info!("nobody gives it an id");
         "plain"
@@ -172,7 +259,8 @@ fn the_child_serves_until_it_is_told_to_end() {
             .get("/plain", plain)
             .scope("/", |scope| {
                 let scope = scope.with(RequestId::new()).with(AccessLog::new());
-                scope.get("/tells/{id}", tells).get("/panics/{when}", panics)
+                let scope = scope.get("/tells/{id}", tells).get("/panics/{when}", panics);
+                scope.get("/upgrades/{when}", upgrades)
             })
             .on_problem(|problem, _| (problem.status, "something shorter"))
     });

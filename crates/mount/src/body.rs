@@ -8,6 +8,7 @@
 //! where it is (`passage.rs`), and is bridged when it is read elsewhere.
 
 use crate::passage::{Found, Handle, Passage, Thing};
+use crate::response::{BoxError, told_to_tower};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::body::WholeBody;
@@ -16,7 +17,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 /// A whole body up to this size is copied, so that its buffer goes back to the thread's stock; a larger
 /// one takes the buffer along.
@@ -30,8 +31,9 @@ const FRAMES_PER_POLL_MAX: usize = 32;
 ///
 /// A body that was complete before the service was called costs nothing beside its bytes. Any other
 /// asks the connection's thread for one frame at a time: nothing is read ahead for a service that does
-/// not ask. Trailers arrive as the last frame. If the connection ends, the body ends with
-/// [`BodyError::Disconnected`].
+/// not ask. Trailers arrive as the last frame. An error is a [`BodyError`], such as
+/// [`BodyError::Disconnected`] if the connection ends; but that of a body over a limit of ours is a
+/// `LengthLimitError` of `http-body-util`, of which axum and layers make a 413.
 ///
 /// ```
 /// use http_body::Body as _;
@@ -181,11 +183,8 @@ fn whole(length: usize, body: &mut Body) -> Kind {
     }
 }
 
-impl HttpBody for SendBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Framed> {
+impl SendBody {
+    fn poll_ours(&mut self, context: &mut Context<'_>) -> Poll<Framed> {
         match std::mem::take(&mut self.0) {
             Kind::Empty => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
@@ -209,6 +208,19 @@ impl HttpBody for SendBody {
                 polled
             }
         }
+    }
+}
+
+impl HttpBody for SendBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(self.poll_ours(context));
+        Poll::Ready(frame.map(|frame| frame.map_err(told_to_tower)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,18 +1,18 @@
 //! Deadlines of calls of gRPC. tonic's own server keeps them outside of what can be mounted.
 
+use crate::timer::timer;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::clock::Alarm;
 use peregrine_web::{Head, Response};
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::{Sleep, sleep};
 
 /// Until when the response to a call must have begun.
 pub(crate) struct Deadline {
     after: Duration,
     /// Set only for calls that are not answered at once.
-    alarm: Option<Pin<Box<Sleep>>>,
+    alarm: Option<Box<dyn Alarm>>,
     content_type: HeaderValue,
 }
 
@@ -27,8 +27,11 @@ impl Deadline {
 
     /// The answer, once it is too late for any other.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(self.after)));
-        alarm.as_mut().poll(context).map(|()| self.late())
+        if self.alarm.is_none() {
+            self.alarm = timer(self.after);
+        }
+        let Some(alarm) = &mut self.alarm else { return Poll::Pending };
+        alarm.poll(context).map(|()| self.late())
     }
 
     // A head alone, which the protocol calls Trailers-Only.

@@ -8,6 +8,7 @@ use crate::passage::{Asked, Begins, Found, Handle, Home, Pass, Thing};
 use crate::reach::{Direct, Failure};
 use crate::remote::Sent;
 use crate::response::{BoxError, from_http, to_http, to_ours};
+use crate::rest;
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
@@ -16,6 +17,7 @@ use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Servic
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::ops::DerefMut;
 use std::panic::resume_unwind;
@@ -224,16 +226,18 @@ where
     C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    let mut home = Some(home);
+    let (mut home, mut left) = (Some(home), Vec::new());
     poll_fn(|context| {
         let serve = |context: &mut Context<'_>| {
             home.as_mut().map_or(Pumped::Nothing, |home| serve(home, context))
         };
-        let answered = ready!(poll_with(serve, context, |context| call.as_mut().poll(context)));
+        let answered = ready!(poll_with(serve, context, |context| {
+            rest::collect(&mut left, || call.as_mut().poll(context))
+        }));
         let mut home = home.take().expect("a future ends once");
         let origin = home.answered();
         let mut response = match answered.map_err(&failure) {
-            Ok(response) => from_http(response, Some(home), context),
+            Ok(response) => from_http(response, Some(home), take(&mut left), context),
             Err(Failure::NotReady(error)) => failed(&error, StatusCode::SERVICE_UNAVAILABLE),
             Err(Failure::Failed(error)) => failed(&error, StatusCode::INTERNAL_SERVER_ERROR),
         };

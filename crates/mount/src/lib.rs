@@ -27,6 +27,8 @@ mod reach;
 mod remote;
 mod request;
 mod response;
+mod rest;
+mod timer;
 mod tower;
 mod upgrade;
 

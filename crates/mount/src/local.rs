@@ -2,18 +2,23 @@
 
 use crate::request::to_head;
 use crate::response::{BoxError, to_http, to_ours};
+use crate::rest;
+use crate::timer::timer;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body::Body as HttpBody;
 use peregrine_web::application::Application;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::BODY_BYTES_MAX;
 use peregrine_web::head::Head;
+use peregrine_web::panics::guarded;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// An application as a tower service: the way out, to hyper, axum, or tests written for tower.
 ///
@@ -38,9 +43,12 @@ use std::task::{Context, Poll};
 /// # What the server would do
 ///
 /// A route's body limit (2 MiB without one, see [`LocalService::body_limit`]) and time limit are kept;
-/// the time limit needs a tokio runtime with a clock. What concerns the connection, such as time limits
+/// outside of our server the time limit needs a tokio runtime with a clock. What concerns the connection, such as time limits
 /// for slow peers, is up to the server around it. So is a panic, unless `CatchPanic` catches it. An
-/// upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`.
+/// upgrade needs hyper's `OnUpgrade` in the request, as hyper puts it there, and a `LocalSet`. A tower
+/// service inside may leave the reading of its request to a task that goes on after the response, if the
+/// application is mounted in another of ours. Other servers have no place for what such a task waits
+/// for: it reads that the peer has left.
 ///
 /// Handlers see a [`ConnectionInfo`] in the request's extensions as their connection.
 ///
@@ -110,14 +118,9 @@ impl LocalService {
         let mut request =
             Request::new(head, body, Rc::clone(self.application.states()), Rc::new(connection));
         *request.parts.extensions_mut() = extensions;
-        let answer = self.application.call(request);
-        let mut response = match timeout {
-            None => answer.await,
-            Some(limit) => match tokio::time::timeout(limit, answer).await {
-                Ok(response) => response,
-                Err(_late) => self.application.render(Problem::handler_late(), &seen),
-            },
-        };
+        let answered = in_time(self.application.call(request), timeout).await;
+        let late = || self.application.render(Problem::handler_late(), &seen);
+        let mut response = answered.unwrap_or_else(late);
         if let Some(upgrade) = response.take_upgrade() {
             match on_upgrade {
                 Some(ours) => crate::upgrade::follow(ours, upgrade),
@@ -131,10 +134,37 @@ impl LocalService {
     }
 }
 
+/// The response of a handler; `None` if it is late. As in the server, a panic as the handler's future is
+/// dropped changes nothing.
+async fn in_time(
+    answer: impl Future<Output = Response>,
+    limit: Option<Duration>,
+) -> Option<Response> {
+    let mut answer = pin!(Some(answer));
+    let mut alarm = None;
+    let answered = poll_fn(|context| {
+        let answering = answer.as_mut().as_pin_mut().expect("it is dropped below");
+        if let Poll::Ready(response) = answering.poll(context) {
+            return Poll::Ready(Some(response));
+        }
+        let Some(limit) = limit else { return Poll::Pending };
+        if alarm.is_none() {
+            alarm = timer(limit);
+        }
+        let Some(alarm) = &mut alarm else { return Poll::Pending };
+        alarm.poll(context).map(|()| None)
+    })
+    .await;
+    guarded("the destructor of a handler's future", || answer.set(None));
+    answered
+}
+
 /// RFC 9110 §9.3.2: a response to HEAD has no content, and may say how much GET would have.
 fn without_body(response: &mut Response) {
     let body = std::mem::take(&mut response.body);
-    if let Some(length) = body.length() {
+    // RFC 9110 §15.3.6: a 205 has no content for GET either.
+    let length = body.length().filter(|_| response.status != StatusCode::RESET_CONTENT);
+    if let Some(length) = length {
         response.fields.set_default(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
 }
@@ -160,7 +190,11 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> LocalFuture {
         let service = self.clone();
-        LocalFuture(Box::pin(async move { to_http(service.answer(request).await, |body| body) }))
+        LocalFuture(Box::pin(async move {
+            let mut response = service.answer(request).await;
+            response.take_rest().into_iter().for_each(rest::leave);
+            to_http(response, |body| body)
+        }))
     }
 }
 

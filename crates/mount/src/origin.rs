@@ -149,5 +149,6 @@ fn rebuild(origin: &Parts, mut head: Head) -> Head {
         }
         (origin.head.route(), ())
     });
+    head.share_interims(&origin.head);
     head
 }

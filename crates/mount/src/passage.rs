@@ -444,10 +444,15 @@ impl Errand for Home {
     /// Waits until nothing is left.
     async fn run(mut self) {
         std::future::poll_fn(|context| {
-            while self.poll(context) == Pumped::Moved {}
-            let left = self.passage.with_row(|row| std::mem::take(&mut row.rests));
-            self.rests.extend(left.into_iter().flatten());
-            self.rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
+            loop {
+                let left = self.passage.with_row(|row| std::mem::take(&mut row.rests));
+                self.rests.extend(left.into_iter().flatten());
+                self.rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
+                // A rest may wait for what is done here.
+                if self.poll(context) == Pumped::Nothing {
+                    break;
+                }
+            }
             if !self.is_needed() {
                 return Poll::Ready(());
             }

@@ -3,13 +3,15 @@
 use crate::body::{Errand, SendBody};
 use crate::local::LocalService;
 use crate::response::{BoxError, to_http};
+use crate::timer::TokioClock;
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use peregrine_web::{App, BuildError};
+use peregrine_web::{App, BuildError, clock};
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
@@ -47,6 +49,9 @@ impl std::error::Error for SpawnError {}
 /// read. To use more cores, spawn more and spread the load; better, let [`crate::tower`] run the other
 /// application under our server instead.
 ///
+/// A drain of the server around it is not heard on that thread: streams of events go on until they are
+/// cut, unless they end by themselves.
+///
 /// ```
 /// use axum::Router;
 /// use peregrine::tower::spawn_tower;
@@ -77,6 +82,7 @@ where
             Err(error) => return drop(sender.send(Err(error))),
         };
         let _ = sender.send(Ok(()));
+        clock::announce(Rc::new(TokioClock::new()));
         runtime.block_on(run(service, receiver));
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());

@@ -1,11 +1,12 @@
 //! Converting responses from those of the `http` crate.
 
 use crate::body::{Errand, Pump, SendBody, poll_with_errand};
+use crate::rest;
 use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::LengthLimitError;
+use http_body_util::{Full, LengthLimitError};
 use peregrine_proto::Reject;
 use peregrine_web::{Body, BodyError, Response};
 use std::any::Any;
@@ -13,19 +14,21 @@ use std::cell::RefCell;
 use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 /// Any error of a service or a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The response with its body. `errand` goes on with the body, and after that if it may still be asked
-/// for work: a service may pass its values on to its response, or to a task.
+/// for work: a service may pass its values on to its response, or to a task. After that is done what
+/// applications inside `left`.
 ///
 /// This is not an `async fn`, and no `async fn` keeps large values: a handler's future is moved for each
 /// request, with room for everything that it may ever keep.
 pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
     errand: Option<E>,
+    left: Vec<peregrine_web::response::Rest>,
     context: &mut Context<'_>,
 ) -> Response
 where
@@ -41,12 +44,19 @@ where
     let mut rest = Rest::of(errand);
     response.body = into_body(body, &parts.headers, &mut rest, context);
     // The service may answer first and leave the reading to others.
-    if let Rest::Own(errand) = rest {
-        if errand.is_needed() {
-            response = response.with_rest(Box::pin(errand.run()));
+    match rest {
+        Rest::Own(errand) if errand.is_needed() || !left.is_empty() => {
+            response = response.with_rest(Box::pin(rest::run(Some(errand), left)));
         }
-    } else if let Rest::Shared(shared) = rest {
-        response = response.with_rest(Box::pin(shared.run()));
+        Rest::Shared(shared) => {
+            // It is polled once the response's body no longer is.
+            let run = async move { rest::run(shared.0.take(), left).await };
+            response = response.with_rest(Box::pin(run));
+        }
+        Rest::Nothing if !left.is_empty() => {
+            response = response.with_rest(Box::pin(rest::run(None::<E>, left)));
+        }
+        Rest::Own(_) | Rest::Nothing => {}
     }
     for (name, value) in parts.headers {
         // Of several values of one name only the first comes with the name.
@@ -232,6 +242,20 @@ fn told(error: BoxError) -> BoxError {
     error
 }
 
+/// An error of our body, for a service. That of a body over its limit must be the very one by which
+/// axum and tower's layers know it, which only a limited body of that crate makes.
+#[cold]
+pub(crate) fn told_to_tower(error: BodyError) -> BoxError {
+    if !matches!(error, BodyError::TooLarge { .. } | BodyError::Rejected(Reject::BodyTooLarge)) {
+        return error.into();
+    }
+    let mut limited = http_body_util::Limited::new(Full::new(Bytes::from_static(b"1")), 0);
+    match Pin::new(&mut limited).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(Err(too_large))) => too_large,
+        _ => error.into(),
+    }
+}
+
 type Framed = Option<Result<Frame<Bytes>, BoxError>>;
 
 fn converted<D: Buf, E: Into<BoxError>>(
@@ -274,16 +298,6 @@ impl<E: Errand> Rest<E> {
                 Some(Shared(shared))
             }
             _ => None,
-        }
-    }
-}
-
-impl<E: Errand> Shared<E> {
-    /// Does the rest. It is polled once the response's body no longer is.
-    async fn run(self) {
-        let errand = self.0.take();
-        if let Some(errand) = errand {
-            errand.run().await;
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::grpc::Deadline;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
 use crate::response::{BoxError, from_http};
+use crate::rest;
 use crate::upgrade::Ticket;
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,6 +19,7 @@ use peregrine_web::{App, Body, Handler, IntoResponse, Parts, Problem, Request, R
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::ops::DerefMut;
 use std::pin::{Pin, pin};
@@ -280,7 +282,7 @@ impl<R: Reach> Tower<R> {
             let is_head = parts.head.index().method == peregrine_proto::Method::Head;
             let (upgrade, ticket) = promised.unzip();
             let deadline = Deadline::of(&parts.head);
-            let mut rest = Rest { pump, ticket, is_head, deadline };
+            let mut rest = Rest { pump, ticket, is_head, deadline, left: Vec::new() };
             if let Poll::Ready(Ok(())) = polled {
                 let request = self.translated(parts, body, is_stripped, upgrade).0;
                 let call = pin!(self.reach.call(request));
@@ -339,6 +341,8 @@ struct Rest {
     is_head: bool,
     /// The deadline of a call of gRPC.
     deadline: Option<Box<Deadline>>,
+    /// What applications inside the service leave to be done after the response.
+    left: Vec<peregrine_web::response::Rest>,
 }
 
 impl Rest {
@@ -354,8 +358,10 @@ impl Rest {
     {
         let mut failed = Some(failed);
         poll_fn(|context| {
-            let polled =
-                poll_with_errand(&mut self.pump, context, |context| call.as_mut().poll(context));
+            let Self { pump, left, .. } = self;
+            let polled = poll_with_errand(pump, context, |context| {
+                rest::collect(left, || call.as_mut().poll(context))
+            });
             match polled {
                 Poll::Ready(Ok(response)) => Poll::Ready(self.finish(response, context)),
                 Poll::Ready(Err(error)) => {
@@ -375,7 +381,7 @@ impl Rest {
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
         let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let mut response = from_http(response, self.pump.take(), context);
+        let mut response = from_http(response, self.pump.take(), take(&mut self.left), context);
         if self.is_head {
             forget_length(&mut response);
         }

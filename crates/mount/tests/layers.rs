@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
 use peregrine_mount::{Inner, SendBody, layer};
 use peregrine_web::connection::{ConnectionInfo, Peer, TlsInfo};
-use peregrine_web::extract::{Extension, Path, State};
+use peregrine_web::extract::{Extension, Interim, Path, State};
 use peregrine_web::middleware::{Next, optional};
 use peregrine_web::upgrade::OnUpgrade;
 use peregrine_web::{App, HandlerExt, Request, Response};
@@ -120,6 +120,22 @@ fn what_a_layer_leaves_alone_stays_as_it_was() {
     assert_eq!(client.get("/items/7?x=y").send_now().text(), expected);
     let repeated = client.get("/items/7?x=y").header("a", "1").header("b", "2").header("a", "3");
     assert_eq!(repeated.send_now().text(), expected);
+}
+
+#[test]
+fn interim_responses_go_around_a_layer_whatever_it_changes() {
+    async fn hint(interim: Interim) -> &'static str {
+        interim.early_hints(["</a.css>; rel=preload"]).expect("it is early");
+        "page"
+    }
+    let change = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("changed"));
+    let leave = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("same"));
+    for app in [App::new().with(layer(change)), App::new().with(layer(leave))] {
+        let client = app.get("/", hint).test();
+        let response = client.get("/").header("x-name", "same").send_now();
+        let statuses: Vec<_> = response.interim().iter().map(|(status, _)| *status).collect();
+        assert_eq!((statuses, response.text()), (vec![StatusCode::EARLY_HINTS], "page".into()));
+    }
 }
 
 #[test]

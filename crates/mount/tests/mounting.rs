@@ -8,15 +8,16 @@ use axum::{Extension, Json};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Uri};
-use peregrine_mount::{Mount, OriginalUri, SendBody, tower};
+use peregrine_mount::{Mount, OriginalUri, SendBody, into_tower, tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
-use peregrine_web::{App, Request, SlashPolicy};
+use peregrine_web::{App, HandlerExt, Request, SlashPolicy};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 async fn seen(method: Method, uri: Uri) -> String {
     format!("{method} {uri}")
@@ -415,4 +416,45 @@ fn a_connection_whose_services_panic_when_they_are_dropped_ends_in_order() {
     drop(client);
     assert_eq!(dropped.load(Ordering::SeqCst), 2);
     drop(other);
+}
+
+#[test]
+fn the_deadline_of_a_call_of_grpc_is_kept_by_the_clock_of_the_test() {
+    async fn never() -> &'static str {
+        std::future::pending().await
+    }
+    async fn soon() -> &'static str {
+        tokio::task::yield_now().await;
+        "soon"
+    }
+    let router = Router::new().route("/a.B/Never", post(never)).route("/a.B/Soon", post(soon));
+    for (path, answer) in [("/a.B/Never", (Some("4"), "")), ("/a.B/Soon", (None, "soon"))] {
+        for is_inside in [false, true] {
+            let mut app = App::new().mount("/", router.clone());
+            if is_inside {
+                app = App::new().mount("/", into_tower(app).expect("sound"));
+            }
+            let client = app.test().timer(|duration| {
+                assert_eq!(duration, Duration::from_secs(100_000));
+                let mut turns = 2;
+                std::future::poll_fn(move |context| {
+                    turns -= 1;
+                    context.waker().wake_by_ref();
+                    if turns == 0 { Poll::Ready(()) } else { Poll::Pending }
+                })
+            });
+            let call = client.post(path).header("content-type", "application/grpc");
+            let response = call.header("grpc-timeout", "100000S").body("").send_now();
+            assert_eq!(response.status(), 200);
+            assert_eq!((response.field("grpc-status"), response.text().as_str()), answer);
+        }
+    }
+}
+
+#[test]
+fn a_time_limit_of_an_application_inside_is_kept_by_the_clock_of_the_test() {
+    let never = (async || std::future::pending::<&'static str>().await).timeout(Duration::MAX);
+    let inside = into_tower(App::new().get("/", never)).expect("sound");
+    let client = App::new().mount("/", inside).test().timer(|_| std::future::ready(()));
+    assert_eq!(client.get("/").send_now().status(), 503);
 }

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use peregrine_mount::{Mount, into_make_service, into_tower, spawn_tower};
 use peregrine_web::connection::{ConnectionInfo, Peer};
 use peregrine_web::extract::Path;
+use peregrine_web::sse::{Event, Sse};
 use peregrine_web::{App, Body, HandlerExt};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,6 +30,7 @@ fn app() -> App {
         .get("/hello/{name}", async |Path(name): Path<String>| format!("hello {name}"))
         .post("/echo", async |body: Body| body)
         .post("/small", (async |body: Bytes| body).body_limit(3))
+        .get("/reset", || (StatusCode::RESET_CONTENT, "not to be sent"))
         .get("/count", move || {
             count.set(count.get() + 1);
             count.get().to_string()
@@ -69,10 +71,14 @@ fn an_application_answers_as_a_tower_service() {
 fn head_has_the_length_of_get_and_no_body() {
     in_runtime(async {
         let service = into_tower(app()).expect("sound");
-        let request = Request::head("/hello/Ada").body(Empty::<Bytes>::new()).expect("a request");
-        let response = service.oneshot(request).await.expect("cannot fail");
-        assert_eq!(response.headers()["content-length"], "9");
-        assert_eq!(text(response).await, "");
+        // RFC 9110 §15.3.6: a 205 has no content.
+        for (path, length) in [("/hello/Ada", Some("9")), ("/reset", None)] {
+            let request = Request::head(path).body(Empty::<Bytes>::new()).expect("a request");
+            let response = service.clone().oneshot(request).await.expect("cannot fail");
+            let told = response.headers().get("content-length");
+            assert_eq!(told.and_then(|told| told.to_str().ok()), length, "{path}");
+            assert_eq!(text(response).await, "");
+        }
     });
 }
 
@@ -159,6 +165,49 @@ fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T>
 }
 
 #[test]
+fn a_panic_as_a_late_handler_is_dropped_changes_no_answer() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("it went off");
+        }
+    }
+    async fn armed_and_late() -> &'static str {
+        let _bomb = Bomb;
+        late().await
+    }
+    let app = || App::new().get("/", armed_and_late.timeout(Duration::from_millis(10)));
+    in_runtime(async {
+        let here = into_tower(app()).expect("sound").oneshot(get("/")).await.expect("cannot fail");
+        let there = spawn_tower(app).expect("sound").oneshot(get("/")).await.expect("cannot fail");
+        assert_eq!((here.status().as_u16(), there.status().as_u16()), (503, 503));
+    });
+}
+
+#[test]
+fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
+    struct Silent;
+    impl futures_core::Stream for Silent {
+        type Item = Event;
+        fn poll_next(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Event>> {
+            std::task::Poll::Pending
+        }
+    }
+    in_runtime(async {
+        let app = || App::new().get("/", || Sse::new(Silent).keep_alive(Duration::from_millis(5)));
+        let ours = spawn_tower(app).expect("sound");
+        let mut body = ours.oneshot(get("/")).await.expect("cannot fail").into_body();
+        for _ in 0..3 {
+            let frame = body.frame().await.expect("it goes on").expect("it does not fail");
+            assert_eq!(frame.data_ref().map(|data| &data[..]), Some(&b":\n\n"[..]));
+        }
+    });
+}
+
+#[test]
 fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
     in_runtime(async {
         let ours = spawn_tower(app).expect("sound");
@@ -172,23 +221,30 @@ fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
 #[test]
 fn a_task_of_a_service_inside_may_read_on_after_the_response() {
     in_runtime(async {
-        let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
-        let ours = spawn_tower(move || {
-            let leave = async move |body: axum::body::Body| {
-                tokio::spawn(async move {
-                    let _ =
-                        sender.send(body.collect().await.ok().map(|body| body.to_bytes().len()));
-                });
-                "answered"
-            };
-            App::new().mount("/", Router::new().route("/", axum::routing::post(leave)))
-        });
-        let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
-        let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
-        let request = Request::post("/").body(stream).expect("a request");
-        let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
-        assert_eq!(text(response).await, "answered");
-        assert_eq!(lengths.recv().await, Some(Some(50)));
+        for is_twice_inside in [false, true] {
+            let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+            let ours = spawn_tower(move || {
+                let leave = async move |body: axum::body::Body| {
+                    tokio::spawn(async move {
+                        let body = body.collect().await.ok();
+                        let _ = sender.send(body.map(|body| body.to_bytes().len()));
+                    });
+                    "answered"
+                };
+                let router = Router::new().route("/", axum::routing::post(leave));
+                let app = App::new().mount("/", router);
+                if !is_twice_inside {
+                    return app;
+                }
+                App::new().mount("/", into_tower(app).expect("sound"))
+            });
+            let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
+            let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
+            let request = Request::post("/").body(stream).expect("a request");
+            let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
+            assert_eq!(text(response).await, "answered");
+            assert_eq!(lengths.recv().await, Some(Some(50)), "{is_twice_inside}");
+        }
     });
 }
 

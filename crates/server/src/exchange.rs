@@ -7,6 +7,7 @@
 
 use crate::pulse::Pulse;
 use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
 use peregrine_proto::Method;
 use peregrine_slot::{FutureSlot, Held};
@@ -34,6 +35,9 @@ const SPAN_TARGET: &str = "peregrine::request";
 /// A slot that grew beyond this is freed when its exchange is over.
 const SLOT_BYTES_MAX: usize = 64 * 1024;
 
+/// Beyond so many unsent bytes, interim responses are left out.
+const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
+
 /// One exchange at a time, in memory that is used again.
 #[derive(Default)]
 pub(crate) struct Exchange {
@@ -52,6 +56,8 @@ pub(crate) struct Exchange {
     pub(crate) timeout: Option<Duration>,
     /// The request's head, for what the server says of it.
     head: Option<Head>,
+    /// What the handler says before its response.
+    interims: Vec<(StatusCode, HeaderMap)>,
     /// All code of the application runs in it. There is none where no subscriber asks for it.
     span: Option<Span>,
 }
@@ -114,6 +120,16 @@ impl Exchange {
         in_span(self.span.as_ref(), tell);
     }
 
+    /// Tells of a panic of `who`, with the request that it belongs to.
+    pub(crate) fn tell_panic(&self, who: &str, panicked: &Panicked, peer: &impl fmt::Display) {
+        let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (panic, route) = (&panicked.0, self.route());
+        self.tell(|| {
+            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
+                "{who} panicked");
+        });
+    }
+
     /// The route's pattern, from the beginning to [`Exchange::clear`].
     pub(crate) fn route(&self) -> Option<Cow<'_, str>> {
         self.name.as_ref()?.pattern.as_deref().map(readable)
@@ -151,6 +167,9 @@ impl Exchange {
         {
             name_blocking(pattern, head);
         }
+        if let Some(head) = &self.head {
+            self.interims = head.take_interims(!matches!(polled, Ok(Poll::Pending)), context);
+        }
         let outcome = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(response)) => Ok(response),
@@ -158,6 +177,16 @@ impl Exchange {
         };
         self.drop_handler();
         Poll::Ready(outcome)
+    }
+
+    /// Hands the interim responses of the last poll to `send`, unless `unsent` bytes wait for the peer: it
+    /// takes nothing, and they are but hints.
+    pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
+        for (status, fields) in std::mem::take(&mut self.interims) {
+            if unsent <= INTERIM_UNSENT_BYTES_MAX {
+                send(status.as_u16(), &fields);
+            }
+        }
     }
 
     /// The handler's future is dropped where it is.

@@ -12,6 +12,7 @@ use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
 use peregrine_web::upgrade::OnUpgrade;
 use std::rc::Rc;
+use std::sync::Once;
 use std::time::Duration;
 
 pub(crate) use crate::writer::Writer;
@@ -31,6 +32,9 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) hold: Option<D::Hold>,
 }
 
+/// What a connection in another protocol keeps of each of its buffers while it waits.
+const SLIM_BYTES_MAX: usize = 4 * 1024;
+
 impl<D: Driver> Io<D> {
     pub(crate) fn new() -> Self {
         Self {
@@ -48,6 +52,12 @@ impl<D: Driver> Io<D> {
     pub(crate) fn everything_is_sent(&mut self, progress: u64) {
         self.sending = Meter::new(progress);
         self.deadlines.clear(Wait::Send);
+    }
+
+    /// Gives back large buffers that are empty: the connection may wait for days as it is.
+    pub(crate) fn slim(&mut self) {
+        self.reader.slim(SLIM_BYTES_MAX);
+        self.writer.slim(SLIM_BYTES_MAX);
     }
 
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
@@ -140,7 +150,9 @@ impl<D: Driver> Link<'_, D> {
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
         let is_secure = self.info.tls.is_some() || self.worker.limits.behind_gateway;
-        head.index().check_scheme(is_secure)?;
+        if let Err(reject) = head.index().check_scheme(is_secure) {
+            return Err(tell_misdirected(reject));
+        }
         let Some(hosts) = self.stage.hosts() else { return Ok(()) };
         // Only HTTP/1.0 may name no host.
         let authority = head.authority();
@@ -186,9 +198,23 @@ impl<D: Driver> Link<'_, D> {
 
     /// Is no request to follow the present one, because the worker drains or the connection is old?
     pub(crate) fn is_to_close(&self) -> bool {
-        let lifetime = self.worker.limits.lifetime_max;
-        let is_old = lifetime
-            .is_some_and(|lifetime| self.worker.driver.now() >= self.born.saturating_add(lifetime));
-        is_old || self.worker.order() >= Order::LameDuck
+        self.worker.driver.now() >= self.end_of_life() || self.worker.order() >= Order::LameDuck
     }
+
+    /// When the connection has lived for as long as it may.
+    pub(crate) fn end_of_life(&self) -> Duration {
+        self.born.saturating_add(self.worker.limits.lifetime_max.unwrap_or(Duration::MAX))
+    }
+}
+
+/// Whoever put a gateway before this server should hear why it answers 421, once.
+#[cold]
+fn tell_misdirected(reject: Reject) -> Reject {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(target: "peregrine",
+            "a request for https came over a plain connection and was answered 421: if a gateway before \
+             this server speaks TLS with the clients, set Limits::behind_gateway");
+    });
+    reject
 }

@@ -81,6 +81,13 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.inbox.settle();
     }
 
+    /// Gives the memory back, if nothing is unread.
+    pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
+        if self.inbox.is_empty() {
+            self.inbox.reset(keep_bytes_max);
+        }
+    }
+
     pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
         self.inbox.reset(keep_bytes_max);
         (self.is_ended, self.received) = (false, 0);

@@ -41,8 +41,7 @@ pub(crate) fn switch_protocols(
 
 /// Ends a response's body.
 pub(crate) fn finish(protocol: &mut Connection, trailers: &HeaderMap, out: &mut Vec<u8>) {
-    let pairs = trailers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-    protocol.finish(pairs, out);
+    protocol.finish(map_pairs(trailers), out);
 }
 
 /// The trailers of the present request.
@@ -56,6 +55,11 @@ pub(crate) fn header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) 
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
     });
     pairs.collect()
+}
+
+/// The fields of trailers, or of an interim response.
+pub(crate) fn map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
 /// A response's fields.

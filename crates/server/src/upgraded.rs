@@ -2,6 +2,7 @@
 
 use crate::deadlines::Wait;
 use crate::ended::Ended;
+use crate::exchange::{Exchange, RequestName};
 use crate::link::{For, Link, Turn};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -9,14 +10,12 @@ use peregrine_driver::Driver;
 use peregrine_web::body::BodyError;
 use peregrine_web::pipe::{Writer, pipe};
 use peregrine_web::upgrade::{OnUpgrade, Outgoing, UPGRADED_BYTES_MAX, Upgraded};
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 /// The other protocol, and the two ways to and from it.
 pub(crate) struct Upgrade {
-    protocol: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// The exchange whose response began the protocol, and which has it.
+    exchange: Exchange,
     /// To the protocol, until the peer's end was handed on.
     incoming: Option<Writer>,
     /// From the protocol.
@@ -25,15 +24,17 @@ pub(crate) struct Upgrade {
 
 impl Upgrade {
     /// Begins what the handler left to run. It is polled by the first turn.
-    pub(crate) fn new(upgrade: OnUpgrade) -> Self {
+    pub(crate) fn new(upgrade: OnUpgrade, mut exchange: Exchange) -> Self {
         let (writer, reader) = pipe(UPGRADED_BYTES_MAX, None);
         let outgoing = Outgoing::default();
         let io = Upgraded::new(reader, outgoing.clone());
-        Self {
-            protocol: Some(Box::pin(async move { upgrade.run(io).await })),
-            incoming: Some(writer),
-            outgoing,
-        }
+        exchange.begin_protocol(async move { upgrade.run(io).await });
+        Self { exchange, incoming: Some(writer), outgoing }
+    }
+
+    /// The request that asked for the protocol.
+    pub(crate) fn request_name(&self) -> Option<&RequestName> {
+        self.exchange.request_name()
     }
 
     /// Moves bytes both ways, and lets the protocol run.
@@ -44,24 +45,15 @@ impl Upgrade {
     ) -> Turn {
         let mut has_moved = false;
         let bytes = self.receive(link, context, &mut has_moved);
-        if let Some(protocol) = &mut self.protocol {
-            let polled = catch_unwind(AssertUnwindSafe(|| protocol.as_mut().poll(context)));
-            match polled {
-                Ok(Poll::Pending) => {}
-                Ok(Poll::Ready(())) => self.drop_protocol(),
-                Err(_panic) => {
-                    let peer = &link.info.peer;
-                    tracing::error!(target: "peregrine", %peer, "an upgraded protocol panicked");
-                    self.drop_protocol();
-                    return Turn::linger(Ended::HandlerPanicked);
-                }
-            }
+        if let Err(panicked) = self.exchange.poll_protocol(context, &link.worker.pulse) {
+            self.exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
+            return Turn::linger(Ended::HandlerPanicked);
         }
         if link.io.writer.plain.is_empty()
             && self.outgoing.poll_take(context, &mut link.io.writer.plain).is_ready()
         {
             has_moved = true;
-        } else if self.protocol.is_none() && link.io.writer.plain.is_empty() {
+        } else if !self.exchange.has_protocol() && link.io.writer.plain.is_empty() {
             return Turn::linger(Ended::Upgraded);
         }
         if has_moved || link.io.deadlines.of(Wait::Traffic).is_none() {
@@ -109,20 +101,13 @@ impl Upgrade {
         if let Some(incoming) = self.incoming.take() {
             incoming.fail(BodyError::Disconnected);
         }
-        self.drop_protocol();
+        self.exchange.stop();
     }
 
     fn begin_idling<D: Driver>(&self, link: &mut Link<'_, D>) {
         if let Some(timeout) = link.worker.limits.upgraded_idle_timeout {
             let until = link.worker.driver.now().saturating_add(timeout);
             link.io.deadlines.set(Wait::Traffic, until);
-        }
-    }
-
-    fn drop_protocol(&mut self) {
-        let protocol = self.protocol.take();
-        if catch_unwind(AssertUnwindSafe(|| drop(protocol))).is_err() {
-            tracing::error!(target: "peregrine", "the destructor of an upgraded protocol panicked");
         }
     }
 }

@@ -46,12 +46,18 @@ impl Writer {
         Ok(true)
     }
 
-    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+    /// Gives the memory of empty buffers back.
+    pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
         for buffer in [&mut self.plain, &mut self.records] {
-            buffer.clear();
-            if buffer.capacity() > keep_bytes_max {
+            if buffer.is_empty() && buffer.capacity() > keep_bytes_max {
                 *buffer = Vec::new();
             }
         }
+    }
+
+    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+        self.plain.clear();
+        self.records.clear();
+        self.slim(keep_bytes_max);
     }
 }

@@ -1,5 +1,6 @@
 //! A request's head: one pooled block with its bytes, their index, and the route.
 
+use crate::interim::Interims;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use peregrine_proto::{
@@ -38,6 +39,8 @@ struct Block {
     index: HeadIndex,
     parameters: Parameters,
     route: Option<u32>,
+    /// Shared by all copies of the head, so that a rewritten one reaches the server too.
+    interims: Rc<Interims>,
 }
 
 impl Reuse for Shared {
@@ -49,11 +52,15 @@ impl Reuse for Shared {
     /// is named, so that a new field does not compile until it is cleared here as well.
     fn clean(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
-        let Block { bytes, index, parameters, route } = block;
+        let Block { bytes, index, parameters, route, interims } = block;
         bytes.clear();
         index.clear();
         parameters.clear();
         *route = None;
+        match Rc::get_mut(interims) {
+            Some(interims) => interims.clear(),
+            None => *interims = Rc::default(),
+        }
         bytes.capacity() <= BLOCK_BYTES_MAX
     }
 }
@@ -84,6 +91,15 @@ impl Head {
         }
         builder.finish()?;
         Ok(head)
+    }
+
+    /// What the request's handler sends before its response.
+    pub(crate) fn interims(&self) -> &Rc<Interims> {
+        &self.block().interims
+    }
+
+    pub(crate) fn set_interims(&mut self, interims: Rc<Interims>) {
+        self.block_mut().interims = interims;
     }
 
     fn block(&self) -> &Block {

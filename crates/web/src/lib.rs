@@ -20,8 +20,10 @@ mod fallbacks;
 pub mod fault;
 pub mod handler;
 pub mod head;
+pub mod interim;
 pub mod middleware;
-mod panics;
+#[doc(hidden)]
+pub mod panics;
 pub mod pipe;
 mod plan;
 pub mod pool;

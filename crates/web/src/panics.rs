@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls `code`, which belongs to the application. `None` if it panics; the panic is then in the log.
 /// Values that the code had borrowed mutably stay as the panic left them.
-pub(crate) fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
+pub fn guarded<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),
         Err(payload) => {

@@ -65,7 +65,8 @@ const COMMENT: &[u8] = b":\n\n";
 ///   up; readers come again, and find another server. [`Sse::goodbye`] adds a last event;
 ///   [`Sse::through_drain`] leaves the end to the producer.
 ///
-/// Both need a server of this framework or its test client around the application.
+/// Both need a server of this framework or its test client around the application, on the same thread;
+/// on that of `peregrine::tower::spawn_tower` there are comments, but a drain is not heard.
 #[must_use = "a response does nothing unless it is returned"]
 pub struct Sse {
     source: Pin<Box<dyn Source>>,

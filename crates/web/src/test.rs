@@ -24,6 +24,7 @@
 use crate::app::App;
 use crate::application::Application;
 use crate::body::Body;
+use crate::clock::{Clock, within};
 use crate::connection::ConnectionInfo;
 use crate::extract::BODY_BYTES_MAX;
 use crate::head::Head;
@@ -102,10 +103,11 @@ impl TestClient {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Sets the timer for the time limits of routes and for the comments of silent event streams:
+    /// Sets the timer for the time limits of routes, for the deadlines that calls of gRPC bring to
+    /// mounts, and for the comments of silent event streams:
     /// `.timer(tokio::time::sleep)` in a test whose time tokio drives. The default is real time,
-    /// measured by a thread for each request that is not answered at once and whose route has a limit,
-    /// and for each event that is waited for.
+    /// measured by a thread for each request that is not answered at once and has such a limit, and for
+    /// each event that is waited for.
     #[must_use]
     pub fn timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -266,32 +268,34 @@ impl TestRequest {
                 (Some(begin(writer)), Body::incoming(reader, limit))
             }
         };
-        let timeout = target.options().timeout.map(|limit| (limit, head.share()));
+        let timeout = target.options().timeout;
+        let said = head.share();
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
         let mut answer = target.call(FutureSlot::new(), request);
+        let clock: Rc<dyn Clock> = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
         let mut alarm = None;
+        let mut interims = Vec::new();
         let answered = poll_fn(|context| {
             poll_sender(&mut sender, context);
-            if let Poll::Ready(response) = Pin::new(&mut answer).poll(context) {
+            let polled = within(&clock, || Pin::new(&mut answer).poll(context));
+            interims.extend(said.take_interims(polled.is_ready(), context));
+            if let Poll::Ready(response) = polled {
                 return Poll::Ready(Some(response));
             }
-            let Some((limit, _)) = &timeout else { return Poll::Pending };
-            let alarm = alarm.get_or_insert_with(|| (client.sleep)(*limit));
+            let Some(limit) = timeout else { return Poll::Pending };
+            let alarm = alarm.get_or_insert_with(|| (client.sleep)(limit));
             alarm.as_mut().poll(context).map(|()| None)
         })
         .await;
         drop(answer);
-        let mut response = match (answered, &timeout) {
-            (None, Some((_, head))) => app.render(Problem::handler_late(), head),
-            (Some(response), _) => response,
-            (None, None) => unreachable!("only a route's time limit ends the wait for its answer"),
-        };
+        // Only a route's time limit ends the wait for its answer.
+        let mut response = answered.unwrap_or_else(|| app.render(Problem::handler_late(), &said));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
             response.body = Body::empty();
         }
-        TestResponse::new(response, sender, Rc::new(clock::TestClock(Rc::clone(&client.sleep))))
+        TestResponse::new(response, interims, sender, clock)
     }
 
     /// As [`TestRequest::send`], on this thread, for tests without a runtime.

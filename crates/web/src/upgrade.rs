@@ -13,6 +13,9 @@ use std::task::{Context, Poll, Waker};
 /// Bytes that may wait to be sent on an upgraded connection before its sender has to pause.
 pub const UPGRADED_BYTES_MAX: usize = 64 * 1024;
 
+/// What is kept of a buffer that is empty: the other protocol may be silent for days.
+const KEPT_BYTES_MAX: usize = 4 * 1024;
+
 /// Code that runs on a connection after a response with status 101 was sent, or on a stream of HTTP/2,
 /// whose client gets a 200 instead.
 ///
@@ -113,7 +116,8 @@ impl Upgraded {
         self.outgoing.push(bytes);
     }
 
-    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is.
+    /// Moves all of `bytes` to what is to be sent, without a copy where nothing else is. Large memory is
+    /// not left to `bytes`.
     pub fn append(&mut self, bytes: &mut Vec<u8>) {
         self.outgoing.append(bytes);
     }
@@ -124,12 +128,30 @@ impl Upgraded {
         self.outgoing.0.borrow().bytes.len()
     }
 
+    /// The same for others than the one who sends.
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        Backlog(self.outgoing.clone())
+    }
+
     /// Ready when the server has taken all bytes, to send them.
     ///
     /// # Errors
     /// The connection is closed.
     pub fn poll_taken(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outgoing.poll_below(1, context)
+    }
+}
+
+/// Tells how many bytes the server has not taken yet, to send them.
+#[derive(Clone, Debug)]
+pub struct Backlog(Outgoing);
+
+impl Backlog {
+    /// How many they are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.0.borrow().bytes.len()
     }
 }
 
@@ -184,6 +206,9 @@ impl Outgoing {
         } else {
             unsent.bytes.append(bytes);
         }
+        if bytes.capacity() > KEPT_BYTES_MAX {
+            *bytes = Vec::new();
+        }
         if let Some(waker) = unsent.server.take() {
             waker.wake();
         }
@@ -197,6 +222,10 @@ impl Outgoing {
             return Poll::Pending;
         }
         std::mem::swap(&mut unsent.bytes, into);
+        // The memory that comes back is that of an earlier piece, maybe a large one.
+        if unsent.bytes.capacity() > KEPT_BYTES_MAX {
+            unsent.bytes = Vec::new();
+        }
         if let Some(waker) = unsent.sender.take() {
             waker.wake();
         }

@@ -11,7 +11,8 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// A stream of what a function gives.
@@ -213,6 +214,26 @@ fn pushed_events_arrive_in_order_and_the_last_sender_ends_the_stream() {
     drop(other);
     assert_eq!(response.event_now(), Some(message("c")));
     assert_eq!(response.event_now(), None);
+}
+
+#[test]
+fn who_waited_for_the_end_and_is_gone_leaves_nothing() {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let (sender, sse) = sse::channel_of(1);
+    assert_eq!(sender.try_send(data("there is no room after it")), Ok(()));
+    for _ in 0..10 {
+        let task = Arc::new(Task);
+        let waker = Waker::from(Arc::clone(&task));
+        let mut context = Context::from_waker(&waker);
+        assert!(pin!(sender.closed()).poll(&mut context).is_pending());
+        assert!(pin!(sender.send(data("late"))).poll(&mut context).is_pending());
+        drop(waker);
+        assert_eq!(Arc::strong_count(&task), 1);
+    }
+    drop(sse);
 }
 
 #[test]

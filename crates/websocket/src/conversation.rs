@@ -147,6 +147,13 @@ impl Conversation {
     /// Close frame.
     fn receive(&mut self, context: &mut Context<'_>) -> bool {
         while !self.shared.with(|state| state.is_over() || state.is_full()) {
+            if self.shared.with(|state| state.is_unread()) {
+                self.send(context);
+                if self.io.poll_taken(context).is_pending() {
+                    return false;
+                }
+                self.shared.with(|state| state.look_at_unsent());
+            }
             let unread = &mut self.unread[self.read..];
             let (used, found) = self.shared.with(|state| state.receive(unread));
             self.read += used;
@@ -234,13 +241,12 @@ impl Conversation {
         let is_watched = self.shared.with(|state| {
             if !state.out.is_empty() {
                 io.append(&mut state.out);
-                state.unsent = io.unsent();
             }
             state.has_waiting()
         });
         // An error shows when bytes are received, or as the end of this future.
         if is_watched && io.poll_taken(context).is_ready() {
-            self.shared.with(|state| state.note_unsent(0));
+            self.shared.with(|state| state.look_at_unsent());
         }
     }
 }
@@ -252,10 +258,10 @@ impl Future for Conversation {
         let this = &mut *self;
         this.shared.with(|state| state.begin(context));
         for _ in 0..ROUNDS_MAX {
-            let unsent = this.io.unsent();
-            this.shared.with(|state| state.note_unsent(unsent));
-            this.look_at_clock(context);
+            this.shared.with(|state| state.look_at_unsent());
+            // What is here was said in time.
             let may_have_more = this.receive(context);
+            this.look_at_clock(context);
             this.shared.with(|state| state.take_change());
             this.run_handler(context);
             this.go_on();

@@ -3,7 +3,7 @@
 use crate::error::{Error, SendError, TrySendError};
 use crate::json::JsonSocket;
 use crate::message::Message;
-use crate::shared::Shared;
+use crate::shared::{Shared, State};
 use futures_core::Stream;
 use futures_sink::Sink;
 use peregrine_proto::ws::CloseCode;
@@ -133,12 +133,40 @@ impl fmt::Debug for WebSocket {
 }
 
 /// The half that sends. Copies of it send on the same WebSocket.
-pub struct Sender(Shared);
+pub struct Sender {
+    shared: Shared,
+    /// By which it waits as a sink.
+    number: u64,
+}
+
+/// A place among those who wait, which is given up with it.
+struct Place<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.shared.with(|state| state.forget(self.number));
+    }
+}
 
 impl Sender {
     fn new(shared: &Shared) -> Self {
-        shared.with(|state| state.add_sender());
-        Self(shared.clone())
+        let number = shared.with(|state| {
+            state.add_sender();
+            state.number()
+        });
+        Self { shared: shared.clone(), number }
+    }
+
+    /// Waits for something of the state.
+    async fn wait<T>(
+        &self,
+        mut poll: impl FnMut(&mut State, u64, &mut Context<'_>) -> Poll<T>,
+    ) -> T {
+        let place = Place { shared: &self.shared, number: self.shared.with(State::number) };
+        poll_fn(|context| self.shared.with(|state| poll(state, place.number, context))).await
     }
 
     /// Sends a message, and waits before while too much waits for the peer already. The message is on its
@@ -149,7 +177,7 @@ impl Sender {
     /// The WebSocket is closed, or the message may not be sent.
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let mut message = Some(message.into());
-        poll_fn(|context| self.0.with(|state| state.poll_send(&mut message, context))).await
+        self.wait(|state, number, context| state.poll_send(&mut message, number, context)).await
     }
 
     /// Sends a message if there is room for it, and never waits: for a message to many, none of which may
@@ -158,7 +186,7 @@ impl Sender {
     /// # Errors
     /// There is no room, or as [`Sender::send`].
     pub fn try_send(&self, message: impl Into<Message>) -> Result<(), TrySendError> {
-        self.0.with(|state| state.try_send(message.into()))
+        self.shared.with(|state| state.try_send(message.into()))
     }
 
     /// Closes the WebSocket: sends a Close frame, and waits until the peer has answered it, for a limited
@@ -168,20 +196,20 @@ impl Sender {
     /// The WebSocket is closed already, or the code may not be sent.
     pub async fn close(&self, code: CloseCode, reason: &str) -> Result<(), SendError> {
         self.send(Message::close(code, reason.to_owned())).await?;
-        poll_fn(|context| self.0.with(|state| state.poll_ended(context))).await;
+        self.wait(|state, number, context| state.poll_ended(number, context)).await;
         Ok(())
     }
 
     /// Waits until the WebSocket closes, or is about to because the server drains: then there is still time
     /// to send something, until [`goodbye`](crate::WebSocketUpgrade::goodbye) is over.
     pub async fn closing(&self) {
-        poll_fn(|context| self.0.with(|state| state.poll_closing(context))).await;
+        self.wait(|state, number, context| state.poll_closing(number, context)).await;
     }
 
     /// Is the WebSocket closed, or about to be?
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.0.with(|state| state.is_closing())
+        self.shared.with(|state| state.is_closing())
     }
 }
 
@@ -191,11 +219,11 @@ impl Sink<Message> for Sender {
     type Error = SendError;
 
     fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.0.with(|state| state.poll_room(context))
+        self.shared.with(|state| state.poll_room(self.number, context))
     }
 
     fn start_send(self: Pin<&mut Self>, message: Message) -> Result<(), SendError> {
-        self.0.with(|state| state.send_at_once(message))
+        self.shared.with(|state| state.send_at_once(message))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), SendError>> {
@@ -203,24 +231,27 @@ impl Sink<Message> for Sender {
     }
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.0.with(|state| {
+        self.shared.with(|state| {
             if state.can_send() {
                 state.send_at_once(Message::close(CloseCode::NORMAL, ""))?;
             }
-            state.poll_ended(context).map(Ok)
+            state.poll_ended(self.number, context).map(Ok)
         })
     }
 }
 
 impl Clone for Sender {
     fn clone(&self) -> Self {
-        Self::new(&self.0)
+        Self::new(&self.shared)
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.0.with(|state| state.drop_sender());
+        self.shared.with(|state| {
+            state.forget(self.number);
+            state.drop_sender();
+        });
     }
 }
 

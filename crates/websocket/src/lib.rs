@@ -45,6 +45,7 @@ mod origin;
 mod settings;
 mod shared;
 mod upgrade;
+mod waiters;
 
 #[cfg(feature = "deflate")]
 pub use compress::Compress;

@@ -33,7 +33,8 @@ pub struct Limits {
     pub unread_bytes_max: usize,
     /// Messages below this are not compressed. Default 64 bytes.
     pub compress_bytes_min: usize,
-    /// Pongs that may wait for a peer that does not read. Default 100. Passing it: the peer is told 1008.
+    /// Pongs that may wait for a peer that does not read, at least 1. Default 100. When it is reached,
+    /// nothing more is read from the peer.
     pub answers_max: u16,
     /// What a peer may make the server do for nothing, by pings and by fragments without content: what
     /// each connection begins with, and the most that is saved up. Default 1,000, which is 500 pings.
@@ -65,7 +66,7 @@ impl Limits {
             message_bytes_max: self.message_bytes_max,
             frame_bytes_max: self.frame_bytes_max,
             compress_bytes_min: self.compress_bytes_min,
-            answers_max: self.answers_max,
+            answers_max: self.answers_max.max(1),
             budget_max: self.budget_max,
             budget_per_second: self.budget_per_second,
         }

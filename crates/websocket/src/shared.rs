@@ -4,8 +4,10 @@ use crate::Codec;
 use crate::error::{Error, SendError, TrySendError};
 use crate::message::{CloseFrame, Message};
 use crate::settings::Limits;
+use crate::waiters::Waiters;
 use bytes::Bytes;
 use peregrine_proto::ws::{self, Close, CloseCode, Connection, Content, Event, Role};
+use peregrine_web::upgrade::Backlog;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::take;
@@ -17,6 +19,9 @@ const KEEP_ALIVE: &[u8] = b"keep-alive";
 
 /// What a message costs beyond its bytes while it waits.
 const MESSAGE_BYTES: usize = 64;
+
+/// For how many messages an inbox keeps room when it is empty.
+const INBOX_KEPT: usize = 8;
 
 /// One WebSocket, as its conversation and all handles see it.
 #[derive(Clone)]
@@ -34,19 +39,23 @@ pub(crate) struct State {
     is_ended: bool,
     /// The end of the server draws near.
     pub(crate) is_draining: bool,
+    /// The receiver was told that this is the end, and gets nothing that comes later.
+    is_told: bool,
     /// What was written.
     pub(crate) out: Vec<u8>,
-    /// How many bytes more wait for the peer.
-    pub(crate) unsent: usize,
+    /// What more waits for the peer.
+    backlog: Backlog,
     /// Pings of the handler that were not answered.
     pings: u32,
     senders: usize,
     receivers: usize,
     reader: Option<Waker>,
     /// Who waits for room.
-    waiting: Vec<Waker>,
+    waiting: Waiters,
     /// Who waits for the drain or the end.
-    closers: Vec<Waker>,
+    closers: Waiters,
+    /// The last number of somebody who may wait.
+    last_number: u64,
     conversation: Waker,
     /// The conversation is being polled, and looks at everything that changes.
     is_running: bool,
@@ -56,7 +65,7 @@ pub(crate) struct State {
 }
 
 impl Shared {
-    pub(crate) fn new(limits: Limits, compression: Option<Codec>) -> Self {
+    pub(crate) fn new(limits: Limits, compression: Option<Codec>, backlog: Backlog) -> Self {
         let protocol_limits = limits.protocol();
         Self(Rc::new(RefCell::new(State {
             protocol: Connection::new(&protocol_limits, Role::Server, compression),
@@ -66,14 +75,16 @@ impl Shared {
             inbox_bytes: 0,
             is_ended: false,
             is_draining: false,
+            is_told: false,
             out: Vec::new(),
-            unsent: 0,
+            backlog,
             pings: 0,
             senders: 0,
             receivers: 0,
             reader: None,
-            waiting: Vec::new(),
-            closers: Vec::new(),
+            waiting: Waiters::default(),
+            closers: Waiters::default(),
+            last_number: 0,
             conversation: Waker::noop().clone(),
             is_running: false,
             is_changed: false,
@@ -82,11 +93,19 @@ impl Shared {
     }
 
     /// Works on the state. Wakers are called afterwards: they may run anything.
+    ///
+    /// The conversation's own, by which the handler waits, need not be called while the conversation is
+    /// polled: it looks at everything that changes.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.0.borrow_mut();
         let result = work(&mut state);
         if !state.to_wake.is_empty() {
-            let wakers = take(&mut state.to_wake);
+            let mut wakers = take(&mut state.to_wake);
+            if state.is_running {
+                let all = wakers.len();
+                wakers.retain(|waker| !waker.will_wake(&state.conversation));
+                state.is_changed |= wakers.len() < all;
+            }
             drop(state);
             wakers.into_iter().for_each(Waker::wake);
         }
@@ -117,9 +136,13 @@ impl State {
             if was_full && !self.is_full() {
                 self.change();
             }
+            if self.inbox.is_empty() && self.inbox.capacity() > INBOX_KEPT {
+                self.inbox = VecDeque::new();
+            }
             return Poll::Ready(Some(next));
         }
         if self.is_ended || self.is_draining {
+            self.is_told = true;
             return Poll::Ready(None);
         }
         register(&mut self.reader, context);
@@ -129,7 +152,8 @@ impl State {
     pub(crate) fn poll_send(
         &mut self,
         message: &mut Option<Message>,
-        context: &mut Context<'_>,
+        number: u64,
+        context: &Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         let Some(given) = message.take() else { return Poll::Ready(Ok(())) };
         match self.try_send(given) {
@@ -137,26 +161,30 @@ impl State {
             Err(TrySendError::Unsent(error)) => Poll::Ready(Err(error)),
             Err(TrySendError::Full(back)) => {
                 *message = Some(back);
-                self.wait_for_room(context);
+                self.wait_for_room(number, context);
                 Poll::Pending
             }
         }
     }
 
     /// Ready when a message may be sent at once.
-    pub(crate) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+    pub(crate) fn poll_room(
+        &mut self,
+        number: u64,
+        context: &Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
         if !self.can_send() {
             return Poll::Ready(Err(SendError::Closed));
         }
         if self.has_room() {
             return Poll::Ready(Ok(()));
         }
-        self.wait_for_room(context);
+        self.wait_for_room(number, context);
         Poll::Pending
     }
 
-    fn wait_for_room(&mut self, context: &Context<'_>) {
-        if wait(&mut self.waiting, context) {
+    fn wait_for_room(&mut self, number: u64, context: &Context<'_>) {
+        if self.waiting.add(number, context) {
             // The conversation must ask to hear of room.
             self.tell_conversation();
         }
@@ -179,7 +207,11 @@ impl State {
         if !self.can_send() {
             return Err(SendError::Closed);
         }
+        let is_end = matches!(message, Message::Close(_));
         self.write(message)?;
+        if is_end {
+            self.wake_waiting();
+        }
         self.tell_conversation();
         Ok(())
     }
@@ -203,11 +235,11 @@ impl State {
     }
 
     /// Ready when the WebSocket is about to close, or is closed.
-    pub(crate) fn poll_closing(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_closing(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
         if self.is_closing() {
             return Poll::Ready(());
         }
-        wait(&mut self.closers, context);
+        self.closers.add(number, context);
         Poll::Pending
     }
 
@@ -216,12 +248,24 @@ impl State {
     }
 
     /// Ready when nothing more comes.
-    pub(crate) fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_ended(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
         if self.is_ended {
             return Poll::Ready(());
         }
-        wait(&mut self.closers, context);
+        self.closers.add(number, context);
         Poll::Pending
+    }
+
+    /// The number of somebody who may wait.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Who has this number waits no more.
+    pub(crate) fn forget(&mut self, number: u64) {
+        self.waiting.forget(number);
+        self.closers.forget(number);
     }
 
     pub(crate) fn add_sender(&mut self) {
@@ -230,7 +274,9 @@ impl State {
 
     pub(crate) fn drop_sender(&mut self) {
         self.senders -= 1;
-        self.change();
+        if self.is_left() {
+            self.change();
+        }
     }
 
     pub(crate) fn add_receiver(&mut self) {
@@ -276,15 +322,19 @@ impl State {
         take(&mut self.is_changed)
     }
 
-    /// Notes how much the server has not taken.
-    pub(crate) fn note_unsent(&mut self, unsent: usize) {
-        self.unsent = unsent;
-        if unsent == 0 {
+    /// Looks how much the server has taken.
+    pub(crate) fn look_at_unsent(&mut self) {
+        if self.queued() == 0 {
             self.protocol.output_sent();
         }
         if self.has_room() {
-            self.to_wake.append(&mut self.waiting);
+            self.to_wake.extend(self.waiting.take());
         }
+    }
+
+    /// Do so many answers wait for the peer that nothing more is read?
+    pub(crate) fn is_unread(&self) -> bool {
+        !self.protocol.may_answer(&self.protocol_limits)
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
@@ -292,7 +342,7 @@ impl State {
     }
 
     fn queued(&self) -> usize {
-        self.out.len() + self.unsent
+        self.out.len() + self.backlog.bytes()
     }
 
     /// Does so much wait for the handler that nothing more is read?
@@ -343,7 +393,7 @@ impl State {
     }
 
     fn give(&mut self, message: Result<Message, Error>) {
-        if self.receivers == 0 || self.is_ended {
+        if self.receivers == 0 || self.is_ended || self.is_told {
             return;
         }
         self.inbox_bytes += weight(&message);
@@ -412,18 +462,9 @@ impl State {
     }
 
     fn wake_waiting(&mut self) {
-        self.to_wake.append(&mut self.waiting);
-        self.to_wake.append(&mut self.closers);
+        self.to_wake.extend(self.waiting.take());
+        self.to_wake.extend(self.closers.take());
     }
-}
-
-/// True if nobody waited there for this caller.
-fn wait(place: &mut Vec<Waker>, context: &Context<'_>) -> bool {
-    let is_new = !place.iter().any(|waker| waker.will_wake(context.waker()));
-    if is_new {
-        place.push(context.waker().clone());
-    }
-    is_new
 }
 
 fn weight(message: &Result<Message, Error>) -> usize {

@@ -224,7 +224,7 @@ impl WebSocketUpgrade {
         let compression = None;
         let Self { protocol, limits, times, .. } = self;
         response.with_upgrade(OnUpgrade::new(move |io| {
-            let shared = Shared::new(limits, compression);
+            let shared = Shared::new(limits, compression, io.backlog());
             let socket = WebSocket::new(&shared, protocol);
             let running = Box::pin(async move { handler(socket).await });
             Conversation::new(io, shared, running, times)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use peregrine_lab_load::command;
 
 use crate::exit;
 
@@ -119,6 +120,10 @@ pub(crate) struct Run {
     /// closed loops; `-open` is added to their names.
     #[arg(long, conflicts_with = "repeats")]
     pub(crate) open: bool,
+    /// Open loops at these rates instead, such as 2k,20k requests a second: what a request costs, and how
+    /// long it takes, where a server sleeps between requests.
+    #[arg(long, value_parser = rate, value_delimiter = ',', value_name = "LIST", conflicts_with = "repeats")]
+    pub(crate) rates: Vec<f64>,
     /// Connections per server, level by level (those of the scenario).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) concurrency: Vec<usize>,
@@ -331,6 +336,13 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Requests a second, such as 2000 or 20k.
+fn rate(text: &str) -> Result<f64, String> {
+    command::number(text)
+        .filter(|rate| (1.0..=1e7).contains(rate))
+        .ok_or_else(|| "a rate is a number from 1 to 10M requests a second".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -343,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_shares_are_read_with_their_units() {
+    fn times_shares_and_rates_are_read_with_their_units() {
         assert_eq!(time("40ms"), Ok(Duration::from_millis(40)));
         assert_eq!(time("15m"), Ok(Duration::from_secs(900)));
         assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
@@ -354,6 +366,10 @@ mod tests {
         }
         for text in ["", "x%", "150%", "-1%"] {
             assert!(share(text).is_err(), "{text}");
+        }
+        assert_eq!((rate("2000"), rate("20k"), rate("1.5k")), (Ok(2e3), Ok(2e4), Ok(1.5e3)));
+        for text in ["", "k", "0", "-1", "NaN", "inf", "20g", "11M"] {
+            assert!(rate(text).is_err(), "{text}");
         }
     }
 
@@ -385,6 +401,7 @@ mod tests {
             "lab compare peregrine axum --scenario json --min-effect 2% --fail-if slower",
             "lab compare peregrine axum --tune",
             "lab run json relay --tls --open --concurrency 1,64,1500",
+            "lab run json --rates 2k,20k --concurrency 64",
             "lab compare peregrine axum --scenario spawn --tls",
             "lab verify axum --scenario relay --tls",
             "lab run json --http2 --streams 100 --concurrency 1,32,256 --tls",

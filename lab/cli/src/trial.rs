@@ -22,7 +22,7 @@ use peregrine_lab_run::session::{self, Session};
 use peregrine_lab_run::stage::Up;
 use peregrine_lab_run::verify;
 use peregrine_lab_run::wanted::Wanted;
-use peregrine_lab_scenario::{Kind, Scenario};
+use peregrine_lab_scenario::{Kind, OpenRate, Scenario};
 
 use crate::bars::Bars;
 use crate::command::reproduce::{Setting, TrialResult};
@@ -263,7 +263,10 @@ fn as_corrected(
     let mut wanted = vec![(closed, [PairMeasure::ServerCpu, PairMeasure::Throughput].as_slice())];
     if let Some(share) = corrected.equal_rate_share {
         let open = Wanted {
-            scenario: Scenario { kind: Kind::Latency { shares: vec![share] }, ..scenario.clone() },
+            scenario: Scenario {
+                kind: Kind::Latency { rates: vec![OpenRate::Share(share)] },
+                ..scenario.clone()
+            },
             blocks: Some(design.rate_blocks.max(2) as usize),
             slice: Some(Duration::from_secs_f64(design.rate_slice_s)),
             ..wanted[0].0.clone()

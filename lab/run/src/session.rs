@@ -188,7 +188,7 @@ pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunEr
 fn steps(wanted: &Wanted, settled: &Settled, arms: usize) -> u64 {
     let per_level = match (&wanted.scenario.kind, wanted.is_fresh()) {
         (_, true) => settled.blocks * arms,
-        (Kind::Latency { shares }, false) => settled.blocks * shares.len(),
+        (Kind::Latency { rates }, false) => settled.blocks * rates.len(),
         _ => settled.blocks,
     };
     (per_level * settled.connections.len()) as u64

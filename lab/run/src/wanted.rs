@@ -155,7 +155,7 @@ impl Wanted {
             false => Duration::ZERO,
         });
         let rounds = match &self.scenario.kind {
-            Kind::Latency { shares } => shares.len() as u32,
+            Kind::Latency { rates } => rates.len() as u32,
             _ => 1,
         };
         let costs = connections.iter().zip(&slices).map(|(count, slice)| {

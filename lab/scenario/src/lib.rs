@@ -27,5 +27,5 @@ mod variant;
 
 pub use error::{ScenarioError, WorkloadError};
 pub use exchange::{Exchange, VARIANTS};
-pub use scenario::{Fixture, Kind, Load, Micro, Scenario, TlsMode};
-pub use variant::{OPEN_SHARES, VariantError};
+pub use scenario::{Fixture, Kind, Load, Micro, OpenRate, Scenario, TlsMode};
+pub use variant::{OPEN_RATES, VariantError};

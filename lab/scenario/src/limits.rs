@@ -7,7 +7,7 @@ use peregrine_lab_load::generator::{CONNECTIONS_MAX, DEPTH_MAX, REQUESTS_MAX};
 use crate::error::Wrong;
 use crate::exchange::Exchange;
 use crate::keys::{FileKeys, KindKey, LoadKeys};
-use crate::scenario::{Kind, Load, Micro};
+use crate::scenario::{Kind, Load, Micro, OpenRate};
 
 const SHARES: [f64; 3] = [0.5, 0.8, 0.95];
 const FACTOR: f64 = 2.0;
@@ -144,7 +144,7 @@ fn kind(key: KindKey, load: &LoadKeys) -> Result<Kind, Wrong> {
                 let fix = "list numbers above 0 and at most 1; more is an overload";
                 return Err(Wrong::new("shares", "a share is a part of the capacity", fix));
             }
-            Ok(Kind::Latency { shares })
+            Ok(Kind::Latency { rates: shares.into_iter().map(OpenRate::Share).collect() })
         }
         KindKey::Overload => {
             let factor = load.factor.unwrap_or(FACTOR);

@@ -57,10 +57,10 @@ pub struct Fixture {
 pub enum Kind {
     /// A closed loop at each number of connections.
     Load,
-    /// An open loop at shares of the capacity that all contenders have in common.
+    /// Open loops at rates that are the same for all contenders.
     Latency {
-        /// Shares of the capacity, above 0 and at most 1; the default is 0.5, 0.8 and 0.95.
-        shares: Vec<f64>,
+        /// The rates, one after the other; the default is 50, 80 and 95 % of the capacity.
+        rates: Vec<OpenRate>,
     },
     /// Connections that are held open after one request each, and a few active ones: memory, and
     /// the latency of the active ones.
@@ -74,6 +74,15 @@ pub enum Kind {
     Shutdown,
     /// A benchmark inside a process, which writes its result to a file.
     Micro(Micro),
+}
+
+/// How often an open loop asks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OpenRate {
+    /// A share of the capacity that all contenders have in common, above 0 and at most 1.
+    Share(f64),
+    /// So many requests a second.
+    PerSecond(f64),
 }
 
 /// How an in-process benchmark is started.

@@ -5,10 +5,10 @@ use std::fmt;
 
 use peregrine_lab_load::generator::DEPTH_MAX;
 
-use crate::scenario::{Kind, Scenario, TlsMode};
+use crate::scenario::{Kind, OpenRate, Scenario, TlsMode};
 
-/// The shares of the common capacity at which an opened scenario asks.
-pub const OPEN_SHARES: [f64; 2] = [0.5, 0.8];
+/// The rates at which an opened scenario asks, unless others are given.
+pub const OPEN_RATES: [OpenRate; 2] = [OpenRate::Share(0.5), OpenRate::Share(0.8)];
 
 /// Why a scenario has no such variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,17 +83,19 @@ impl Scenario {
         Ok(self)
     }
 
-    /// The same as an open loop at [`OPEN_SHARES`] of the capacity that all contenders have, with
-    /// latency from the intended start, called `NAME-open`. A scenario about latency stays as it is.
+    /// The same as an open loop at these rates ([`OPEN_RATES`], if there are none), with latency from the
+    /// intended start, called `NAME-open`. A scenario about latency keeps its name, and its own rates
+    /// where none are given.
     ///
     /// # Errors
     ///
     /// Only a closed loop can be opened.
-    pub fn opened(mut self) -> Result<Scenario, VariantError> {
-        match self.kind {
-            Kind::Latency { .. } => {}
+    pub fn opened(mut self, rates: &[OpenRate]) -> Result<Scenario, VariantError> {
+        let or = |usual: &[OpenRate]| if rates.is_empty() { usual } else { rates }.to_vec();
+        match &self.kind {
+            Kind::Latency { rates } => self.kind = Kind::Latency { rates: or(rates) },
             Kind::Load => {
-                self.kind = Kind::Latency { shares: OPEN_SHARES.to_vec() };
+                self.kind = Kind::Latency { rates: or(&OPEN_RATES) };
                 self.name.push_str("-open");
                 self.title.push_str(", at equal rates");
             }

@@ -12,7 +12,9 @@ use peregrine_lab_load::client::fault::Fault;
 use peregrine_lab_load::client::reply::{Parsed, parse_reply};
 use peregrine_lab_load::generator::Plan;
 use peregrine_lab_load::question::{Question, Wording};
-use peregrine_lab_scenario::{Exchange, Kind, OPEN_SHARES, Scenario, TlsMode, WorkloadError};
+use peregrine_lab_scenario::{
+    Exchange, Kind, OPEN_RATES, OpenRate, Scenario, TlsMode, WorkloadError,
+};
 use sha2::{Digest, Sha256};
 
 fn lab() -> PathBuf {
@@ -317,7 +319,10 @@ fn about_one_in_twenty_of_the_slow_mix_waits() {
 #[test]
 fn kinds_carry_what_the_names_say() {
     assert_eq!(scenario("overload-2x").kind, Kind::Overload { factor: 2.0 });
-    assert_eq!(scenario("latency-json").kind, Kind::Latency { shares: vec![0.5, 0.8, 0.95] });
+    assert_eq!(
+        scenario("latency-json").kind,
+        Kind::Latency { rates: [0.5, 0.8, 0.95].map(OpenRate::Share).to_vec() }
+    );
     assert_eq!(scenario("shutdown").kind, Kind::Shutdown);
     let idle = scenario("idle-10000");
     assert_eq!((idle.kind, idle.load.idle_connections), (Kind::Idle, 10_000));
@@ -341,7 +346,7 @@ fn a_scenario_over_tls_or_opened_asks_the_same_under_another_name_and_load() {
         let is_micro = matches!(kind, Kind::Micro(_));
         let Ok(secure) = plain.clone().over_tls() else {
             assert!(is_micro, "{base}");
-            assert!(plain.opened().unwrap_err().to_string().contains("only a closed loop"));
+            assert!(plain.opened(&[]).unwrap_err().to_string().contains("only a closed loop"));
             continue;
         };
         let name = if tls.is_some() { base.clone() } else { format!("{base}-tls") };
@@ -351,10 +356,14 @@ fn a_scenario_over_tls_or_opened_asks_the_same_under_another_name_and_load() {
             (secure.sha256.as_str(), secure.load.pipeline),
             (&*plain.sha256, plain.load.pipeline)
         );
-        match (secure.opened(), kind) {
+        let rates = [OpenRate::PerSecond(2_000.0)];
+        if let Ok(slow) = secure.clone().opened(&rates) {
+            assert_eq!(slow.kind, Kind::Latency { rates: rates.to_vec() });
+        }
+        match (secure.opened(&[]), kind) {
             (Ok(open), Kind::Load) => {
                 assert_eq!((open.name, open.base), (format!("{name}-open"), base));
-                assert_eq!(open.kind, Kind::Latency { shares: OPEN_SHARES.to_vec() });
+                assert_eq!(open.kind, Kind::Latency { rates: OPEN_RATES.to_vec() });
             }
             (Ok(open), kind @ Kind::Latency { .. }) => {
                 assert_eq!((open.name, open.kind), (name, kind));

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
-use peregrine::web::extract::{Path, State, TlsInfo};
+use peregrine::web::extract::{Interim, Path, State, TlsInfo};
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::web::{Body, BodyError, HandlerExt, Problem, Response};
 use peregrine::{App, Shutdown};
@@ -167,6 +167,29 @@ async fn wait(State(shared): State<Shared>) -> &'static str {
     "waited"
 }
 
+/// Says something before its response, and lets a task say more.
+async fn hints(interim: Interim, State(shared): State<Shared>) -> String {
+    let mut fields = HeaderMap::new();
+    // The server's own affair, which goes no further.
+    fields.insert("content-length", HeaderValue::from_static("7"));
+    fields.insert("x-progress", HeaderValue::from_static("1 of 2"));
+    interim.early_hints(["</a.css>; rel=preload", "</b.js>; rel=preload"]).expect("it is early");
+    interim.send(StatusCode::PROCESSING, fields).expect("there is room");
+    let wrong = interim.send(StatusCode::OK, HeaderMap::new());
+    shared.pass().await;
+    let later = shared.clone();
+    let task = tokio::task::spawn_local(async move {
+        interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("there is room");
+        later.pass().await;
+        for _ in 0..8 {
+            interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("there is room");
+        }
+        interim.send(StatusCode::PROCESSING, HeaderMap::new())
+    });
+    let full = task.await.expect("it does not panic");
+    format!("{wrong:?}, {full:?}")
+}
+
 async fn sleep(Path(milliseconds): Path<u64>) -> String {
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
     format!("slept {milliseconds}")
@@ -318,6 +341,7 @@ fn uploads(app: App) -> App {
         .post("/echo-slowly", echo_slowly.body_limit(64 << 20))
         .post("/ignore", || "ignored")
         .post("/ignore-after-wait", wait)
+        .get("/hints", hints)
         .post("/read-after-wait", read_after_wait)
         .post("/sip", sip)
         .post("/count", count.body_limit(u64::MAX))
@@ -536,12 +560,26 @@ where
     Body::stream(Produced(next))
 }
 
+/// Answers for ever, while a task reads the body once it may.
+async fn read_later(State(shared): State<Shared>, mut body: Body) -> Body {
+    tokio::task::spawn_local(async move {
+        let watch = shared.begin();
+        shared.pass().await;
+        while let Some(Ok(_)) = body.next().await {}
+        watch.finish();
+        // Who has heard of the end may still keep the body.
+        std::future::pending::<()>().await;
+    });
+    stream(|_| Poll::Pending)
+}
+
 /// Handlers whose responses are streams.
 fn downloads(app: App) -> App {
     app.get("/stream/{pieces}", async |Path(pieces): Path<u32>| pieces_of(pieces))
         .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
         .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
         .get("/gated/{pieces}", gated)
+        .post("/read-later", read_later)
         .get("/endless", endless)
         .get("/trailers", || with_trailers("hello"))
         .get("/trailers-only", || with_trailers(""))

@@ -203,6 +203,8 @@ macro_rules! server {
             http2::uploads_may_come_one_after_the_other,
             http2::a_reset_begins_the_idle_time,
             http2::a_handler_that_reads_late_makes_nobody_late,
+            http2::silent_streams_do_not_hold_up_the_end_of_a_life,
+            http2::what_is_taken_of_an_upload_that_stalled_opens_the_window,
             http2::trailers_follow_any_content,
             http2::trailers_are_the_end,
             http2::a_host_may_be_named_twice,

@@ -37,6 +37,7 @@ macro_rules! ways {
             heads::fields_reach_the_handler,
             heads::fields_of_the_connection_are_of_http_1,
             heads::a_request_has_one_host,
+            heads::interim_responses_come_before_the_response,
             heads::the_100_comes_if_the_handler_reads,
             heads::an_upgrade_is_of_http_1,
             heads::fields_of_responses_arrive,

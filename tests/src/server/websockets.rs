@@ -266,58 +266,109 @@ impl<W: Wire> Socket<W> {
         path: &str,
         fields: &[(&str, &str)],
     ) -> Result<Self, u16> {
-        let wire = connect::<B>(server, way).await;
-        let (link, shown) = if way.is_http2 {
-            let mut client = Streams::new(wire);
-            client.scheme = if way.is_secure { "https" } else { "http" };
-            let mut all = vec![(":protocol", "websocket"), ("sec-websocket-version", "13")];
-            all.extend(fields);
-            let id = client.open("CONNECT", path, &all, false);
-            client.expect_head(id).await;
-            let answer = client.so_far(id);
-            if answer.status() != 200 {
-                return Err(answer.status());
-            }
-            assert_eq!(answer.field("sec-websocket-accept"), None);
-            let lines = answer.heads[0].iter().map(|(name, value)| format!("{name}: {value}\n"));
-            let shown = lines.collect();
-            (Link::Http2(Box::new(client), id, 0), shown)
+        Self::over(connect::<B>(server, way).await, way, path, fields).await
+    }
+
+    /// The same on a connection. If no answer comes, the status is 0.
+    ///
+    /// # Panics
+    /// The answer is malformed.
+    pub async fn over(
+        wire: AnyWire<W>,
+        way: Way,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<Self, u16> {
+        let (link, shown, unread) = if way.is_http2 {
+            Self::over_http2(wire, way, path, fields).await?
         } else {
-            let mut peer = Peer::new(wire);
-            let mut head = format!(
-                "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
-                 Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n",
-                KEY.0
-            );
-            for (name, value) in fields {
-                head.push_str(&format!("{name}: {value}\r\n"));
-            }
-            peer.send(head + "\r\n");
-            let head = String::from_utf8(peer.expect("\r\n\r\n").await).expect("ASCII");
-            let status = head.get(9..12).and_then(|status| status.parse().ok());
-            if status != Some(101) {
-                return Err(status.unwrap_or(0));
-            }
-            let shown = head.to_lowercase();
-            assert!(head.contains(KEY.1), "{head}");
-            (Link::Http1(peer), shown)
+            Self::over_http1(wire, path, fields).await?
         };
         let compression = shown.contains("permessage-deflate").then(|| Windows::new(&shown));
         Ok(Self {
             link,
             protocol: Connection::new(&LIMITS, Role::Client(|| *b"mask"), compression),
             limits: LIMITS,
-            unread: Vec::new(),
+            unread,
             fields: shown,
             is_dumb: false,
         })
     }
 
-    /// Sends bytes as they are.
-    pub async fn push(&mut self, bytes: &[u8]) {
+    async fn over_http2(
+        wire: AnyWire<W>,
+        way: Way,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<(Link<W>, String, Vec<u8>), u16> {
+        let mut client = Streams::new(wire);
+        client.scheme = if way.is_secure { "https" } else { "http" };
+        let mut all = vec![(":protocol", "websocket"), ("sec-websocket-version", "13")];
+        all.extend(fields);
+        let id = client.open("CONNECT", path, &all, false);
+        while client.so_far(id).heads.is_empty() {
+            if !client.fill(PATIENCE).await {
+                return Err(0);
+            }
+        }
+        let answer = client.so_far(id);
+        if answer.status() != 200 {
+            return Err(answer.status());
+        }
+        assert_eq!(answer.field("sec-websocket-accept"), None);
+        let lines = answer.heads[0].iter().map(|(name, value)| format!("{name}: {value}\n"));
+        let shown = lines.collect();
+        Ok((Link::Http2(Box::new(client), id, 0), shown, Vec::new()))
+    }
+
+    async fn over_http1(
+        wire: AnyWire<W>,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<(Link<W>, String, Vec<u8>), u16> {
+        let mut peer = Peer::new(wire);
+        let mut head = format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n",
+            KEY.0
+        );
+        for (name, value) in fields {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        peer.send(head + "\r\n");
+        let mut came = Vec::new();
+        let end = loop {
+            if let Some(at) = came.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            match peer.more(PATIENCE).await {
+                Ok(Some(bytes)) => came.extend(bytes),
+                _ => return Err(0),
+            }
+        };
+        let unread = came.split_off(end);
+        let head = String::from_utf8(came).expect("ASCII");
+        let status = head.get(9..12).and_then(|status| status.parse().ok());
+        if status != Some(101) {
+            return Err(status.unwrap_or(0));
+        }
+        assert!(head.contains(KEY.1), "{head}");
+        Ok((Link::Http1(peer), head.to_lowercase(), unread))
+    }
+
+    /// Sends bytes as they are. What nobody wants is thrown away.
+    pub async fn push(&mut self, mut bytes: &[u8]) {
         match &mut self.link {
             Link::Http1(peer) => peer.send(bytes),
-            Link::Http2(client, id, _) => client.upload_part(*id, bytes, false).await,
+            Link::Http2(client, id, _) => {
+                while !bytes.is_empty() {
+                    let count = client.data_that_fits(*id, bytes, false);
+                    bytes = &bytes[count..];
+                    if count == 0 && !client.fill(PATIENCE).await {
+                        return;
+                    }
+                }
+            }
         }
     }
 

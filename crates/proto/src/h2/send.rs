@@ -51,12 +51,12 @@ impl Connection {
             // RFC 9113 §8.1: a head with END_STREAM says itself that there is no content. Trailers alone,
             // which gRPC answers errors with, are such a head.
             (BodyMode::Exact(0), None, _) => None,
+            // A 205 has no content, for HEAD and for GET.
+            _ if status == 205 => None,
             (BodyMode::Exact(bytes), ..) => Some(bytes),
             // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length tells what the content
             // of a 200 to GET would have been; a handler may know it without having it.
             (BodyMode::None, ..) if status == 204 => None,
-            // A 205 has no content for GET either.
-            (BodyMode::None, own, _) if status == 205 => own.map(|_| 0),
             (BodyMode::None, Some(bytes), _) => Some(bytes),
             (BodyMode::None, None, ResponseLength::Exact(bytes)) if status != 304 => Some(bytes),
             _ => None,

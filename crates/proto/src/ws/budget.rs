@@ -11,7 +11,7 @@ use super::reject::Reject;
 pub(super) enum Deed {
     /// A ping, which is answered.
     Ping,
-    /// A pong.
+    /// A pong that nobody asked for.
     Pong,
     /// A frame that does not end its message, with so many bytes.
     Fragment(u64),
@@ -44,25 +44,41 @@ pub(super) struct Budget {
     bytes: u32,
     /// Answers written since the peer was last seen to read.
     answers: u16,
+    /// Pongs that this end has asked for.
+    asked: u16,
     /// The time up to which credit was given.
     since_ms: Option<u64>,
 }
 
 impl Budget {
     pub(super) const fn new(limits: &Limits) -> Self {
-        Self { left: limits.budget_max, bytes: 0, answers: 0, since_ms: None }
+        Self { left: limits.budget_max, bytes: 0, answers: 0, asked: 0, since_ms: None }
     }
 
     /// Charges a deed, or refuses it because too little is left.
     #[inline]
     pub(super) fn charge(&mut self, deed: Deed) -> Result<(), Reject> {
+        if deed == Deed::Pong && self.asked > 0 {
+            self.asked -= 1;
+            return Ok(());
+        }
         self.left = self.left.checked_sub(deed.cost()).ok_or(Reject::BudgetSpent)?;
         Ok(())
     }
 
+    /// Notes that a pong is asked for, which costs the peer nothing.
+    pub(super) const fn ask(&mut self) {
+        self.asked = self.asked.saturating_add(1);
+    }
+
+    /// Whether another answer may wait for the peer.
+    pub(super) const fn may_answer(&self, limits: &Limits) -> bool {
+        self.answers < limits.answers_max
+    }
+
     /// Counts an answer that the peer must read.
     pub(super) fn answer(&mut self, limits: &Limits) -> Result<(), Reject> {
-        if self.answers >= limits.answers_max {
+        if !self.may_answer(limits) {
             return Err(Reject::AnswersUnread);
         }
         self.answers += 1;

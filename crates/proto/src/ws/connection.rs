@@ -28,7 +28,7 @@ pub enum Role {
 /// - bytes out: [`send`](Self::send), or [`send_piece`](Self::send_piece) until the last;
 ///   [`ping`](Self::ping), [`pong`](Self::pong), [`close`](Self::close);
 /// - questions: [`next`](Self::next), [`waiting`](Self::waiting), [`can_send`](Self::can_send),
-///   [`memory_bytes`](Self::memory_bytes);
+///   [`may_answer`](Self::may_answer), [`memory_bytes`](Self::memory_bytes);
 /// - facts: [`tick`](Self::tick), [`output_sent`](Self::output_sent).
 ///
 /// All that is written is appended to an `out` of the caller, in whole frames. The connection itself writes
@@ -201,6 +201,13 @@ impl<C: Compression> Connection<C> {
     /// [`receive`](Self::receive).
     pub fn tick(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.tick(limits, now_ms);
+    }
+
+    /// Whether another ping would be answered: [`answers_max`](Limits::answers_max) answers do not wait for
+    /// the peer yet. An owner that reads nothing more until they are sent need not end such a peer.
+    #[must_use]
+    pub const fn may_answer(&self, limits: &Limits) -> bool {
+        !self.can_send() || self.budget.may_answer(limits)
     }
 
     /// Notes that all that was written has been sent: the peer reads its answers.

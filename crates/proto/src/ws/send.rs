@@ -109,7 +109,9 @@ impl<C: Compression> Connection<C> {
     ///
     /// If the connection ends, or the payload has more than 125 bytes; then nothing is written.
     pub fn ping(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unsent> {
-        self.control(Opcode::Ping, payload, out)
+        self.control(Opcode::Ping, payload, out)?;
+        self.budget.ask();
+        Ok(())
     }
 
     /// Writes a pong that nobody asked for; pings are answered without this.

@@ -138,7 +138,11 @@ impl<D: Driver> Connection<D> {
         let streams = session.http2.request_names(is_sent);
         cut.extend(streams.map(|request| name(Some(request.to_string()))));
         if cut.len() == before {
-            cut.push(name(session.http1.request_name(is_sent).map(ToString::to_string)));
+            let request = match &session.phase {
+                Phase::Upgraded(upgrade) => upgrade.request_name(),
+                _ => session.http1.request_name(is_sent),
+            };
+            cut.push(name(request.map(ToString::to_string)));
         }
         Ended::Cut
     }

@@ -124,6 +124,9 @@ impl<D: Driver> Future for Connection<D> {
                 Poll::Pending => {
                     // The driver's buffers are for those who have something to do.
                     session.io.reader.settle();
+                    if session.is_tunnel() {
+                        session.io.slim();
+                    }
                     this.session = Some(session);
                     return Poll::Pending;
                 }
@@ -216,7 +219,10 @@ impl<D: Driver> Connection<D> {
                 Some(Turn::Upgrade(upgrade)) => {
                     session.io.deadlines.clear_all();
                     session.io.hold = Some(self.worker.driver.hold());
-                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(upgrade)));
+                    session.phase = Phase::Upgraded(Box::new(Upgrade::new(
+                        upgrade,
+                        session.http1.take_exchange(),
+                    )));
                     continue;
                 }
                 // Nobody is owed a goodbye, unless an earlier answer is on its way.

@@ -49,6 +49,17 @@ pub(super) enum Phase {
     Closing(Closing),
 }
 
+impl<D: Driver> Session<D> {
+    /// Does another protocol run, which may be silent for days?
+    pub(super) fn is_tunnel(&self) -> bool {
+        match self.phase {
+            Phase::Upgraded(_) => true,
+            Phase::Http2 => self.http2.has_tunnelled(),
+            _ => false,
+        }
+    }
+}
+
 impl<D: Driver> Reuse for Box<Session<D>> {
     fn make() -> Self {
         Box::new(Session {

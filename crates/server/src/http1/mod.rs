@@ -10,7 +10,7 @@ use self::receive::Fed;
 use self::send::Streaming;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, RequestName};
+use crate::exchange::{Exchange, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
 use crate::respond;
@@ -169,6 +169,11 @@ impl Http1 {
         self.exchange.runs_to_end().then(|| std::mem::take(&mut self.exchange))
     }
 
+    /// The exchange, for the other protocol that its response began.
+    pub(crate) fn take_exchange(&mut self) -> Exchange {
+        std::mem::take(&mut self.exchange)
+    }
+
     /// Is there a request whose response is not complete?
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
@@ -284,7 +289,7 @@ impl Http1 {
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
         self.exchange.begin(target, request);
-        if let Poll::Ready(outcome) = self.exchange.poll_response(context, &worker.pulse) {
+        if let Poll::Ready(outcome) = self.poll_handler(link, context) {
             return self.respond(outcome, link);
         }
         self.step = Step::Handler;
@@ -311,10 +316,23 @@ impl Http1 {
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
-        match self.exchange.poll_response(context, &link.worker.pulse) {
+        match self.poll_handler(link, context) {
             Poll::Ready(outcome) => self.respond(outcome, link),
             Poll::Pending => self.attend(link, context),
         }
+    }
+
+    fn poll_handler<D: Driver>(
+        &mut self,
+        link: &mut Link<'_, D>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response, Panicked>> {
+        let polled = self.exchange.poll_response(context, &link.worker.pulse);
+        let out = &mut link.io.writer.plain;
+        self.exchange.send_interims(out.len(), |status, fields| {
+            link.protocol.send_interim(status, respond::map_pairs(fields), out);
+        });
+        polled
     }
 
     /// While the handler, or a stream that it made, is not ready: receive the request's body, and
@@ -446,14 +464,5 @@ impl Http1 {
             Some(head) => application.render(problem, head),
             None => application.render(problem, &Head::take()),
         }
-    }
-
-    fn log_panic<D: Driver>(&self, message: &str, link: &Link<'_, D>) {
-        let request = self.exchange.request_name().map(ToString::to_string).unwrap_or_default();
-        let (route, peer) = (self.exchange.route(), &link.info.peer);
-        self.exchange.tell(|| {
-            tracing::error!(target: "peregrine", panic = message, request,
-                route = route.as_deref(), %peer, "a handler panicked");
-        });
     }
 }

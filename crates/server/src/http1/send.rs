@@ -43,10 +43,10 @@ impl Http1 {
     ) -> Turn {
         link.io.deadlines.clear(Wait::Handler);
         link.io.deadlines.clear(Wait::Probe);
-        let mut response = outcome.unwrap_or_else(|Panicked(message)| {
+        let mut response = outcome.unwrap_or_else(|panicked| {
             self.panicked = true;
             link.protocol.drain();
-            self.log_panic(&message, link);
+            self.exchange.tell_panic("a handler", &panicked, &link.info.peer);
             self.render(Problem::handler_panicked(), link)
         });
         if link.is_to_close() {

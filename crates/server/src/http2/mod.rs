@@ -15,6 +15,7 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
+use crate::respond;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Code, Connection, Next, Waiting};
@@ -111,6 +112,8 @@ pub(crate) struct Http2 {
     is_asked: bool,
     /// Bytes that the kernel had taken when it was last looked at for an answer, and whether more waited.
     taken: (u64, bool),
+    /// A stream was taken over by another protocol.
+    has_tunnelled: bool,
     /// There is something to clear after the lease.
     is_used: bool,
 }
@@ -203,7 +206,7 @@ impl Http2 {
                 None => Ended::Agreed,
             });
         }
-        let waiting = core.protocol.waiting();
+        let (waiting, is_told) = (core.protocol.waiting(), core.told_at.is_some());
         let is_idle = self.streams.is_empty() && core.protocol.streams_open() == 0;
         if is_idle {
             link.io.hold = None;
@@ -220,6 +223,10 @@ impl Http2 {
             _ => link.io.deadlines.clear(Wait::Head),
         }
         if !self.streams.is_empty() {
+            if !is_told {
+                // Streams may be silent for longer, and the peer is to be told in time.
+                link.io.deadlines.hasten(Wait::Streams, link.end_of_life());
+            }
             self.watch_peer(link);
             link.io.hold.get_or_insert_with(|| link.worker.driver.hold());
             if !self.streams.woken.arm(context.waker()) {
@@ -255,11 +262,10 @@ impl Http2 {
         let request = Request::new(head, body, states, Rc::clone(link.info));
         stream.exchange.begin(target, request);
         stream.step = Step::Handler;
-        let Stream { exchange, waker, .. } = stream;
-        let polled = exchange.poll_response(&mut Context::from_waker(waker), &worker.pulse);
-        if let Poll::Ready(outcome) = polled {
+        if let Poll::Ready(outcome) = self.poll_handler(number, link) {
             return self.respond(number, outcome, link);
         }
+        let stream = self.streams.at(number);
         let now = worker.driver.now();
         let timeout = |timeout: Option<Duration>| {
             timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
@@ -267,6 +273,22 @@ impl Http2 {
         stream.deadlines.handler = timeout(stream.exchange.timeout);
         stream.deadlines.exchange = timeout(worker.limits.exchange_timeout);
         self.hasten(number, link);
+    }
+
+    fn poll_handler<D: Driver>(
+        &mut self,
+        number: u32,
+        link: &mut Link<'_, D>,
+    ) -> Poll<Result<Response, Panicked>> {
+        let Stream { exchange, waker, key, .. } = self.streams.at(number);
+        let polled = exchange.poll_response(&mut Context::from_waker(waker), &link.worker.pulse);
+        if let Some(key) = *key {
+            let (core, out) = (protocol(&mut self.core), &mut link.io.writer.plain);
+            exchange.send_interims(out.len(), |status, fields| {
+                core.send_interim(key, status, respond::map_pairs(fields), out);
+            });
+        }
+        polled
     }
 
     /// Polls what a stream waits for.
@@ -277,11 +299,7 @@ impl Http2 {
         }
         match stream.step {
             Step::Handler => {
-                let Stream { exchange, waker, .. } = stream;
-                let mut context = Context::from_waker(waker);
-                if let Poll::Ready(outcome) =
-                    exchange.poll_response(&mut context, &link.worker.pulse)
-                {
+                if let Poll::Ready(outcome) = self.poll_handler(number, link) {
                     self.respond(number, outcome, link);
                 }
             }
@@ -386,6 +404,11 @@ impl Http2 {
         self.has_progressed
     }
 
+    /// Was a stream taken over by another protocol during this lease?
+    pub(crate) fn has_tunnelled(&self) -> bool {
+        self.has_tunnelled
+    }
+
     /// Drops everything that belongs to the application, for the next lease.
     pub(crate) fn reset(&mut self) {
         // HTTP/1 connections pay for this check only.
@@ -400,17 +423,8 @@ impl Http2 {
         promised.clear();
         (*core, *head, *written) = (None, None, None);
         (self.has_progressed, self.received, self.sent) = (false, 0, 0);
+        self.has_tunnelled = false;
         (self.heard, self.is_asked, self.taken) = (0, false, (0, false));
-    }
-
-    fn log_panic<D: Driver>(&mut self, number: u32, panicked: &Panicked, link: &Link<'_, D>) {
-        let exchange = &self.streams.at(number).exchange;
-        let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
-        let (panic, route, peer) = (&panicked.0, exchange.route(), &link.info.peer);
-        exchange.tell(|| {
-            tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
-                "a handler panicked");
-        });
     }
 
     /// Renders a problem in the application's form.

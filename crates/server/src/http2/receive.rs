@@ -170,14 +170,15 @@ impl Http2 {
     pub(super) fn feed<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
         let (Some(key), Some(_)) = (stream.key, &stream.taken) else { return };
+        // The reader was told that no more comes, and may still take what came before.
+        if matches!(stream.upload, Upload::Unwanted) {
+            return self.tell_taken(number, key, link);
+        }
         let mut is_awaiting = false;
         loop {
             let Stream { upload, waker, .. } = &mut *stream;
             match upload.poll_room(&mut Context::from_waker(waker)) {
                 Room::None if stream.upload.is_unwanted() => {
-                    let all = usize::try_from(stream.received).unwrap_or(usize::MAX);
-                    let out = &mut link.io.writer.plain;
-                    protocol(&mut self.core).consumed(key, all, out);
                     return self.discard(number, link);
                 }
                 Room::Awaited => {
@@ -244,12 +245,19 @@ impl Http2 {
         }
     }
 
-    /// Discards the rest of a request's content, which nobody wants.
+    /// Discards the rest of a request's content, which nobody wants, or of which its reader was told that
+    /// it does not come. What is in the pipe counts until the reader takes it, or is gone.
     pub(super) fn discard<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         let stream = self.streams.at(number);
         stream.upload = Upload::Unwanted;
-        (stream.gathered, stream.taken, stream.is_awaiting) = (Vec::new(), None, false);
+        let passed = take(&mut stream.gathered).len();
+        stream.is_awaiting = false;
         stream.deadlines.receive = Duration::MAX;
+        if let Some(key) = stream.key {
+            protocol(&mut self.core).consumed(key, passed, &mut link.io.writer.plain);
+            self.tell_taken(number, key, link);
+        }
+        let stream = self.streams.at(number);
         if stream.end.take().is_some() {
             return;
         }

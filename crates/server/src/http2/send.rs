@@ -39,7 +39,8 @@ impl Http2 {
         link: &mut Link<'_, D>,
     ) {
         let mut response = outcome.unwrap_or_else(|panicked| {
-            self.log_panic(number, &panicked, link);
+            let exchange = &self.streams.at(number).exchange;
+            exchange.tell_panic("a handler", &panicked, &link.info.peer);
             self.render(number, Problem::handler_panicked(), link)
         });
         let stream = self.streams.at(number);
@@ -193,9 +194,7 @@ impl Http2 {
             protocol(&mut self.core).offer(key);
             self.watch_window(number, link);
         } else if frames.is_over {
-            let trailers = frames.trailers.iter();
-            let trailers =
-                trailers.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+            let trailers = respond::map_pairs(&frames.trailers);
             let (limits, out) = (&link.worker.http2, &mut link.io.writer.plain);
             protocol(&mut self.core).finish(limits, key, trailers, out);
             self.finish(number, link);

@@ -72,6 +72,7 @@ impl Http2 {
         let io = Upgraded::new(reader, outgoing.clone());
         let unused = std::mem::replace(&mut response.body, Body::new(Sent(outgoing)));
         guarded("the destructor of a response's body", || drop(unused));
+        self.has_tunnelled = true;
         let stream = self.streams.at(number);
         stream.exchange.begin_protocol(async move { upgrade.run(io).await });
         self.respond_with_frames(number, key, response, link);
@@ -105,8 +106,7 @@ impl Http2 {
         let Err(panicked) = exchange.poll_protocol(&mut context, &link.worker.pulse) else {
             return true;
         };
-        let (panic, peer) = (&panicked.0, &link.info.peer);
-        tracing::error!(target: "peregrine", panic, %peer, "an upgraded protocol panicked");
+        exchange.tell_panic("an upgraded protocol", &panicked, &link.info.peer);
         self.reset_stream(number, Code::INTERNAL_ERROR, link);
         false
     }

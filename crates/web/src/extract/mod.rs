@@ -22,6 +22,7 @@ mod target;
 pub(crate) mod testing;
 
 pub use crate::connection::{ConnectionInfo, TlsInfo};
+pub use crate::interim::Interim;
 pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;
 #[cfg(feature = "typed-headers")]

@@ -2,7 +2,7 @@
 
 use super::{Event, InvalidEvent, Source, Sse};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
@@ -106,11 +106,11 @@ impl Sender {
     /// Nobody reads any more, or the event is invalid.
     pub async fn send(&self, event: Event) -> Result<(), SendError> {
         let mut event = Some(event.wire()?);
+        let mut place = Place::of(self);
         poll_fn(|context| {
-            let mut queue = self.0.lock();
+            let queue = self.0.lock();
             if queue.is_full() && !queue.is_closed {
-                queue.wait(context);
-                return Poll::Pending;
+                return place.wait(queue, context);
             }
             Poll::Ready(push(queue, event.take().unwrap_or_default()))
         })
@@ -132,13 +132,10 @@ impl Sender {
 
     /// Ends when nobody reads any more: the reader left, or the server drains.
     pub async fn closed(&self) {
+        let mut place = Place::of(self);
         poll_fn(|context| {
-            let mut queue = self.0.lock();
-            if queue.is_closed {
-                return Poll::Ready(());
-            }
-            queue.wait(context);
-            Poll::Pending
+            let queue = self.0.lock();
+            if queue.is_closed { Poll::Ready(()) } else { place.wait(queue, context) }
         })
         .await;
     }
@@ -173,7 +170,40 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// Wakers are called when the lock is free again: they may run anything.
+/// A place among those who wait, until it is dropped.
+struct Place<'s> {
+    shared: &'s Shared,
+    number: Option<u64>,
+}
+
+impl<'s> Place<'s> {
+    fn of(sender: &'s Sender) -> Self {
+        Self { shared: &sender.0, number: None }
+    }
+
+    fn wait<T>(&mut self, mut queue: MutexGuard<'_, Queue>, context: &mut Context<'_>) -> Poll<T> {
+        let number = *self.number.get_or_insert_with(|| {
+            queue.last += 1;
+            queue.last
+        });
+        let earlier = queue.waiting.insert(number, context.waker().clone());
+        drop(queue);
+        drop(earlier);
+        Poll::Pending
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut queue = self.shared.lock();
+        let waker = queue.waiting.remove(&number);
+        drop(queue);
+        drop(waker);
+    }
+}
+
+/// Wakers are called, and dropped, when the lock is free again: they may run anything.
 struct Shared(Mutex<Queue>);
 
 #[derive(Default)]
@@ -183,8 +213,10 @@ struct Queue {
     senders: usize,
     is_closed: bool,
     reader: Option<Waker>,
-    /// Senders that wait for room, or for the end.
-    waiting: Vec<Waker>,
+    /// Who waits for room, or for the end, by number.
+    waiting: BTreeMap<u64, Waker>,
+    /// The number that was given last.
+    last: u64,
 }
 
 impl Shared {
@@ -197,12 +229,6 @@ impl Shared {
 impl Queue {
     fn is_full(&self) -> bool {
         self.events.len() >= self.events_max
-    }
-
-    fn wait(&mut self, context: &mut Context<'_>) {
-        if !self.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            self.waiting.push(context.waker().clone());
-        }
     }
 }
 
@@ -236,7 +262,7 @@ impl Source for Receiver {
         };
         let waiting = take(&mut queue.waiting);
         drop(queue);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_values().for_each(Waker::wake);
         Poll::Ready(Some(Ok(event)))
     }
 }
@@ -248,6 +274,6 @@ impl Drop for Receiver {
         let (events, waiting) = (take(&mut queue.events), take(&mut queue.waiting));
         drop(queue);
         drop(events);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_values().for_each(Waker::wake);
     }
 }

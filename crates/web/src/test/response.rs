@@ -6,7 +6,7 @@ use crate::body::{Body, BodyError};
 use crate::clock::{self, Clock};
 use crate::response::{Fields, Response};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fmt;
@@ -25,6 +25,7 @@ pub(super) type Sender = Option<Sending>;
 pub struct TestResponse {
     /// Everything but the body.
     response: Response,
+    interims: Vec<(StatusCode, HeaderMap)>,
     reading: RefCell<Reading>,
 }
 
@@ -37,16 +38,27 @@ struct Reading {
 }
 
 impl TestResponse {
-    pub(super) fn new(mut response: Response, sender: Sender, clock: Rc<dyn Clock>) -> Self {
+    pub(super) fn new(
+        mut response: Response,
+        interims: Vec<(StatusCode, HeaderMap)>,
+        sender: Sender,
+        clock: Rc<dyn Clock>,
+    ) -> Self {
         let body = std::mem::take(&mut response.body);
         let reading = Reading { body, sender, clock, events: EventReader::default() };
-        Self { response, reading: RefCell::new(reading) }
+        Self { response, interims, reading: RefCell::new(reading) }
     }
 
     /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.response.status
+    }
+
+    /// The interim responses that came before this one, such as 103 (Early Hints).
+    #[must_use]
+    pub fn interim(&self) -> &[(StatusCode, HeaderMap)] {
+        &self.interims
     }
 
     /// The value of the first header field called `name`, in any case, if it is text.

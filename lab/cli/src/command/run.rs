@@ -9,7 +9,7 @@ use peregrine_lab_model::verdict::{Measure, Ratio};
 use peregrine_lab_run::micro;
 use peregrine_lab_run::session::{self, Done, Session};
 use peregrine_lab_run::wanted::Wanted;
-use peregrine_lab_scenario::{Kind, Scenario};
+use peregrine_lab_scenario::{Kind, OpenRate, Scenario};
 
 use super::report;
 use crate::bars::Bars;
@@ -24,12 +24,16 @@ const BEYOND_MIN: u64 = 30;
 pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
     let (is_tls, is_http2, streams) = (options.tls, options.http2, options.streams);
     let asked = Asked { is_tls, is_http2, streams };
+    let rates: Vec<OpenRate> = options.rates.iter().copied().map(OpenRate::PerSecond).collect();
     let scenarios: Vec<Scenario> = options
         .scenarios
         .iter()
         .map(|name| {
             let scenario = places.find_scenario(name, asked)?;
-            if options.open { scenario.opened().map_err(Failure::usage) } else { Ok(scenario) }
+            if !options.open && rates.is_empty() {
+                return Ok(scenario);
+            }
+            scenario.opened(&rates).map_err(Failure::usage)
         })
         .collect::<Result<_, _>>()?;
     let recipes = bench::recipes(places, &options.contenders)?;

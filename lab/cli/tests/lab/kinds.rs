@@ -140,6 +140,24 @@ fn a_closed_loop_is_opened_at_each_level_for_its_latency() {
 }
 
 #[test]
+fn rates_that_are_given_are_offered_and_none_beyond_what_all_can_answer() {
+    let bench = Bench::new().contender("one", &graceful()).contender("other", &graceful());
+    let line = "run json --contenders one,other --concurrency 2 --blocks 2 --duration 150ms";
+    bench.lab(&format!("{line} --rates 40,0.1k {OPTIONS}")).expect(0).says(&[
+        "json-open, 2 connections, 40 requests/s offered",
+        "json-open, 2 connections, 100 requests/s offered",
+    ]);
+    let files = bench.files("runs");
+    let runs: Vec<&str> = files.iter().map(|file| &*file.run).collect();
+    assert_eq!(runs, ["json-open-c2-r100", "json-open-c2-r40"]);
+    for file in &files {
+        verdict(file, "other", Measure::ServerCpu);
+    }
+    let ended = bench.lab(&format!("{line} --rates 10000k {OPTIONS}")).expect(64);
+    ended.complains(&["10000000 requests/s are more than the ", "ask at lower rates"]);
+}
+
+#[test]
 fn over_tls_who_speaks_none_is_left_out_with_that_reason() {
     let bench = Bench::new().contender("one", &graceful());
     let ended = bench.lab(&format!("run json --tls --contenders one {OPTIONS}")).expect(64);

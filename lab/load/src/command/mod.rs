@@ -10,3 +10,4 @@ mod text;
 pub use load::load;
 pub use load_options::{LOAD_USAGE, LoadOptions};
 pub use null_server::{NULL_USAGE, null_server};
+pub use quantity::number;

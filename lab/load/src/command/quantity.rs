@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// A number with an optional `k` or `M`: `20k` is 20,000.
-pub(super) fn number(text: &str) -> Option<f64> {
+/// A number with an optional `k` or `M`: `20k` is 20,000. `None` if it is none, or below 0.
+#[must_use]
+pub fn number(text: &str) -> Option<f64> {
     let (digits, scale) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1e3),
         b'm' | b'M' => (&text[..text.len() - 1], 1e6),

@@ -1,5 +1,5 @@
-//! Latency at equal rates: open loops at shares of the capacity that all contenders have in
-//! common, so that a slow server is not asked less than a fast one.
+//! Latency at equal rates, so that a slow server is not asked less than a fast one: open loops at shares
+//! of the capacity that all contenders have in common, or at rates that are given.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use peregrine_lab_model::RunFile;
 use peregrine_lab_model::block::Block;
 use peregrine_lab_model::plan::Schedule as Planned;
 use peregrine_lab_model::verdict::Measure;
+use peregrine_lab_scenario::OpenRate;
 
 use super::paired;
 use crate::asker::{Asker, Generated};
@@ -31,7 +32,7 @@ const CLIENT_SHARE_MAX: f64 = 0.8;
 
 pub(super) fn measure(
     level: &mut Level<'_>,
-    shares: &[f64],
+    rates: &[OpenRate],
     progress: &mut dyn Progress,
 ) -> Result<Vec<RunFile>, RunError> {
     let began = Instant::now();
@@ -51,9 +52,18 @@ pub(super) fn measure(
     let mut files = Vec::new();
     // The looks are part of the first rate's time.
     let mut spent = Some(began);
-    for &share in shares {
+    for &rate in rates {
         let began = spent.take().unwrap_or_else(Instant::now);
-        let rate = common * share;
+        let rate = match rate {
+            OpenRate::Share(share) => common * share,
+            OpenRate::PerSecond(rate) => rate,
+        };
+        if rate > common {
+            return Err(RunError::Invalid(format!(
+                "{rate:.0} requests/s are more than the {common:.0} that all can answer here: ask at lower \
+                 rates, or leave the slowest out"
+            )));
+        }
         let mut file = one_rate(level, &first, &mut ups, rate, progress)?;
         let suffix = format!("-r{rate:.0}");
         file.1.run = format!("{}{suffix}", file.1.run);

@@ -22,7 +22,7 @@ pub(crate) fn measure(
     match &level.wanted.scenario.kind {
         Kind::Load if level.wanted.is_fresh() => Ok(vec![separate::measure(level, progress)?]),
         Kind::Load => Ok(vec![paired::measure(level, progress)?]),
-        Kind::Latency { shares } => latency::measure(level, &shares.clone(), progress),
+        Kind::Latency { rates } => latency::measure(level, &rates.clone(), progress),
         Kind::Idle => Ok(vec![idle::measure(level, progress)?]),
         Kind::Overload { factor } => Ok(vec![overload::measure(level, *factor, progress)?]),
         Kind::Shutdown => Ok(vec![shutdown::measure(level, progress)?]),

@@ -524,6 +524,51 @@ pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
+/// Readers of uploads that stalled take what had come, and the connection's window opens by that, while
+/// their responses go on.
+pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(bench: &B) {
+    bench.calm();
+    let window = 65_535;
+    let http2 = Http2Limits {
+        connection_window: window,
+        connection_window_max: window,
+        ..Http2Limits::default()
+    };
+    let (server, shared) = begin_with(bench, Limits { rate_slack: SHORT, http2, ..limits() });
+    let mut client = Streams::new(server.connect());
+    for _ in 0..4 {
+        let id = client.open("POST", "/read-later", &[("content-length", "100000")], false);
+        assert_eq!(client.data_that_fits(id, &[7; 16_000], false), 16_000);
+        client.expect_head(id).await;
+    }
+    bench.sleep(4 * SHORT).await;
+    shared.open(4);
+    bench.until("the readers hear of the stall", || shared.finished.get() == 4).await;
+    client.round_trip().await;
+    let id = client.open("POST", "/count", &[], false);
+    assert_eq!(client.data_that_fits(id, &[7; 10_000], true), 10_000);
+    assert_eq!(client.answer(id).await.text(), "10000");
+    drop(client);
+    server.cut();
+}
+
+/// A connection that is old enough says goodbye, even if nothing moves on its streams and nobody is asked
+/// whether it is there.
+pub async fn silent_streams_do_not_hold_up_the_end_of_a_life<B: Bench>(bench: &B) {
+    let http2 = Http2Limits { ping_after: None, ..Http2Limits::default() };
+    let limits = Limits { lifetime_max: Some(SHORT), http2, ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    let mut client = Streams::new(server.connect());
+    let id = client.get("/wait");
+    bench.until("the handler waits", || shared.started.get() == 1).await;
+    client.listen(2 * SHORT).await;
+    assert!(!client.go_away.is_empty());
+    shared.open(1);
+    assert_eq!(client.answer(id).await.status(), 200);
+    client.ended().await;
+    end(server).await;
+}
+
 /// Trailers follow content whose length was known, and content that there is none of.
 pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);

@@ -79,7 +79,7 @@ pub(super) fn app(ledger: Ledger) -> App {
             tokio::time::sleep(Duration::from_secs(1)).await;
             panic!("on purpose")
         });
-    panics(app)
+    panics(super::sockets::handlers(app))
 }
 
 /// A piece after each pause.

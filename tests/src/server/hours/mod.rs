@@ -1,8 +1,8 @@
 //! Lives of hours: peers that keep to the rules or break exactly one, days of quiet between them, and
 //! an end at any moment. Each peer knows what must come, and when.
 //!
-//! What holds in every life, beside what each peer of `peers.rs`, `flows.rs` and, over HTTP/2, `many.rs` says
-//! of itself:
+//! What holds in every life, beside what each peer of `peers.rs`, `flows.rs`, over HTTP/2 `many.rs`, and in
+//! WebSockets `sockets.rs` says of itself:
 //!
 //! - every alarm rings within its tick, and none before its time;
 //! - every answer that was written reaches a peer that reads, however slowly;
@@ -16,6 +16,7 @@ mod app;
 mod flows;
 mod many;
 mod peers;
+mod sockets;
 mod talk;
 mod world;
 
@@ -53,7 +54,7 @@ type Peer = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Any peer. Where a worker may stand still, only of a kind that does not need it all the time.
 fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
-    let kinds = if may_stall { 3 } else { 18 };
+    let kinds = if may_stall { 3 } else { 21 };
     let world = Rc::clone(world);
     match world.network.random(kinds) {
         0 => Box::pin(peers::silent(world)),
@@ -72,6 +73,8 @@ fn any_peer(world: &Rc<World>, may_stall: bool) -> Peer {
         13 => Box::pin(many::half_frame(world)),
         14 => Box::pin(many::resetter(world)),
         15 => Box::pin(many::shut(world)),
+        16 | 17 => Box::pin(sockets::talker(world, false)),
+        18 => Box::pin(sockets::talker(world, true)),
         _ => Box::pin(many::multiplexer(world)),
     }
 }

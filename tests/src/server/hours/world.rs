@@ -166,7 +166,7 @@ impl World {
 
     /// May a peer have many exchanges at a time?
     pub(super) fn has_many(&self, address: &str) -> bool {
-        let of_many = ["multiplexer", "half frame", "resetter", "shut"];
+        let of_many = ["multiplexer", "half frame", "resetter", "shut", "websocket of HTTP/2"];
         self.met.borrow().get(address).is_some_and(|met| of_many.contains(&met.kind))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{PROBLEM, SHORT, begin, begin_app, begin_with};
 use crate::server::app::stream;
-use crate::server::bench::{Bench, Got};
+use crate::server::bench::{Bench, Got, PATIENCE};
 use crate::server::cases::limits;
 use crate::server::client::{Length, Way};
 use bytes::Bytes;
@@ -116,16 +116,21 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
             .get("/hello", || "hello")
             .get("/same", || (StatusCode::NOT_MODIFIED, [("etag", "\"1\"")], "not to be sent"))
             .get("/reset", || (StatusCode::RESET_CONTENT, "not to be sent"))
+            .get("/reset-14", || {
+                (StatusCode::RESET_CONTENT, [("content-length", "14")], "not to be sent")
+            })
     });
     let mut client = site.client().await;
     let id = client.get("/same");
     let answer = client.answer(id).await;
     assert_eq!((answer.status(), answer.body.len()), (304, 0));
     assert_eq!(answer.field("etag"), Some("\"1\""));
-    let [get, head] = ["GET", "HEAD"].map(|method| client.ask(method, "/reset", &[]));
-    let (get, head) = (client.answer(get).await, client.answer(head).await);
-    assert_eq!((get.status(), get.body.len(), head.body.len()), (205, 0, 0));
-    assert_eq!(get.field("content-length"), head.field("content-length"));
+    for path in ["/reset", "/reset-14"] {
+        let [get, head] = ["GET", "HEAD"].map(|method| client.ask(method, path, &[]));
+        let (get, head) = (client.answer(get).await, client.answer(head).await);
+        assert_eq!((get.status(), get.body.len(), head.body.len()), (205, 0, 0));
+        assert_eq!(get.field("content-length"), head.field("content-length"), "{path}");
+    }
     client.expect_alive().await;
     client.close().await;
     site.end().await;
@@ -286,6 +291,36 @@ pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
+/// Interim responses are sent while the handler waits, by itself or by a task of its, and before its
+/// response.
+pub async fn interim_responses_come_before_the_response<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way);
+    let mut client = site.client().await;
+    let id = client.ask("GET", "/hints", &[]);
+    let mut all = vec![103, 102];
+    for more in [vec![102], vec![102; 8]] {
+        while client.so_far(id).statuses().len() < all.len() {
+            assert!(client.fill(PATIENCE).await, "{:?}", client.last());
+        }
+        client.expect_nothing(id, SHORT / 10).await;
+        assert_eq!(client.so_far(id).statuses(), all);
+        site.shared.open(1);
+        all.extend(more);
+    }
+    let answer = client.answer(id).await;
+    all.push(200);
+    assert_eq!((answer.statuses(), answer.text()), (all, "Err(NotInterim(200)), Err(TooMany)"));
+    let fields = |number: usize| -> Vec<String> {
+        let fields = answer.heads[number].iter().filter(|(name, _)| !name.starts_with(':'));
+        fields.map(|(name, value)| format!("{name}: {value}")).collect()
+    };
+    assert_eq!(fields(0), ["link: </a.css>; rel=preload", "link: </b.js>; rel=preload"]);
+    assert_eq!(fields(1), ["x-progress: 1 of 2"]);
+    client.expect_alive().await;
+    client.close().await;
+    site.end().await;
+}
+
 /// The interim 100 comes when the handler reads the body, and only then. Who gets a final status
 /// instead need not send the body.
 pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
@@ -295,7 +330,7 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
         let mut client = site.client().await;
         let id = client.begin("POST", "/echo", &expect, length);
         while client.so_far(id).statuses().is_empty() {
-            assert!(client.fill(crate::server::bench::PATIENCE).await, "{:?}", client.last());
+            assert!(client.fill(PATIENCE).await, "{:?}", client.last());
         }
         assert_eq!(client.so_far(id).statuses(), [100]);
         client.upload(id, b"hello").await;

@@ -1,0 +1,53 @@
+//! What applications of ours inside of another leave to be done after its response.
+//!
+//! A response of the `http` crate has no place for a future that stays on its thread. So who polls an
+//! application inside, in a mount or a layer, collects what it leaves.
+
+use crate::body::{Errand, poll_with_errand};
+use peregrine_web::response::Rest;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
+
+thread_local! {
+    /// What was left in the poll at work; `None` where nobody collects it.
+    static LEFT: Cell<Option<Vec<Rest>>> = const { Cell::new(None) };
+}
+
+/// Runs `poll`, and adds to `left` what an application inside leaves.
+pub(crate) fn collect<T>(left: &mut Vec<Rest>, poll: impl FnOnce() -> T) -> T {
+    struct Collecting<'l> {
+        left: &'l mut Vec<Rest>,
+        outer: Option<Vec<Rest>>,
+    }
+    impl Drop for Collecting<'_> {
+        fn drop(&mut self) {
+            *self.left = LEFT.replace(self.outer.take()).unwrap_or_default();
+        }
+    }
+    let outer = LEFT.replace(Some(std::mem::take(left)));
+    let _collecting = Collecting { left, outer };
+    poll()
+}
+
+/// Leaves `rest` to whoever collects. Under a server of others nobody does, and it is dropped.
+pub(crate) fn leave(rest: Rest) {
+    if let Some(mut left) = LEFT.take() {
+        left.push(rest);
+        LEFT.set(Some(left));
+    }
+}
+
+/// Does all of `rests`, which may wait for `errand`, and what is left of `errand`.
+pub(crate) async fn run(mut errand: Option<impl Errand>, mut rests: Vec<Rest>) {
+    poll_fn(|context| {
+        poll_with_errand(&mut errand, context, |context| {
+            rests.retain_mut(|rest| rest.as_mut().poll(context).is_pending());
+            if rests.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+    })
+    .await;
+    if let Some(errand) = errand {
+        errand.run().await;
+    }
+}

@@ -1,0 +1,37 @@
+//! Tasks that wait for the same thing.
+
+use std::task::{Context, Waker};
+
+/// Who waits, by a number that each has for itself. Who waits no more is forgotten by it: a WebSocket
+/// lives for days, and has a task for each of its messages.
+#[derive(Default)]
+pub(crate) struct Waiters(Vec<(u64, Waker)>);
+
+impl Waiters {
+    /// Notes who waits. True if that is new.
+    pub(crate) fn add(&mut self, number: u64, context: &Context<'_>) -> bool {
+        match self.0.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, waker)) => {
+                waker.clone_from(context.waker());
+                false
+            }
+            None => {
+                self.0.push((number, context.waker().clone()));
+                true
+            }
+        }
+    }
+
+    pub(crate) fn forget(&mut self, number: u64) {
+        self.0.retain(|(known, _)| *known != number);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All who waited.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Waker> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, waker)| waker)
+    }
+}

@@ -1,0 +1,423 @@
+//! WebSockets polled by hand: who is woken and how often, by a clock that the test moves.
+
+use bytes::Bytes;
+use peregrine::prelude::*;
+use peregrine::web::clock::{Alarm, Clock, announce};
+use peregrine::web::pipe::{Reader, Writer, pipe};
+use peregrine::web::upgrade::{Outgoing, UPGRADED_BYTES_MAX, Upgraded};
+use peregrine::websocket::{CloseCode, Limits, Message, TrySendError, WebSocket, WebSocketUpgrade};
+use peregrine_proto::ws::frame::{self, Opcode, flag};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Count {
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A clock that stands still until it is moved. It wakes nobody: the test polls.
+#[derive(Clone, Default)]
+struct Hand(Rc<Cell<Duration>>, Rc<Cell<bool>>);
+
+struct HandAlarm(Hand, Option<Duration>);
+
+impl Clock for Hand {
+    fn alarm(&self) -> Option<Box<dyn Alarm>> {
+        Some(Box::new(HandAlarm(self.clone(), None)))
+    }
+}
+
+impl Alarm for HandAlarm {
+    fn set(&mut self, after: Duration) {
+        self.1 = Some(self.now().saturating_add(after));
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        if self.1.is_some_and(|at| at <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn now(&self) -> Duration {
+        self.0.0.get()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.0.1.get()
+    }
+}
+
+/// A WebSocket in the hands of a test, which is server and peer.
+struct Rig {
+    running: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    incoming: Writer,
+    outgoing: Outgoing,
+    woken: Arc<Count>,
+    polls: usize,
+    clock: Hand,
+}
+
+impl Rig {
+    fn new<F>(set: impl Fn(WebSocketUpgrade) -> WebSocketUpgrade + 'static, handler: F) -> Self
+    where
+        F: AsyncFn(WebSocket) + Clone + 'static,
+    {
+        let handle = move |upgrade: WebSocketUpgrade| {
+            let handler = handler.clone();
+            set(upgrade).on_upgrade(async move |socket| handler(socket).await)
+        };
+        let client = App::new().get("/", handle).test();
+        let upgrade = client.websocket("/").send_now().into_response().take_upgrade();
+        let (incoming, reader): (Writer, Reader) = pipe(UPGRADED_BYTES_MAX, None);
+        let (outgoing, clock) = (Outgoing::default(), Hand::default());
+        announce(Rc::new(clock.clone()));
+        let running = upgrade.expect("it is a 101").run(Upgraded::new(reader, outgoing.clone()));
+        let mut rig = Self {
+            running: Some(running),
+            incoming,
+            outgoing,
+            woken: Arc::default(),
+            polls: 0,
+            clock,
+        };
+        rig.poll();
+        rig.settle();
+        rig
+    }
+
+    fn poll(&mut self) {
+        self.polls += 1;
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let mut context = Context::from_waker(&waker);
+        let Some(running) = &mut self.running else { return };
+        if running.as_mut().poll(&mut context).is_ready() {
+            self.running = None;
+        }
+    }
+
+    /// Polls for as long as somebody asks for it. How often that was.
+    fn settle(&mut self) -> usize {
+        let from = self.polls;
+        while self.woken.take() > 0 {
+            self.poll();
+            assert!(self.polls - from < 1_000, "it is woken for ever");
+        }
+        self.polls - from
+    }
+
+    /// The server takes what is to be sent, as it does for HTTP/2: nobody is polled for that.
+    fn take(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let _ = self.outgoing.poll_take(&mut Context::from_waker(Waker::noop()), &mut bytes);
+        bytes
+    }
+
+    fn push(&mut self, opcode: Opcode, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        frame::write(opcode, flag::FIN, Some(*b"mask"), payload, &mut bytes);
+        self.incoming.push(bytes.into());
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.clock.0.set(self.clock.0.get() + time);
+        self.poll();
+        self.settle();
+    }
+
+    /// The peer is asked for a sign of life after one time of silence, or two.
+    fn await_ping(&mut self) {
+        self.pass(Duration::from_secs(30));
+        self.pass(Duration::from_secs(29));
+        self.pass(Duration::from_secs(1));
+        assert_eq!(self.take(), b"\x89\x0akeep-alive");
+    }
+
+    fn drain(&mut self) {
+        self.clock.1.set(true);
+        self.poll();
+        self.settle();
+    }
+}
+
+/// A place where a handler leaves its halves for the test, which is another task then.
+type Left<T> = Rc<RefCell<Option<T>>>;
+
+/// A handler that leaves its WebSocket to another task.
+fn leaving(limits: Limits) -> (Rig, WebSocket) {
+    let left: Left<WebSocket> = Left::default();
+    let place = Rc::clone(&left);
+    let rig = Rig::new(
+        move |upgrade| upgrade.limits(limits),
+        move |socket| {
+            *place.borrow_mut() = Some(socket);
+            async {}
+        },
+    );
+    let socket = left.take().expect("the handler ran");
+    (rig, socket)
+}
+
+fn poll_once<T>(waker: &Waker, future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+const TEXT: &[u8] = b"text";
+
+#[test]
+fn another_task_may_send_again_when_the_server_has_taken_what_was_sent() {
+    let (mut rig, socket) = leaving(Limits { queued_bytes_max: 1_000, ..Limits::default() });
+    for _ in 0..3 {
+        socket.try_send(vec![0; 1_000]).expect("there is room");
+        assert!(matches!(socket.try_send("x"), Err(TrySendError::Full(_))));
+        rig.settle();
+        assert!(matches!(socket.try_send("x"), Err(TrySendError::Full(_))));
+        assert_eq!(rig.take().len(), 1_004);
+        rig.settle();
+    }
+    drop(socket);
+}
+
+#[test]
+fn a_close_by_one_sender_is_heard_by_all() {
+    let (mut rig, socket) = leaving(Limits { queued_bytes_max: 1, ..Limits::default() });
+    let (sender, _receiver) = socket.split();
+    let other = sender.clone();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut closing = std::pin::pin!(other.closing());
+    assert!(poll_once(&waker, closing.as_mut()).is_pending());
+    sender.try_send("first").expect("there is room");
+    let mut sending = std::pin::pin!(other.send("second"));
+    assert!(poll_once(&waker, sending.as_mut()).is_pending());
+    sender.try_send(Message::close(CloseCode::NORMAL, "")).expect("it is open");
+    assert!(woken.take() > 0, "somebody waits for the end");
+    assert!(poll_once(&waker, closing.as_mut()).is_ready());
+    assert!(poll_once(&waker, sending.as_mut()).is_ready());
+    rig.settle();
+}
+
+#[test]
+fn who_waits_no_more_is_forgotten() {
+    let (mut rig, socket) = leaving(Limits { queued_bytes_max: 1, ..Limits::default() });
+    socket.try_send("much").expect("there is room");
+    rig.settle();
+    let woken = Arc::new(Count::default());
+    for _ in 0..10 {
+        let waker = Waker::from(Arc::clone(&woken));
+        // A task of its own, which has a waker of its own, and gives up.
+        let task = Waker::from(Arc::new(Task(waker)));
+        assert!(poll_once(&task, std::pin::pin!(socket.closing())).is_pending());
+        assert!(poll_once(&task, std::pin::pin!(socket.send("more"))).is_pending());
+        drop(task);
+    }
+    assert_eq!(Arc::strong_count(&woken), 1, "wakers of tasks that are gone are kept");
+    rig.settle();
+}
+
+/// A task's waker, which keeps the task.
+struct Task(Waker);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+    }
+}
+
+#[test]
+fn the_end_that_a_drain_brings_is_the_end_for_ever() {
+    let left: Left<()> = Left::default();
+    let place = Rc::clone(&left);
+    let mut rig = Rig::new(
+        |upgrade| upgrade,
+        move |mut socket: WebSocket| {
+            let place = Rc::clone(&place);
+            async move {
+                while let Some(Ok(_)) = socket.recv().await {}
+                assert!(place.borrow().is_none());
+                // The peer goes on until it hears of the end.
+                poll_fn(|_| if place.borrow().is_some() { Poll::Ready(()) } else { Poll::Pending })
+                    .await;
+                assert_eq!(socket.recv().await, None);
+                socket.send("bye").await.expect("there is time");
+                std::future::pending::<()>().await;
+            }
+        },
+    );
+    rig.drain();
+    // More than a handler may leave unread.
+    for _ in 0..40 {
+        rig.push(Opcode::Text, &[b'x'; 2_000]);
+        rig.poll();
+    }
+    *left.borrow_mut() = Some(());
+    rig.poll();
+    rig.settle();
+    assert_eq!(rig.take(), b"\x81\x03bye");
+    rig.pass(Duration::from_secs(5));
+    assert_eq!(rig.take(), b"\x88\x02\x03\xe9");
+    // The peer's answer is read, whatever came before.
+    rig.push(Opcode::Close, b"\x03\xe9");
+    rig.poll();
+    rig.settle();
+    rig.pass(Duration::from_secs(10));
+    assert!(rig.running.is_none(), "the close handshake was not seen");
+}
+
+#[test]
+fn an_answer_that_came_in_time_is_heard_however_late_it_is_read() {
+    let (mut rig, socket) = leaving(Limits::default());
+    for _ in 0..3 {
+        rig.await_ping();
+        // The worker stood still meanwhile.
+        rig.push(Opcode::Pong, b"keep-alive");
+        rig.pass(Duration::from_secs(300));
+        assert!(!socket.is_closed(), "it is told that it is silent");
+        rig.settle();
+        rig.take();
+    }
+}
+
+trait IsClosed {
+    fn is_closed(&self) -> bool;
+}
+
+impl IsClosed for WebSocket {
+    fn is_closed(&self) -> bool {
+        matches!(self.try_send(Message::Pong(Bytes::new())), Err(TrySendError::Unsent(_)))
+    }
+}
+
+#[test]
+fn a_message_costs_one_poll_and_its_answer_none() {
+    let mut rig = Rig::new(
+        |upgrade| upgrade,
+        async |mut socket: WebSocket| {
+            while let Some(Ok(message)) = socket.recv().await {
+                socket.send(message).await.expect("it is open");
+            }
+        },
+    );
+    for _ in 0..5 {
+        rig.push(Opcode::Text, TEXT);
+        assert_eq!(rig.settle(), 1, "polls for a message");
+        assert_eq!(rig.take(), b"\x81\x04text");
+        assert_eq!(rig.settle(), 0, "polls for what the server took");
+    }
+}
+
+#[test]
+fn copies_of_a_sender_come_and_go_without_a_poll() {
+    let (mut rig, socket) = leaving(Limits::default());
+    let (sender, receiver) = socket.split();
+    for _ in 0..5 {
+        drop(sender.clone());
+    }
+    assert_eq!(rig.settle(), 0);
+    drop(receiver);
+    rig.settle();
+    drop(sender);
+    assert!(rig.settle() > 0);
+    assert_eq!(rig.take(), b"\x88\x02\x03\xe8");
+}
+
+#[test]
+fn nobody_spins_with_times_of_zero() {
+    let left: Left<WebSocket> = Left::default();
+    let place = Rc::clone(&left);
+    let mut rig = Rig::new(
+        |upgrade| {
+            let limits = Limits { unread_bytes_max: 0, queued_bytes_max: 0, ..Limits::default() };
+            let upgrade = upgrade.limits(limits).keep_alive(Duration::from_nanos(1));
+            let none = Duration::ZERO;
+            upgrade.idle_timeout(none).close_timeout(none).goodbye(none)
+        },
+        move |socket| {
+            *place.borrow_mut() = Some(socket);
+            async {}
+        },
+    );
+    rig.push(Opcode::Text, TEXT);
+    rig.pass(Duration::from_secs(1));
+    for _ in 0..5 {
+        rig.pass(Duration::from_secs(1));
+    }
+    rig.drain();
+    rig.pass(Duration::from_secs(1));
+    assert!(rig.running.is_none());
+}
+
+#[test]
+fn a_burst_of_pings_by_a_peer_that_reads_is_answered() {
+    let mut rig = Rig::new(
+        |upgrade| upgrade,
+        async |mut socket: WebSocket| {
+            while let Some(Ok(_)) = socket.recv().await {}
+        },
+    );
+    for number in 0..300_u32 {
+        rig.push(Opcode::Ping, &number.to_be_bytes());
+    }
+    let mut answers = Vec::new();
+    loop {
+        rig.settle();
+        let more = rig.take();
+        if more.is_empty() {
+            break;
+        }
+        answers.extend(more);
+    }
+    let mut expected = Vec::new();
+    for number in 0..300_u32 {
+        frame::write(Opcode::Pong, flag::FIN, None, &number.to_be_bytes(), &mut expected);
+    }
+    assert!(answers == expected, "{} bytes instead of {}", answers.len(), expected.len());
+}
+
+#[test]
+fn pings_of_a_peer_that_does_not_read_are_not_read_either() {
+    let mut rig = Rig::new(
+        |upgrade| upgrade,
+        async |mut socket: WebSocket| {
+            while let Some(Ok(_)) = socket.recv().await {}
+        },
+    );
+    for _ in 0..400 {
+        rig.push(Opcode::Ping, &[7; 125]);
+        rig.settle();
+    }
+    let answers = rig.take();
+    assert!(answers.len() <= 2 * 101 * 127, "{} bytes", answers.len());
+}
+
+#[test]
+fn answers_to_our_own_pings_cost_a_peer_nothing() {
+    let limits = Limits { budget_max: 0, budget_per_second: 0, ..Limits::default() };
+    let (mut rig, socket) = leaving(limits);
+    for _ in 0..5 {
+        rig.await_ping();
+        rig.push(Opcode::Pong, b"keep-alive");
+        rig.settle();
+        assert!(!socket.is_closed(), "{:?}", rig.take());
+        rig.settle();
+        rig.take();
+    }
+    // One that nobody asked for is charged.
+    rig.push(Opcode::Pong, b"keep-alive");
+    rig.settle();
+    assert!(socket.is_closed());
+}
