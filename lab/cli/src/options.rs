@@ -110,6 +110,12 @@ pub(crate) struct Run {
     /// Ask over TLS 1.3 what the scenarios ask plainly; `-tls` is added to their names.
     #[arg(long)]
     pub(crate) tls: bool,
+    /// Ask over HTTP/2: by ALPN with --tls, by prior knowledge without; `-h2` is added to the names.
+    #[arg(long)]
+    pub(crate) http2: bool,
+    /// Streams under way on each connection, with --http2 (as many as the scenario has requests).
+    #[arg(long, value_name = "N", requires = "http2")]
+    pub(crate) streams: Option<usize>,
     /// Open loops at 50 and 80 % of the capacity that all have, for latency, where the scenarios are
     /// closed loops; `-open` is added to their names.
     #[arg(long, conflicts_with = "repeats")]
@@ -165,6 +171,12 @@ pub(crate) struct Compare {
     /// Ask over TLS 1.3.
     #[arg(long)]
     pub(crate) tls: bool,
+    /// Ask over HTTP/2: by ALPN with --tls, by prior knowledge without.
+    #[arg(long)]
+    pub(crate) http2: bool,
+    /// Streams under way on each connection, with --http2 (as many as the scenario has requests).
+    #[arg(long, value_name = "N", requires = "http2")]
+    pub(crate) streams: Option<usize>,
     /// Connections (64).
     #[arg(long, default_value_t = 64)]
     pub(crate) concurrency: usize,
@@ -225,6 +237,9 @@ pub(crate) struct Verify {
     /// Ask over TLS 1.3 what the scenarios ask plainly; not for a URL.
     #[arg(long)]
     pub(crate) tls: bool,
+    /// Ask over HTTP/2: by ALPN with --tls, by prior knowledge without; not for a URL.
+    #[arg(long)]
+    pub(crate) http2: bool,
     #[command(flatten)]
     pub(crate) bench: Bench,
 }
@@ -389,6 +404,9 @@ mod tests {
             "lab run json --rates 2k,20k --concurrency 64",
             "lab compare peregrine axum --scenario spawn --tls",
             "lab verify axum --scenario relay --tls",
+            "lab run json --http2 --streams 100 --concurrency 1,32,256 --tls",
+            "lab compare peregrine axum --http2 --streams 10",
+            "lab verify axum --http2",
             "lab ladder peregrine --slo p99<5ms",
             "lab verify http://127.0.0.1:8080/",
             "lab report runs/today --html --md --json",

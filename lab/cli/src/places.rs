@@ -6,6 +6,17 @@ use peregrine_lab_scenario::Scenario;
 
 use crate::exit::Failure;
 
+/// How scenarios are to be asked, other than their files say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asked {
+    /// Over TLS.
+    pub(crate) is_tls: bool,
+    /// Over HTTP/2.
+    pub(crate) is_http2: bool,
+    /// With so many streams on a connection; none: as many as the scenario has requests under way.
+    pub(crate) streams: Option<usize>,
+}
+
 /// The folders that commands work with.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
@@ -73,10 +84,13 @@ impl Places {
         typed.to_owned()
     }
 
-    /// The scenario of this name or path, over TLS if that is wanted.
-    pub(crate) fn find_scenario(&self, typed: &str, is_tls: bool) -> Result<Scenario, Failure> {
+    /// The scenario of this name or path, over HTTP/2 and TLS if these are wanted.
+    pub(crate) fn find_scenario(&self, typed: &str, asked: Asked) -> Result<Scenario, Failure> {
         let scenario = Scenario::find(&self.scenarios(), &self.scenario(typed));
-        let scenario = scenario.map_err(Failure::usage)?;
-        if is_tls { scenario.over_tls().map_err(Failure::usage) } else { Ok(scenario) }
+        let mut scenario = scenario.map_err(Failure::usage)?;
+        if asked.is_http2 {
+            scenario = scenario.over_http2(asked.streams).map_err(Failure::usage)?;
+        }
+        if asked.is_tls { scenario.over_tls().map_err(Failure::usage) } else { Ok(scenario) }
     }
 }

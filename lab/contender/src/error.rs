@@ -140,7 +140,7 @@ impl std::error::Error for RecipeError {
 }
 
 /// All keys of a recipe.
-pub const KEYS: [&str; 15] = [
+pub const KEYS: [&str; 16] = [
     "name",
     "class",
     "build",
@@ -154,6 +154,7 @@ pub const KEYS: [&str; 15] = [
     "unobtainable",
     "allocator",
     "tls",
+    "protocols",
     "lacks",
     "environment",
 ];

@@ -24,6 +24,6 @@ mod toolchain;
 
 pub use build::BuildError;
 pub use error::RecipeError;
-pub use recipe::{Command, Need, Places, Recipe, all};
+pub use recipe::{Command, Need, Places, Protocol, Recipe, all};
 pub use select::{SelectError, select, table};
 pub use state::State;

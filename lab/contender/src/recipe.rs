@@ -50,10 +50,26 @@ pub struct Recipe {
     pub allocator: String,
     /// Whether it can serve HTTPS.
     pub is_tls_able: bool,
+    /// What it speaks.
+    pub protocols: Vec<Protocol>,
     /// The scenarios that it cannot serve, with reasons.
     pub lacks: BTreeMap<String, String>,
     /// Variables for its environment, with placeholders.
     pub environment: BTreeMap<String, String>,
+}
+
+/// A version of HTTP, and how both sides agree on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Protocol {
+    /// HTTP/1.1, with TLS and without.
+    #[serde(rename = "http/1.1")]
+    Http1,
+    /// HTTP/2 without TLS, by prior knowledge.
+    #[serde(rename = "h2c")]
+    H2c,
+    /// HTTP/2 over TLS, by ALPN.
+    #[serde(rename = "h2")]
+    H2,
 }
 
 /// A command that must succeed.
@@ -133,6 +149,7 @@ struct Written {
     unobtainable: Option<String>,
     allocator: Option<String>,
     tls: Option<bool>,
+    protocols: Option<Vec<Protocol>>,
     #[serde(default)]
     lacks: BTreeMap<String, String>,
     #[serde(default)]
@@ -215,6 +232,8 @@ impl Recipe {
             unobtainable: None,
             allocator: "unknown".to_owned(),
             is_tls_able: true,
+            // Who does not speak one will not answer rightly.
+            protocols: vec![Protocol::Http1, Protocol::H2c, Protocol::H2],
             lacks: BTreeMap::new(),
             environment: BTreeMap::new(),
         })
@@ -252,11 +271,19 @@ impl Recipe {
         Command { words, environment, folder: self.folder.clone() }
     }
 
-    /// Why the contender cannot be asked `scenario`, over TLS or not; nothing if it can.
+    /// Why the contender cannot be asked `scenario`, over TLS and HTTP/2 or not; nothing if it can.
     #[must_use]
-    pub fn lacks(&self, scenario: &str, is_tls: bool) -> Option<String> {
+    pub fn lacks(&self, scenario: &str, is_tls: bool, is_http2: bool) -> Option<String> {
         if is_tls && !self.is_tls_able {
             return Some("it cannot serve HTTPS".to_owned());
+        }
+        let (protocol, reason) = match (is_http2, is_tls) {
+            (false, _) => (Protocol::Http1, "it does not speak HTTP/1.1"),
+            (true, false) => (Protocol::H2c, "it does not speak HTTP/2 without TLS"),
+            (true, true) => (Protocol::H2, "it does not speak HTTP/2 over TLS"),
+        };
+        if !self.protocols.contains(&protocol) {
+            return Some(reason.to_owned());
         }
         self.lacks.get(scenario).cloned()
     }
@@ -387,6 +414,7 @@ fn check(written: Written, home: PathBuf) -> Result<Recipe, Fault> {
         unobtainable: written.unobtainable,
         allocator: written.allocator.unwrap_or_else(|| "system".to_owned()),
         is_tls_able: written.tls.unwrap_or(true),
+        protocols: written.protocols.unwrap_or_else(|| vec![Protocol::Http1]),
         lacks: written.lacks,
         environment: written.environment,
     })

@@ -51,9 +51,9 @@ fn every_key_is_understood() {
     assert_eq!(recipe.lock, Some(root.join("first/go.sum")));
     assert_eq!(recipe.needs[0].reason, "Go is missing");
     assert_eq!(recipe.allocator, "jemalloc");
-    assert_eq!(recipe.lacks("upload", false).as_deref(), Some("it reads no bodies"));
-    assert_eq!(recipe.lacks("json", false), None);
-    assert_eq!(recipe.lacks("json", true).as_deref(), Some("it cannot serve HTTPS"));
+    assert_eq!(recipe.lacks("upload", false, false).as_deref(), Some("it reads no bodies"));
+    assert_eq!(recipe.lacks("json", false, false), None);
+    assert_eq!(recipe.lacks("json", true, false).as_deref(), Some("it cannot serve HTTPS"));
     let places = Places {
         port: 80,
         tls_port: 443,

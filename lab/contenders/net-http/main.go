@@ -33,6 +33,7 @@ func main() {
 	if settings.TLS != nil {
 		secure := newServer(settings.TLSAddress, handler)
 		secure.TLSConfig = settings.TLS
+		secure.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
 		servers = append(servers, secure)
 		go func() { failed <- secure.ListenAndServeTLS("", "") }()
 	}
@@ -56,6 +57,8 @@ func main() {
 func newServer(address string, handler http.Handler) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Addr:      address,
 		Handler:   handler,

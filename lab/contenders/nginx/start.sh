@@ -24,12 +24,19 @@ trap end TERM INT QUIT
 
 tls=
 if [ -n "${TLS_CERT:-}" ] && [ -n "${TLS_KEY:-}" ]; then
-    tls="listen 127.0.0.1:${TLS_PORT:-8443} ssl;"
+    tls="listen 127.0.0.1:${TLS_PORT:-8443} ssl http2;"
     tls="$tls ssl_certificate $TLS_CERT; ssl_certificate_key $TLS_KEY; ssl_protocols TLSv1.3;"
+fi
+
+# Before 1.25 nginx speaks one protocol on a port without TLS.
+plain=
+if [ -n "${H2C:-}" ]; then
+    plain=" http2"
 fi
 
 sed -e "s|@WORKERS@|${WORKERS:-auto}|" \
     -e "s|@PORT@|${PORT:-8080}|" \
+    -e "s|@PLAIN@|$plain|" \
     -e "s|@TLS@|$tls|" \
     -e "s|@FOLDER@|$folder|" \
     "$here/nginx.conf.template" >"$folder/nginx.conf"

@@ -42,7 +42,13 @@ pub fn calibrate(plan: &Plan, server_cpus: &[usize], watch: &Watch) -> io::Resul
         Some(_) => Some(null::tls(&certificate::write(folder.path())?)?),
         None => None,
     };
-    let script = Script { end: RequestEnd::Bytes(usual.len()), reply, last: closing, tls };
+    let script = match plan.is_http2 {
+        true => {
+            let reply = null::frames_of(&reply, question.is_head)?;
+            Script { end: RequestEnd::Frames, reply, last: None, tls }
+        }
+        false => Script { end: RequestEnd::Bytes(usual.len()), reply, last: closing, tls },
+    };
     let server = NullServer::start(script, server_cpus.to_vec())?;
     let calibration = Plan {
         address: server.address(),

@@ -21,6 +21,7 @@ pub mod command;
 pub mod cross_check;
 pub mod echo;
 pub mod generator;
+pub mod http2;
 pub mod latency;
 pub mod null;
 pub mod question;

@@ -1,6 +1,8 @@
 //! The null server: it finds where requests end and answers fixed bytes, without reading more of
 //! them. It shows what a client itself can do, and the floor of the machine.
 
+mod frames;
+
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,6 +18,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::certificate::CertificateFiles;
+use crate::client::tls::{HTTP1, HTTP2};
+use frames::Frames;
+pub use frames::reply as frames_of;
 
 /// How often a server that was started by [`NullServer::start`] looks whether it is to end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -34,6 +39,8 @@ pub enum RequestEnd {
     Bytes(usize),
     /// A request ends with its head, after the first empty line.
     EmptyLine,
+    /// HTTP/2 says where a request ends; the bytes of a reply are those of [`frames_of`].
+    Frames,
 }
 
 /// What a null server does.
@@ -93,7 +100,8 @@ impl Drop for NullServer {
     }
 }
 
-/// TLS as the null server speaks it: 1.3, `http/1.1`, sessions resumed by tickets.
+/// TLS as the null server speaks it: 1.3, whichever protocol the client offers, sessions resumed by
+/// tickets.
 ///
 /// # Errors
 ///
@@ -112,7 +120,7 @@ pub fn tls(files: &CertificateFiles) -> io::Result<Arc<ServerConfig>> {
         .with_no_client_auth()
         .with_single_cert(certificates, key)
         .map_err(|error| invalid(&error))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
     config.ticketer = aws_lc_rs::Ticketer::new().map_err(|error| invalid(&error))?;
     Ok(Arc::new(config))
 }
@@ -126,6 +134,7 @@ struct Peer {
     /// How much of the empty line has been seen, where that ends a request.
     matched: usize,
     answered: u64,
+    frames: Frames,
     unsent: Vec<u8>,
 }
 
@@ -193,7 +202,8 @@ fn accept(
         };
         epoll::add(poll, &stream, epoll::EventData::new_u64(*next), epoll::EventFlags::IN)?;
         let (pending_bytes, matched, answered, unsent) = (0, 0, 0, Vec::new());
-        let peer = Peer { stream, session, pending_bytes, matched, answered, unsent };
+        let frames = Frames::default();
+        let peer = Peer { stream, session, pending_bytes, matched, answered, frames, unsent };
         peers.insert(*next, peer);
         *next += 1;
     }
@@ -268,6 +278,10 @@ impl Peer {
             }
         };
         match script.end {
+            RequestEnd::Frames => {
+                self.frames.answer(bytes, &script.reply, out)?;
+                Ok(false)
+            }
             RequestEnd::Bytes(usual) => {
                 self.pending_bytes += bytes.len();
                 loop {

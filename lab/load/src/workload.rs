@@ -23,9 +23,12 @@ pub struct Workload {
     pub name: String,
     /// The bytes of one request.
     pub request: Vec<u8>,
-    /// How many requests a connection has under way: they are sent together, and the next ones
-    /// when all are answered. At least 1.
+    /// How many requests a connection has under way, at least 1. Over HTTP/1.1 they are sent
+    /// together, and the next ones when all are answered; over HTTP/2 each on a stream of its own,
+    /// and the next one when any is answered, as far as the server allows so many streams.
     pub depth: usize,
+    /// Whether they are asked over HTTP/2.
+    pub is_http2: bool,
     /// Whether the bytes go through TLS 1.3.
     pub is_tls: bool,
     /// The only right answer.
@@ -87,16 +90,22 @@ impl Workload {
     /// The bytes of the request of this number, on its connection.
     #[must_use]
     pub fn request_at(&self, number: usize) -> &[u8] {
-        match number % (self.others.len() + 1) {
+        match number % self.variants() {
             0 => &self.request,
             place => &self.others[place - 1].request,
         }
     }
 
+    /// How many requests with answers of their own there are.
+    #[must_use]
+    pub fn variants(&self) -> usize {
+        self.others.len() + 1
+    }
+
     /// The only right answer to the request of this number.
     #[must_use]
     pub fn answer_at(&self, number: usize) -> &Answer {
-        match number % (self.others.len() + 1) {
+        match number % self.variants() {
             0 => &self.answer,
             place => &self.others[place - 1].answer,
         }
@@ -107,6 +116,7 @@ impl Workload {
             name: name.to_owned(),
             request: b"GET /json HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
             depth,
+            is_http2: false,
             is_tls,
             answer: Answer {
                 status: 200,
@@ -130,6 +140,7 @@ impl Workload {
             name: "post-project-work".to_owned(),
             request: request.into_bytes(),
             depth: 1,
+            is_http2: false,
             is_tls: false,
             answer: Answer {
                 status: 201,

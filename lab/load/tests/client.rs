@@ -64,6 +64,7 @@ fn keeping_alive(send: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Socke
 
 fn workload(depth: usize) -> Arc<Workload> {
     Arc::new(Workload {
+        is_http2: false,
         name: "test".to_owned(),
         request: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
         depth,

@@ -14,6 +14,9 @@ pub struct Plan {
     pub scenario_sha256: String,
     /// Connections per server.
     pub connections: u32,
+    /// Streams under way on a connection, over HTTP/2; none over HTTP/1.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u32>,
     /// Whether the bytes go through TLS.
     pub is_tls: bool,
     /// When requests are sent.
@@ -38,6 +41,22 @@ pub struct Plan {
     pub timeout_ns: Option<u64>,
     /// The client's name, such as "lab, io_uring" or "wrk 4.1.0".
     pub client: String,
+}
+
+impl Plan {
+    /// How much is under way, as in "32 connections" or "32 connections x 100 streams".
+    #[must_use]
+    pub fn level(&self) -> String {
+        let word = |count: u32, what: &str| match count {
+            1 => format!("1 {what}"),
+            count => format!("{count} {what}s"),
+        };
+        let connections = word(self.connections, "connection");
+        match self.streams {
+            Some(streams) => format!("{connections} x {}", word(streams, "stream")),
+            None => connections,
+        }
+    }
 }
 
 /// When requests are sent.

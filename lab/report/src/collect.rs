@@ -61,7 +61,9 @@ pub(crate) fn report(files: &[RunFile]) -> Report {
         let run = run(file, &palette);
         let plan = &file.plan;
         let found = sections.iter_mut().find(|section| {
-            section.scenario == plan.scenario && section.connections == plan.connections
+            section.scenario == plan.scenario
+                && section.connections == plan.connections
+                && section.streams == plan.streams
         });
         if let Some(section) = found {
             section.runs.push(run);
@@ -71,6 +73,7 @@ pub(crate) fn report(files: &[RunFile]) -> Report {
             scenario: plan.scenario.clone(),
             description: plan.description.clone(),
             connections: plan.connections,
+            streams: plan.streams,
             is_tls: plan.is_tls,
             runs: vec![run],
         });
@@ -187,7 +190,9 @@ fn ratio_for_rank(file: &RunFile, row: &Row) -> Option<Ratio> {
 fn load(file: &RunFile) -> String {
     let plan = &file.plan;
     let connections = numbers::count(u64::from(plan.connections));
+    let streams = streams(plan.streams);
     let schedule = match &plan.schedule {
+        Schedule::Closed { .. } if plan.streams.is_some() => "closed loop".to_owned(),
         Schedule::Closed { depth: 0 | 1 } => "closed loop".to_owned(),
         Schedule::Closed { depth } => format!("closed loop, {depth} requests sent together"),
         Schedule::Constant { rate_per_s } => {
@@ -221,7 +226,15 @@ fn load(file: &RunFile) -> String {
         Design::Separate => format!("{blocks} fresh processes in turns, each for {time}"),
         Design::Other => format!("{blocks} times {time} by a design this report does not know"),
     };
-    format!("{connections} connections, {schedule}; {design}")
+    format!("{connections} connections{streams}, {schedule}; {design}")
+}
+
+/// What follows the number of connections where each has streams.
+pub(crate) fn streams(streams: Option<u32>) -> String {
+    streams.map_or(String::new(), |streams| {
+        let word = if streams == 1 { "stream" } else { "streams" };
+        format!(" x {} {word}", numbers::count(u64::from(streams)))
+    })
 }
 
 fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {

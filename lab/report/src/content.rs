@@ -60,6 +60,9 @@ pub(crate) struct Section {
     pub(crate) scenario: String,
     pub(crate) description: String,
     pub(crate) connections: u32,
+    /// Streams on each of them, over HTTP/2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) streams: Option<u32>,
     pub(crate) is_tls: bool,
     pub(crate) runs: Vec<Run>,
 }

@@ -185,7 +185,8 @@ impl Lineup {
 
 /// What stands in the way of a contender, if anything does.
 fn obstacle(recipe: &Recipe, scenario: &Scenario, target: &Path) -> Option<String> {
-    if let Some(reason) = recipe.lacks(&scenario.base, scenario.load.tls.is_some()) {
+    let load = &scenario.load;
+    if let Some(reason) = recipe.lacks(&scenario.base, load.tls.is_some(), load.is_http2) {
         return Some(reason);
     }
     match recipe.state(target) {
@@ -205,9 +206,13 @@ fn obstacle(recipe: &Recipe, scenario: &Scenario, target: &Path) -> Option<Strin
 ///
 /// Only what keeps the client from going on.
 pub fn gate(name: &str, up: &Up, scenario: &Scenario) -> Result<Vec<Check>, RunError> {
-    let is_tls = scenario.load.tls.is_some();
-    let mut checks =
-        verify::scenario(name, Door { address: up.address(is_tls), is_tls }, scenario)?;
+    let (is_tls, is_http2) = (scenario.load.tls.is_some(), scenario.load.is_http2);
+    let door = Door { address: up.address(is_tls), is_tls, is_http2 };
+    let mut checks = verify::scenario(name, door, scenario)?;
+    // The suite of conduct is about HTTP/1.1.
+    if is_http2 {
+        return Ok(checks);
+    }
     if let Some(exchange) = &scenario.exchange
         && let Ok(question) = exchange.question("localhost", 1)
     {

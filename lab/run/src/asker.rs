@@ -82,7 +82,8 @@ impl Kept {
             .iter()
             .map(|up| {
                 let address = up.address(workload.is_tls);
-                let target = Target { address, tls: workload.is_tls.then(tls::config) };
+                let config = if workload.is_http2 { tls::http2_config } else { tls::config };
+                let target = Target { address, tls: workload.is_tls.then(config) };
                 client.group(target, workload.clone(), connections)
             })
             .collect();

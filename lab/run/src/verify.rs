@@ -29,6 +29,8 @@ pub struct Door {
     pub address: SocketAddr,
     /// Whether TLS is spoken there.
     pub is_tls: bool,
+    /// Whether HTTP/2 is spoken there.
+    pub is_http2: bool,
 }
 
 /// The TLS settings of a client for this server; sessions are resumed if `is_resuming`.
@@ -60,6 +62,7 @@ fn exchange_check(name: &str, door: Door, exchange: &Exchange) -> Result<Check, 
         duration: TIMEOUT * TRIES as u32,
         timeout: TIMEOUT,
         tls: door.is_tls.then(|| secured(false)),
+        is_http2: door.is_http2,
         ..Plan::new(door.address, question.clone())
     };
     let outcome =
@@ -68,7 +71,8 @@ fn exchange_check(name: &str, door: Door, exchange: &Exchange) -> Result<Check, 
     let detail = if is_right {
         format!("{} right answers", outcome.replies)
     } else {
-        let seen = if door.is_tls { String::new() } else { seen(door.address, &question) };
+        let is_readable = !door.is_tls && !door.is_http2;
+        let seen = if is_readable { seen(door.address, &question) } else { String::new() };
         format!("{}{seen}", outcome.faults)
     };
     Ok(Check {

@@ -116,6 +116,7 @@ impl Exchange {
             name: name.to_owned(),
             request,
             depth: pipeline,
+            is_http2: false,
             is_tls,
             answer,
             others: asked.collect::<Result<_, _>>()?,

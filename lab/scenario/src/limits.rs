@@ -171,6 +171,7 @@ fn check_load(key: KindKey, keys: LoadKeys) -> Result<Load, Wrong> {
         connections: keys.connections,
         tls: keys.tls,
         pipeline: keys.pipeline.unwrap_or(1),
+        is_http2: false,
         requests_per_connection: keys.requests_per_connection,
         idle_connections: keys.idle_connections.unwrap_or(0),
     };

@@ -15,8 +15,8 @@ use crate::limits;
 /// What is asked, which answer is right, and under which load: one file of `lab/scenarios`.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The name: the file's, with what was changed by [`over_tls`](Scenario::over_tls) and
-    /// [`opened`](Scenario::opened) behind it.
+    /// The name: the file's, with what was changed by [`over_http2`](Scenario::over_http2),
+    /// [`over_tls`](Scenario::over_tls) and [`opened`](Scenario::opened) behind it.
     pub name: String,
     /// The file's name, by which contenders say what they lack.
     pub base: String,
@@ -107,6 +107,8 @@ pub struct Load {
     pub tls: Option<TlsMode>,
     /// How many requests a connection has under way; the default is 1.
     pub pipeline: usize,
+    /// Whether each of them has a stream of HTTP/2; the default is HTTP/1.1.
+    pub is_http2: bool,
     /// After how many requests a connection is closed and made anew; none: never.
     pub requests_per_connection: Option<u64>,
     /// How many further connections are held open without asking; the default is none.
@@ -119,6 +121,7 @@ impl Default for Load {
             connections: Vec::new(),
             tls: None,
             pipeline: 1,
+            is_http2: false,
             requests_per_connection: None,
             idle_connections: 0,
         }
@@ -232,7 +235,9 @@ impl Scenario {
             let why = "the connections of paired slices are never made anew";
             return Err(WorkloadError::Unpaired(why));
         }
-        exchange.workload(&self.name, self.load.pipeline, self.load.tls.is_some())
+        let workload =
+            exchange.workload(&self.name, self.load.pipeline, self.load.tls.is_some())?;
+        Ok(Workload { is_http2: self.load.is_http2, ..workload })
     }
 }
 

@@ -1,7 +1,9 @@
-//! The same scenario under another load: over TLS, or as an open loop. Names tell variants apart in
+//! The same scenario under another load: over HTTP/2, over TLS, or as an open loop. Names tell variants apart in
 //! run files, and what a contender lacks is asked for by the file's own name.
 
 use std::fmt;
+
+use peregrine_lab_load::generator::DEPTH_MAX;
 
 use crate::scenario::{Kind, OpenRate, Scenario, TlsMode};
 
@@ -26,6 +28,43 @@ impl fmt::Display for VariantError {
 impl std::error::Error for VariantError {}
 
 impl Scenario {
+    /// The same over HTTP/2, by prior knowledge or, over TLS, by ALPN, called `NAME-h2`, with so many
+    /// streams under way on each connection. Without a number there are as many as the scenario has
+    /// requests under way.
+    ///
+    /// # Errors
+    ///
+    /// A scenario about connections rather than requests is asked over HTTP/1.1 only, and a connection
+    /// has 1 to 1024 streams.
+    pub fn over_http2(mut self, streams: Option<usize>) -> Result<Scenario, VariantError> {
+        match self.kind {
+            Kind::Load | Kind::Latency { .. } => {}
+            Kind::Micro(_) => {
+                return Err(self.refused("a micro benchmark has no connections; leave out --http2"));
+            }
+            Kind::Idle | Kind::Overload { .. } | Kind::Shutdown => {
+                return Err(
+                    self.refused("its kind is measured over HTTP/1.1 only; leave out --http2")
+                );
+            }
+        }
+        if self.load.requests_per_connection.is_some() {
+            let reason = "its connections are made anew, which is measured over HTTP/1.1 only";
+            return Err(self.refused(reason));
+        }
+        let streams = streams.unwrap_or(self.load.pipeline);
+        if !(1..=DEPTH_MAX).contains(&streams) {
+            return Err(
+                self.refused("a connection has 1 to 1024 streams; give --streams another number")
+            );
+        }
+        self.load.pipeline = streams;
+        self.load.is_http2 = true;
+        self.name.push_str("-h2");
+        self.title.push_str(", over HTTP/2");
+        Ok(self)
+    }
+
     /// The same over TLS 1.3 with full handshakes, called `NAME-tls`. A scenario that asks over TLS
     /// by itself stays as it is.
     ///

@@ -12,10 +12,12 @@ use crate::bars::Bars;
 use crate::bench;
 use crate::exit::{Exit, Failure};
 use crate::options::{Compare, FailIf};
-use crate::places::Places;
+use crate::places::{Asked, Places};
 
 pub(super) fn compare(options: &Compare, places: &Places) -> Result<Exit, Failure> {
-    let scenario = places.find_scenario(&options.scenario, options.tls)?;
+    let (is_tls, is_http2, streams) = (options.tls, options.http2, options.streams);
+    let asked = Asked { is_tls, is_http2, streams };
+    let scenario = places.find_scenario(&options.scenario, asked)?;
     let names = [options.other.clone(), options.one.clone()];
     let mut recipes = Vec::new();
     for name in &names {

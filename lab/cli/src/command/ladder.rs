@@ -7,11 +7,11 @@ use crate::bars::Bars;
 use crate::bench;
 use crate::exit::{Exit, Failure};
 use crate::options::Ladder;
-use crate::places::Places;
+use crate::places::{Asked, Places};
 
 pub(super) fn ladder(options: &Ladder, places: &Places) -> Result<Exit, Failure> {
     let promise = Promise::parse(&options.slo).map_err(Failure::usage)?;
-    let scenario = places.find_scenario(&options.scenario, false)?;
+    let scenario = places.find_scenario(&options.scenario, Asked::default())?;
     let recipes = bench::recipes(places, std::slice::from_ref(&options.contender))?;
     let [recipe] = &recipes[..] else {
         return Err(Failure::usage("a ladder is climbed by one contender"));

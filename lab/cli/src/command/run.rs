@@ -16,18 +16,20 @@ use crate::bars::Bars;
 use crate::bench;
 use crate::exit::{Exit, Failure};
 use crate::options::Run;
-use crate::places::Places;
+use crate::places::{Asked, Places};
 
 /// The fewest samples beyond a percentile for it to be told.
 const BEYOND_MIN: u64 = 30;
 
 pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
+    let (is_tls, is_http2, streams) = (options.tls, options.http2, options.streams);
+    let asked = Asked { is_tls, is_http2, streams };
     let rates: Vec<OpenRate> = options.rates.iter().copied().map(OpenRate::PerSecond).collect();
     let scenarios: Vec<Scenario> = options
         .scenarios
         .iter()
         .map(|name| {
-            let scenario = places.find_scenario(name, options.tls)?;
+            let scenario = places.find_scenario(name, asked)?;
             if !options.open && rates.is_empty() {
                 return Ok(scenario);
             }
@@ -102,10 +104,7 @@ pub(super) fn tell(file: &RunFile) {
         _ => None,
     };
     let offered = rate.map_or(String::new(), |rate| format!(", {rate:.0} requests/s offered"));
-    println!(
-        "\n{}, {} connections{offered}, against {}:",
-        plan.scenario, plan.connections, plan.reference
-    );
+    println!("\n{}, {}{offered}, against {}:", plan.scenario, plan.level(), plan.reference);
     for contender in &file.contenders {
         let costs: Vec<f64> = file
             .blocks_of(&contender.name)

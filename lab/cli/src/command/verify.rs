@@ -11,7 +11,7 @@ use peregrine_lab_scenario::{Kind, Scenario};
 use crate::bench;
 use crate::exit::{Exit, Failure};
 use crate::options::Verify;
-use crate::places::Places;
+use crate::places::{Asked, Places};
 
 pub(super) fn verify(options: &Verify, places: &Places) -> Result<Exit, Failure> {
     let checks = match options.subject.starts_with("http://") {
@@ -35,14 +35,23 @@ pub(super) fn verify(options: &Verify, places: &Places) -> Result<Exit, Failure>
 fn scenarios(options: &Verify, places: &Places) -> Result<Vec<Scenario>, Failure> {
     if !options.scenario.is_empty() {
         let named = options.scenario.iter();
-        return named.map(|name| places.find_scenario(name, options.tls)).collect();
+        return named.map(|name| places.find_scenario(name, asked(options))).collect();
     }
     let all = Scenario::all(&places.scenarios()).map_err(Failure::usage)?;
     let asking = all.into_iter().filter(|scenario| !matches!(scenario.kind, Kind::Micro(_)));
+    // Of all scenarios, those that HTTP/2 has no form of are left out.
+    let asking = asking.filter_map(|scenario| match options.http2 {
+        true => scenario.over_http2(None).ok(),
+        false => Some(scenario),
+    });
     if !options.tls {
         return Ok(asking.collect());
     }
     asking.map(Scenario::over_tls).collect::<Result<_, _>>().map_err(Failure::usage)
+}
+
+fn asked(options: &Verify) -> Asked {
+    Asked { is_tls: options.tls, is_http2: options.http2, streams: None }
 }
 
 fn contender(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
@@ -65,7 +74,8 @@ fn contender(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
         if matches!(scenario.kind, Kind::Micro(_)) {
             continue;
         }
-        if let Some(reason) = recipe.lacks(&scenario.base, scenario.load.tls.is_some()) {
+        let load = &scenario.load;
+        if let Some(reason) = recipe.lacks(&scenario.base, load.tls.is_some(), load.is_http2) {
             checks.push(skipped(&scenario.name, &reason));
             continue;
         }
@@ -85,8 +95,8 @@ fn contender(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
 /// A server that runs already: its conduct, with the URL's own target, and those scenarios that
 /// were named.
 fn url(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
-    if options.tls {
-        return Err(Failure::usage("a URL is asked as it says; leave out --tls"));
+    if options.tls || options.http2 {
+        return Err(Failure::usage("a URL is asked as it says; leave out --tls and --http2"));
     }
     let rest = options.subject.trim_start_matches("http://");
     let (authority, target) = match rest.find('/') {
@@ -112,7 +122,7 @@ fn url(options: &Verify, places: &Places) -> Result<Vec<Check>, Failure> {
     let mut checks = conduct::checks(authority, address, &question, false);
     if !options.scenario.is_empty() {
         for scenario in scenarios(options, places)? {
-            let door = verify::Door { address, is_tls: false };
+            let door = verify::Door { address, is_tls: false, is_http2: false };
             let answers = verify::scenario(authority, door, &scenario)?;
             checks.extend(answers.into_iter().map(|check| within(&scenario.name, check)));
         }

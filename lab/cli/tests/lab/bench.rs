@@ -119,7 +119,7 @@ impl Bench {
     pub(crate) fn contender(self, name: &str, nature: &Nature) -> Bench {
         let program = std::env::current_exe().unwrap();
         let mut text = format!(
-            "name = {name:?}\ntls = false\nrun = [{:?}, {ENTRY:?}, \"--exact\", \"--ignored\", \
+            "name = {name:?}\ntls = false\nprotocols = [\"http/1.1\", \"h2c\"]\nrun = [{:?}, {ENTRY:?}, \"--exact\", \"--ignored\", \
              \"--nocapture\"]\n[environment]\n",
             program.display().to_string()
         );

@@ -10,6 +10,7 @@ mod bench;
 mod budgets;
 mod commands;
 mod endings;
+mod http2;
 mod kinds;
 mod lies;
 mod server;

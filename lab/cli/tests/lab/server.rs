@@ -75,7 +75,7 @@ impl Nature {
 
 /// What all connections share.
 #[derive(Debug, Default)]
-struct Server {
+pub(crate) struct Server {
     nature: Nature,
     /// Requests so far, without those for the counter.
     requests: AtomicU64,
@@ -185,6 +185,9 @@ fn converse(mut stream: TcpStream, server: &Server) -> io::Result<()> {
             }
             Err(error) => return Err(error),
         }
+        if pending.starts_with(b"PRI * HTTP/2.0") {
+            return crate::http2::converse(stream, pending, server);
+        }
         let mut replies: Vec<Vec<u8>> = Vec::new();
         let (mut is_over, mut is_quiet) = (false, true);
         while let Some(asked) = next(&mut pending) {
@@ -253,10 +256,30 @@ impl Server {
         if has_begun { &self.nature.lie } else { "" }
     }
 
-    fn reply(&self, asked: &Asked, lie: &str, is_last: bool) -> Vec<u8> {
+    /// Whether it was asked to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// What it says over HTTP/2: status, media type and body.
+    pub(crate) fn reply_to(&self, target: &str) -> (u16, &'static str, String) {
+        let (method, target) = ("GET".to_owned(), target.to_owned());
+        let asked = Asked { method, target, is_last: false, is_bad: false };
+        let lie = self.lie(&asked);
+        self.burn();
+        let (status, media, body) = self.answer(&asked);
+        let is_wrong = lie == "wrong-body";
+        (status, media, if is_wrong { body.replace("Hello", "Hollo") } else { body })
+    }
+
+    fn burn(&self) {
         for round in 0..self.nature.burn {
             black_box(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         }
+    }
+
+    fn reply(&self, asked: &Asked, lie: &str, is_last: bool) -> Vec<u8> {
+        self.burn();
         let (mut status, mut media, mut body) = self.answer(asked);
         match lie {
             "closed" => return Vec::new(),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use hyper::rt::{Read, Write};
-use hyper::server::conn::http1;
+use hyper::rt::{Executor, Read, Write};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -95,15 +95,25 @@ async fn accept(listener: &TcpListener) -> Option<TcpStream> {
     Some(stream)
 }
 
+/// Runs the streams of HTTP/2 where their connection runs, as hyper's example for one thread does.
+#[derive(Clone, Copy)]
+struct ThisThread;
+
+impl<F: Future<Output: 'static> + 'static> Executor<F> for ThisThread {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
 async fn serve<S>(stream: S, watcher: Watcher)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
     TokioIo<S>: Read + Write,
 {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .pipeline_flush(true)
-        .serve_connection(TokioIo::new(stream), service_fn(answer));
+    let mut builder = auto::Builder::new(ThisThread);
+    builder.http1().timer(TokioTimer::new()).pipeline_flush(true);
+    builder.http2().timer(TokioTimer::new());
+    let connection = builder.serve_connection(TokioIo::new(stream), service_fn(answer));
     // A peer that goes away is not this program's error.
     let _ = watcher.watch(connection).await;
 }

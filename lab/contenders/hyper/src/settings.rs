@@ -49,7 +49,7 @@ impl Tls {
             .with_no_client_auth()
             .with_single_cert(certificates, key)
             .expect("the key belongs to the certificate");
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Some(Tls { port, config: Arc::new(config) })
     }
 }

@@ -1,18 +1,40 @@
 //! One keep-alive connection of the client: what it awaits, and how its bytes become replies.
 
 use std::io::{self, BufRead, Write};
+use std::sync::Arc;
 
 use rustls::ClientConnection;
 
 use super::fault::{Fault, Faults};
 use super::reply::{Parsed, parse};
+use crate::http2::{Http2, Request};
 use crate::workload::Workload;
+
+/// What the connections of a group ask.
+pub(crate) struct Asking {
+    pub(crate) workload: Arc<Workload>,
+    /// The workload's requests in the form of HTTP/2, in the order of their numbers; none over
+    /// HTTP/1.1.
+    requests: Vec<Request>,
+}
+
+impl Asking {
+    pub(crate) fn new(workload: Arc<Workload>) -> Asking {
+        let variants = if workload.is_http2 { 0..workload.variants() } else { 0..0 };
+        let requests = variants
+            .map(|number| Request::of(workload.request_at(number), workload.is_tls))
+            .collect();
+        Asking { workload, requests }
+    }
+}
 
 /// The state of one connection.
 pub(crate) struct Connection {
     /// The group (of one server) that it belongs to.
     pub(crate) group: usize,
     session: Option<Box<ClientConnection>>,
+    /// The state of HTTP/2, if that is spoken.
+    http2: Option<Box<Http2>>,
     /// Bytes of a reply that is not whole yet.
     part: Vec<u8>,
     /// Whether the head of that reply is whole.
@@ -30,36 +52,62 @@ impl Connection {
     pub(crate) fn new(
         group: usize,
         session: Option<Box<ClientConnection>>,
+        http2: Option<Box<Http2>>,
         first: usize,
     ) -> Connection {
         let (part, has_head) = (Vec::new(), false);
-        Connection { group, session, part, has_head, awaited: 0, next: first, is_last: false }
+        Connection {
+            group,
+            session,
+            http2,
+            part,
+            has_head,
+            awaited: 0,
+            next: first,
+            is_last: false,
+        }
     }
 
-    /// The bytes to send for `count` requests, put into `out`.
+    /// How many requests can be sent now.
+    pub(crate) fn room(&self, depth: usize) -> usize {
+        match &self.http2 {
+            Some(http2) => depth.saturating_sub(self.awaited).min(http2.room()),
+            None if self.awaited == 0 => depth,
+            None => 0,
+        }
+    }
+
+    /// The bytes to send for `count` requests, for which there must be room, put into `out`.
     pub(crate) fn ask(
         &mut self,
-        workload: &Workload,
+        asking: &Asking,
         count: usize,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let numbers = self.next..self.next + count;
+        let Connection { session, http2, .. } = self;
+        let mut plain = Vec::new();
+        let to = if session.is_some() { &mut plain } else { &mut *out };
+        for number in self.next..self.next + count {
+            match http2 {
+                Some(http2) => {
+                    http2.ask(&asking.requests[number % asking.requests.len()], number as u64, to);
+                }
+                None => to.extend_from_slice(asking.workload.request_at(number)),
+            }
+        }
         self.awaited += count;
         self.next += count;
-        let Some(session) = &mut self.session else {
-            for number in numbers {
-                out.extend_from_slice(workload.request_at(number));
+        match session {
+            Some(session) => {
+                session.writer().write_all(&plain)?;
+                write_records(session, out)
             }
-            return Ok(());
-        };
-        for number in numbers {
-            session.writer().write_all(workload.request_at(number))?;
+            None => Ok(()),
         }
-        write_records(session, out)
     }
 
-    /// Takes what arrived. Right replies are counted in `replies`, wrong ones in `faults`; what
-    /// the TLS session wants to send is put into `out`.
+    /// Takes what arrived. Right replies are counted in `replies`, wrong ones in `faults`; what is to
+    /// be sent at once is put into `out`.
     ///
     /// # Errors
     ///
@@ -73,10 +121,16 @@ impl Connection {
     ) -> Result<(), Fault> {
         let (replies, faults) = tally;
         let Some(mut session) = self.session.take() else {
-            return self.receive_plain(bytes, workload, replies, faults);
+            return self.receive_plain(bytes, workload, (replies, faults), out);
         };
-        let result = self.receive_records(&mut session, bytes, workload, (replies, faults));
-        let written = write_records(&mut session, out).map_err(|_| Fault::Tls);
+        let mut plain = Vec::new();
+        let tally = (replies, faults);
+        let result = self.receive_records(&mut session, bytes, workload, tally, &mut plain);
+        let written = session
+            .writer()
+            .write_all(&plain)
+            .and_then(|()| write_records(&mut session, out))
+            .map_err(|_| Fault::Tls);
         self.session = Some(session);
         result.and(written)
     }
@@ -87,6 +141,7 @@ impl Connection {
         mut bytes: &[u8],
         workload: &Workload,
         (replies, faults): (&mut u64, &mut Faults),
+        out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
             session.read_tls(&mut bytes).map_err(|_| Fault::Tls)?;
@@ -98,7 +153,7 @@ impl Connection {
                 if count == 0 {
                     break;
                 }
-                self.receive_plain(plain, workload, replies, faults)?;
+                self.receive_plain(plain, workload, (replies, faults), out)?;
                 reader.consume(count);
             }
         }
@@ -109,9 +164,22 @@ impl Connection {
         &mut self,
         bytes: &[u8],
         workload: &Workload,
-        replies: &mut u64,
-        faults: &mut Faults,
+        (replies, faults): (&mut u64, &mut Faults),
+        out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
+        if let Some(http2) = &mut self.http2 {
+            let awaited = &mut self.awaited;
+            let received = http2.receive(bytes, out, &mut |number, reply| {
+                *awaited -= 1;
+                let answer = workload.answer_at(number as usize);
+                match reply.and_then(|(reply, _)| answer.check(reply)) {
+                    Ok(()) => *replies += 1,
+                    Err(fault) => faults.record(fault),
+                }
+            });
+            self.is_last |= http2.is_leaving();
+            return received;
+        }
         if self.part.is_empty() {
             let used = self.judge(bytes, workload, replies, faults)?;
             self.part.extend_from_slice(&bytes[used..]);
@@ -166,7 +234,11 @@ impl Connection {
         if self.awaited == 0 {
             return None;
         }
-        Some(match (error, self.has_head) {
+        let has_head = match &self.http2 {
+            Some(http2) => http2.is_within_reply(),
+            None => self.has_head,
+        };
+        Some(match (error, has_head) {
             (Some(_), true) => Fault::ResetInBody,
             (Some(_), false) => Fault::Reset,
             (None, true) => Fault::ShortBody,

@@ -32,13 +32,17 @@ pub enum Fault {
     WrongBody,
     /// The right reply to another request of the same connection: replies came out of order.
     Reordered,
+    /// HTTP/2: the server reset the stream instead of answering.
+    StreamReset,
+    /// HTTP/2: the server said GOAWAY, with an error or without having answered.
+    GoneAway,
     /// No whole reply within the time allowed.
     Timeout,
 }
 
 impl Fault {
     /// Every kind, in the order of the report.
-    pub const ALL: [Fault; 13] = [
+    pub const ALL: [Fault; 15] = [
         Fault::Connect,
         Fault::Tls,
         Fault::Reset,
@@ -51,6 +55,8 @@ impl Fault {
         Fault::WrongLength,
         Fault::WrongBody,
         Fault::Reordered,
+        Fault::StreamReset,
+        Fault::GoneAway,
         Fault::Timeout,
     ];
 
@@ -70,6 +76,8 @@ impl Fault {
             Fault::WrongLength => "wrong length",
             Fault::WrongBody => "wrong body",
             Fault::Reordered => "reordered",
+            Fault::StreamReset => "stream reset",
+            Fault::GoneAway => "goaway",
             Fault::Timeout => "timeout",
         }
     }

@@ -4,6 +4,7 @@
 //! closed loop keeps each server as busy as it can be. It says nothing about latency under a
 //! given rate.
 
+mod connect;
 mod connection;
 pub(crate) mod engine;
 mod epoll;
@@ -14,22 +15,20 @@ mod ring;
 pub mod tls;
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 
-use connection::Connection;
+use connect::{Made, connect};
 pub(crate) use connection::write_records;
+use connection::{Asking, Connection};
 pub use engine::EngineKind;
 use engine::{Engine, Event, Token};
 use fault::{Fault, Faults};
 
 use crate::workload::Workload;
-
-/// How long a connection may take to be made, its handshake included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long replies may take after the last request was sent, unless set otherwise.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,7 +83,7 @@ pub struct Client {
 
 struct Members {
     target: Target,
-    workload: Arc<Workload>,
+    asking: Arc<Asking>,
     wanted: usize,
     tokens: Vec<Token>,
 }
@@ -123,15 +122,19 @@ impl Client {
     /// far as they are missing.
     pub fn group(&mut self, target: Target, workload: Arc<Workload>, wanted: usize) -> Group {
         assert!(workload.depth > 0, "a workload sends at least one request at a time");
-        self.groups.push(Members { target, workload, wanted, tokens: Vec::new() });
+        self.add(target, Arc::new(Asking::new(workload)), wanted)
+    }
+
+    fn add(&mut self, target: Target, asking: Arc<Asking>, wanted: usize) -> Group {
+        self.groups.push(Members { target, asking, wanted, tokens: Vec::new() });
         Group(self.groups.len() - 1)
     }
 
     /// Declares another group of `wanted` connections to the same server.
     pub fn group_like(&mut self, group: Group, wanted: usize) -> Group {
-        let Members { target, workload, .. } = &self.groups[group.0];
-        let (target, workload) = (target.clone(), workload.clone());
-        self.group(target, workload, wanted)
+        let Members { target, asking, .. } = &self.groups[group.0];
+        let (target, asking) = (target.clone(), asking.clone());
+        self.add(target, asking, wanted)
     }
 
     /// Changes how many connections a group is to have. Surplus ones are closed.
@@ -151,9 +154,9 @@ impl Client {
     /// The kernel's, if the client itself cannot go on.
     pub fn connect(&mut self, group: Group, tally: &mut Tally) -> io::Result<()> {
         while self.groups[group.0].tokens.len() < self.groups[group.0].wanted {
-            let connected = connect(&self.groups[group.0].target);
-            let (stream, session) = match connected {
-                Ok(connected) => connected,
+            let Members { target, asking, .. } = &self.groups[group.0];
+            let Made { stream, session, http2 } = match connect(target, asking.workload.is_http2) {
+                Ok(made) => made,
                 Err(fault) => {
                     tally.faults.record(fault);
                     return Ok(());
@@ -163,7 +166,7 @@ impl Client {
             if token >= self.connections.len() {
                 self.connections.resize_with(token + 1, || None);
             }
-            self.connections[token] = Some(Connection::new(group.0, session, token));
+            self.connections[token] = Some(Connection::new(group.0, session, http2, token));
             self.groups[group.0].tokens.push(token);
         }
         Ok(())
@@ -232,18 +235,22 @@ impl Client {
         Ok(tally)
     }
 
-    /// Sends one batch on a connection that awaits nothing; does nothing if it is closed.
+    /// Sends as much as there is room for; does nothing if the connection is closed.
     fn ask(&mut self, token: Token) -> io::Result<()> {
         let Some(connection) = &mut self.connections[token] else { return Ok(()) };
-        let workload = &self.groups[connection.group].workload;
+        let asking = &self.groups[connection.group].asking;
+        let count = connection.room(asking.workload.depth);
+        if count == 0 {
+            return Ok(());
+        }
+        self.busy += usize::from(connection.awaited == 0);
         self.outgoing.clear();
-        connection.ask(workload, workload.depth, &mut self.outgoing)?;
-        self.busy += 1;
+        connection.ask(asking, count, &mut self.outgoing)?;
         self.engine.send(token, &self.outgoing)
     }
 
-    /// One turn of the engine: every arrival is judged and counted. Connections whose whole batch
-    /// is answered are added to `answered`.
+    /// One turn of the engine: every arrival is judged and counted. Connections that have room
+    /// again are added to `answered`.
     fn turn(
         &mut self,
         wait: Duration,
@@ -259,11 +266,11 @@ impl Client {
                 return;
             }
             let was_busy = connection.awaited > 0;
+            let workload = &groups[connection.group].asking.workload;
             let (is_over, fault) = match event {
                 // This client attaches connections that are made already.
                 Event::Connected => return,
                 Event::Data(bytes) => {
-                    let workload = &groups[connection.group].workload;
                     let counts = (&mut tally.replies, &mut tally.faults);
                     outgoing.clear();
                     let received = connection.receive(bytes, workload, counts, outgoing);
@@ -280,7 +287,7 @@ impl Client {
             let is_answered = connection.awaited == 0;
             if is_over || (is_answered && connection.is_last) {
                 ended.push(token);
-            } else if was_busy && is_answered {
+            } else if was_busy && connection.room(workload.depth) > 0 {
                 answered.push(token);
             }
             if was_busy && is_answered {
@@ -314,22 +321,6 @@ impl Client {
         self.groups[connection.group].tokens.retain(|&other| other != token);
         self.engine.detach(token);
     }
-}
-
-fn connect(target: &Target) -> Result<(TcpStream, Option<Box<rustls::ClientConnection>>), Fault> {
-    let prepare = || {
-        let stream = TcpStream::connect_timeout(&target.address, CONNECT_TIMEOUT)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
-        io::Result::Ok(stream)
-    };
-    let mut stream = prepare().map_err(|_| Fault::Connect)?;
-    let session = match &target.tls {
-        Some(config) => Some(tls::handshake(config, &mut stream).map_err(|_| Fault::Tls)?),
-        None => None,
-    };
-    stream.set_read_timeout(None).map_err(|_| Fault::Connect)?;
-    Ok((stream, session))
 }
 
 /// The CPU time of the calling thread. The clock is exact; the counters of `/proc` lag by a tick

@@ -30,18 +30,27 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
+    /// A reply of HTTP/2, whose field lines were put into the form of HTTP/1.1.
+    pub(crate) fn new(status: u16, fields: &'a [u8], body: Cow<'a, [u8]>) -> Reply<'a> {
+        Reply { status, fields, body, is_last: false }
+    }
+
+    /// The fields in their order: names, and values without the white space around them.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let mut rest = self.fields;
+        std::iter::from_fn(move || {
+            let (line, after) = split_line(rest)?;
+            rest = after;
+            let colon = memchr(b':', line)?;
+            Some((&line[..colon], line[colon + 1..].trim_ascii()))
+        })
+    }
+
     /// The value of the first field of this name, in any case; without the white space around it.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
-        let mut rest = self.fields;
-        while let Some((line, after)) = split_line(rest) {
-            rest = after;
-            let colon = memchr(b':', line)?;
-            if line[..colon].eq_ignore_ascii_case(name.as_bytes()) {
-                return Some(line[colon + 1..].trim_ascii());
-            }
-        }
-        None
+        let mut lines = self.lines();
+        lines.find(|(one, _)| one.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 }
 
@@ -133,9 +142,12 @@ fn parse_status_line(line: &[u8]) -> Result<u16, Fault> {
 }
 
 fn check_text(text: &[u8]) -> Result<(), Fault> {
-    // RFC 9110 §5.5: a field value holds visible characters, SP, HTAB and obs-text only.
-    let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
     if text.iter().all(is_text) { Ok(()) } else { Err(Fault::Malformed) }
+}
+
+/// RFC 9110 §5.5: a field value holds visible characters, SP, HTAB and obs-text only.
+pub(crate) fn is_text(byte: &u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
 /// How many bytes a body takes up, framing included, and the body itself.
@@ -200,7 +212,7 @@ impl Framing {
     }
 }
 
-fn is_token(byte: u8) -> bool {
+pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

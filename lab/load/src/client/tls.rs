@@ -16,24 +16,34 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, NamedGroup, SignatureScheme,
 };
 
+/// The names of the protocols in ALPN.
+pub(crate) const HTTP1: &[u8] = b"http/1.1";
+pub(crate) const HTTP2: &[u8] = b"h2";
+
+/// As [`config`], but it speaks HTTP/2 and nothing else.
+#[must_use]
+pub fn http2_config() -> Arc<ClientConfig> {
+    Arc::new(unshared_config(HTTP2))
+}
+
 /// A configuration that speaks TLS 1.3 and `http/1.1`, accepts every certificate (but checks that
 /// the server holds its key), and resumes nothing. AES-128-GCM stands first in its offer, so that
 /// servers that follow the client and servers that choose for themselves use the same cipher.
 #[must_use]
 pub fn config() -> Arc<ClientConfig> {
-    Arc::new(unshared_config())
+    Arc::new(unshared_config(HTTP1))
 }
 
 /// As [`config`], but new connections resume sessions with the tickets that the server sent on
 /// earlier ones. It is for one server: tickets are not told apart by name.
 #[must_use]
 pub fn resuming_config() -> Arc<ClientConfig> {
-    let mut config = unshared_config();
+    let mut config = unshared_config(HTTP1);
     config.resumption = Resumption::store(Arc::new(Tickets::default()));
     Arc::new(config)
 }
 
-fn unshared_config() -> ClientConfig {
+fn unshared_config(protocol: &[u8]) -> ClientConfig {
     let mut provider = default_provider();
     provider.cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -48,7 +58,7 @@ fn unshared_config() -> ClientConfig {
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = Resumption::disabled();
     config
 }

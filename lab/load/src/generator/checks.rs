@@ -58,7 +58,7 @@ pub fn checks(plan: &Plan, outcome: &Outcome, ceiling: Option<&Ceiling>) -> Vec<
     }
     if plan.tls.is_some() {
         all.push(Check {
-            name: "http/1.1 by ALPN",
+            name: if plan.is_http2 { "h2 by ALPN" } else { "http/1.1 by ALPN" },
             holds: Some(outcome.alpn_missing == 0),
             is_voiding: false,
             detail: format!("missing on {} connections", outcome.alpn_missing),

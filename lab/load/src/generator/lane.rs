@@ -1,16 +1,18 @@
 //! One connection of a run: what it awaits, and how its bytes become judged replies.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, HandshakeKind};
 
+use super::Plan;
 use super::outcome::Outcome;
 use crate::client::engine::Token;
 use crate::client::fault::Fault;
 use crate::client::reply::{Parsed, Reply, parse_reply};
-use crate::client::write_records;
+use crate::client::{tls, write_records};
+use crate::http2::Http2;
 use crate::question::Question;
 
 /// How far a connection is.
@@ -20,7 +22,7 @@ pub(crate) enum State {
     Down,
     /// It is being made.
     Connecting,
-    /// TLS shakes hands.
+    /// TLS shakes hands, or the SETTINGS of HTTP/2 are awaited.
     Shaking,
     /// Requests can be sent.
     Open,
@@ -42,6 +44,8 @@ pub(crate) struct Lane {
     pub(crate) state: State,
     pub(crate) token: Token,
     pub(crate) session: Option<Box<ClientConnection>>,
+    /// The state of HTTP/2, if that is spoken.
+    pub(crate) http2: Option<Box<Http2>>,
     /// Bytes of a reply that is not whole yet.
     part: Vec<u8>,
     /// Whether the head of that reply is whole.
@@ -63,6 +67,7 @@ pub(crate) struct Lane {
 /// What all lanes of a thread share while they judge replies.
 pub(crate) struct Judge<'a> {
     pub(crate) question: &'a Question,
+    pub(crate) is_http2: bool,
     pub(crate) requests_per_connection: u64,
     pub(crate) burn: Duration,
     /// Whether replies still count as in time.
@@ -83,11 +88,13 @@ pub(crate) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub(crate) fn new(question: &'a Question, requests: Option<u64>, burn: Duration) -> Judge<'a> {
+    pub(crate) fn new(plan: &'a Plan) -> Judge<'a> {
+        let question = &*plan.question;
         Judge {
             question,
-            requests_per_connection: requests.unwrap_or(u64::MAX),
-            burn,
+            is_http2: plan.is_http2,
+            requests_per_connection: plan.requests_per_connection.unwrap_or(u64::MAX),
+            burn: plan.burn,
             is_asking: true,
             now_ns: 0,
             under_way: 0,
@@ -123,6 +130,7 @@ impl Lane {
             state: State::Down,
             token: 0,
             session: None,
+            http2: None,
             part: Vec::new(),
             has_head: false,
             awaited: VecDeque::new(),
@@ -139,6 +147,7 @@ impl Lane {
         self.state = State::Connecting;
         self.token = token;
         self.session = None;
+        self.http2 = None;
         self.part.clear();
         self.has_head = false;
         self.asked = 0;
@@ -153,9 +162,10 @@ impl Lane {
             && self.awaited.len() < depth
             && self.asked < requests
             && !self.is_last
+            && self.http2.as_ref().is_none_or(|http2| http2.room() > 0)
     }
 
-    /// Takes what arrived; what the TLS session wants to send is put into `out`.
+    /// Takes what arrived; what is to be sent at once is put into `out`.
     ///
     /// # Errors
     ///
@@ -169,25 +179,48 @@ impl Lane {
     ) -> Result<(), Fault> {
         outcome.received_bytes += bytes.len() as u64;
         let Some(mut session) = self.session.take() else {
-            return self.receive_plain(bytes, judge, outcome);
+            return self.receive_plain(bytes, judge, outcome, out);
         };
-        let result = self.receive_records(&mut session, bytes, judge, outcome);
-        let written = write_records(&mut session, out).map_err(|_| Fault::Tls);
-        if self.state == State::Shaking && !session.is_handshaking() {
-            self.on_shaken(&session, judge.now_ns, outcome);
-        }
+        let mut plain = Vec::new();
+        let was_shaking = session.is_handshaking();
+        let result = self.receive_records(&mut session, bytes, judge, outcome, &mut plain);
+        let shaken = match was_shaking && !session.is_handshaking() {
+            true => self.on_shaken(&session, judge, outcome),
+            false => Ok(()),
+        };
+        let written = session
+            .writer()
+            .write_all(&plain)
+            .and_then(|()| write_records(&mut session, out))
+            .map_err(|_| Fault::Tls);
         self.session = Some(session);
-        result.and(written)
+        result.and(shaken).and(written)
     }
 
-    fn on_shaken(&mut self, session: &ClientConnection, now_ns: u64, outcome: &mut Outcome) {
-        self.state = State::Open;
-        outcome.connecting.record(now_ns.saturating_sub(self.since_ns));
+    fn on_shaken(
+        &mut self,
+        session: &ClientConnection,
+        judge: &Judge<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Fault> {
         match session.handshake_kind() {
             Some(HandshakeKind::Resumed) => outcome.handshakes_resumed += 1,
             _ => outcome.handshakes_full += 1,
         }
-        outcome.alpn_missing += u64::from(session.alpn_protocol() != Some(b"http/1.1"));
+        let wanted = if judge.is_http2 { tls::HTTP2 } else { tls::HTTP1 };
+        let is_missing = session.alpn_protocol() != Some(wanted);
+        outcome.alpn_missing += u64::from(is_missing);
+        if self.http2.is_some() {
+            return if is_missing { Err(Fault::Tls) } else { Ok(()) };
+        }
+        self.open(judge.now_ns, outcome);
+        Ok(())
+    }
+
+    /// From here on requests can be sent.
+    pub(crate) fn open(&mut self, now_ns: u64, outcome: &mut Outcome) {
+        self.state = State::Open;
+        outcome.connecting.record(now_ns.saturating_sub(self.since_ns));
     }
 
     fn receive_records(
@@ -196,6 +229,7 @@ impl Lane {
         mut bytes: &[u8],
         judge: &mut Judge<'_>,
         outcome: &mut Outcome,
+        out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
             session.read_tls(&mut bytes).map_err(|_| Fault::Tls)?;
@@ -207,11 +241,60 @@ impl Lane {
                 if count == 0 {
                     break;
                 }
-                self.receive_plain(plain, judge, outcome)?;
+                self.receive_plain(plain, judge, outcome, out)?;
                 reader.consume(count);
             }
         }
         Ok(())
+    }
+
+    /// Takes frames of HTTP/2.
+    fn receive_frames(
+        &mut self,
+        http2: &mut Http2,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let received = http2.receive(bytes, out, &mut |number, reply| {
+            // Requests stand in the order of their numbers.
+            let found = self.awaited.binary_search_by_key(&number, |one| one.number);
+            let place = found.expect("only what was asked is answered");
+            match reply {
+                Ok((reply, bytes)) => self.on_http2_reply(place, (reply, bytes), judge, outcome),
+                Err(fault) => self.failed(place, fault, judge, outcome),
+            }
+        });
+        if self.state == State::Shaking && http2.is_ready() {
+            self.open(judge.now_ns, outcome);
+        }
+        self.is_last |= http2.is_leaving();
+        received
+    }
+
+    fn on_http2_reply(
+        &mut self,
+        place: usize,
+        (reply, bytes): (&Reply<'_>, usize),
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) {
+        match judge.check(reply, self.awaited[place].number) {
+            Ok(()) => {
+                outcome.dates.note(reply.field("date"));
+                self.answered(place, (bytes, reply.body.len()), judge, outcome);
+            }
+            Err(fault) => self.failed(place, fault, judge, outcome),
+        }
+    }
+
+    /// A request that has a wrong reply, or will have none.
+    fn failed(&mut self, place: usize, fault: Fault, judge: &mut Judge<'_>, outcome: &mut Outcome) {
+        let Some(awaited) = self.awaited.remove(place) else { return };
+        judge.under_way -= 1;
+        outcome.waited_ns += u128::from(judge.now_ns.saturating_sub(awaited.sent_ns));
+        outcome.fail(fault, 1);
     }
 
     fn receive_plain(
@@ -219,7 +302,13 @@ impl Lane {
         bytes: &[u8],
         judge: &mut Judge<'_>,
         outcome: &mut Outcome,
+        out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
+        if let Some(mut http2) = self.http2.take() {
+            let received = self.receive_frames(&mut http2, bytes, judge, outcome, out);
+            self.http2 = Some(http2);
+            return received;
+        }
         if self.part.is_empty() {
             let used = self.read_replies(bytes, judge, outcome)?;
             self.part.extend_from_slice(&bytes[used..]);
@@ -261,7 +350,7 @@ impl Lane {
                 }
                 used += count;
                 let body = judge.remembered_bodies[usize::from(is_last)];
-                self.answered(awaited, (count, body), judge, outcome);
+                self.answered(0, (count, body), judge, outcome);
                 continue;
             }
             match parse_reply(rest, judge.question.is_head)? {
@@ -298,7 +387,7 @@ impl Lane {
                     remembered.extend_from_slice(bytes);
                     judge.remembered_bodies[usize::from(is_last)] = reply.body.len();
                 }
-                self.answered(awaited, (bytes.len(), reply.body.len()), judge, outcome);
+                self.answered(0, (bytes.len(), reply.body.len()), judge, outcome);
             }
             Err(fault) => {
                 let is_reordered = self
@@ -306,22 +395,20 @@ impl Lane {
                     .iter()
                     .skip(1)
                     .any(|other| judge.check(reply, other.number).is_ok());
-                self.awaited.pop_front();
-                judge.under_way -= 1;
-                outcome.waited_ns += u128::from(judge.now_ns.saturating_sub(awaited.sent_ns));
-                outcome.fail(if is_reordered { Fault::Reordered } else { fault }, 1);
+                let fault = if is_reordered { Fault::Reordered } else { fault };
+                self.failed(0, fault, judge, outcome);
             }
         }
     }
 
     fn answered(
         &mut self,
-        awaited: Awaited,
+        place: usize,
         (bytes, body): (usize, usize),
         judge: &mut Judge<'_>,
         outcome: &mut Outcome,
     ) {
-        self.awaited.pop_front();
+        let Some(awaited) = self.awaited.remove(place) else { return };
         judge.under_way -= 1;
         outcome.replies += 1;
         outcome.replies_in_time += u64::from(judge.is_asking);
@@ -337,14 +424,19 @@ impl Lane {
         }
     }
 
+    fn has_head(&self) -> bool {
+        self.has_head || self.http2.as_ref().is_some_and(|http2| http2.is_within_reply())
+    }
+
     /// What the end of the connection means at this moment; nothing if nothing was awaited.
     pub(crate) fn ended(&self, error: Option<&io::Error>) -> Option<Fault> {
         match self.state {
             State::Down | State::Finishing => None,
             State::Connecting => Some(Fault::Connect),
+            State::Shaking if self.session.is_none() => Some(Fault::Connect),
             State::Shaking => Some(Fault::Tls),
             State::Open if self.awaited.is_empty() => None,
-            State::Open => Some(match (error, self.has_head) {
+            State::Open => Some(match (error, self.has_head()) {
                 (Some(_), true) => Fault::ResetInBody,
                 (Some(_), false) => Fault::Reset,
                 (None, true) => Fault::ShortBody,

@@ -1,6 +1,7 @@
 //! The connections of one thread, and what the events of the kernel do to them.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
@@ -11,6 +12,7 @@ use super::outcome::Outcome;
 use crate::client::engine::{Event, Token};
 use crate::client::fault::Fault;
 use crate::client::{tls, write_records};
+use crate::http2::Http2;
 
 /// All connections of a thread; whoever holds the engine does what they ask for.
 pub(super) struct Lanes<'a> {
@@ -27,7 +29,7 @@ pub(super) struct Lanes<'a> {
     pub(super) connecting: usize,
     /// Lanes whose connection is over, and whether by a fault.
     pub(super) over: Vec<(usize, bool)>,
-    /// Bytes that TLS sessions want to send.
+    /// Bytes that are to be sent at once: of TLS sessions, and what HTTP/2 wants answered.
     pub(super) records: Vec<(Token, Vec<u8>)>,
     scratch: Vec<u8>,
 }
@@ -44,7 +46,7 @@ impl<'a> Lanes<'a> {
             lanes: (0..connections).map(|_| Lane::new()).collect(),
             by_token: Vec::new(),
             ready: VecDeque::with_capacity(connections),
-            judge: Judge::new(&plan.question, plan.requests_per_connection, plan.burn),
+            judge: Judge::new(plan),
             outcome: Outcome::default(),
             connecting: 0,
             over: Vec::new(),
@@ -102,24 +104,34 @@ impl<'a> Lanes<'a> {
 
     fn on_connected(&mut self, lane: usize) {
         let one = &mut self.lanes[lane];
+        self.scratch.clear();
+        if self.plan.is_http2 {
+            one.http2 = Some(Box::new(Http2::new(&mut self.scratch)));
+        }
         let (Some(config), Some(secured)) = (self.config, &self.plan.tls) else {
-            one.state = State::Open;
+            if self.plan.is_http2 {
+                one.state = State::Shaking;
+                self.records.push((one.token, self.scratch.clone()));
+                return;
+            }
+            one.open(self.judge.now_ns, &mut self.outcome);
             self.connecting -= 1;
-            self.outcome.connecting.record(self.judge.now_ns.saturating_sub(one.since_ns));
             self.queue(lane);
             return;
         };
         one.state = State::Shaking;
-        self.scratch.clear();
+        let mut hello = Vec::new();
+        // What HTTP/2 says first waits in the session until hands are shaken.
         let begun =
             tls::begin(config, &secured.server_name).map_err(|_| ()).and_then(|mut session| {
-                write_records(&mut session, &mut self.scratch).map_err(|_| ())?;
+                session.writer().write_all(&self.scratch).map_err(|_| ())?;
+                write_records(&mut session, &mut hello).map_err(|_| ())?;
                 Ok(session)
             });
         match begun {
             Ok(session) => {
                 one.session = Some(session);
-                self.records.push((one.token, self.scratch.clone()));
+                self.records.push((one.token, hello));
             }
             Err(()) => {
                 self.outcome.fail(Fault::Tls, 0);

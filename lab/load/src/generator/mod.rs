@@ -1,4 +1,4 @@
-//! The load generator: closed and open loops over HTTP/1.1, every reply judged.
+//! The load generator: closed and open loops over HTTP/1.1 or HTTP/2, every reply judged.
 //!
 //! An open loop starts requests by its schedule, whatever the server does, and counts latency
 //! from the *intended* start: a request that had to wait for a free connection was slow, and is
@@ -59,6 +59,9 @@ pub struct Plan {
     pub connections: usize,
     /// How many requests a connection may have under way; the default is 1.
     pub depth: usize,
+    /// Whether HTTP/2 is spoken, each request on a stream of its own: by ALPN over TLS, by prior
+    /// knowledge without. The default is HTTP/1.1.
+    pub is_http2: bool,
     /// After how many requests a connection is closed and made anew; none: never. The last one
     /// carries `Connection: close`. In a closed loop the latency of the first one includes
     /// connecting; in an open loop connections are made ahead, and a request that finds none
@@ -112,6 +115,7 @@ impl Plan {
             question,
             connections: 64,
             depth: 1,
+            is_http2: false,
             requests_per_connection: None,
             schedule: Schedule::Closed,
             duration: Duration::from_secs(10),
@@ -179,6 +183,10 @@ impl Plan {
             (
                 self.threads == 0 || self.threads > self.connections,
                 "each thread needs a connection".to_owned(),
+            ),
+            (
+                self.is_http2 && self.requests_per_connection.is_some(),
+                "connections are made anew over HTTP/1.1 only".to_owned(),
             ),
             (self.timeout.is_zero(), "a reply needs some time".to_owned()),
             (!has_rate, format!("a rate is above 0 and at most {RATE_MAX} requests per second")),
@@ -262,6 +270,7 @@ pub fn run_counted(plan: &Plan, watch: &Watch, at_warm: &(dyn Fn() + Sync)) -> i
     let once = &once;
     plan.check().map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
     let config = plan.tls.as_ref().map(|secured| match secured.is_resuming {
+        _ if plan.is_http2 => tls::http2_config(),
         true => tls::resuming_config(),
         false => tls::config(),
     });

@@ -50,7 +50,7 @@ pub struct Outcome {
     pub handshakes_full: u64,
     /// TLS handshakes that resumed a session.
     pub handshakes_resumed: u64,
-    /// TLS connections on which the server did not choose `http/1.1` by ALPN.
+    /// TLS connections on which the server did not choose the wanted protocol by ALPN.
     pub alpn_missing: u64,
     /// Bytes of right replies, heads and framing included, TLS not.
     pub reply_bytes: u64,

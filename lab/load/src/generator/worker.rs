@@ -16,6 +16,7 @@ use super::{Plan, Watch};
 use crate::client::engine::{self, Engine};
 use crate::client::fault::Fault;
 use crate::client::{EngineKind, thread_cpu, write_records};
+use crate::http2::Request;
 use crate::schedule::Starts;
 
 /// How many connections are being made at a time: more would overflow a short accept queue.
@@ -66,6 +67,9 @@ pub(super) struct Worker<'a> {
     sent_all: u64,
     requests_max: u64,
     request: Vec<u8>,
+    /// HTTP/2: the request that was rendered last, in the form of HTTP/1.1 and in its own.
+    rendered: Vec<u8>,
+    frames: Option<Request>,
     outgoing: Vec<u8>,
 }
 
@@ -101,6 +105,8 @@ impl<'a> Worker<'a> {
             sent_all: 0,
             requests_max: requests,
             request: Vec::new(),
+            rendered: Vec::new(),
+            frames: None,
             outgoing: Vec::new(),
         })
     }
@@ -269,16 +275,35 @@ impl<'a> Worker<'a> {
         outcome.late += u64::from(is_late);
         let is_last = lane.asked == judge.requests_per_connection;
         let question = judge.question;
-        if let Some(session) = &mut lane.session {
-            self.request.clear();
-            question.render(number, is_last, &mut judge.scratch, &mut self.request);
-            outcome.sent_bytes += self.request.len() as u64;
-            return session.writer().write_all(&self.request);
+        if lane.session.is_none() && lane.http2.is_none() {
+            let before = self.outgoing.len();
+            question.render(number, is_last, &mut judge.scratch, &mut self.outgoing);
+            outcome.sent_bytes += (self.outgoing.len() - before) as u64;
+            return Ok(());
         }
-        let before = self.outgoing.len();
-        question.render(number, is_last, &mut judge.scratch, &mut self.outgoing);
-        outcome.sent_bytes += (self.outgoing.len() - before) as u64;
-        Ok(())
+        self.request.clear();
+        match &mut lane.http2 {
+            None => question.render(number, is_last, &mut judge.scratch, &mut self.request),
+            Some(http2) => {
+                if self.frames.is_none() || !question.is_constant() {
+                    self.rendered.clear();
+                    question.render(number, is_last, &mut judge.scratch, &mut self.rendered);
+                    let frames = self.frames.get_or_insert_default();
+                    frames.set(&self.rendered, self.plan.tls.is_some());
+                }
+                if let Some(frames) = &self.frames {
+                    http2.ask(frames, number, &mut self.request);
+                }
+            }
+        }
+        outcome.sent_bytes += self.request.len() as u64;
+        match &mut lane.session {
+            Some(session) => session.writer().write_all(&self.request),
+            None => {
+                self.outgoing.extend_from_slice(&self.request);
+                Ok(())
+            }
+        }
     }
 
     /// Begins at most `count` connections that are due, as far as not too many are being made.
@@ -338,6 +363,7 @@ impl<'a> Worker<'a> {
         }
         one.state = State::Down;
         one.session = None;
+        one.http2 = None;
         by_token[one.token] = None;
         self.engine.detach(one.token);
         self.down.push_back((lane, not_before_ns));

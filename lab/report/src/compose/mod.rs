@@ -8,6 +8,7 @@ mod overview;
 mod scenario;
 mod verdicts;
 
+use crate::collect;
 use crate::content::{Light, Report, Section as Scenario};
 use crate::document::Document;
 use crate::numbers;
@@ -76,5 +77,6 @@ fn name(scenario: &Scenario) -> String {
     let tls = if scenario.is_tls { ", TLS" } else { "" };
     let connections = numbers::count(u64::from(scenario.connections));
     let word = if scenario.connections == 1 { "connection" } else { "connections" };
-    format!("{}, {connections} {word}{tls}", scenario.scenario)
+    let streams = collect::streams(scenario.streams);
+    format!("{}, {connections} {word}{streams}{tls}", scenario.scenario)
 }

@@ -249,6 +249,7 @@ pub(crate) fn run(shape: &Shape<'_>) -> RunFile {
         },
         machine: machine(),
         plan: Plan {
+            streams: None,
             scenario: shape.scenario.into(),
             description: "A small request and its reply, verified byte by byte.".into(),
             scenario_sha256: hash(1),
