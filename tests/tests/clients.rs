@@ -114,6 +114,42 @@ fn reqwest_is_served(choice: DriverChoice) {
     running.shut_down().expect("the worker ends well");
 }
 
+/// A client of HTTP/2 alone: by prior knowledge, or with TLS by ALPN.
+fn http2_client(knows_before: bool) -> reqwest::Client {
+    let mut config = (*client_config(VERSIONS[0])).clone();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let builder = reqwest::Client::builder().use_preconfigured_tls(config).no_proxy();
+    let builder = if knows_before { builder.http2_prior_knowledge() } else { builder };
+    builder.build().expect("the configuration is sound")
+}
+
+fn reqwest_is_served_over_http2(choice: DriverChoice) {
+    let Some(running) = server(choice) else { return };
+    let runtime = ::tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be made");
+    for is_tls in [false, true] {
+        let client = http2_client(!is_tls);
+        let scheme = if is_tls { "https://localhost" } else { "http://127.0.0.1" };
+        let base = format!("{scheme}:{}", port(&running, is_tls));
+        let ask = async |number: usize| {
+            let body = pattern(number * 3_000);
+            let answer = client.post(format!("{base}/echo")).body(body.clone()).send().await;
+            let answer = answer.expect("the server answers");
+            assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+            assert!(answer.bytes().await.expect("the body is whole") == body);
+            let streamed = client.get(format!("{base}/stream/2")).send().await;
+            let streamed = streamed.expect("the server answers");
+            assert_eq!(streamed.text().await.expect("the body is whole"), "piece 0\npiece 1\n");
+        };
+        runtime.block_on(async {
+            // The first makes the connection, which the others share.
+            ask(1).await;
+            futures_util::future::join_all((0..100).map(ask)).await;
+        });
+    }
+    running.shut_down().expect("the worker ends well");
+}
+
 /// What Go's `net/http` is to do.
 const GO: &str = r#"package main
 
@@ -245,6 +281,11 @@ macro_rules! clients {
                 #[test]
                 fn reqwest_is_served() {
                     super::reqwest_is_served($choice);
+                }
+
+                #[test]
+                fn reqwest_is_served_over_http2() {
+                    super::reqwest_is_served_over_http2($choice);
                 }
 
                 #[test]

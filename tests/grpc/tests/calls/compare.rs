@@ -74,3 +74,10 @@ pub(crate) fn http1_client() -> reqwest::Client {
     let _already_set = aws_lc_rs::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("the configuration is sound")
 }
+
+/// A client that knows that the server speaks HTTP/2.
+pub(crate) fn http2_client() -> reqwest::Client {
+    let _already_set = aws_lc_rs::default_provider().install_default();
+    let builder = reqwest::Client::builder().no_proxy().http2_prior_knowledge();
+    builder.build().expect("the configuration is sound")
+}

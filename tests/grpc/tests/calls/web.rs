@@ -1,6 +1,6 @@
 //! grpc-web, by tonic-web, over HTTP/1.1 and HTTP/2.
 
-use crate::compare::{DRIVERS, http1_client, in_runtime};
+use crate::compare::{DRIVERS, http1_client, http2_client, in_runtime};
 use peregrine::tower::tower;
 use peregrine::{App, Limits};
 use peregrine_grpc_tests::messages::{Payload, SimpleRequest, SimpleResponse};
@@ -31,6 +31,15 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
 
 #[test]
 fn calls_of_the_web_are_answered_over_http_1_1() {
+    are_answered(&http1_client(), reqwest::Version::HTTP_11);
+}
+
+#[test]
+fn calls_of_the_web_are_answered_over_http_2() {
+    are_answered(&http2_client(), reqwest::Version::HTTP_2);
+}
+
+fn are_answered(client: &reqwest::Client, version: reqwest::Version) {
     in_runtime(async {
         for driver in DRIVERS {
             let make = || {
@@ -41,7 +50,6 @@ fn calls_of_the_web_are_answered_over_http_1_1() {
                 App::new().subtree("/", tower(tonic::service::Routes::new(service)))
             };
             let Some(ours) = Ours::with(driver, Limits::default(), make) else { continue };
-            let client = http1_client();
             let url = format!("http://{}/grpc.testing.TestService/UnaryCall", ours.address());
             for size in [0, 10, 100_000] {
                 let request = SimpleRequest { response_size: size, ..SimpleRequest::default() };
@@ -51,7 +59,7 @@ fn calls_of_the_web_are_answered_over_http_1_1() {
                     .header("x-grpc-web", "1")
                     .body(frame(&request));
                 let answer = request.send().await.expect("an answer");
-                assert_eq!(answer.status(), 200);
+                assert_eq!((answer.version(), answer.status().as_u16()), (version, 200));
                 assert_eq!(answer.headers()["content-type"], "application/grpc-web+proto");
                 let frames = frames(&answer.bytes().await.expect("it ends well"));
                 let [(0, message), (0x80, trailers)] = &frames[..] else { panic!("{frames:?}") };
