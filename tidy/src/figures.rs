@@ -18,6 +18,7 @@
 //! ```
 
 use crate::results;
+use peregrine_lab_model::micro::Operation;
 use peregrine_lab_model::verdict::Measure;
 use peregrine_lab_model::{RunFile, pack};
 use std::collections::BTreeMap;
@@ -251,10 +252,23 @@ impl Runs<'_> {
 /// `ratio:NAME`, `low:NAME`, `high:NAME`: its cost against the reference's, with the interval.
 /// `more:NAME`, `less:NAME`: how far that is above or below 1, in per cent.
 /// `saved:NAME`: how much less than it the reference needs, in per cent. `noise`: in per cent.
+/// `memory:NAME`: what a further idle connection takes, in bytes, by the median readings.
+/// `ns:OPERATION:MODE:NAME`: of a benchmark inside a process; spaces of an operation are `_`.
 fn field_of(file: &RunFile, field: &str) -> Option<f64> {
     let (kind, name) = field.split_once(':').unwrap_or((field, ""));
     if kind == "noise" {
         return file.again.as_ref().map(|again| again.band * 100.0);
+    }
+    if kind == "memory" {
+        return bytes_per_connection(file, name);
+    }
+    if kind == "ns" {
+        let mut words = name.split(':');
+        let (operation, mode, name) =
+            (words.next()?.replace('_', " "), words.next()?, words.next()?);
+        let is_meant =
+            |of: &&Operation| of.operation == operation && of.mode == mode && of.contender == name;
+        return file.operations.iter().find(is_meant).map(|of| of.nanoseconds);
     }
     if kind == "us" {
         let mut costs: Vec<f64> =
@@ -281,10 +295,27 @@ fn field_of(file: &RunFile, field: &str) -> Option<f64> {
     }
 }
 
+/// The slope between the fewest and the most connections, each by the median of its readings.
+fn bytes_per_connection(file: &RunFile, name: &str) -> Option<f64> {
+    let mut readings: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for reading in file.memory.iter().filter(|reading| reading.contender == name) {
+        readings.entry(reading.connections).or_default().push(reading.bytes);
+    }
+    let middle = |values: &Vec<u64>| {
+        let mut values = values.clone();
+        values.sort_unstable();
+        values.get((values.len() - 1) / 2).copied()
+    };
+    let (fewest, few) = readings.first_key_value()?;
+    let (most, many) = readings.last_key_value()?;
+    let connections = most.checked_sub(*fewest).filter(|connections| *connections > 0)?;
+    Some((middle(many)? as f64 - middle(few)? as f64) / f64::from(connections))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peregrine_lab_model::block::Block;
+    use peregrine_lab_model::block::{Block, MemoryReading};
 
     fn complaints(text: &str) -> Vec<String> {
         check_section(text, true, |run, field| match (run, field) {
@@ -362,6 +393,31 @@ mod tests {
 
     fn block(server_cpu_ns: u64) -> Block {
         Block { contender: "a".to_owned(), requests: 1, server_cpu_ns, ..Block::default() }
+    }
+
+    #[test]
+    fn memory_is_the_slope_of_the_median_readings() {
+        let reading =
+            |connections, bytes| MemoryReading { contender: "a".to_owned(), connections, bytes };
+        let memory = [(0, 1_000), (0, 9_000), (10, 7_000), (10, 6_000), (10, 99_000), (0, 2_000)];
+        let mut file = RunFile::new("idle");
+        file.memory = memory.map(|(connections, bytes)| reading(connections, bytes)).to_vec();
+        assert_eq!(field_of(&file, "memory:a"), Some(500.0));
+        assert_eq!(field_of(&file, "memory:b"), None);
+    }
+
+    #[test]
+    fn a_lookup_is_named_by_operation_mode_and_router() {
+        let mut file = RunFile::new("router");
+        file.operations = vec![Operation {
+            operation: "static hot".to_owned(),
+            mode: "match".to_owned(),
+            contender: "a".to_owned(),
+            nanoseconds: 8.5,
+        }];
+        assert_eq!(field_of(&file, "ns:static_hot:match:a"), Some(8.5));
+        assert_eq!(field_of(&file, "ns:static_hot:read:a"), None);
+        assert_eq!(field_of(&file, "ns:static_hot"), None);
     }
 
     #[test]
