@@ -216,7 +216,6 @@ impl Wanted {
 
     fn blocks_default(&self) -> usize {
         match &self.scenario.kind {
-            Kind::Shutdown | Kind::Idle => 3,
             Kind::Latency { .. } if !self.is_fresh() => LATENCY_BLOCKS,
             _ if self.is_fresh() => SEPARATE_BLOCKS,
             _ => PAIRED_BLOCKS,
@@ -233,5 +232,33 @@ impl Wanted {
             _ if self.scenario.workload().is_err() => Duration::from_millis(300) + rounds,
             _ => Duration::from_millis(40) + rounds,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_scenario_that_asks_a_server_has_defaults_that_make_a_plan() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+        let mut settled = 0;
+        for entry in std::fs::read_dir(folder).expect("the folder is there") {
+            let path = entry.expect("it can be listed").path();
+            if path.extension().is_none_or(|extension| extension != "toml") {
+                continue;
+            }
+            let scenario = Scenario::read(&path).expect("it is right");
+            if scenario.exchange.is_none() {
+                continue;
+            }
+            let name = scenario.name.clone();
+            if let Err(error) = Wanted::new(scenario, Vec::new()).settle(3) {
+                panic!("{name}: {error}");
+            }
+            settled += 1;
+        }
+        assert!(settled > 20, "{settled}");
     }
 }
