@@ -36,6 +36,8 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
             scenario.opened(&rates).map_err(Failure::usage)
         })
         .collect::<Result<_, _>>()?;
+    let beside =
+        options.beside.as_ref().map(|name| places.find_scenario(name, asked)).transpose()?;
     let recipes = bench::recipes(places, &options.contenders)?;
     if !options.bench.no_build {
         bench::build(&recipes, places)?;
@@ -65,6 +67,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
             is_noise_tolerated: options.bench.tolerate_noise,
             reference: options.reference.clone(),
             effect_min: options.min_effect,
+            beside: beside.clone(),
             ..Wanted::new(scenario, recipes.clone())
         };
         let mut session = Session {
