@@ -14,7 +14,7 @@ use peregrine_lab_load::client::{Client, Stop, Tally, Target};
 use peregrine_lab_load::generator::{self, Plan, Watch};
 use peregrine_lab_load::question::{BodyWording, Question, Wording};
 use peregrine_lab_load::websocket::accept_key;
-use peregrine_lab_load::workload::{Answer, Asked, ExpectedBody, Workload};
+use peregrine_lab_load::workload::{self, Asked, ExpectedBody, Workload};
 
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -23,13 +23,16 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 const LAST: u8 = 0x80;
 
+type Open = fn(&str) -> String;
+type Answer = fn(&[u8]) -> Vec<u8>;
+
 /// How a server of the test's own behaves.
 #[derive(Clone, Copy)]
 struct Nature {
     /// The head that answers an offer with this accept key.
-    open: fn(&str) -> String,
+    open: Open,
     /// What is said to a text message.
-    answer: fn(&[u8]) -> Vec<u8>,
+    answer: Answer,
     /// Bytes of one write; none: all.
     piece: Option<usize>,
     /// Whether the connection ends after the first answer.
@@ -157,7 +160,8 @@ fn workload(depth: usize) -> Arc<Workload> {
         question.render(number, false, &mut Vec::new(), &mut request);
         question.render_body(number, &mut text);
         let body = ExpectedBody::Exact(text);
-        Asked { request, answer: Answer { status: 200, fields: vec![], body, trailers: vec![] } }
+        let answer = workload::Answer { status: 200, fields: vec![], body, trailers: vec![] };
+        Asked { request, answer }
     };
     let Asked { request, answer } = asked(0);
     Arc::new(Workload {
@@ -246,7 +250,7 @@ fn pings_and_a_close_are_answered() {
 
 #[test]
 fn a_server_that_opens_no_websocket_is_named() {
-    let lies: [(&str, fn(&str) -> String); 7] = [
+    let lies: [(&str, Open); 7] = [
         ("another key", |_| switching("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")),
         ("no key", |key| switching(key).replace("Sec-WebSocket-Accept", "X")),
         ("no upgrade", |key| switching(key).replace("Upgrade: ", "X: ")),
@@ -272,7 +276,7 @@ fn a_server_that_opens_no_websocket_is_named() {
 
 #[test]
 fn each_wrong_echo_has_its_name() {
-    let lies: [(&str, fn(&[u8]) -> Vec<u8>, Fault); 10] = [
+    let lies: [(&str, Answer, Fault); 10] = [
         ("another text", |_| echo(b"hullo 1"), Fault::WrongBody),
         ("bytes", |text| frame(LAST | BINARY, text), Fault::WrongBody),
         ("two echoes", |text| [echo(text), echo(text)].concat(), Fault::Malformed),
@@ -306,7 +310,7 @@ fn each_wrong_echo_has_its_name() {
 
 #[test]
 fn an_end_instead_of_an_echo_has_its_name() {
-    let lies: [(&str, fn(&[u8]) -> Vec<u8>, Fault); 3] = [
+    let lies: [(&str, Answer, Fault); 3] = [
         ("nothing", |_| Vec::new(), Fault::Closed),
         ("a good-bye", |_| frame(LAST | CLOSE, b""), Fault::Closed),
         ("a part", |text| echo(text)[..5].to_vec(), Fault::ShortBody),
