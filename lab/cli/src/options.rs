@@ -127,6 +127,10 @@ pub(crate) struct Run {
     /// Connections per server, level by level (those of the scenario).
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) concurrency: Vec<usize>,
+    /// Ask each contender this scenario too, in the same blocks and with as many connections, as an arm
+    /// `NAME (SCENARIO)`: how two things compare that one server does.
+    #[arg(long, value_name = "SCENARIO", conflicts_with_all = ["repeats", "open", "rates"])]
+    pub(crate) beside: Option<String>,
     /// All servers up at once, short slices in rotation: the default, unless --repeats is given.
     #[arg(long, conflicts_with = "repeats")]
     pub(crate) paired: bool,

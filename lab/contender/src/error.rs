@@ -140,7 +140,7 @@ impl std::error::Error for RecipeError {
 }
 
 /// All keys of a recipe.
-pub const KEYS: [&str; 16] = [
+pub const KEYS: [&str; 17] = [
     "name",
     "class",
     "build",
@@ -155,6 +155,7 @@ pub const KEYS: [&str; 16] = [
     "allocator",
     "tls",
     "protocols",
+    "serves",
     "lacks",
     "environment",
 ];

@@ -52,6 +52,8 @@ pub struct Recipe {
     pub is_tls_able: bool,
     /// What it speaks.
     pub protocols: Vec<Protocol>,
+    /// The only scenarios that it serves; empty: all that it does not lack.
+    pub serves: Vec<String>,
     /// The scenarios that it cannot serve, with reasons.
     pub lacks: BTreeMap<String, String>,
     /// Variables for its environment, with placeholders.
@@ -151,6 +153,8 @@ struct Written {
     tls: Option<bool>,
     protocols: Option<Vec<Protocol>>,
     #[serde(default)]
+    serves: Vec<String>,
+    #[serde(default)]
     lacks: BTreeMap<String, String>,
     #[serde(default)]
     environment: BTreeMap<String, String>,
@@ -234,6 +238,7 @@ impl Recipe {
             is_tls_able: true,
             // Who does not speak one will not answer rightly.
             protocols: vec![Protocol::Http1, Protocol::H2c, Protocol::H2],
+            serves: Vec::new(),
             lacks: BTreeMap::new(),
             environment: BTreeMap::new(),
         })
@@ -284,6 +289,9 @@ impl Recipe {
         };
         if !self.protocols.contains(&protocol) {
             return Some(reason.to_owned());
+        }
+        if !self.serves.is_empty() && !self.serves.iter().any(|served| served == scenario) {
+            return Some(format!("it serves {} alone", self.serves.join(", ")));
         }
         self.lacks.get(scenario).cloned()
     }
@@ -415,6 +423,7 @@ fn check(written: Written, home: PathBuf) -> Result<Recipe, Fault> {
         allocator: written.allocator.unwrap_or_else(|| "system".to_owned()),
         is_tls_able: written.tls.unwrap_or(true),
         protocols: written.protocols.unwrap_or_else(|| vec![Protocol::Http1]),
+        serves: written.serves,
         lacks: written.lacks,
         environment: written.environment,
     })

@@ -22,6 +22,18 @@ fn names(recipes: &[&Recipe]) -> Vec<String> {
 }
 
 #[test]
+fn who_serves_some_scenarios_alone_lacks_all_others() {
+    let text = "name = 'one'\nrun = ['a']\nprotocols = ['h2c']\nserves = ['b', 'c']\nlacks = { c = 'why' }";
+    let folder = contenders(&[("one", text)]);
+    let recipe = Recipe::load(&folder.path().join("one")).unwrap();
+    let lacks = |scenario| recipe.lacks(scenario, false, true);
+    assert_eq!(lacks("a").as_deref(), Some("it serves b, c alone"));
+    assert_eq!((lacks("b"), lacks("c").as_deref()), (None, Some("why")));
+    let other = recipe.lacks("b", false, false);
+    assert_eq!(other.as_deref(), Some("it does not speak HTTP/1.1"));
+}
+
+#[test]
 fn every_key_is_understood() {
     let text = "
         name = 'second'
@@ -53,6 +65,7 @@ fn every_key_is_understood() {
     assert_eq!(recipe.allocator, "jemalloc");
     assert_eq!(recipe.lacks("upload", false, false).as_deref(), Some("it reads no bodies"));
     assert_eq!(recipe.lacks("json", false, false), None);
+    assert!(recipe.serves.is_empty());
     assert_eq!(recipe.lacks("json", true, false).as_deref(), Some("it cannot serve HTTPS"));
     let places = Places {
         port: 80,

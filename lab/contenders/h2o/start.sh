@@ -21,6 +21,7 @@ printf 'Hello, World!' >"$folder/root/index.txt"
 printf 'Hello, World' >"$folder/hello.txt"
 printf '{"message":"Hello, World!"}' >"$folder/json.json"
 printf '{"status":"ok"}' >"$folder/health.json"
+seq -f %09.0f 0 99999 >"$folder/download.bin"
 
 {
     echo "num-threads: ${WORKERS:-1}"
@@ -41,6 +42,7 @@ hosts:
       /hello: {file.file: $folder/hello.txt}
       /json: {file.file: $folder/json.json}
       /api/v1/health: {file.file: $folder/health.json}
+      /download: {file.file: $folder/download.bin}
 END
 } >"$folder/h2o.conf"
 

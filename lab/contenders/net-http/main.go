@@ -1,5 +1,6 @@
-// The rival net/http: the standard library alone, with the patterns that its ServeMux knows since
-// Go 1.22, middleware as functions around handlers, and encoding/json.
+// The rival net/http: the standard library, with the patterns that its ServeMux knows since
+// Go 1.22, middleware as functions around handlers, and encoding/json. WebSockets, which the library
+// has not, are those of github.com/coder/websocket.
 package main
 
 import (
@@ -17,6 +18,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/coder/websocket"
 )
 
 // How long requests that are under way at the end may take.
@@ -94,6 +97,9 @@ func routes() http.Handler {
 	mux.HandleFunc("GET /sleep/{milliseconds}", sleep)
 	mux.HandleFunc("GET /spawn/{n}", spawn)
 	mux.HandleFunc("GET /relay/{text}", relay)
+	mux.HandleFunc("GET /download", download)
+	mux.HandleFunc("POST /echo", echo)
+	mux.HandleFunc("GET /ws", echoMessages)
 	addLargeApplication(mux)
 	return mux
 }
@@ -188,6 +194,44 @@ func relay(writer http.ResponseWriter, request *http.Request) {
 		return
 	}
 	writeText(writer, back)
+}
+
+// The reply of /download: 1,000,000 bytes, which are lines with their numbers. They are made once.
+var numberedLines = func() []byte {
+	var lines []byte
+	for number := range 100_000 {
+		lines = fmt.Appendf(lines, "%09d\n", number)
+	}
+	return lines
+}()
+
+func download(writer http.ResponseWriter, _ *http.Request) {
+	writer.Header().Set("Content-Type", "application/octet-stream")
+	writer.Header().Set("Content-Length", strconv.Itoa(len(numberedLines)))
+	_, _ = writer.Write(numberedLines)
+}
+
+func echo(writer http.ResponseWriter, request *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(writer, request.Body, 2<<20))
+	if err != nil {
+		http.Error(writer, err.Error(), http.StatusBadRequest)
+		return
+	}
+	writeText(writer, string(text))
+}
+
+func echoMessages(writer http.ResponseWriter, request *http.Request) {
+	connection, err := websocket.Accept(writer, request, nil)
+	if err != nil {
+		return
+	}
+	defer connection.CloseNow()
+	for {
+		kind, message, err := connection.Read(request.Context())
+		if err != nil || connection.Write(request.Context(), kind, message) != nil {
+			return
+		}
+	}
 }
 
 type stateKey struct{}

@@ -5,6 +5,8 @@ set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d)
+# Its workers have fewer rights than whoever starts it.
+chmod 755 "$folder"
 server=
 is_ending=
 
@@ -33,6 +35,8 @@ plain=
 if [ -n "${H2C:-}" ]; then
     plain=" http2"
 fi
+
+seq -f %09.0f 0 99999 >"$folder/download.bin"
 
 sed -e "s|@WORKERS@|${WORKERS:-auto}|" \
     -e "s|@PORT@|${PORT:-8080}|" \

@@ -8,12 +8,16 @@ use crate::certificate;
 use crate::generator::{Ceiling, Plan, Watch, run};
 use crate::null::{self, NullServer, RequestEnd, Script};
 use crate::schedule::Schedule;
+use crate::workload::body_of;
 
 /// How long a calibration asks, unless the run itself is shorter.
 const CALIBRATION_TIME: Duration = Duration::from_millis(1000);
 
 /// How long it asks before that.
 const CALIBRATION_WARMUP: Duration = Duration::from_millis(200);
+
+/// What a client's frame of a WebSocket has and a server's has not.
+const MASK_BYTES: usize = 4;
 
 /// Runs the plan's client as a closed loop against the null server on `server_cpus` (empty:
 /// anywhere). It pays for everything that a request costs the client in the real run: rendering,
@@ -42,12 +46,15 @@ pub fn calibrate(plan: &Plan, server_cpus: &[usize], watch: &Watch) -> io::Resul
         Some(_) => Some(null::tls(&certificate::write(folder.path())?)?),
         None => None,
     };
-    let script = match plan.is_http2 {
-        true => {
-            let reply = null::frames_of(&reply, question.is_head)?;
-            Script { end: RequestEnd::Frames, reply, last: None, tls }
-        }
-        false => Script { end: RequestEnd::Bytes(usual.len()), reply, last: closing, tls },
+    let script = if plan.is_http2 {
+        let reply = null::frames_of(&reply, question.is_head)?;
+        Script { end: RequestEnd::Frames, reply, last: None, tls }
+    } else if question.is_websocket {
+        let (sent, reply) = (null::message_of(body_of(&usual)), null::message_of(body_of(&reply)));
+        let end = RequestEnd::Messages(sent.len() + MASK_BYTES);
+        Script { end, reply, last: None, tls }
+    } else {
+        Script { end: RequestEnd::Bytes(usual.len()), reply, last: closing, tls }
     };
     let server = NullServer::start(script, server_cpus.to_vec())?;
     let calibration = Plan {

@@ -26,6 +26,8 @@ pub mod latency;
 pub mod null;
 pub mod question;
 pub mod schedule;
+mod speech;
 pub mod summary;
 pub mod system;
+pub mod websocket;
 pub mod workload;

@@ -19,6 +19,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::certificate::CertificateFiles;
 use crate::client::tls::{HTTP1, HTTP2};
+use crate::websocket::{TEXT, accept_key, frame, offered_key};
 use frames::Frames;
 pub use frames::reply as frames_of;
 
@@ -39,6 +40,9 @@ pub enum RequestEnd {
     Bytes(usize),
     /// A request ends with its head, after the first empty line.
     EmptyLine,
+    /// Messages of a WebSocket, each of which takes up so many bytes; the head before them opens it. The
+    /// bytes of a reply are those of [`message_of`].
+    Messages(usize),
     /// HTTP/2 says where a request ends; the bytes of a reply are those of [`frames_of`].
     Frames,
 }
@@ -125,6 +129,32 @@ pub fn tls(files: &CertificateFiles) -> io::Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
+/// The bytes of a text message, as a server sends it.
+#[must_use]
+pub fn message_of(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame(&mut out, TEXT, None, text);
+    out
+}
+
+/// Takes the head that opens a WebSocket, answers it, and says how many bytes of messages there are
+/// in `bytes`; none as long as the head is not whole.
+fn open(offer: &mut Option<Vec<u8>>, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    let Some(head) = offer else { return Ok(Some(bytes.len())) };
+    head.extend_from_slice(bytes);
+    let Some(end) = memchr::memmem::find(head, b"\r\n\r\n") else { return Ok(None) };
+    let key = offered_key(&head[..end]).ok_or(io::ErrorKind::InvalidData)?;
+    let reply = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-accept: {}\r\n\r\n",
+        accept_key(key)
+    );
+    out.extend_from_slice(reply.as_bytes());
+    let count = head.len() - end - 4;
+    *offer = None;
+    Ok(Some(count))
+}
+
 /// One connection.
 struct Peer {
     stream: TcpStream,
@@ -134,6 +164,8 @@ struct Peer {
     /// How much of the empty line has been seen, where that ends a request.
     matched: usize,
     answered: u64,
+    /// The head that opens a WebSocket, as far as it is there; none: it is open.
+    offer: Option<Vec<u8>>,
     frames: Frames,
     unsent: Vec<u8>,
 }
@@ -201,9 +233,16 @@ fn accept(
             None => None,
         };
         epoll::add(poll, &stream, epoll::EventData::new_u64(*next), epoll::EventFlags::IN)?;
-        let (pending_bytes, matched, answered, unsent) = (0, 0, 0, Vec::new());
-        let frames = Frames::default();
-        let peer = Peer { stream, session, pending_bytes, matched, answered, frames, unsent };
+        let peer = Peer {
+            stream,
+            session,
+            pending_bytes: 0,
+            matched: 0,
+            answered: 0,
+            offer: matches!(script.end, RequestEnd::Messages(_)).then(Vec::new),
+            frames: Frames::default(),
+            unsent: Vec::new(),
+        };
         peers.insert(*next, peer);
         *next += 1;
     }
@@ -280,6 +319,15 @@ impl Peer {
         match script.end {
             RequestEnd::Frames => {
                 self.frames.answer(bytes, &script.reply, out)?;
+                Ok(false)
+            }
+            RequestEnd::Messages(usual) => {
+                let Some(count) = open(&mut self.offer, bytes, out)? else { return Ok(false) };
+                self.pending_bytes += count;
+                while self.pending_bytes >= usual {
+                    self.pending_bytes -= usual;
+                    out.extend_from_slice(&script.reply);
+                }
                 Ok(false)
             }
             RequestEnd::Bytes(usual) => {

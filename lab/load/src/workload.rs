@@ -29,6 +29,9 @@ pub struct Workload {
     pub depth: usize,
     /// Whether they are asked over HTTP/2.
     pub is_http2: bool,
+    /// Whether the bodies of requests are sent as messages of a WebSocket, which is opened with their
+    /// heads. The answers are messages as well.
+    pub is_websocket: bool,
     /// Whether the bytes go through TLS 1.3.
     pub is_tls: bool,
     /// The only right answer.
@@ -57,6 +60,8 @@ pub struct Answer {
     pub fields: Vec<(String, String)>,
     /// The body.
     pub body: ExpectedBody,
+    /// Trailer fields that must be there with these values.
+    pub trailers: Vec<(String, String)>,
 }
 
 /// Which bodies are right.
@@ -117,11 +122,13 @@ impl Workload {
             request: b"GET /json HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
             depth,
             is_http2: false,
+            is_websocket: false,
             is_tls,
             answer: Answer {
                 status: 200,
                 fields: fields(&[("content-type", "application/json")]),
                 body: ExpectedBody::Exact(JSON_REPLY.into()),
+                trailers: Vec::new(),
             },
             others: Vec::new(),
         }
@@ -141,6 +148,7 @@ impl Workload {
             request: request.into_bytes(),
             depth: 1,
             is_http2: false,
+            is_websocket: false,
             is_tls: false,
             answer: Answer {
                 status: 201,
@@ -149,6 +157,7 @@ impl Workload {
                     ("x-benchmark-after", "done"),
                 ]),
                 body: ExpectedBody::Json(PROJECT_REPLY.into()),
+                trailers: Vec::new(),
             },
             others: Vec::new(),
         }
@@ -157,11 +166,12 @@ impl Workload {
 
 impl Answer {
     /// Whether the reply is the right one, and what is wrong if not: the status is judged first,
-    /// then the body, then the fields.
+    /// then the body, then the fields, then the trailer fields.
     ///
     /// # Errors
     ///
-    /// [`Fault::WrongStatus`], [`Fault::WrongBody`] or [`Fault::WrongHeader`].
+    /// [`Fault::WrongStatus`], [`Fault::WrongBody`], [`Fault::WrongHeader`] or
+    /// [`Fault::WrongTrailer`].
     pub fn check(&self, reply: &Reply<'_>) -> Result<(), Fault> {
         if reply.status != self.status {
             return Err(Fault::WrongStatus);
@@ -180,6 +190,11 @@ impl Answer {
                 return Err(Fault::WrongHeader);
             }
         }
+        for (name, expected) in &self.trailers {
+            if reply.trailer(name) != Some(expected.as_bytes()) {
+                return Err(Fault::WrongTrailer);
+            }
+        }
         Ok(())
     }
 
@@ -194,9 +209,39 @@ impl Answer {
         for (name, value) in &self.fields {
             reply.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         }
-        reply.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
-        reply.extend_from_slice(&body);
+        let trailers = self.trailers.iter();
+        let trailers = trailers.map(|(name, value)| (name.as_str(), value.clone().into_bytes()));
+        write_content(&mut reply, &body, trailers);
         reply
+    }
+}
+
+/// What follows the head of a request or a reply.
+pub(crate) fn body_of(message: &[u8]) -> &[u8] {
+    let end = memchr::memmem::find(message, b"\r\n\r\n").expect("a head ends");
+    &message[end + 4..]
+}
+
+/// Ends the head of a reply and appends its body: in one chunk if trailer fields follow.
+pub(crate) fn write_content<'a>(
+    reply: &mut Vec<u8>,
+    body: &[u8],
+    trailers: impl Iterator<Item = (&'a str, Vec<u8>)>,
+) {
+    let mut lines = Vec::new();
+    for (name, value) in trailers {
+        for part in [name.as_bytes(), b": ", &value, b"\r\n"] {
+            lines.extend_from_slice(part);
+        }
+    }
+    if lines.is_empty() {
+        reply.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
+        reply.extend_from_slice(body);
+        return;
+    }
+    let size = format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n", body.len());
+    for part in [size.as_bytes(), body, b"\r\n0\r\n", &lines, b"\r\n"] {
+        reply.extend_from_slice(part);
     }
 }
 

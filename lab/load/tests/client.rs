@@ -65,6 +65,7 @@ fn keeping_alive(send: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Socke
 fn workload(depth: usize) -> Arc<Workload> {
     Arc::new(Workload {
         is_http2: false,
+        is_websocket: false,
         name: "test".to_owned(),
         request: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
         depth,
@@ -73,6 +74,7 @@ fn workload(depth: usize) -> Arc<Workload> {
             status: 200,
             fields: vec![("content-type".to_owned(), "text/plain".to_owned())],
             body: ExpectedBody::Exact(b"hello".to_vec()),
+            trailers: Vec::new(),
         },
         others: Vec::new(),
     })
@@ -261,7 +263,12 @@ fn requests_that_differ_are_judged_by_their_own_answers() {
     let letters = ["a", "b", "c", "d", "e"];
     let asked = |letter: &str| Asked {
         request: format!("GET /{letter} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes(),
-        answer: Answer { status: 200, fields: vec![], body: ExpectedBody::Exact(letter.into()) },
+        answer: Answer {
+            status: 200,
+            fields: vec![],
+            body: ExpectedBody::Exact(letter.into()),
+            trailers: vec![],
+        },
     };
     let Asked { request, answer } = asked(letters[0]);
     let others = letters[1..].iter().map(|letter| asked(letter)).collect();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use peregrine_lab_load::calibration::calibrate;
 use peregrine_lab_load::client::fault::Fault;
 use peregrine_lab_load::client::{Client, Stop, Tally, Target};
 use peregrine_lab_load::generator::{self, Plan, Watch};
@@ -55,6 +56,9 @@ fn reply(stream: u32, body: &[u8]) -> Vec<u8> {
 }
 
 type Came = Vec<(u64, Result<(u16, Vec<u8>), Fault>)>;
+
+/// `grpc-status: 0`, not remembered.
+const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
 fn get() -> Request {
     Request::of(b"GET /json HTTP/1.1\r\nHost: localhost\r\n\r\n", false)
@@ -275,6 +279,8 @@ fn a_body_is_sent_as_far_as_the_windows_allow() {
 struct Nature {
     streams_max: Option<u32>,
     body: Option<&'static [u8]>,
+    /// The block of trailers that ends each reply.
+    trailers: Option<&'static [u8]>,
     /// Every so many requests, the stream is reset.
     resets: Option<usize>,
     /// After so many requests, the server says GOAWAY with this code.
@@ -329,7 +335,14 @@ fn converse(mut stream: std::net::TcpStream, nature: Nature, most: &AtomicUsize)
                 out.extend(frame(RESET, 0, stream, &[0, 0, 0, 2]));
                 continue;
             }
-            out.extend(reply(stream, nature.body.unwrap_or(BODY)));
+            let body = nature.body.unwrap_or(BODY);
+            let Some(trailers) = nature.trailers else {
+                out.extend(reply(stream, body));
+                continue;
+            };
+            out.extend(frame(HEADERS, 4, stream, HEAD));
+            out.extend(frame(DATA, 0, stream, body));
+            out.extend(frame(HEADERS, 4 | 1, stream, trailers));
         }
         if let Some((after, code)) = nature.leaves.filter(|&(after, _)| asked >= after) {
             let _ = after;
@@ -354,17 +367,25 @@ fn workload(depth: usize) -> Arc<Workload> {
 
 /// What the paired client sees of such a server, and the most requests under way.
 fn paired(nature: Nature) -> (Tally, usize) {
+    paired_with(nature, workload(10))
+}
+
+fn paired_with(nature: Nature, workload: Arc<Workload>) -> (Tally, usize) {
     let (address, most) = serve(nature);
     let mut client = Client::new(None).unwrap();
-    let group = client.group(Target { address, tls: None }, workload(10), 2);
+    let group = client.group(Target { address, tls: None }, workload, 2);
     let tally = client.run(group, Stop::After(Duration::from_millis(100))).unwrap();
     (tally, most.load(Ordering::Relaxed))
 }
 
 /// The same of the generator.
 fn generated(nature: Nature) -> (generator::Outcome, usize) {
+    generated_with(nature, &workload(1))
+}
+
+fn generated_with(nature: Nature, workload: &Workload) -> (generator::Outcome, usize) {
     let (address, most) = serve(nature);
-    let question = Question::of(&workload(1));
+    let question = Question::of(workload);
     let plan = Plan {
         connections: 2,
         depth: 10,
@@ -400,6 +421,70 @@ fn the_servers_limit_of_streams_is_kept() {
     let (outcome, most) = generated(nature);
     assert!(outcome.is_valid(), "{:?}", outcome.faults);
     assert_eq!(most, 3);
+}
+
+/// As `workload`, with a trailer that must be there.
+fn with_trailer() -> Arc<Workload> {
+    let mut workload = (*workload(10)).clone();
+    workload.answer.trailers = vec![("grpc-status".to_owned(), "0".to_owned())];
+    Arc::new(workload)
+}
+
+#[test]
+fn trailers_are_judged() {
+    let plain = Nature::default();
+    let with = |trailers| Nature { trailers: Some(trailers), ..plain };
+    for piece in [None, Some(1)] {
+        let nature = Nature { piece, ..with(TRAILERS) };
+        let (tally, _) = paired_with(nature, with_trailer());
+        assert!(tally.replies > 0 && tally.faults.total() == 0, "{tally:?}");
+        let (outcome, _) = generated_with(nature, &with_trailer());
+        assert!(outcome.is_valid(), "{:?}", outcome.faults);
+    }
+    for nature in [
+        plain,
+        with(b"\x00\x0bgrpc-status\x015"),
+        with(b"\x00\x0bgrpc-status\x0200"),
+        with(b"\x00\x0cgrpc-message\x010"),
+    ] {
+        let (tally, _) = paired_with(nature, with_trailer());
+        assert!(tally.faults.count(Fault::WrongTrailer) > 0 && tally.replies == 0, "{tally:?}");
+        let (outcome, _) = generated_with(nature, &with_trailer());
+        let faults = outcome.faults;
+        assert!(faults.count(Fault::WrongTrailer) > 0 && outcome.replies == 0, "{faults:?}");
+    }
+}
+
+#[test]
+fn trailers_of_the_null_server_are_right() {
+    let (address, _) = serve(Nature::default());
+    let plan = Plan {
+        is_http2: true,
+        duration: Duration::from_millis(100),
+        ..Plan::new(address, Arc::new(Question::of(&with_trailer())))
+    };
+    let ceiling = calibrate(&plan, &[], &Watch::default()).unwrap();
+    assert!(ceiling.unwrap().rate > 0.0);
+}
+
+#[test]
+fn a_limit_of_streams_below_what_was_asked_for_is_told() {
+    for (streams_max, holds) in [(Some(3), false), (Some(10), true), (None, true)] {
+        let (address, _) = serve(Nature { streams_max, ..Nature::default() });
+        let plan = Plan {
+            connections: 2,
+            depth: 10,
+            is_http2: true,
+            duration: Duration::from_millis(100),
+            warmup: Duration::from_millis(20),
+            ..Plan::new(address, Arc::new(Question::of(&workload(1))))
+        };
+        let outcome = generator::run(&plan, &Watch::default()).unwrap();
+        assert_eq!(outcome.streams_max, streams_max.map(|most| most as usize));
+        let checks = generator::checks(&plan, &outcome, None);
+        let check = checks.iter().find(|check| check.name == "streams as asked").unwrap();
+        assert_eq!((check.holds, check.is_voiding), (Some(holds), false), "{}", check.detail);
+    }
 }
 
 #[test]

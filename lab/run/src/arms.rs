@@ -12,6 +12,7 @@ use crate::conduct;
 use crate::error::RunError;
 use crate::stage::{Stage, Up};
 use crate::verify::{self, Door};
+use crate::wanted::Wanted;
 
 /// What is added to the name of the second start of the A/A pair.
 const AGAIN: &str = " (again)";
@@ -23,6 +24,16 @@ pub struct Arm {
     pub name: String,
     /// How it is started.
     pub recipe: Recipe,
+    /// Whether it is asked the scenario beside the one that the run is about.
+    pub is_beside: bool,
+}
+
+impl Arm {
+    /// What it is asked.
+    #[must_use]
+    pub fn scenario<'a>(&self, wanted: &'a Wanted) -> &'a Scenario {
+        wanted.beside.as_ref().filter(|_| self.is_beside).unwrap_or(&wanted.scenario)
+    }
 }
 
 /// Everyone who was to take part.
@@ -43,28 +54,32 @@ pub struct Lineup {
 }
 
 impl Lineup {
-    /// Everyone who can be had and who can serve the scenario, with a second start of `reference`
-    /// (the first one if none is named). What is not built is not built here.
+    /// Everyone who can be had and who can serve the scenario, with a second start of the reference
+    /// (the first one if none is named). Whoever can serve the scenario beside has an arm for it as
+    /// well. What is not built is not built here.
     ///
     /// # Errors
     ///
     /// [`RunError::Invalid`] if the reference is not among them or nobody is left.
-    pub fn of(
-        scenario: &Scenario,
-        recipes: &[Recipe],
-        target: &Path,
-        reference: Option<&str>,
-    ) -> Result<Lineup, RunError> {
+    pub fn of(wanted: &Wanted, target: &Path) -> Result<Lineup, RunError> {
         let mut lineup = Lineup::default();
-        for recipe in recipes {
-            let mut contender = recipe.identity(target);
-            contender.skipped = obstacle(recipe, scenario, target);
-            if contender.skipped.is_none() {
-                lineup.arms.push(Arm { name: recipe.name.clone(), recipe: recipe.clone() });
+        let scenarios = [Some(&wanted.scenario), wanted.beside.as_ref()];
+        for (is_beside, scenario) in [false, true].into_iter().zip(scenarios) {
+            let Some(scenario) = scenario else { continue };
+            for recipe in &wanted.recipes {
+                let mut contender = recipe.identity(target);
+                if is_beside {
+                    contender.name = format!("{} ({})", recipe.name, scenario.name);
+                }
+                contender.skipped = obstacle(recipe, scenario, target);
+                if contender.skipped.is_none() {
+                    let (name, recipe) = (contender.name.clone(), recipe.clone());
+                    lineup.arms.push(Arm { name, recipe, is_beside });
+                }
+                lineup.contenders.push(contender);
             }
-            lineup.contenders.push(contender);
         }
-        let first = match reference {
+        let first = match wanted.reference.as_deref() {
             Some(name) => {
                 let found = lineup.arms.iter().find(|arm| arm.name == name);
                 found.cloned().ok_or_else(|| lineup.no_reference(name))?
@@ -78,7 +93,7 @@ impl Lineup {
             twin.name.clone_from(&second);
             lineup.contenders.push(twin);
         }
-        lineup.arms.push(Arm { name: second, recipe: first.recipe });
+        lineup.arms.push(Arm { name: second, ..first });
         Ok(lineup)
     }
 
@@ -100,10 +115,10 @@ impl Lineup {
     /// # Errors
     ///
     /// [`RunError::NotReady`] if the reference fails or nobody is left.
-    pub fn start(&mut self, stage: &Stage, scenario: &Scenario) -> Result<Vec<Up>, RunError> {
+    pub fn start(&mut self, stage: &Stage, wanted: &Wanted) -> Result<Vec<Up>, RunError> {
         let mut ups = Vec::new();
         for arm in std::mem::take(&mut self.arms) {
-            match self.start_one(stage, scenario, &arm) {
+            match self.start_one(stage, arm.scenario(wanted), &arm) {
                 Ok(up) => {
                     self.arms.push(arm);
                     ups.push(up);
@@ -209,11 +224,12 @@ pub fn gate(name: &str, up: &Up, scenario: &Scenario) -> Result<Vec<Check>, RunE
     let (is_tls, is_http2) = (scenario.load.tls.is_some(), scenario.load.is_http2);
     let door = Door { address: up.address(is_tls), is_tls, is_http2 };
     let mut checks = verify::scenario(name, door, scenario)?;
-    // The suite of conduct is about HTTP/1.1.
+    // The suite of conduct is about requests of HTTP/1.1.
     if is_http2 {
         return Ok(checks);
     }
     if let Some(exchange) = &scenario.exchange
+        && !exchange.wording.is_websocket
         && let Ok(question) = exchange.question("localhost", 1)
     {
         let is_closing = scenario.load.requests_per_connection.is_some();

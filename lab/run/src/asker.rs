@@ -65,26 +65,33 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// A client for these arms, with `connections` to each.
+    /// A client for these arms, each with its own workload and `connections`.
     ///
     /// # Errors
     ///
     /// The kernel's, if it refuses every way to talk to it.
     pub fn new(
         ups: &[Up],
-        workload: Workload,
+        workloads: Vec<Workload>,
         connections: usize,
         slice: Duration,
     ) -> Result<Kept, RunError> {
         let mut client = Client::new(None).map_err(RunError::io("making a client"))?;
-        let workload = Arc::new(workload);
+        // The same bytes are kept once.
+        let mut shared: Vec<Arc<Workload>> = Vec::new();
         let groups = ups
             .iter()
-            .map(|up| {
+            .zip(workloads)
+            .map(|(up, workload)| {
+                let known = shared.iter().find(|one| one.name == workload.name).cloned();
+                let workload = known.unwrap_or_else(|| {
+                    shared.push(Arc::new(workload));
+                    shared[shared.len() - 1].clone()
+                });
                 let address = up.address(workload.is_tls);
                 let config = if workload.is_http2 { tls::http2_config } else { tls::config };
                 let target = Target { address, tls: workload.is_tls.then(config) };
-                client.group(target, workload.clone(), connections)
+                client.group(target, workload, connections)
             })
             .collect();
         Ok(Kept { client, groups, slice, reply_bytes: vec![(0.0, 0.0); ups.len()] })

@@ -17,7 +17,7 @@ use peregrine_lab_model::check::{Check, Outcome};
 use peregrine_lab_model::plan::{Design, Plan as Planned, Schedule};
 use peregrine_lab_model::verdict::Measure;
 use peregrine_lab_model::{Calibration, RunFile};
-use peregrine_lab_scenario::{Kind, TlsMode};
+use peregrine_lab_scenario::{Kind, Scenario, TlsMode};
 use serde::{Deserialize, Serialize};
 
 use crate::arms::Lineup;
@@ -114,8 +114,8 @@ impl Keep {
 /// A [`RunError`]; what was finished before it is on the disk.
 pub fn measure(session: &mut Session<'_>, wanted: &Wanted) -> Result<Done, RunError> {
     let Session { stage, facts, folder, progress } = session;
-    let first =
-        Lineup::of(&wanted.scenario, &wanted.recipes, &stage.target, wanted.reference.as_deref())?;
+    wanted.check_beside()?;
+    let first = Lineup::of(wanted, &stage.target)?;
     let settled = wanted.settle(first.arms.len())?;
     let (mut keep, entries, path) = open_journal(*folder, (wanted, facts), &settled, &first)?;
     let name = &wanted.scenario.name;
@@ -210,6 +210,7 @@ fn open_journal(
         // Blocks of a tuned host and of the same host untuned are not one run.
         "is_tuned": !facts.machine.tuned.is_empty(),
         "scenario": wanted.scenario.sha256,
+        "beside": wanted.beside.as_ref().map(|beside| &beside.sha256),
         "arms": lineup.names(),
         "programs": lineup.contenders.iter().map(|one| &one.program_sha256).collect::<Vec<_>>(),
         "connections": settled.connections,
@@ -302,14 +303,22 @@ impl Level<'_> {
         self.wanted.scenario.load.tls.is_some()
     }
 
+    /// What this server is asked, and whether that is the scenario beside.
+    pub(crate) fn scenario_of(&self, up: &Up) -> (&Scenario, bool) {
+        match self.lineup.arms.iter().find(|arm| arm.name == up.name) {
+            Some(arm) => (arm.scenario(self.wanted), arm.is_beside),
+            None => (&self.wanted.scenario, false),
+        }
+    }
+
     /// The generator's plan for this level against a server.
     pub(crate) fn plan(&self, up: &Up) -> Result<Plan, RunError> {
-        let scenario = &self.wanted.scenario;
+        let (scenario, _) = self.scenario_of(up);
         let exchange = scenario
             .exchange
             .as_ref()
             .ok_or_else(|| RunError::Invalid(format!("{} asks no server", scenario.name)))?;
-        let address = up.address(self.is_tls());
+        let address = up.address(scenario.load.tls.is_some());
         let question = exchange
             .question(&format!("localhost:{}", address.port()), self.wanted.seed)
             .map_err(|error| RunError::Invalid(error.to_string()))?;

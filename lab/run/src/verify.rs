@@ -71,7 +71,7 @@ fn exchange_check(name: &str, door: Door, exchange: &Exchange) -> Result<Check, 
     let detail = if is_right {
         format!("{} right answers", outcome.replies)
     } else {
-        let is_readable = !door.is_tls && !door.is_http2;
+        let is_readable = !door.is_tls && !door.is_http2 && !question.is_websocket;
         let seen = if is_readable { seen(door.address, &question) } else { String::new() };
         format!("{}{seen}", outcome.faults)
     };

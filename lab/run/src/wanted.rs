@@ -45,6 +45,8 @@ const SPREAD_SEPARATE: f64 = 0.08;
 pub struct Wanted {
     /// What is asked.
     pub scenario: Scenario,
+    /// What else everyone is asked in the same blocks, by arms of its own; paired closed loops only.
+    pub beside: Option<Scenario>,
     /// Who is measured, in the order of the report.
     pub recipes: Vec<Recipe>,
     /// Connections per server, one level after the other; empty: those of the scenario.
@@ -119,6 +121,7 @@ impl Wanted {
     pub fn new(scenario: Scenario, recipes: Vec<Recipe>) -> Wanted {
         Wanted {
             scenario,
+            beside: None,
             recipes,
             connections: Vec::new(),
             design: Design::Paired,
@@ -204,6 +207,25 @@ impl Wanted {
             duration: plan.duration,
             visible_effect: plan.visible_effect,
         })
+    }
+
+    /// Whether the scenario beside can be asked in the same blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Invalid`] that says why not.
+    pub fn check_beside(&self) -> Result<(), RunError> {
+        let Some(beside) = &self.beside else { return Ok(()) };
+        let is_paired = !self.is_fresh() && self.scenario.workload().is_ok();
+        if is_paired && beside.workload().is_ok() {
+            return Ok(());
+        }
+        let names = (&self.scenario.name, &beside.name);
+        let text = format!(
+            "{} cannot be asked beside {}: both have to be closed loops in paired slices",
+            names.1, names.0
+        );
+        Err(RunError::Invalid(text))
     }
 
     /// Whether each block of each contender has a process of its own.

@@ -57,6 +57,21 @@ pub(crate) fn bytes_of_size(size: usize) -> Vec<u8> {
     bytes
 }
 
+/// How many bytes a numbered line has: nine digits and a line feed.
+const LINE_BYTES: usize = 10;
+
+/// The most numbered lines.
+pub(crate) const LINES_MAX: usize = BODY_BYTES_MAX / LINE_BYTES;
+
+/// So many lines with their numbers from 0, in nine digits each, so that every place of a long text is
+/// told from every other one.
+pub(crate) fn numbered_lines(count: usize) -> String {
+    (0..count).fold(String::with_capacity(count * LINE_BYTES), |mut text, number| {
+        writeln!(text, "{number:09}").expect("a string takes any text");
+        text
+    })
+}
+
 /// The template that stands for exactly these bytes: a brace that would begin a placeholder is
 /// doubled.
 pub(crate) fn literal(bytes: &[u8]) -> Vec<u8> {
@@ -108,6 +123,14 @@ mod tests {
         assert_eq!(seen.len(), 256);
         assert_eq!(bytes_of_size(100), bytes_of_size(100));
         assert_ne!(bytes_of_size(100)[..50], bytes_of_size(50)[..]);
+    }
+
+    #[test]
+    fn lines_are_numbered_from_zero_and_equally_long() {
+        assert_eq!(numbered_lines(3), "000000000\n000000001\n000000002\n");
+        let text = numbered_lines(100_000);
+        assert_eq!(text.len(), 1_000_000);
+        assert!(text.ends_with("\n000099999\n"));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use peregrine_lab_load::question::{
 };
 use peregrine_lab_load::workload::{Answer, Asked, ExpectedBody, Workload};
 
-use crate::body::{BODY_BYTES_MAX, Fixtures, bytes_of_size, literal, upload_answer};
+use crate::body::{
+    BODY_BYTES_MAX, Fixtures, LINES_MAX, bytes_of_size, literal, numbered_lines, upload_answer,
+};
 use crate::error::{WorkloadError, Wrong};
 use crate::keys::{ReplyKeys, RequestKeys};
 
@@ -38,6 +40,7 @@ impl Exchange {
             target: request.target.clone(),
             fields: request.fields.clone().into_iter().collect(),
             body,
+            is_websocket: request.websocket,
             ..Wording::default()
         };
         check_request(&wording).map_err(|wrong| wrong.within("request"))?;
@@ -54,15 +57,20 @@ impl Exchange {
         fixtures: &mut Fixtures<'_>,
     ) -> Result<Exchange, Wrong> {
         let wording = &mut self.wording;
+        if wording.is_websocket {
+            check_message(&reply)?;
+        }
         let status = reply.status.unwrap_or(200);
         if !(200..=599).contains(&status) {
             let fix = "a final status is from 200 to 599";
             return Err(Wrong::new("reply.status", format!("{status} ends no exchange"), fix));
         }
         wording.expected_status = Some(status);
-        check_fields(reply.fields.iter()).map_err(|wrong| wrong.within("reply"))?;
+        check_fields("fields", reply.fields.iter()).map_err(|wrong| wrong.within("reply"))?;
         wording.expected_fields =
             reply.fields.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
+        check_fields("trailers", reply.trailers.iter()).map_err(|wrong| wrong.within("reply"))?;
+        wording.expected_trailers = reply.trailers.clone().into_iter().collect();
         wording.expected_body = expected_body(reply, wording.body.as_deref(), fixtures)
             .map_err(|wrong| wrong.within("reply"))?;
         let question = self.question("localhost", 1).map_err(|error| template("reply", &error))?;
@@ -117,6 +125,7 @@ impl Exchange {
             request,
             depth: pipeline,
             is_http2: false,
+            is_websocket: wording.is_websocket,
             is_tls,
             answer,
             others: asked.collect::<Result<_, _>>()?,
@@ -144,8 +153,12 @@ fn variant(question: &Question, number: u64) -> Result<Asked, WorkloadError> {
         let value = value.as_ref()?;
         Some((name.clone(), String::from_utf8_lossy(&rendered(value)).into_owned()))
     });
+    let trailers = expected.trailers.iter().map(|(name, value)| {
+        (name.clone(), String::from_utf8_lossy(&rendered(value)).into_owned())
+    });
     let status = expected.status.ok_or(WorkloadError::OpenAnswer)?;
-    Ok(Asked { request, answer: Answer { status, fields: fields.collect(), body } })
+    let (fields, trailers) = (fields.collect(), trailers.collect());
+    Ok(Asked { request, answer: Answer { status, fields, body, trailers } })
 }
 
 /// Every text by itself, so that the key of the wrong one can be named: in the head of a request
@@ -192,12 +205,21 @@ fn expected_body(
     sent: Option<&[u8]>,
     fixtures: &mut Fixtures<'_>,
 ) -> Result<BodyWording, Wrong> {
-    let ReplyKeys { text, json, json_file, length, upload, .. } = reply;
+    let ReplyKeys { text, lines, json, json_file, length, upload, .. } = reply;
     let is_upload = upload == Some(true);
-    let rules = [text.is_some(), json.is_some(), json_file.is_some(), length.is_some(), is_upload];
+    let (is_json, is_sized) = (json.is_some(), length.is_some());
+    let rules =
+        [text.is_some(), lines.is_some(), is_json, json_file.is_some(), is_sized, is_upload];
     if rules.iter().filter(|&&is_given| is_given).count() > 1 {
-        let fix = "keep one of text, json, json_file, length and upload";
+        let fix = "keep one of text, lines, json, json_file, length and upload";
         return Err(Wrong::new("text", "a reply has one body", fix));
+    }
+    if let Some(count) = lines {
+        if count > LINES_MAX {
+            let fix = format!("at most {LINES_MAX} are allowed");
+            return Err(Wrong::new("lines", format!("{count} lines are too many"), fix));
+        }
+        return Ok(BodyWording::Exact(numbered_lines(count)));
     }
     if let Some(text) = text {
         return Ok(BodyWording::Exact(text));
@@ -232,7 +254,21 @@ fn expected_body(
     })
 }
 
+/// What a message of a WebSocket can be.
+fn check_message(reply: &ReplyKeys) -> Result<(), Wrong> {
+    let has_head = reply.status.is_some() || !reply.fields.is_empty() || !reply.trailers.is_empty();
+    if has_head || reply.text.is_none() {
+        let fix = "give text alone";
+        return Err(Wrong::new("reply", "the answer to a message is a text message", fix));
+    }
+    Ok(())
+}
+
 fn check_request(wording: &Wording) -> Result<(), Wrong> {
+    if wording.is_websocket && (wording.method != "GET" || wording.body.is_none()) {
+        let fix = "leave the method out, and give the message as body";
+        return Err(Wrong::new("websocket", "a WebSocket is opened by GET, for messages", fix));
+    }
     let is_method = |byte: u8| byte.is_ascii_alphanumeric() || b"-_{}=:|".contains(&byte);
     if wording.method.is_empty() || !wording.method.bytes().all(is_method) {
         let cause = format!("{:?} is no method", wording.method);
@@ -243,16 +279,17 @@ fn check_request(wording: &Wording) -> Result<(), Wrong> {
         let cause = format!("{:?} is no path", wording.target);
         return Err(Wrong::new("target", cause, "begin with / and encode spaces as %20"));
     }
-    let owned = ["host", "content-length", "transfer-encoding", "connection"];
+    let owned = ["host", "content-length", "transfer-encoding", "connection", "upgrade"];
     let is_owned = |name: &str| owned.iter().any(|other| name.eq_ignore_ascii_case(other));
     if let Some((name, _)) = wording.fields.iter().find(|(name, _)| is_owned(name)) {
         let fix = "remove it: the client writes this field";
         return Err(Wrong::new(format!("fields.{name}"), "it is not the scenario's to set", fix));
     }
-    check_fields(wording.fields.iter().map(|(name, value)| (name, value)))
+    check_fields("fields", wording.fields.iter().map(|(name, value)| (name, value)))
 }
 
 fn check_fields<'a>(
+    table: &str,
     mut fields: impl Iterator<Item = (&'a String, &'a String)>,
 ) -> Result<(), Wrong> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -261,7 +298,7 @@ fn check_fields<'a>(
     match fields.find(|(name, value)| !is_name(name) || !is_value(value)) {
         None => Ok(()),
         Some((name, _)) => Err(Wrong::new(
-            format!("fields.{name}"),
+            format!("{table}.{name}"),
             "it is no field of HTTP",
             "use letters, digits and - in names, and visible ASCII in values",
         )),

@@ -45,6 +45,8 @@ pub(crate) struct RequestKeys {
     pub(crate) method: Option<String>,
     pub(crate) target: String,
     #[serde(default)]
+    pub(crate) websocket: bool,
+    #[serde(default)]
     pub(crate) fields: BTreeMap<String, String>,
     pub(crate) fields_total: Option<usize>,
     pub(crate) body: Option<String>,
@@ -58,7 +60,10 @@ pub(crate) struct ReplyKeys {
     pub(crate) status: Option<u16>,
     #[serde(default)]
     pub(crate) fields: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) trailers: BTreeMap<String, String>,
     pub(crate) text: Option<String>,
+    pub(crate) lines: Option<usize>,
     pub(crate) json: Option<String>,
     pub(crate) json_file: Option<PathBuf>,
     pub(crate) length: Option<usize>,

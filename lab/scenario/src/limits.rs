@@ -58,12 +58,18 @@ pub(crate) fn check_exchanges(
             false => Err(Wrong::new("request", "a micro benchmark asks no server", fix)),
         };
     }
+    let is_websocket = |exchange: &Exchange| exchange.wording.is_websocket;
+    let is_for_messages = matches!(kind, Kind::Load | Kind::Latency { .. });
+    if !is_for_messages && exchange.into_iter().chain(probes).any(is_websocket) {
+        let fix = "say kind = \"load\" or \"latency\", or remove it";
+        return Err(Wrong::new("request.websocket", "this kind is about requests", fix));
+    }
     let Some(exchange) = exchange else {
         let fix = "add both tables";
         return Err(Wrong::new("request", "a load needs [request] and [reply]", fix));
     };
     if exchange.is_open() {
-        let fix = "add one of text, json, json_file, length and upload";
+        let fix = "add one of text, lines, json, json_file, length and upload";
         return Err(Wrong::new("reply", "what is timed needs a body that can be judged", fix));
     }
     if probes.is_empty() {

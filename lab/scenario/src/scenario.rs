@@ -172,6 +172,12 @@ impl Scenario {
         }
         let (kind, load) = limits::kind_and_load(&mut keys, path)?;
         limits::check_exchanges(&kind, exchange.as_ref(), &probes)?;
+        let is_websocket = exchange.as_ref().is_some_and(|exchange| exchange.wording.is_websocket);
+        if is_websocket && load.requests_per_connection.is_some() {
+            let fix = "remove it";
+            let key = "load.requests_per_connection";
+            return Err(Wrong::new(key, "a WebSocket is opened once and stays", fix));
+        }
         Ok(Scenario {
             base: keys.name.clone(),
             name: keys.name,

@@ -52,6 +52,9 @@ impl Scenario {
             let reason = "its connections are made anew, which is measured over HTTP/1.1 only";
             return Err(self.refused(reason));
         }
+        if self.exchange.as_ref().is_some_and(|exchange| exchange.wording.is_websocket) {
+            return Err(self.refused("its WebSockets are opened over HTTP/1.1; leave out --http2"));
+        }
         let streams = streams.unwrap_or(self.load.pipeline);
         if !(1..=DEPTH_MAX).contains(&streams) {
             return Err(

@@ -36,6 +36,24 @@ pipeline = 2
 requests_per_connection = 10
 "#;
 
+const MESSAGES: &str = r#"name = "right"
+title = "A title"
+about = "What it shows."
+kind = "load"
+[request]
+target = "/ws"
+websocket = true
+body = "hi"
+[reply]
+text = "hi"
+[[probe]]
+name = "other"
+request = { target = "/other" }
+reply = { status = 404 }
+[load]
+connections = [1]
+"#;
+
 const MICRO: &str = r#"name = "right"
 title = "A title"
 about = "What it shows."
@@ -140,8 +158,50 @@ fn requests_and_replies_are_checked() {
             ("upload = true", "text = '{unknown}'", "reply", "{unknown}"),
             ("upload = true", "status = 100\nupload = true", "reply.status", "200 to 599"),
             ("content-type =", "\"a:b\" =", "reply.fields.a:b", "no field"),
+            ("upload = true", "lines = 1677722", "reply.lines", "at most 1677721"),
+            ("upload = true", "lines = 3\ntext = ''", "reply.text", "keep one"),
+            (
+                "upload = true",
+                "text = ''\ntrailers = { 'a:b' = '' }",
+                "reply.trailers.a:b",
+                "no field",
+            ),
         ],
     );
+}
+
+#[test]
+fn messages_of_a_websocket_are_checked() {
+    let load = "connections = [1]";
+    assert_refused(
+        MESSAGES,
+        &[
+            ("body = \"hi\"", "body = \"hi\"\nmethod = \"POST\"", "request.websocket", "by GET"),
+            ("body = \"hi\"", "", "request.websocket", "message as body"),
+            (
+                "body = \"hi\"",
+                "body = \"hi\"\nfields = { Upgrade = \"x\" }",
+                "request.fields.Upgrade",
+                "client writes",
+            ),
+            ("text = \"hi\"", "text = \"hi\"\nstatus = 101", "reply", "text alone"),
+            ("text = \"hi\"", "text = \"hi\"\nfields = { A = \"b\" }", "reply", "text alone"),
+            ("text = \"hi\"", "json = '1'", "reply", "text alone"),
+            ("kind = \"load\"", "kind = \"shutdown\"", "request.websocket", "about requests"),
+            (
+                load,
+                "connections = [1]\nrequests_per_connection = 5",
+                "load.requests_per_connection",
+                "stays",
+            ),
+        ],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = read(folder.path(), MESSAGES).unwrap();
+    let workload = scenario.workload().unwrap();
+    assert!(workload.is_websocket && !workload.is_http2);
+    let error = scenario.over_http2(None).unwrap_err().to_string();
+    assert!(error.contains("opened over HTTP/1.1"), "{error}");
 }
 
 #[test]

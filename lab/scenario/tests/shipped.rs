@@ -71,7 +71,10 @@ fn all_scenarios_that_the_lab_promises_are_there() {
     let names: Vec<String> = all().into_iter().map(|scenario| scenario.name).collect();
     let promised = [
         "churn",
+        "download",
+        "echo",
         "example",
+        "grpc-unary",
         "headers-100",
         "headers-30",
         "headers-5",
@@ -98,6 +101,7 @@ fn all_scenarios_that_the_lab_promises_are_there() {
         "tls-handshakes-full",
         "tls-handshakes-resumed",
         "upload",
+        "ws-echo",
     ];
     let sorted: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     assert_eq!(sorted, BTreeSet::from(promised));
@@ -124,7 +128,12 @@ fn every_exchange_accepts_its_own_answer_and_refuses_others() {
                     let place = reply[start..].iter().rposition(u8::is_ascii_alphanumeric);
                     let place = start + place.unwrap_or(0);
                     reply[place] = if reply[place] == b'1' { b'2' } else { b'1' };
-                    assert_eq!(judge(&question, number, &reply), Err(Fault::WrongBody), "{name}");
+                    // Trailers stand behind the body.
+                    let fault = match question.expected.trailers.is_empty() {
+                        true => Fault::WrongBody,
+                        false => Fault::WrongTrailer,
+                    };
+                    assert_eq!(judge(&question, number, &reply), Err(fault), "{name}");
                 }
             }
         }
@@ -154,7 +163,8 @@ fn every_timed_answer_names_its_media_type_and_every_probe_differs() {
     for scenario in all() {
         let Some(exchange) = &scenario.exchange else { continue };
         let fields = &exchange.wording.expected_fields;
-        assert!(fields.iter().any(|(name, _)| name == "content-type"), "{}", scenario.name);
+        let has_type = fields.iter().any(|(name, _)| name == "content-type");
+        assert!(has_type || exchange.wording.is_websocket, "{}", scenario.name);
         for probe in &scenario.probes {
             let texts = |exchange: &Exchange| {
                 let Wording { method, target, fields, body, .. } = exchange.wording.clone();
@@ -162,8 +172,13 @@ fn every_timed_answer_names_its_media_type_and_every_probe_differs() {
             };
             assert!(texts(probe) != texts(exchange), "{}: {}", scenario.name, probe.name);
         }
-        let has_refusal =
-            scenario.probes.iter().any(|probe| probe.wording.expected_status == Some(404));
+        // gRPC refuses what it does not know with the status 12.
+        let is_refusal = |probe: &Exchange| {
+            let unknown = ("grpc-status".to_owned(), Some("12".to_owned()));
+            let is_unknown = probe.wording.expected_fields.contains(&unknown);
+            is_unknown || probe.wording.expected_status == Some(404)
+        };
+        let has_refusal = scenario.probes.iter().any(is_refusal);
         assert!(has_refusal, "{}: a server that answers alike everywhere", scenario.name);
     }
 }
@@ -423,7 +438,8 @@ fn closed_loops_have_a_paired_form_with_the_same_bytes() {
         };
         let exchange = scenario.exchange.expect("a closed loop asks");
         let seeded = exchange.question("localhost", exchange.wording.seed).unwrap();
-        let varies = ["relay", "routes-400", "slow-mix", "spawn"].contains(&scenario.name.as_str());
+        let varying = ["echo", "grpc-unary", "relay", "routes-400", "slow-mix", "spawn", "ws-echo"];
+        let varies = varying.contains(&scenario.name.as_str());
         assert_eq!(workload.others.len(), if varies { 1023 } else { 0 }, "{}", scenario.name);
         assert_eq!(workload.depth, scenario.load.pipeline);
         assert_eq!(workload.is_tls, scenario.load.tls.is_some());
@@ -437,6 +453,70 @@ fn closed_loops_have_a_paired_form_with_the_same_bytes() {
             let Ok(Parsed::Whole(_, reply)) = parse_reply(&reply, false) else { panic!() };
             let judged = seeded.expected.check(&reply, seeded.values(), place, &mut Vec::new());
             assert_eq!(judged, Ok(()), "{}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn a_download_is_a_million_bytes_of_which_none_may_differ() {
+    let question = question(&timed("download"));
+    let reply = question.expected.example(question.values(), 0, false).unwrap();
+    let (_, body) = split(&reply);
+    assert_eq!(body.len(), 1_000_000);
+    assert!(body.starts_with(b"000000000\n000000001\n") && body.ends_with(b"\n000099999\n"));
+    for place in [0, 499_999, 999_999] {
+        let mut other = reply.clone();
+        let start = reply.len() - body.len();
+        other[start + place] ^= 1;
+        assert_eq!(judge(&question, 0, &other), Err(Fault::WrongBody), "at {place}");
+    }
+    let mut pieces = reply.clone();
+    let start = reply.len() - 500_000;
+    pieces[start..start + 20_000].rotate_left(10_000);
+    assert_eq!(judge(&question, 0, &pieces), Err(Fault::WrongBody));
+}
+
+#[test]
+fn echoes_have_32_bytes_as_requests_and_as_messages() {
+    let (request, message) = (timed("echo"), timed("ws-echo"));
+    assert!(!request.wording.is_websocket && message.wording.is_websocket);
+    for number in 0..100 {
+        let mut texts = [&request, &message].map(|exchange| {
+            let mut text = Vec::new();
+            question(exchange).render_body(number, &mut text);
+            text
+        });
+        assert_eq!(texts[0], texts[1]);
+        assert_eq!(texts[0].len(), 32);
+        // The longest form of the value is the usual one.
+        texts[0].truncate(17);
+        assert_eq!(texts[0], b"echo of the lab: ");
+    }
+    assert_eq!(scenario("echo").load.connections, scenario("ws-echo").load.connections);
+    assert!(scenario("ws-echo").over_http2(None).unwrap_err().reason.contains("HTTP/1.1"));
+}
+
+#[test]
+fn messages_of_grpc_have_the_lengths_that_they_say() {
+    for exchange in every_exchange(&scenario("grpc-unary")) {
+        let question = question(exchange);
+        for number in 0..50 {
+            let mut request = Vec::new();
+            question.render_body(number, &mut request);
+            let mut messages = vec![request];
+            if !exchange.is_open() {
+                let reply = question.expected.example(question.values(), number, false).unwrap();
+                let Ok(Parsed::Whole(_, reply)) = parse_reply(&reply, false) else { panic!() };
+                assert_eq!(reply.trailer("grpc-status"), Some(&b"0"[..]));
+                messages.push(reply.body.to_vec());
+            }
+            for message in messages {
+                let length = message.len() - 5;
+                assert_eq!(message[..5], [0, 0, 0, 0, u8::try_from(length).unwrap()]);
+                if length > 0 {
+                    assert_eq!(message[5..7], [10, u8::try_from(length - 2).unwrap()]);
+                }
+            }
         }
     }
 }

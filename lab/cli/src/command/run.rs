@@ -22,20 +22,7 @@ use crate::places::{Asked, Places};
 const BEYOND_MIN: u64 = 30;
 
 pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
-    let (is_tls, is_http2, streams) = (options.tls, options.http2, options.streams);
-    let asked = Asked { is_tls, is_http2, streams };
-    let rates: Vec<OpenRate> = options.rates.iter().copied().map(OpenRate::PerSecond).collect();
-    let scenarios: Vec<Scenario> = options
-        .scenarios
-        .iter()
-        .map(|name| {
-            let scenario = places.find_scenario(name, asked)?;
-            if !options.open && rates.is_empty() {
-                return Ok(scenario);
-            }
-            scenario.opened(&rates).map_err(Failure::usage)
-        })
-        .collect::<Result<_, _>>()?;
+    let (scenarios, beside) = scenarios(options, places)?;
     let recipes = bench::recipes(places, &options.contenders)?;
     if !options.bench.no_build {
         bench::build(&recipes, places)?;
@@ -65,6 +52,7 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
             is_noise_tolerated: options.bench.tolerate_noise,
             reference: options.reference.clone(),
             effect_min: options.min_effect,
+            beside: beside.clone(),
             ..Wanted::new(scenario, recipes.clone())
         };
         let mut session = Session {
@@ -94,6 +82,23 @@ pub(super) fn run(options: &Run, places: &Places) -> Result<Exit, Failure> {
         }
     }
     Ok(exit(&all))
+}
+
+/// What is asked, each in a run of its own, and what beside each of them.
+fn scenarios(options: &Run, places: &Places) -> Result<(Vec<Scenario>, Option<Scenario>), Failure> {
+    let (is_tls, is_http2, streams) = (options.tls, options.http2, options.streams);
+    let asked = Asked { is_tls, is_http2, streams };
+    let rates: Vec<OpenRate> = options.rates.iter().copied().map(OpenRate::PerSecond).collect();
+    let mut scenarios = Vec::with_capacity(options.scenarios.len());
+    for name in &options.scenarios {
+        let scenario = places.find_scenario(name, asked)?;
+        scenarios.push(match options.open || !rates.is_empty() {
+            true => scenario.opened(&rates).map_err(Failure::usage)?,
+            false => scenario,
+        });
+    }
+    let beside = options.beside.as_ref().map(|name| places.find_scenario(name, asked));
+    Ok((scenarios, beside.transpose()?))
 }
 
 /// The headline of a run file in some lines.

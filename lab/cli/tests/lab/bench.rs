@@ -71,8 +71,21 @@ request = { target = "/relay/word" }
 reply = { text = "word" }
 "#;
 
+const MESSAGES: &str = r#"
+[request]
+target = "/ws"
+websocket = true
+body = "number {id=counter}"
+[reply]
+text = "number {id}"
+[[probe]]
+name = "a word"
+request = { target = "/ws", websocket = true, body = "word" }
+reply = { text = "word" }
+"#;
+
 /// Every scenario of a bench: its name, its kind, what is asked, and its load.
-const SCENARIOS: [(&str, &str, &str, &str); 8] = [
+const SCENARIOS: [(&str, &str, &str, &str); 9] = [
     ("json", "load", JSON, "connections = [4]"),
     ("echo", "load", ECHO, "connections = [2]\npipeline = 4"),
     ("churn", "load", JSON, "connections = [2]\nrequests_per_connection = 5"),
@@ -81,6 +94,7 @@ const SCENARIOS: [(&str, &str, &str, &str); 8] = [
     ("idle", "idle", JSON, "connections = [2]\nidle_connections = 300"),
     ("latency", "latency", JSON, "connections = [4]\nshares = [0.2, 0.4, 0.6]"),
     ("relay", "load", RELAY, "connections = [4]"),
+    ("messages", "load", MESSAGES, "connections = [4]"),
 ];
 
 /// A folder with a lab in it.

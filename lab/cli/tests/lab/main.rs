@@ -15,3 +15,4 @@ mod kinds;
 mod lies;
 mod server;
 mod verdicts;
+mod websocket;

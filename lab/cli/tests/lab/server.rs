@@ -188,6 +188,9 @@ fn converse(mut stream: TcpStream, server: &Server) -> io::Result<()> {
         if pending.starts_with(b"PRI * HTTP/2.0") {
             return crate::http2::converse(stream, pending, server);
         }
+        if pending.starts_with(b"GET /ws ") {
+            return crate::websocket::converse(stream, pending, server);
+        }
         let mut replies: Vec<Vec<u8>> = Vec::new();
         let (mut is_over, mut is_quiet) = (false, true);
         while let Some(asked) = next(&mut pending) {
@@ -270,6 +273,14 @@ impl Server {
         let (status, media, body) = self.answer(&asked);
         let is_wrong = lie == "wrong-body";
         (status, media, if is_wrong { body.replace("Hello", "Hollo") } else { body })
+    }
+
+    /// What it says to a message of a WebSocket.
+    pub(crate) fn echo(&self, text: &[u8]) -> Vec<u8> {
+        let (method, target) = ("GET".to_owned(), "/ws".to_owned());
+        let lie = self.lie(&Asked { method, target, is_last: false, is_bad: false });
+        self.burn();
+        text.iter().map(|&byte| if lie == "wrong-body" { b'x' } else { byte }).collect()
     }
 
     fn burn(&self) {

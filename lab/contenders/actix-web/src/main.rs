@@ -7,6 +7,7 @@ mod relay;
 mod settings;
 
 use std::net::Ipv4Addr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use actix_web::body::MessageBody;
@@ -19,7 +20,7 @@ use futures_util::TryStreamExt;
 
 use model::{
     Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
-    SLEEP_MS_MAX, Upload, VERSIONS, collection_text, item_text,
+    SLEEP_MS_MAX, Upload, VERSIONS, collection_text, item_text, numbered_lines,
 };
 use relay::Pool;
 use settings::Settings;
@@ -35,7 +36,7 @@ async fn main() -> std::io::Result<()> {
         .tcp_nodelay(true)
         // The default of 5 seconds would end idle connections while their memory is measured.
         .keep_alive(Duration::from_secs(75))
-        .bind((Ipv4Addr::LOCALHOST, settings.port))?;
+        .bind_auto_h2c((Ipv4Addr::LOCALHOST, settings.port))?;
     if let Some(tls) = settings.tls {
         let config = (*tls.config).clone();
         server = server.bind_rustls_0_23((Ipv4Addr::LOCALHOST, tls.port), config)?;
@@ -58,6 +59,9 @@ fn application(config: &mut ServiceConfig) {
         .service(sleep)
         .service(spawn)
         .service(relay_text)
+        .service(download)
+        .service(echo)
+        .service(websocket)
         .app_data(web::Data::new(Pool::from_environment()))
         .configure(large_application);
 }
@@ -170,6 +174,41 @@ async fn relay_text(pool: web::Data<Pool>, text: web::Path<String>) -> HttpRespo
         Ok(back) => HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(back),
         Err(_) => HttpResponse::BadGateway().finish(),
     }
+}
+
+static DOWNLOAD: LazyLock<web::Bytes> = LazyLock::new(|| numbered_lines().into());
+
+#[get("/download")]
+async fn download() -> HttpResponse {
+    HttpResponse::Ok().content_type("application/octet-stream").body(DOWNLOAD.clone())
+}
+
+#[post("/echo")]
+async fn echo(text: String) -> String {
+    text
+}
+
+#[get("/ws")]
+async fn websocket(request: HttpRequest, payload: web::Payload) -> Result<HttpResponse, Error> {
+    let (response, mut session, mut messages) = actix_ws::handle(&request, payload)?;
+    actix_web::rt::spawn(async move {
+        while let Some(Ok(message)) = messages.recv().await {
+            let sent = match message {
+                actix_ws::Message::Text(text) => session.text(text).await,
+                actix_ws::Message::Binary(bytes) => session.binary(bytes).await,
+                actix_ws::Message::Ping(bytes) => session.pong(&bytes).await,
+                actix_ws::Message::Close(reason) => {
+                    let _ = session.close(reason).await;
+                    return;
+                }
+                _ => Ok(()),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(response)
 }
 
 async fn hooks(

@@ -1,10 +1,11 @@
 //! The application: extractors and a `from_fn` middleware, as axum's documentation shows them. It
 //! knows nothing of the server, so that another contender serves the very same file.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
+use axum::extract::ws::{Message as WebSocketMessage, WebSocket, WebSocketUpgrade};
 use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
@@ -15,7 +16,7 @@ use futures_util::TryStreamExt;
 
 use crate::model::{
     Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
-    SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text,
+    SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text, numbered_lines,
 };
 use crate::relay::Pool;
 
@@ -34,6 +35,9 @@ pub fn application() -> Router {
         .route("/sleep/{ms}", get(sleep))
         .route("/spawn/{n}", get(spawn))
         .route("/relay/{text}", get(relay).with_state(Arc::new(Pool::from_environment())))
+        .route("/download", get(download))
+        .route("/echo", post(|text: String| async { text }))
+        .route("/ws", get(|upgrade: WebSocketUpgrade| async { upgrade.on_upgrade(echo) }))
         .merge(large_application())
 }
 
@@ -62,6 +66,21 @@ fn large_application() -> Router {
         }
     }
     router
+}
+
+static DOWNLOAD: LazyLock<Bytes> = LazyLock::new(|| numbered_lines().into());
+
+async fn download() -> Bytes {
+    DOWNLOAD.clone()
+}
+
+async fn echo(mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        let is_content = matches!(message, WebSocketMessage::Text(_) | WebSocketMessage::Binary(_));
+        if is_content && socket.send(message).await.is_err() {
+            break;
+        }
+    }
 }
 
 async fn json() -> Json<Message> {

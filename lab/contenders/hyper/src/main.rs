@@ -9,6 +9,7 @@ mod settings;
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 use model::{
     Event, Example, Health, HookState, Large, Message, RESOURCES, Recorded, SLEEP_MS_MAX, Upload,
-    VERSIONS, collection_text, item_text,
+    VERSIONS, collection_text, item_text, numbered_lines,
 };
 use relay::Pool;
 
@@ -59,6 +60,10 @@ async fn answer(request: Request<Incoming>) -> Result<Reply, Infallible> {
         (&Method::GET, (Some("sleep"), Some(ms), None, _)) => sleep(ms).await,
         (&Method::GET, (Some("spawn"), Some(n), None, _)) => spawn(n).await,
         (&Method::GET, (Some("relay"), Some(text), None, _)) => relay(text).await,
+        (&Method::GET, (Some("download"), None, ..)) => {
+            reply("application/octet-stream", DOWNLOAD.clone())
+        }
+        (&Method::POST, (Some("echo"), None, ..)) => echo(body).await,
         (
             method @ (&Method::GET | &Method::POST | &Method::PUT | &Method::DELETE),
             (Some(version), Some(resource), id, None),
@@ -150,6 +155,15 @@ async fn relay(segment: &str) -> Reply {
     match pool.relay(&wanted).await {
         Ok(back) => text(back),
         Err(_) => failure(StatusCode::BAD_GATEWAY, "the other server does not answer"),
+    }
+}
+
+static DOWNLOAD: LazyLock<Bytes> = LazyLock::new(|| numbered_lines().into());
+
+async fn echo(body: Incoming) -> Reply {
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(body) => text(body.to_bytes()),
+        Err(_) => failure(StatusCode::BAD_REQUEST, "the body is cut short or too long"),
     }
 }
 

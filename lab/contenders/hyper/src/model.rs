@@ -189,3 +189,8 @@ impl Item {
         }
     }
 }
+
+/// The reply of `/download`: 1,000,000 bytes, which are lines with their numbers. They are made once.
+pub fn numbered_lines() -> Vec<u8> {
+    (0..100_000).flat_map(|number| format!("{number:09}\n").into_bytes()).collect()
+}

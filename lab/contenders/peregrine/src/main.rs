@@ -7,13 +7,16 @@ mod relay;
 use std::env;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
+use peregrine::websocket::{Message as WebSocketMessage, WebSocketUpgrade};
 
 use model::{
     Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
-    SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text,
+    SLEEP_MS_MAX, Upload, Uploaded, VERSIONS, collection_text, item_text, numbered_lines,
 };
 use relay::Pool;
 
@@ -52,6 +55,9 @@ fn application() -> App {
         .get("/sleep/{ms}", sleep)
         .get("/spawn/{n}", spawn)
         .get("/relay/{text}", relay)
+        .get("/download", download)
+        .post("/echo", |text: String| async { text })
+        .get("/ws", echo)
         .state(Rc::new(Pool::from_environment()));
     app.merge(large_application())
 }
@@ -134,6 +140,24 @@ async fn relay(
     Path(text): Path<String>,
 ) -> Result<String, StatusCode> {
     pool.relay(&text).await.map_err(|_| StatusCode::BAD_GATEWAY)
+}
+
+static DOWNLOAD: LazyLock<Bytes> = LazyLock::new(|| numbered_lines().into());
+
+async fn download() -> Bytes {
+    DOWNLOAD.clone()
+}
+
+async fn echo(upgrade: WebSocketUpgrade) -> Response {
+    upgrade.on_upgrade(async |mut socket| {
+        while let Some(Ok(message)) = socket.recv().await {
+            let is_content =
+                matches!(message, WebSocketMessage::Text(_) | WebSocketMessage::Binary(_));
+            if is_content && socket.send(message).await.is_err() {
+                break;
+            }
+        }
+    })
 }
 
 async fn hooks(mut request: Request, next: Next<'_>) -> Response {

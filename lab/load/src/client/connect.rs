@@ -8,7 +8,8 @@ use rustls::{ClientConnection, Stream};
 
 use super::fault::Fault;
 use super::{Target, tls};
-use crate::http2::Http2;
+use crate::speech::{Opening, Speech};
+use crate::workload::Workload;
 
 /// How long a connection may take to be made, its handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,11 +18,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Made {
     pub(crate) stream: TcpStream,
     pub(crate) session: Option<Box<ClientConnection>>,
-    pub(crate) http2: Option<Box<Http2>>,
+    pub(crate) speech: Speech,
 }
 
-/// Connects, with the handshakes of TLS and of HTTP/2 where they are wanted.
-pub(super) fn connect(target: &Target, is_http2: bool) -> Result<Made, Fault> {
+/// Connects, with the handshakes of TLS, of HTTP/2 and of WebSockets where they are wanted. `seed`
+/// decides what differs from connection to connection.
+pub(super) fn connect(target: &Target, workload: &Workload, seed: u64) -> Result<Made, Fault> {
     let prepare = || {
         let stream = TcpStream::connect_timeout(&target.address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -33,32 +35,37 @@ pub(super) fn connect(target: &Target, is_http2: bool) -> Result<Made, Fault> {
         Some(config) => Some(tls::handshake(config, &mut stream).map_err(|_| Fault::Tls)?),
         None => None,
     };
-    let http2 = match (is_http2, &mut session) {
-        (false, _) => None,
-        (true, None) => Some(greet(&mut stream)?),
-        (true, Some(session)) if session.alpn_protocol() != Some(tls::HTTP2) => {
+    let opening = match workload {
+        Workload { is_http2: true, .. } => Opening::Http2,
+        Workload { is_websocket: true, request, .. } => Opening::WebSocket { request, seed },
+        _ => Opening::Http1,
+    };
+    let speech = match &mut session {
+        None => greet(&mut stream, opening)?,
+        Some(session) if workload.is_http2 && session.alpn_protocol() != Some(tls::HTTP2) => {
             return Err(Fault::Tls);
         }
-        (true, Some(session)) => Some(greet(&mut Stream::new(session.as_mut(), &mut stream))?),
+        Some(session) => greet(&mut Stream::new(session.as_mut(), &mut stream), opening)?,
     };
     stream.set_read_timeout(None).map_err(|_| Fault::Connect)?;
-    Ok(Made { stream, session, http2: http2.map(Box::new) })
+    Ok(Made { stream, session, speech })
 }
 
-/// Says what a client of HTTP/2 says first, and awaits the server's SETTINGS, in which its limits are.
-fn greet(stream: &mut (impl Read + Write)) -> Result<Http2, Fault> {
+/// Says what a client says first, and awaits what a server says first: over HTTP/2 its SETTINGS, in
+/// which its limits are, and for a WebSocket that it takes the offer.
+fn greet(stream: &mut (impl Read + Write), opening: Opening<'_>) -> Result<Speech, Fault> {
     let mut out = Vec::new();
-    let mut http2 = Http2::new(&mut out);
+    let mut speech = Speech::begin(opening, &mut out);
     let mut bytes = [0; 4096];
     loop {
         stream.write_all(&out).and_then(|()| stream.flush()).map_err(|_| Fault::Connect)?;
-        if http2.is_ready() {
-            return Ok(http2);
+        if speech.is_ready() {
+            return Ok(speech);
         }
         out.clear();
         match stream.read(&mut bytes) {
             Ok(0) | Err(_) => return Err(Fault::Connect),
-            Ok(count) => http2.receive(&bytes[..count], &mut out, &mut |_, _| {})?,
+            Ok(count) => speech.greet(&bytes[..count], &mut out)?,
         }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use rustls::ClientConnection;
 
 use super::fault::{Fault, Faults};
-use super::reply::{Parsed, parse};
-use crate::http2::{Http2, Request};
-use crate::workload::Workload;
+use super::reply::{Parsed, Reply, parse};
+use crate::http2::Request;
+use crate::speech::Speech;
+use crate::workload::{Workload, body_of};
 
 /// What the connections of a group ask.
 pub(crate) struct Asking {
@@ -16,15 +17,21 @@ pub(crate) struct Asking {
     /// The workload's requests in the form of HTTP/2, in the order of their numbers; none over
     /// HTTP/1.1.
     requests: Vec<Request>,
+    /// The messages of a WebSocket, likewise.
+    messages: Vec<Vec<u8>>,
 }
 
 impl Asking {
     pub(crate) fn new(workload: Arc<Workload>) -> Asking {
-        let variants = if workload.is_http2 { 0..workload.variants() } else { 0..0 };
-        let requests = variants
-            .map(|number| Request::of(workload.request_at(number), workload.is_tls))
-            .collect();
-        Asking { workload, requests }
+        let (mut requests, mut messages) = (Vec::new(), Vec::new());
+        for request in (0..workload.variants()).map(|number| workload.request_at(number)) {
+            if workload.is_http2 {
+                requests.push(Request::of(request, workload.is_tls));
+            } else if workload.is_websocket {
+                messages.push(body_of(request).to_vec());
+            }
+        }
+        Asking { workload, requests, messages }
     }
 }
 
@@ -33,8 +40,7 @@ pub(crate) struct Connection {
     /// The group (of one server) that it belongs to.
     pub(crate) group: usize,
     session: Option<Box<ClientConnection>>,
-    /// The state of HTTP/2, if that is spoken.
-    http2: Option<Box<Http2>>,
+    speech: Speech,
     /// Bytes of a reply that is not whole yet.
     part: Vec<u8>,
     /// Whether the head of that reply is whole.
@@ -52,14 +58,14 @@ impl Connection {
     pub(crate) fn new(
         group: usize,
         session: Option<Box<ClientConnection>>,
-        http2: Option<Box<Http2>>,
+        speech: Speech,
         first: usize,
     ) -> Connection {
         let (part, has_head) = (Vec::new(), false);
         Connection {
             group,
             session,
-            http2,
+            speech,
             part,
             has_head,
             awaited: 0,
@@ -70,10 +76,10 @@ impl Connection {
 
     /// How many requests can be sent now.
     pub(crate) fn room(&self, depth: usize) -> usize {
-        match &self.http2 {
-            Some(http2) => depth.saturating_sub(self.awaited).min(http2.room()),
-            None if self.awaited == 0 => depth,
-            None => 0,
+        match &self.speech {
+            Speech::Http2(http2) => depth.saturating_sub(self.awaited).min(http2.room()),
+            speech if self.awaited == 0 && speech.has_room() => depth,
+            _ => 0,
         }
     }
 
@@ -84,15 +90,18 @@ impl Connection {
         count: usize,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let Connection { session, http2, .. } = self;
+        let Connection { session, speech, .. } = self;
         let mut plain = Vec::new();
         let to = if session.is_some() { &mut plain } else { &mut *out };
         for number in self.next..self.next + count {
-            match http2 {
-                Some(http2) => {
+            match speech {
+                Speech::Http1 => to.extend_from_slice(asking.workload.request_at(number)),
+                Speech::Http2(http2) => {
                     http2.ask(&asking.requests[number % asking.requests.len()], number as u64, to);
                 }
-                None => to.extend_from_slice(asking.workload.request_at(number)),
+                Speech::WebSocket(websocket) => {
+                    websocket.say(&asking.messages[number % asking.messages.len()], to);
+                }
             }
         }
         self.awaited += count;
@@ -167,19 +176,40 @@ impl Connection {
         (replies, faults): (&mut u64, &mut Faults),
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        if let Some(http2) = &mut self.http2 {
-            let awaited = &mut self.awaited;
-            let received = http2.receive(bytes, out, &mut |number, reply| {
+        let (awaited, next) = (&mut self.awaited, self.next);
+        let mut count = |judged: Result<(), Fault>| match judged {
+            Ok(()) => *replies += 1,
+            Err(fault) => faults.record(fault),
+        };
+        let received = match &mut self.speech {
+            Speech::Http1 => return self.receive_replies(bytes, workload, (replies, faults)),
+            Speech::Http2(http2) => http2.receive(bytes, out, &mut |number, reply| {
                 *awaited -= 1;
                 let answer = workload.answer_at(number as usize);
-                match reply.and_then(|(reply, _)| answer.check(reply)) {
-                    Ok(()) => *replies += 1,
-                    Err(fault) => faults.record(fault),
+                count(reply.and_then(|(reply, _)| answer.check(reply)));
+            }),
+            Speech::WebSocket(websocket) => websocket.receive(bytes, out, &mut |text, _| {
+                // Nobody asked for this message.
+                if *awaited == 0 {
+                    return Err(Fault::Malformed);
                 }
-            });
-            self.is_last |= http2.is_leaving();
-            return received;
-        }
+                let answer = workload.answer_at(next - *awaited);
+                *awaited -= 1;
+                count(answer.check(&Reply::message(text)));
+                Ok(())
+            }),
+        };
+        self.is_last |= self.speech.is_leaving();
+        received
+    }
+
+    /// Takes bytes of HTTP/1.1.
+    fn receive_replies(
+        &mut self,
+        bytes: &[u8],
+        workload: &Workload,
+        (replies, faults): (&mut u64, &mut Faults),
+    ) -> Result<(), Fault> {
         if self.part.is_empty() {
             let used = self.judge(bytes, workload, replies, faults)?;
             self.part.extend_from_slice(&bytes[used..]);
@@ -234,10 +264,7 @@ impl Connection {
         if self.awaited == 0 {
             return None;
         }
-        let has_head = match &self.http2 {
-            Some(http2) => http2.is_within_reply(),
-            None => self.has_head,
-        };
+        let has_head = self.has_head || self.speech.is_within_reply();
         Some(match (error, has_head) {
             (Some(_), true) => Fault::ResetInBody,
             (Some(_), false) => Fault::Reset,

@@ -12,6 +12,8 @@ pub enum Fault {
     Connect,
     /// The TLS handshake or a TLS record failed.
     Tls,
+    /// WebSocket: the server did not switch the connection to the protocol as RFC 6455 asks.
+    Upgrade,
     /// The connection was reset before the head of an awaited reply was whole.
     Reset,
     /// The connection was reset within the body of a reply.
@@ -30,6 +32,8 @@ pub enum Fault {
     WrongLength,
     /// Another body than the workload expects.
     WrongBody,
+    /// A trailer field that the workload expects is missing or different.
+    WrongTrailer,
     /// The right reply to another request of the same connection: replies came out of order.
     Reordered,
     /// HTTP/2: the server reset the stream instead of answering.
@@ -42,9 +46,10 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind, in the order of the report.
-    pub const ALL: [Fault; 15] = [
+    pub const ALL: [Fault; 17] = [
         Fault::Connect,
         Fault::Tls,
+        Fault::Upgrade,
         Fault::Reset,
         Fault::ResetInBody,
         Fault::Closed,
@@ -54,6 +59,7 @@ impl Fault {
         Fault::WrongHeader,
         Fault::WrongLength,
         Fault::WrongBody,
+        Fault::WrongTrailer,
         Fault::Reordered,
         Fault::StreamReset,
         Fault::GoneAway,
@@ -66,6 +72,7 @@ impl Fault {
         match self {
             Fault::Connect => "connect",
             Fault::Tls => "tls",
+            Fault::Upgrade => "upgrade",
             Fault::Reset => "reset",
             Fault::ResetInBody => "reset in body",
             Fault::Closed => "closed",
@@ -75,6 +82,7 @@ impl Fault {
             Fault::WrongHeader => "wrong header",
             Fault::WrongLength => "wrong length",
             Fault::WrongBody => "wrong body",
+            Fault::WrongTrailer => "wrong trailer",
             Fault::Reordered => "reordered",
             Fault::StreamReset => "stream reset",
             Fault::GoneAway => "goaway",

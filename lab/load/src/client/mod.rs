@@ -155,7 +155,9 @@ impl Client {
     pub fn connect(&mut self, group: Group, tally: &mut Tally) -> io::Result<()> {
         while self.groups[group.0].tokens.len() < self.groups[group.0].wanted {
             let Members { target, asking, .. } = &self.groups[group.0];
-            let Made { stream, session, http2 } = match connect(target, asking.workload.is_http2) {
+            let place = self.groups[group.0].tokens.len() as u64;
+            let seed = (group.0 as u64) << 32 | place;
+            let Made { stream, session, speech } = match connect(target, &asking.workload, seed) {
                 Ok(made) => made,
                 Err(fault) => {
                     tally.faults.record(fault);
@@ -166,7 +168,7 @@ impl Client {
             if token >= self.connections.len() {
                 self.connections.resize_with(token + 1, || None);
             }
-            self.connections[token] = Some(Connection::new(group.0, session, http2, token));
+            self.connections[token] = Some(Connection::new(group.0, session, speech, token));
             self.groups[group.0].tokens.push(token);
         }
         Ok(())

@@ -25,33 +25,65 @@ pub struct Reply<'a> {
     fields: &'a [u8],
     /// The body, without chunk framing.
     pub body: Cow<'a, [u8]>,
+    /// The lines of the trailer fields, as those of the head.
+    trailers: &'a [u8],
     /// Whether the server said that it closes the connection after this reply.
     pub is_last: bool,
 }
 
 impl<'a> Reply<'a> {
     /// A reply of HTTP/2, whose field lines were put into the form of HTTP/1.1.
-    pub(crate) fn new(status: u16, fields: &'a [u8], body: Cow<'a, [u8]>) -> Reply<'a> {
-        Reply { status, fields, body, is_last: false }
+    pub(crate) fn new(
+        status: u16,
+        fields: &'a [u8],
+        body: Cow<'a, [u8]>,
+        trailers: &'a [u8],
+    ) -> Reply<'a> {
+        Reply { status, fields, body, trailers, is_last: false }
+    }
+
+    /// A message of a WebSocket, which has the status of a reply that is right, and no fields.
+    pub(crate) fn message(text: &'a [u8]) -> Reply<'a> {
+        Reply::new(200, &[], Cow::Borrowed(text), &[])
     }
 
     /// The fields in their order: names, and values without the white space around them.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let mut rest = self.fields;
-        std::iter::from_fn(move || {
-            let (line, after) = split_line(rest)?;
-            rest = after;
-            let colon = memchr(b':', line)?;
-            Some((&line[..colon], line[colon + 1..].trim_ascii()))
-        })
+        lines_of(self.fields)
+    }
+
+    /// The trailer fields, likewise.
+    pub(crate) fn trailer_lines(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        lines_of(self.trailers)
     }
 
     /// The value of the first field of this name, in any case; without the white space around it.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
-        let mut lines = self.lines();
-        lines.find(|(one, _)| one.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+        value_of(self.lines(), name)
     }
+
+    /// The value of the first trailer field of this name, likewise.
+    #[must_use]
+    pub fn trailer(&self, name: &str) -> Option<&'a [u8]> {
+        value_of(self.trailer_lines(), name)
+    }
+}
+
+fn lines_of(mut rest: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    std::iter::from_fn(move || {
+        let (line, after) = split_line(rest)?;
+        rest = after;
+        let colon = memchr(b':', line)?;
+        Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    })
+}
+
+fn value_of<'a>(
+    mut lines: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    name: &str,
+) -> Option<&'a [u8]> {
+    lines.find(|(one, _)| one.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
 }
 
 /// What stands at the beginning of the bytes read so far.
@@ -101,10 +133,12 @@ pub fn parse_reply(bytes: &[u8], is_head: bool) -> Result<Parsed<'_>, Fault> {
     if head_bytes > HEAD_BYTES_MAX {
         return Err(Fault::Malformed);
     }
-    let Some((body_bytes, body)) = framing.body(status, is_head, rest)? else {
+    let Some(Body { bytes: body_bytes, content, trailers }) =
+        framing.body(status, is_head, rest)?
+    else {
         return Ok(Parsed::PartOfBody);
     };
-    let reply = Reply { status, fields, body, is_last: framing.is_last };
+    let reply = Reply { status, fields, body: content, trailers, is_last: framing.is_last };
     Ok(Parsed::Whole(head_bytes + body_bytes, reply))
 }
 
@@ -150,8 +184,20 @@ pub(crate) fn is_text(byte: &u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
-/// How many bytes a body takes up, framing included, and the body itself.
-type Body<'a> = (usize, Cow<'a, [u8]>);
+/// A whole body.
+struct Body<'a> {
+    /// How many bytes it takes up, framing included.
+    bytes: usize,
+    content: Cow<'a, [u8]>,
+    /// The lines of the trailer fields.
+    trailers: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    fn plain(content: &'a [u8]) -> Body<'a> {
+        Body { bytes: content.len(), content: Cow::Borrowed(content), trailers: &[] }
+    }
+}
 
 /// How the body's end is found.
 #[derive(Debug, Default)]
@@ -189,7 +235,7 @@ impl Framing {
         Ok(())
     }
 
-    /// The bytes that the body takes up and the body, or none if it is not whole.
+    /// The body, or none if it is not whole.
     fn body<'a>(
         &self,
         status: u16,
@@ -198,12 +244,10 @@ impl Framing {
     ) -> Result<Option<Body<'a>>, Fault> {
         // RFC 9112 §6.3: a reply to HEAD, 1xx, 204 and 304 end with their head.
         if is_head || status < 200 || status == 204 || status == 304 {
-            return Ok(Some((0, Cow::Borrowed(&[]))));
+            return Ok(Some(Body::plain(&[])));
         }
         match (self.is_chunked, self.length) {
-            (false, Some(length)) => {
-                Ok(bytes.get(..length).map(|body| (length, Cow::Borrowed(body))))
-            }
+            (false, Some(length)) => Ok(bytes.get(..length).map(Body::plain)),
             (true, None) => parse_chunks(bytes),
             // RFC 9112 §6.2: a sender must not send both. With neither, only the end of the
             // connection would end the body.
@@ -252,13 +296,16 @@ fn parse_chunks(bytes: &[u8]) -> Result<Option<Body<'_>>, Fault> {
             _ => return Err(Fault::Malformed),
         }
     }
+    let trailers = rest;
     loop {
+        let trailers = &trailers[..trailers.len() - rest.len()];
         let Some((trailer, after)) = split_line(rest) else {
             return part_of_chunks(bytes);
         };
         rest = after;
         if trailer.is_empty() {
-            return Ok(Some((bytes.len() - rest.len(), Cow::Owned(body))));
+            let used = bytes.len() - rest.len();
+            return Ok(Some(Body { bytes: used, content: Cow::Owned(body), trailers }));
         }
         Framing::default().on_field(trailer)?;
     }
@@ -292,13 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_joined_and_trailers_are_passed_over() {
+    fn chunks_are_joined_and_trailers_stand_apart() {
         let bytes =
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: a, Close\r\n\r\n\
                       5;x=y\r\nhello\r\n3\r\n wo\r\n0\r\nX-Sum: 1\r\n\r\n";
         let (used, reply) = whole(bytes);
         assert_eq!(used, bytes.len());
         assert_eq!(*reply.body, *b"hello wo");
+        assert_eq!((reply.trailer("x-sum"), reply.field("x-sum")), (Some(&b"1"[..]), None));
         assert!(reply.is_last);
     }
 

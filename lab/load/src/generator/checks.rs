@@ -47,7 +47,14 @@ impl Ceiling {
 /// Every rule that the outcome of the plan can be held against.
 #[must_use]
 pub fn checks(plan: &Plan, outcome: &Outcome, ceiling: Option<&Ceiling>) -> Vec<Check> {
-    let mut all = vec![answers(outcome), sums(outcome), little(plan, outcome), date(outcome)];
+    let mut all = vec![answers(outcome), sums(outcome), little(plan, outcome)];
+    // Messages of a WebSocket have no fields.
+    if !plan.question.is_websocket {
+        all.push(date(outcome));
+    }
+    if plan.is_http2 {
+        all.push(streams(plan, outcome));
+    }
     if plan.requests_per_connection.is_some() {
         all.push(Check {
             name: "close is obeyed",
@@ -141,6 +148,23 @@ fn date(outcome: &Outcome) -> Check {
             "present in {}, missing in {}, {} changes",
             dates.present, dates.missing, dates.changes
         ),
+    }
+}
+
+/// Whether the server lets as many requests be under way as were asked for.
+fn streams(plan: &Plan, outcome: &Outcome) -> Check {
+    let asked = plan.depth;
+    Check {
+        name: "streams as asked",
+        holds: Some(outcome.streams_max.is_none_or(|most| most >= asked)),
+        is_voiding: false,
+        detail: match outcome.streams_max {
+            Some(most) if most < asked => {
+                format!("{asked} asked for, but the server allows {most}: no more were under way")
+            }
+            Some(most) => format!("{asked} asked for, the server allows {most}"),
+            None => format!("{asked} asked for, the server sets no limit"),
+        },
     }
 }
 

@@ -2,18 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Write};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustls::{ClientConnection, HandshakeKind};
 
-use super::Plan;
+use super::judge::Judge;
 use super::outcome::Outcome;
 use crate::client::engine::Token;
 use crate::client::fault::Fault;
 use crate::client::reply::{Parsed, Reply, parse_reply};
 use crate::client::{tls, write_records};
 use crate::http2::Http2;
-use crate::question::Question;
+use crate::speech::Speech;
+use crate::websocket::WebSocket;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(crate) enum State {
     Down,
     /// It is being made.
     Connecting,
-    /// TLS shakes hands, or the SETTINGS of HTTP/2 are awaited.
+    /// TLS shakes hands, or the SETTINGS of HTTP/2 or the answer to a WebSocket's offer are awaited.
     Shaking,
     /// Requests can be sent.
     Open,
@@ -44,8 +45,7 @@ pub(crate) struct Lane {
     pub(crate) state: State,
     pub(crate) token: Token,
     pub(crate) session: Option<Box<ClientConnection>>,
-    /// The state of HTTP/2, if that is spoken.
-    pub(crate) http2: Option<Box<Http2>>,
+    pub(crate) speech: Speech,
     /// Bytes of a reply that is not whole yet.
     part: Vec<u8>,
     /// Whether the head of that reply is whole.
@@ -64,73 +64,13 @@ pub(crate) struct Lane {
     pub(crate) is_queued: bool,
 }
 
-/// What all lanes of a thread share while they judge replies.
-pub(crate) struct Judge<'a> {
-    pub(crate) question: &'a Question,
-    pub(crate) is_http2: bool,
-    pub(crate) requests_per_connection: u64,
-    pub(crate) burn: Duration,
-    /// Whether replies still count as in time.
-    pub(crate) is_asking: bool,
-    /// The time of what happens at the moment.
-    pub(crate) now_ns: u64,
-    /// How many requests are under way on all lanes.
-    pub(crate) under_way: u64,
-    /// The integral of that number over time.
-    pub(crate) occupied_ns: u128,
-    pub(crate) scratch: Vec<u8>,
-    /// The right reply that came last, by whether it was the connection's last: where the same
-    /// reply is right for all requests, the same bytes again need no reading.
-    remembered: [Vec<u8>; 2],
-    /// How many of their bytes are the body's.
-    remembered_bodies: [usize; 2],
-    is_constant: bool,
-}
-
-impl<'a> Judge<'a> {
-    pub(crate) fn new(plan: &'a Plan) -> Judge<'a> {
-        let question = &*plan.question;
-        Judge {
-            question,
-            is_http2: plan.is_http2,
-            requests_per_connection: plan.requests_per_connection.unwrap_or(u64::MAX),
-            burn: plan.burn,
-            is_asking: true,
-            now_ns: 0,
-            under_way: 0,
-            occupied_ns: 0,
-            scratch: Vec::new(),
-            remembered: [Vec::new(), Vec::new()],
-            remembered_bodies: [0; 2],
-            is_constant: question.expected.is_constant(),
-        }
-    }
-
-    /// Moves the time on. To be called before anything changes that happens at that time.
-    pub(crate) fn advance(&mut self, now_ns: u64) {
-        let passed_ns = now_ns.saturating_sub(self.now_ns);
-        self.occupied_ns += u128::from(self.under_way) * u128::from(passed_ns);
-        self.now_ns = self.now_ns.max(now_ns);
-    }
-
-    /// Makes the next reply be read whole, whatever came before.
-    pub(crate) fn forget(&mut self) {
-        self.remembered.iter_mut().for_each(Vec::clear);
-    }
-
-    fn check(&mut self, reply: &Reply<'_>, number: u64) -> Result<(), Fault> {
-        let number = self.question.number(number);
-        self.question.expected.check(reply, self.question.values(), number, &mut self.scratch)
-    }
-}
-
 impl Lane {
     pub(crate) fn new() -> Lane {
         Lane {
             state: State::Down,
             token: 0,
             session: None,
-            http2: None,
+            speech: Speech::Http1,
             part: Vec::new(),
             has_head: false,
             awaited: VecDeque::new(),
@@ -147,7 +87,7 @@ impl Lane {
         self.state = State::Connecting;
         self.token = token;
         self.session = None;
-        self.http2 = None;
+        self.speech = Speech::Http1;
         self.part.clear();
         self.has_head = false;
         self.asked = 0;
@@ -162,7 +102,7 @@ impl Lane {
             && self.awaited.len() < depth
             && self.asked < requests
             && !self.is_last
-            && self.http2.as_ref().is_none_or(|http2| http2.room() > 0)
+            && self.speech.has_room()
     }
 
     /// Takes what arrived; what is to be sent at once is put into `out`.
@@ -210,10 +150,12 @@ impl Lane {
         let wanted = if judge.is_http2 { tls::HTTP2 } else { tls::HTTP1 };
         let is_missing = session.alpn_protocol() != Some(wanted);
         outcome.alpn_missing += u64::from(is_missing);
-        if self.http2.is_some() {
-            return if is_missing { Err(Fault::Tls) } else { Ok(()) };
+        match self.speech {
+            Speech::Http1 => self.open(judge.now_ns, outcome),
+            Speech::Http2(_) if is_missing => return Err(Fault::Tls),
+            // What the server says first is awaited, or has come together with the end of this.
+            Speech::Http2(_) | Speech::WebSocket(_) => {}
         }
-        self.open(judge.now_ns, outcome);
         Ok(())
     }
 
@@ -267,9 +209,34 @@ impl Lane {
             }
         });
         if self.state == State::Shaking && http2.is_ready() {
+            outcome.streams_max = outcome.streams_max.into_iter().chain(http2.streams_max()).min();
             self.open(judge.now_ns, outcome);
         }
-        self.is_last |= http2.is_leaving();
+        received
+    }
+
+    /// Takes frames of a WebSocket.
+    fn receive_messages(
+        &mut self,
+        websocket: &mut WebSocket,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let received = websocket.receive(bytes, out, &mut |text, count| {
+            // A message that nobody asked for.
+            let Some(&awaited) = self.awaited.front() else { return Err(Fault::Malformed) };
+            let reply = Reply::message(text);
+            match judge.check(&reply, awaited.number) {
+                Ok(()) => self.answered(0, (count, text.len()), judge, outcome),
+                Err(fault) => self.wrong(&reply, fault, judge, outcome),
+            }
+            Ok(())
+        });
+        if self.state == State::Shaking && websocket.is_open() {
+            self.open(judge.now_ns, outcome);
+        }
         received
     }
 
@@ -304,11 +271,26 @@ impl Lane {
         outcome: &mut Outcome,
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        if let Some(mut http2) = self.http2.take() {
-            let received = self.receive_frames(&mut http2, bytes, judge, outcome, out);
-            self.http2 = Some(http2);
-            return received;
-        }
+        let mut speech = std::mem::take(&mut self.speech);
+        let received = match &mut speech {
+            Speech::Http1 => self.receive_replies(bytes, judge, outcome),
+            Speech::Http2(http2) => self.receive_frames(http2, bytes, judge, outcome, out),
+            Speech::WebSocket(websocket) => {
+                self.receive_messages(websocket, bytes, judge, outcome, out)
+            }
+        };
+        self.is_last |= speech.is_leaving();
+        self.speech = speech;
+        received
+    }
+
+    /// Takes bytes of HTTP/1.1.
+    fn receive_replies(
+        &mut self,
+        bytes: &[u8],
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Fault> {
         if self.part.is_empty() {
             let used = self.read_replies(bytes, judge, outcome)?;
             self.part.extend_from_slice(&bytes[used..]);
@@ -389,16 +371,22 @@ impl Lane {
                 }
                 self.answered(0, (bytes.len(), reply.body.len()), judge, outcome);
             }
-            Err(fault) => {
-                let is_reordered = self
-                    .awaited
-                    .iter()
-                    .skip(1)
-                    .any(|other| judge.check(reply, other.number).is_ok());
-                let fault = if is_reordered { Fault::Reordered } else { fault };
-                self.failed(0, fault, judge, outcome);
-            }
+            Err(fault) => self.wrong(reply, fault, judge, outcome),
         }
+    }
+
+    /// A wrong reply to the first request under way: perhaps the right one to a later request.
+    fn wrong(
+        &mut self,
+        reply: &Reply<'_>,
+        fault: Fault,
+        judge: &mut Judge<'_>,
+        outcome: &mut Outcome,
+    ) {
+        let mut others = self.awaited.iter().skip(1);
+        let is_reordered = others.any(|other| judge.check(reply, other.number).is_ok());
+        let fault = if is_reordered { Fault::Reordered } else { fault };
+        self.failed(0, fault, judge, outcome);
     }
 
     fn answered(
@@ -425,7 +413,17 @@ impl Lane {
     }
 
     fn has_head(&self) -> bool {
-        self.has_head || self.http2.as_ref().is_some_and(|http2| http2.is_within_reply())
+        self.has_head || self.speech.is_within_reply()
+    }
+
+    /// What it is called when the beginning of the connection fails.
+    pub(crate) fn shaking_fault(&self) -> Fault {
+        let is_secret = self.session.as_ref().is_none_or(|session| !session.is_handshaking());
+        match (&self.speech, &self.session) {
+            (Speech::WebSocket(_), _) if is_secret => Fault::Upgrade,
+            (_, Some(_)) => Fault::Tls,
+            (_, None) => Fault::Connect,
+        }
     }
 
     /// What the end of the connection means at this moment; nothing if nothing was awaited.
@@ -433,8 +431,7 @@ impl Lane {
         match self.state {
             State::Down | State::Finishing => None,
             State::Connecting => Some(Fault::Connect),
-            State::Shaking if self.session.is_none() => Some(Fault::Connect),
-            State::Shaking => Some(Fault::Tls),
+            State::Shaking => Some(self.shaking_fault()),
             State::Open if self.awaited.is_empty() => None,
             State::Open => Some(match (error, self.has_head()) {
                 (Some(_), true) => Fault::ResetInBody,

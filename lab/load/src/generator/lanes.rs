@@ -7,12 +7,13 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 
 use super::Plan;
-use super::lane::{Judge, Lane, State};
+use super::judge::Judge;
+use super::lane::{Lane, State};
 use super::outcome::Outcome;
 use crate::client::engine::{Event, Token};
 use crate::client::fault::Fault;
 use crate::client::{tls, write_records};
-use crate::http2::Http2;
+use crate::speech::{Opening, Speech};
 
 /// All connections of a thread; whoever holds the engine does what they ask for.
 pub(super) struct Lanes<'a> {
@@ -105,11 +106,20 @@ impl<'a> Lanes<'a> {
     fn on_connected(&mut self, lane: usize) {
         let one = &mut self.lanes[lane];
         self.scratch.clear();
-        if self.plan.is_http2 {
-            one.http2 = Some(Box::new(Http2::new(&mut self.scratch)));
-        }
+        let question = self.judge.question;
+        let mut request = Vec::new();
+        let opening = if question.is_websocket {
+            question.render(0, false, &mut self.judge.scratch, &mut request);
+            let seed = self.plan.seed ^ ((lane as u64) << 40) ^ self.judge.now_ns;
+            Opening::WebSocket { request: &request, seed }
+        } else if self.plan.is_http2 {
+            Opening::Http2
+        } else {
+            Opening::Http1
+        };
+        one.speech = Speech::begin(opening, &mut self.scratch);
         let (Some(config), Some(secured)) = (self.config, &self.plan.tls) else {
-            if self.plan.is_http2 {
+            if !one.speech.is_ready() {
                 one.state = State::Shaking;
                 self.records.push((one.token, self.scratch.clone()));
                 return;
@@ -121,7 +131,7 @@ impl<'a> Lanes<'a> {
         };
         one.state = State::Shaking;
         let mut hello = Vec::new();
-        // What HTTP/2 says first waits in the session until hands are shaken.
+        // What is said first waits in the session until hands are shaken.
         let begun =
             tls::begin(config, &secured.server_name).map_err(|_| ()).and_then(|mut session| {
                 session.writer().write_all(&self.scratch).map_err(|_| ())?;
@@ -207,6 +217,7 @@ impl<'a> Lanes<'a> {
             handshakes_full: seen.handshakes_full,
             handshakes_resumed: seen.handshakes_resumed,
             alpn_missing: seen.alpn_missing,
+            streams_max: seen.streams_max,
             ..Outcome::default()
         };
         // The next reply is read whole, so that its Date is seen.

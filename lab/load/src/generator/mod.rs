@@ -1,4 +1,4 @@
-//! The load generator: closed and open loops over HTTP/1.1 or HTTP/2, every reply judged.
+//! The load generator: closed and open loops over HTTP/1.1, HTTP/2 or WebSockets, every reply judged.
 //!
 //! An open loop starts requests by its schedule, whatever the server does, and counts latency
 //! from the *intended* start: a request that had to wait for a free connection was slow, and is
@@ -7,6 +7,7 @@
 //! histogram as a censored sample of at least that length.
 
 mod checks;
+mod judge;
 mod lane;
 mod lanes;
 mod outcome;
@@ -187,6 +188,11 @@ impl Plan {
             (
                 self.is_http2 && self.requests_per_connection.is_some(),
                 "connections are made anew over HTTP/1.1 only".to_owned(),
+            ),
+            (
+                self.question.is_websocket
+                    && (self.is_http2 || self.requests_per_connection.is_some()),
+                "a WebSocket is opened over HTTP/1.1, and stays".to_owned(),
             ),
             (self.timeout.is_zero(), "a reply needs some time".to_owned()),
             (!has_rate, format!("a rate is above 0 and at most {RATE_MAX} requests per second")),

@@ -52,6 +52,9 @@ pub struct Outcome {
     pub handshakes_resumed: u64,
     /// TLS connections on which the server did not choose the wanted protocol by ALPN.
     pub alpn_missing: u64,
+    /// How many streams of HTTP/2 a connection may have at a time, by the server's own word on some
+    /// connection; none if it set no limit.
+    pub streams_max: Option<usize>,
     /// Bytes of right replies, heads and framing included, TLS not.
     pub reply_bytes: u64,
     /// Bytes of their bodies, without chunk framing.
@@ -159,6 +162,7 @@ impl Outcome {
         self.handshakes_full += other.handshakes_full;
         self.handshakes_resumed += other.handshakes_resumed;
         self.alpn_missing += other.alpn_missing;
+        self.streams_max = self.streams_max.into_iter().chain(other.streams_max).min();
         self.reply_bytes += other.reply_bytes;
         self.body_bytes += other.body_bytes;
         self.received_bytes += other.received_bytes;

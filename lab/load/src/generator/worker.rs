@@ -18,6 +18,7 @@ use crate::client::fault::Fault;
 use crate::client::{EngineKind, thread_cpu, write_records};
 use crate::http2::Request;
 use crate::schedule::Starts;
+use crate::speech::Speech;
 
 /// How many connections are being made at a time: more would overflow a short accept queue.
 const CONNECTING_MAX: usize = 128;
@@ -275,16 +276,23 @@ impl<'a> Worker<'a> {
         outcome.late += u64::from(is_late);
         let is_last = lane.asked == judge.requests_per_connection;
         let question = judge.question;
-        if lane.session.is_none() && lane.http2.is_none() {
+        if lane.session.is_none() && matches!(lane.speech, Speech::Http1) {
             let before = self.outgoing.len();
             question.render(number, is_last, &mut judge.scratch, &mut self.outgoing);
             outcome.sent_bytes += (self.outgoing.len() - before) as u64;
             return Ok(());
         }
         self.request.clear();
-        match &mut lane.http2 {
-            None => question.render(number, is_last, &mut judge.scratch, &mut self.request),
-            Some(http2) => {
+        match &mut lane.speech {
+            Speech::Http1 => {
+                question.render(number, is_last, &mut judge.scratch, &mut self.request);
+            }
+            Speech::WebSocket(websocket) => {
+                judge.scratch.clear();
+                question.render_body(number, &mut judge.scratch);
+                websocket.say(&judge.scratch, &mut self.request);
+            }
+            Speech::Http2(http2) => {
                 if self.frames.is_none() || !question.is_constant() {
                     self.rendered.clear();
                     question.render(number, is_last, &mut judge.scratch, &mut self.rendered);
@@ -363,7 +371,7 @@ impl<'a> Worker<'a> {
         }
         one.state = State::Down;
         one.session = None;
-        one.http2 = None;
+        one.speech = Speech::Http1;
         by_token[one.token] = None;
         self.engine.detach(one.token);
         self.down.push_back((lane, not_before_ns));
@@ -394,7 +402,10 @@ impl<'a> Worker<'a> {
                     self.engine.set_reset_on_close(one.token);
                 }
                 State::Open => self.lanes.time_out(lane, timeout_ns),
-                State::Shaking => self.lanes.outcome.fail(Fault::Tls, 0),
+                State::Shaking => {
+                    let fault = one.shaking_fault();
+                    self.lanes.outcome.fail(fault, 0);
+                }
                 _ => self.lanes.outcome.fail(Fault::Connect, 0),
             }
             self.give_up(lane, now_ns + if is_fault { FAULT_PAUSE_NS } else { 0 });

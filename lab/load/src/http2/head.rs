@@ -42,13 +42,24 @@ pub(super) struct Heads {
     added: usize,
     /// How often it came again without having been read.
     skipped: usize,
+    /// The last block of trailers, if it left the table alone and the table is as it was then.
+    trailers_block: Vec<u8>,
+    trailers: Arc<Head>,
 }
 
 impl Default for Heads {
     fn default() -> Heads {
         let mut decoder = Decoder::new();
         decoder.set_max_allowed_table_size(TABLE_BYTES_MAX);
-        Heads { decoder, last_block: Vec::new(), last: Arc::default(), added: 0, skipped: 0 }
+        Heads {
+            decoder,
+            last_block: Vec::new(),
+            last: Arc::default(),
+            added: 0,
+            skipped: 0,
+            trailers_block: Vec::new(),
+            trailers: Arc::default(),
+        }
     }
 }
 
@@ -64,16 +75,34 @@ impl Heads {
             return Err(Fault::Malformed);
         }
         self.last = Arc::new(head);
-        if let Some(added) = added_fields(block) {
+        let added = added_fields(block);
+        if let Some(added) = added {
             self.last_block.extend_from_slice(block);
             self.added = added;
+        }
+        if added != Some(0) {
+            self.trailers_block.clear();
         }
         Ok(self.last.clone())
     }
 
-    pub(super) fn read_trailers(&mut self, block: &[u8]) -> Result<(), Fault> {
-        self.catch_up()?;
-        self.decode(block, true).map(drop)
+    /// Reads trailers. Where neither they nor the heads between them add to the table, the same
+    /// blocks need no reading again.
+    pub(super) fn read_trailers(&mut self, block: &[u8]) -> Result<Arc<Head>, Fault> {
+        if !block.is_empty() && block == self.trailers_block {
+            return Ok(self.trailers.clone());
+        }
+        if self.added > 0 {
+            self.catch_up()?;
+        }
+        self.trailers = Arc::new(self.decode(block, true)?);
+        self.trailers_block.clear();
+        if added_fields(block) == Some(0) {
+            self.trailers_block.extend_from_slice(block);
+        } else {
+            self.catch_up()?;
+        }
+        Ok(self.trailers.clone())
     }
 
     /// Brings the table to where the server's is, by reading what was skipped. More often than fills
@@ -213,7 +242,8 @@ mod tests {
         assert_eq!(heads.read(b"\x88\xbe").unwrap().lines, b"a: c\r\n");
         assert_eq!(heads.read(b"\x88\xbf").unwrap().lines, b"a: c\r\n");
         assert_eq!(heads.read(b"\x88\xc0").unwrap().lines, b"a: z\r\n");
-        heads.read_trailers(b"\x40\x01a\x01e").unwrap();
+        let trailers = heads.read_trailers(b"\x40\x01a\x01e").unwrap();
+        assert_eq!(trailers.lines, b"a: e\r\n");
         assert_eq!(heads.read(b"\x88\xbe").unwrap().lines, b"a: e\r\n");
         for _ in 0..1000 {
             heads.read(adding).unwrap();
@@ -222,6 +252,30 @@ mod tests {
         let oldest = 61 + 120 - 127;
         assert_eq!(heads.read(&[0x88, 0xff, oldest]).unwrap().lines, b"a: c\r\n");
         assert!(heads.read(&[0x88, 0xff, oldest + 1]).is_err());
+    }
+
+    #[test]
+    fn the_same_trailers_are_read_once_as_long_as_the_table_stays_the_same() {
+        let mut heads = Heads::default();
+        heads.read(b"\x88\x40\x01a\x01b").unwrap();
+        let trailers = heads.read_trailers(b"\xbe").unwrap();
+        assert_eq!(trailers.lines, b"a: b\r\n");
+        // A head that adds nothing leaves the trailers known, and they it.
+        let head = heads.read(b"\x88\x00\x01c\x01d").unwrap();
+        assert!(Arc::ptr_eq(&trailers, &heads.read_trailers(b"\xbe").unwrap()));
+        assert!(Arc::ptr_eq(&head, &heads.read(b"\x88\x00\x01c\x01d").unwrap()));
+        // A head that adds a field gives the number of the old one to it.
+        let adding = b"\x88\x40\x01a\x01e";
+        heads.read(adding).unwrap();
+        assert_eq!(heads.read_trailers(b"\xbe").unwrap().lines, b"a: e\r\n");
+        heads.read(adding).unwrap();
+        heads.read(adding).unwrap();
+        assert_eq!(heads.read_trailers(b"\xc0").unwrap().lines, b"a: e\r\n");
+        assert_eq!(heads.read_trailers(b"\xc1").unwrap().lines, b"a: b\r\n");
+        // Trailers that add a field move what heads refer to.
+        heads.read(b"\x88\xbe").unwrap();
+        heads.read_trailers(b"\x40\x01a\x01f").unwrap();
+        assert_eq!(heads.read(b"\x88\xbe").unwrap().lines, b"a: f\r\n");
     }
 
     #[test]
@@ -266,6 +320,6 @@ mod tests {
             };
             assert_eq!(Heads::default().read(&block).err(), Some(Fault::Malformed), "{block:?}");
         }
-        assert_eq!(Heads::default().read_trailers(b"\x88"), Err(Fault::Malformed));
+        assert_eq!(Heads::default().read_trailers(b"\x88").err(), Some(Fault::Malformed));
     }
 }

@@ -74,6 +74,7 @@ struct Stream {
     is_head_request: bool,
     head: Option<Arc<Head>>,
     body: Vec<u8>,
+    trailers: Option<Arc<Head>>,
     /// Bytes of its frames.
     wire_bytes: usize,
     window: i64,
@@ -139,6 +140,12 @@ impl Http2 {
         }
     }
 
+    /// How many streams the server allows at a time; none if it sets no limit.
+    #[must_use]
+    pub fn streams_max(&self) -> Option<usize> {
+        (self.streams_max != usize::MAX).then_some(self.streams_max)
+    }
+
     /// Whether the head of a reply has come and the rest of it has not.
     #[must_use]
     pub fn is_within_reply(&self) -> bool {
@@ -168,6 +175,7 @@ impl Http2 {
             is_head_request: request.is_head,
             head: None,
             body: Vec::new(),
+            trailers: None,
             wire_bytes: 0,
             window: self.window_initial,
             unsent: Vec::new(),
@@ -299,6 +307,11 @@ impl Http2 {
             return Err(Fault::Malformed);
         }
         if !header.has(END_STREAM) {
+            if stream.body.is_empty() {
+                // A long body finds room at once instead of being moved again and again.
+                let length = stream.head.as_ref().and_then(|head| head.length);
+                stream.body.reserve_exact(length.unwrap_or(0));
+            }
             stream.body.extend_from_slice(data);
             return Ok(());
         }
@@ -324,7 +337,8 @@ impl Http2 {
             sink(stream.number, Err(Fault::Malformed));
             return Ok(());
         }
-        let reply = Reply::new(head.status, &head.lines, Cow::Borrowed(body));
+        let trailers = stream.trailers.as_ref().map_or(&[][..], |trailers| &trailers.lines);
+        let reply = Reply::new(head.status, &head.lines, Cow::Borrowed(body), trailers);
         sink(stream.number, Ok((&reply, stream.wire_bytes)));
         Ok(())
     }
@@ -385,7 +399,10 @@ impl Http2 {
             None => return Err(Fault::Malformed),
         };
         if is_trailer {
-            self.heads.read_trailers(block)?;
+            let trailers = self.heads.read_trailers(block)?;
+            if let Some(stream) = self.stream(id)? {
+                stream.trailers = Some(trailers);
+            }
             return if ends_stream { self.finish(id, None, sink) } else { Err(Fault::Malformed) };
         }
         let head = self.heads.read(block)?;

@@ -39,16 +39,28 @@ pub fn reply(bytes: &[u8], is_head: bool) -> io::Result<Vec<u8>> {
     let mut block = vec![STATUS, 3];
     block.extend_from_slice(reply.status.to_string().as_bytes());
     for (name, value) in reply.lines() {
-        literal(name, value, &mut block);
+        // RFC 9113 §8.2.2: frames take the place of chunks.
+        if !name.eq_ignore_ascii_case(b"transfer-encoding") {
+            literal(name, value, &mut block);
+        }
+    }
+    let mut trailers = Vec::new();
+    for (name, value) in reply.trailer_lines() {
+        literal(name, value, &mut trailers);
     }
     let (mut out, mut rest) = (Vec::new(), &*reply.body);
-    let ends = if rest.is_empty() { END_STREAM } else { 0 };
-    write_frame(&mut out, Kind::Headers, END_HEADERS | ends, 0, &block);
+    let ends = |rest: &[u8]| match rest.is_empty() && trailers.is_empty() {
+        true => END_STREAM,
+        false => 0,
+    };
+    write_frame(&mut out, Kind::Headers, END_HEADERS | ends(rest), 0, &block);
     while !rest.is_empty() {
         let (part, after) = rest.split_at(rest.len().min(FRAME_BYTES_MAX));
         rest = after;
-        let ends = if rest.is_empty() { END_STREAM } else { 0 };
-        write_frame(&mut out, Kind::Data, ends, 0, part);
+        write_frame(&mut out, Kind::Data, ends(rest), 0, part);
+    }
+    if !trailers.is_empty() {
+        write_frame(&mut out, Kind::Headers, END_HEADERS | END_STREAM, 0, &trailers);
     }
     Ok(out)
 }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::template::{Template, Values};
 use crate::client::fault::Fault;
 use crate::client::reply::Reply;
-use crate::workload::{is_same_json, is_same_value};
+use crate::workload::{is_same_json, is_same_value, write_content};
 
 /// The only right answer to a question.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +17,8 @@ pub struct Expected {
     /// Fields that must be there, by name; their values only where one is given. A media type may
     /// carry parameters.
     pub fields: Vec<(String, Option<Template>)>,
+    /// Trailer fields that must be there with these values.
+    pub trailers: Vec<(String, Template)>,
 }
 
 /// Which bodies are right.
@@ -45,16 +47,17 @@ impl Expected {
             _ => true,
         };
         let has_fixed_fields = self.fields.iter().all(|(_, value)| value.iter().all(is_fixed));
-        has_fixed_body && has_fixed_fields
+        let has_fixed_trailers = self.trailers.iter().all(|(_, value)| is_fixed(value));
+        has_fixed_body && has_fixed_fields && has_fixed_trailers
     }
 
     /// Whether the reply is right for the request of this number: the status is judged first,
-    /// then the body, then the fields. `scratch` is room to render in.
+    /// then the body, then the fields, then the trailer fields. `scratch` is room to render in.
     ///
     /// # Errors
     ///
-    /// [`Fault::WrongStatus`], [`Fault::WrongLength`], [`Fault::WrongBody`] or
-    /// [`Fault::WrongHeader`].
+    /// [`Fault::WrongStatus`], [`Fault::WrongLength`], [`Fault::WrongBody`],
+    /// [`Fault::WrongHeader`] or [`Fault::WrongTrailer`].
     pub fn check(
         &self,
         reply: &Reply<'_>,
@@ -79,6 +82,13 @@ impl Expected {
                 return Err(Fault::WrongHeader);
             }
         }
+        for (name, expected) in &self.trailers {
+            scratch.clear();
+            expected.render(values, number, scratch);
+            if reply.trailer(name) != Some(scratch.as_slice()) {
+                return Err(Fault::WrongTrailer);
+            }
+        }
         Ok(())
     }
 
@@ -97,11 +107,18 @@ impl Expected {
             }
             ExpectedContent::Length(_) => true,
             ExpectedContent::Exact(expected) => {
-                expected.render(values, number, scratch);
-                if body.len() != scratch.len() {
+                // What is the same for all requests need not be copied, be it ever so long.
+                let expected = match expected.constant() {
+                    Some(expected) => expected,
+                    None => {
+                        expected.render(values, number, scratch);
+                        scratch
+                    }
+                };
+                if body.len() != expected.len() {
                     return Err(Fault::WrongLength);
                 }
-                body == scratch
+                body == expected
             }
             ExpectedContent::Json(expected) => {
                 expected.render(values, number, scratch);
@@ -135,12 +152,18 @@ impl Expected {
             }
             reply.extend_from_slice(b"\r\n");
         }
-        if !matches!(self.status, Some(204 | 304)) {
-            reply.extend_from_slice(format!("content-length: {}\r\n", body.len()).as_bytes());
-        }
-        reply.extend_from_slice(b"\r\n");
-        if !is_head {
-            reply.extend_from_slice(&body);
+        let trailers = self.trailers.iter().map(|(name, value)| {
+            let mut line = Vec::new();
+            value.render(values, number, &mut line);
+            (name.as_str(), line)
+        });
+        match (self.status, is_head) {
+            (Some(204 | 304), _) => reply.extend_from_slice(b"\r\n"),
+            (_, true) => {
+                let length = format!("content-length: {}\r\n\r\n", body.len());
+                reply.extend_from_slice(length.as_bytes());
+            }
+            (_, false) => write_content(&mut reply, &body, trailers),
         }
         Some(reply)
     }

@@ -29,6 +29,11 @@ pub struct Wording {
     pub expected_body: BodyWording,
     /// Fields of the right answer; their values only where one is given.
     pub expected_fields: Vec<(String, Option<String>)>,
+    /// Trailer fields of the right answer.
+    pub expected_trailers: Vec<(String, String)>,
+    /// Whether the body is a text message of a WebSocket, which the rest of the request opens, and the
+    /// answer a message as well. The method is `GET` then.
+    pub is_websocket: bool,
     /// Decides every random value.
     pub seed: u64,
 }
@@ -60,6 +65,8 @@ impl Default for Wording {
             expected_status: None,
             expected_body: BodyWording::Any,
             expected_fields: Vec::new(),
+            expected_trailers: Vec::new(),
+            is_websocket: false,
             seed: 1,
         }
     }
@@ -75,6 +82,8 @@ pub struct Question {
     has_length: bool,
     /// Whether replies have no body, because the method is HEAD.
     pub is_head: bool,
+    /// Whether the body is a message of a WebSocket, and the answer as well.
+    pub is_websocket: bool,
     /// The only right answer.
     pub expected: Expected,
     /// Whether every request is rendered as the one of number 0.
@@ -124,9 +133,21 @@ impl Question {
             };
             fields.push((name.clone(), value));
         }
-        let expected = Expected { status: wording.expected_status, body: expected_body, fields };
-        let is_head = wording.method == "HEAD";
-        Ok(Question { values, head, body, has_length, is_head, expected, is_frozen: false })
+        let mut trailers = Vec::with_capacity(wording.expected_trailers.len());
+        for (name, value) in &wording.expected_trailers {
+            trailers.push((name.clone(), Template::parse(value.as_bytes(), &mut values)?));
+        }
+        let status = wording.expected_status;
+        Ok(Question {
+            values,
+            head,
+            body,
+            has_length,
+            is_head: wording.method == "HEAD",
+            is_websocket: wording.is_websocket,
+            expected: Expected { status, body: expected_body, fields, trailers },
+            is_frozen: false,
+        })
     }
 
     /// The question of a workload; of several requests it is the first.
@@ -145,16 +166,23 @@ impl Question {
             .fields
             .iter()
             .map(|(name, value)| (name.clone(), Some(Template::fixed(value.as_bytes()))));
+        let trailers = workload
+            .answer
+            .trailers
+            .iter()
+            .map(|(name, value)| (name.clone(), Template::fixed(value.as_bytes())));
         Question {
             values: Values::new(0),
             head: Template::fixed(&workload.request[..head_bytes]),
             body: Template::fixed(&workload.request[head_bytes + 2..]),
             has_length: false,
             is_head: workload.request.starts_with(b"HEAD "),
+            is_websocket: workload.is_websocket,
             expected: Expected {
                 status: Some(workload.answer.status),
                 body,
                 fields: fields.collect(),
+                trailers: trailers.collect(),
             },
             is_frozen: false,
         }
@@ -192,6 +220,11 @@ impl Question {
         write_decimal(scratch.len() as u64, out);
         out.extend_from_slice(b"\r\n\r\n");
         out.extend_from_slice(scratch);
+    }
+
+    /// Appends the body alone of the request of this number: the message, for a WebSocket.
+    pub fn render_body(&self, number: u64, out: &mut Vec<u8>) {
+        self.body.render(&self.values, self.number(number), out);
     }
 
     /// The values that requests and answers are made of.

@@ -38,7 +38,7 @@ pub(super) fn measure(
     let began = Instant::now();
     let mut first = level.file("", Planned::default());
     let mut lineup = std::mem::take(&mut level.lineup);
-    let started = lineup.start(level.stage, &level.wanted.scenario);
+    let started = lineup.start(level.stage, level.wanted);
     level.lineup = lineup;
     let mut ups = started?;
     let looks = paired::look(level, &mut first, &mut ups)?;

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use peregrine_lab_load::generator::{Outcome, Plan, Watch, run};
+use peregrine_lab_load::generator::{Ceiling, Outcome, Plan, Watch, run};
+use peregrine_lab_load::workload::Workload;
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::plan::Schedule;
 use peregrine_lab_model::verdict::Measure;
@@ -42,7 +43,7 @@ pub(super) fn measure(
     let depth = level.wanted.scenario.load.pipeline as u32;
     let mut file = level.file("", Schedule::Closed { depth });
     let mut lineup = std::mem::take(&mut level.lineup);
-    let started = lineup.start(level.stage, &level.wanted.scenario);
+    let started = lineup.start(level.stage, level.wanted);
     level.lineup = lineup;
     let mut ups = started?;
     let looks = look(level, &mut file, &mut ups)?;
@@ -71,20 +72,26 @@ pub(super) fn look(
     ups: &mut Vec<Up>,
 ) -> Result<Vec<Look>, RunError> {
     let mut looks = Vec::with_capacity(ups.len());
-    let mut ceiling = None;
+    // Of the client's own limits, that with the scenario beside is another one.
+    let mut ceilings: [Option<Option<Ceiling>>; 2] = [None, None];
     let mut kept = Vec::with_capacity(ups.len());
-    for (index, up) in std::mem::take(ups).into_iter().enumerate() {
+    for up in std::mem::take(ups) {
         let plan = Plan { duration: level.wanted.look.max(level.slice), ..level.plan(&up)? };
-        if index == 0 {
-            ceiling = level.ceiling(&plan);
-            note_ceiling(file, ceiling.as_ref());
-        }
+        let (scenario, is_beside) = level.scenario_of(&up);
+        let is_relayed = scenario.is_relayed;
+        let ceiling = *ceilings[usize::from(is_beside)].get_or_insert_with(|| {
+            let ceiling = level.ceiling(&plan);
+            if !is_beside {
+                note_ceiling(file, ceiling.as_ref());
+            }
+            ceiling
+        });
         let asked = ask(level, &up, plan)?;
         let Asked { plan, outcome, before, echoed_before } = asked;
         record::merge_checks(&mut file.checks, record::checks(&up.name, &plan, &outcome));
         let after = before.and_then(|_| calls::read(up.plain));
         file.checks.push(calls::check(&up.name, before, after, outcome.sent));
-        if level.wanted.scenario.is_relayed {
+        if is_relayed {
             let echoed = level.stage.echo.bytes();
             let bytes = outcome.body_bytes;
             file.checks.push(relayed::check(&up.name, echoed_before, echoed, bytes));
@@ -94,6 +101,12 @@ pub(super) fn look(
                 let asked = plan.duration;
                 let text = format!("nothing came within {asked:?}, neither right nor wrong");
                 RunError::NotMeasured(text)
+            } else if outcome.faults.total() == 0 {
+                let count = outcome.outstanding;
+                let text = format!(
+                    "nothing came wrongly, but {count} replies had not come when they were awaited no longer"
+                );
+                RunError::NotReady(text)
             } else {
                 let text = format!("it answered wrongly under load: {}", outcome.faults);
                 RunError::NotReady(text)
@@ -144,13 +157,14 @@ fn asker(level: &Level<'_>, ups: &[Up], looks: &[Look]) -> Result<Box<dyn Asker>
     // Where the client may not hold all connections at once, each slice makes its own.
     let held = (level.connections * ups.len() + DESCRIPTORS_APART) as u64;
     let can_hold = level.stage.descriptors.is_none_or(|limit| held <= limit);
-    let workload = level.wanted.scenario.workload().ok().filter(|_| can_hold);
-    let Some(workload) = workload else {
+    let workloads: Option<Vec<Workload>> =
+        ups.iter().map(|up| level.scenario_of(up).0.workload().ok()).collect();
+    let Some(workloads) = workloads.filter(|_| can_hold) else {
         let plans: Result<Vec<Plan>, RunError> = ups.iter().map(|up| level.plan(up)).collect();
         let names = ups.iter().map(|up| up.name.clone()).collect();
         return Ok(Box::new(Generated::new(names, plans?)));
     };
-    let mut kept = Kept::new(ups, workload, level.connections, level.slice)?;
+    let mut kept = Kept::new(ups, workloads, level.connections, level.slice)?;
     for (arm, look) in looks.iter().enumerate() {
         kept.set_reply_bytes(arm, look.bytes.0, look.bytes.1);
     }

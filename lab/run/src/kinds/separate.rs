@@ -99,7 +99,7 @@ pub(super) fn turns(
 /// Starts each arm once for its gate, so that nobody is turned away in the middle.
 fn gate_all(level: &mut Level<'_>) -> Result<(), RunError> {
     let mut lineup: Lineup = std::mem::take(&mut level.lineup);
-    let started = lineup.start(level.stage, &level.wanted.scenario);
+    let started = lineup.start(level.stage, level.wanted);
     level.lineup = lineup;
     for up in started? {
         up.stop()?;
