@@ -1,5 +1,6 @@
 //! How a connection ended.
 
+use crate::counts::limit_of;
 use peregrine_proto::{Reject, h2};
 use std::fmt;
 use std::io;
@@ -83,6 +84,23 @@ impl Ended {
             Self::Cut => "cut",
             Self::Broken(_) => "broken",
         }
+    }
+
+    /// The limit that ended the connection, by its name in `Limits`, where the reason tells which.
+    pub(crate) fn limit(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::FirstByteLate => "first_byte_timeout",
+            Self::HeadLate => "head_timeout",
+            Self::BodySlow | Self::WriteStalled => "rate_min",
+            Self::PeerSilent => "http2.ping_after",
+            Self::ExchangeLate => "exchange_timeout",
+            Self::Lifetime => "lifetime_max",
+            Self::Rejected(reject) => return limit_of(*reject),
+            Self::Http2(h2::Reject::BudgetSpent) => "http2.budget_max",
+            Self::Http2(h2::Reject::AnswersUnread) => "http2.answers_max",
+            Self::Http2(h2::Reject::BlockTooLong) => "http2.block_bytes_max",
+            _ => return None,
+        })
     }
 }
 
