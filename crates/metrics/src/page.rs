@@ -128,13 +128,28 @@ impl Page {
         buckets: &Buckets,
         scale: f64,
     ) {
+        let bounds = bounds.iter().map(|bound| *bound as f64 / scale);
+        self.ranges(labels, bounds, &buckets.counts, buckets.sum as f64 / scale);
+    }
+
+    /// The same of values that are any numbers.
+    pub fn histogram_of(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64) {
+        self.ranges(labels, bounds.iter().copied(), counts, sum);
+    }
+
+    fn ranges(
+        &mut self,
+        labels: &Labels<'_>,
+        bounds: impl Iterator<Item = f64>,
+        counts: &[u64],
+        sum: f64,
+    ) {
         let mut so_far = 0;
-        for (at, count) in buckets.counts.iter().enumerate() {
-            so_far += count;
-            let bound = bounds.get(at).map_or(f64::INFINITY, |bound| *bound as f64 / scale);
+        for (at, bound) in bounds.chain([f64::INFINITY]).enumerate() {
+            so_far += counts.get(at).copied().unwrap_or(0);
             self.line("_bucket", labels, Some(bound), Value::Whole(so_far));
         }
-        self.line("_sum", labels, None, Value::Real(buckets.sum as f64 / scale));
+        self.line("_sum", labels, None, Value::Real(sum));
         self.line("_count", labels, None, Value::Whole(so_far));
     }
 

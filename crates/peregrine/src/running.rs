@@ -1,5 +1,6 @@
 //! A server at work: its threads, its addresses, and its end.
 
+use crate::admin::{Administering, View};
 use crate::choice::Seat;
 use crate::error::Error;
 use crate::listen::Place;
@@ -36,6 +37,8 @@ pub(crate) struct Worker {
     pub(crate) limits: Limits,
     pub(crate) options: Options,
     pub(crate) seat: Seat,
+    /// What it shows to the admin listener.
+    pub(crate) view: Option<Arc<View>>,
 }
 
 /// Settings of the server as a whole.
@@ -56,6 +59,7 @@ pub struct Running {
     places: Vec<(Place, bool)>,
     shutdown_timeout: Duration,
     quiet: bool,
+    admin: Option<Administering>,
     _files: SocketFiles,
 }
 
@@ -93,12 +97,16 @@ impl Running {
             places,
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
+            admin: None,
             _files: files,
         };
         let mut pulses = Vec::with_capacity(count);
         for worker in workers {
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
+            if let Some(view) = &worker.view {
+                view.show_pulse(&pulse);
+            }
             let name = format!("peregrine-{}", worker.number);
             let body = worker.body(makes(), &running.handle, pulse);
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
@@ -132,6 +140,17 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// This admin listener ends when the server has ended.
+    pub(crate) fn administered_by(&mut self, admin: Option<Administering>) {
+        self.admin = admin;
+    }
+
+    /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
+    #[must_use]
+    pub fn admin_place(&self) -> Option<&Place> {
+        self.admin.as_ref().map(Administering::place)
     }
 
     /// Were all workers ready before any order?
@@ -197,6 +216,9 @@ impl Running {
         let mut deadline = Deadline::default();
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
         self.stopped.is_cut_ordered = deadline.is_cut_ordered;
+        if let Some(admin) = self.admin.take() {
+            admin.end();
+        }
         let failed = self.failed.take();
         failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
     }
@@ -340,10 +362,13 @@ impl Worker {
         pulse: Arc<Pulse>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, .. } = self;
-        let observed = Rc::new(Observed::new(pulse));
+        let Self { listeners, limits, options, seat, view, .. } = self;
+        let observed = Rc::new(match &view {
+            Some(view) => Observed::counting(pulse, Arc::clone(&view.counts)),
+            None => Observed::new(pulse),
+        });
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders };
+        let begin = Begin { make, started, listeners, limits, observed, orders, view };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -383,13 +408,17 @@ struct Begin<'a> {
     limits: Limits,
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
+    view: Option<Arc<View>>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, orders } = self;
+        let Self { make, started, listeners, limits, observed, orders, view } = self;
         let application = make().map_err(Error::Build)?;
+        if let Some(view) = view {
+            view.begin(&application);
+        }
         started();
         let running =
             peregrine_server::run(driver, listeners, application, limits, observed, orders);

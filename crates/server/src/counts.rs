@@ -3,7 +3,7 @@
 //! Each worker has its own [`Counts`] and is their only writer. What costs next to nothing is counted in
 //! any case; what costs a request something is counted where somebody asked for that.
 
-use crate::ended::Ended;
+use crate::ended::{Ended, limit_of};
 use peregrine_metrics::{Count, Few, Histogram, Level, Table};
 use peregrine_proto::{Method, Reject, Version, h2};
 use peregrine_web::application::Application;
@@ -152,6 +152,21 @@ impl Counts {
         Place::ALL.into_iter().map(Place::names).zip(levels)
     }
 
+    /// Checks what holds when a worker has ended: nothing is in progress, and each connection ended once.
+    ///
+    /// # Panics
+    /// It does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        for place in Place::ALL {
+            assert_eq!(self.places[place as usize].get(), 0, "{place:?}");
+        }
+        let active: Vec<_> = self.active.iter().flatten().map(Level::get).collect();
+        assert!(active.iter().all(|active| *active == 0), "requests in progress: {active:?}");
+        let ended: u64 = self.ended.counts().map(|(_, count)| count).sum();
+        assert_eq!(self.accepted.get(), ended + self.ended.others(), "{:?}", self.ended);
+    }
+
     /// Makes the tables for requests to `application`, where they are measured.
     pub(crate) fn prepare(&self, application: &Application) {
         if !self.measures {
@@ -193,20 +208,6 @@ impl Counts {
         }
         self.rules.note(rule);
     }
-}
-
-/// The limit that a request went beyond, by its name in `Limits`.
-pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
-    Some(match reject {
-        Reject::HeadTooLong => "head_bytes_max",
-        Reject::RequestLineTooLong => "request_line_bytes_max",
-        Reject::FieldTooLong => "field_bytes_max",
-        Reject::FieldsTooMany => "fields_max",
-        Reject::ChunkExtensionsTooLong => "chunk_extension_bytes_max",
-        Reject::TrailersTooLong => "trailer_bytes_max",
-        Reject::BodyTooLarge => "body_bytes_max",
-        _ => return None,
-    })
 }
 
 /// What requests are told apart by.

@@ -1,6 +1,5 @@
 //! How a connection ended.
 
-use crate::counts::limit_of;
 use peregrine_proto::{Reject, h2};
 use std::fmt;
 use std::io;
@@ -102,6 +101,20 @@ impl Ended {
             _ => return None,
         })
     }
+}
+
+/// The limit that a request went beyond, by its name in `Limits`.
+pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
+    Some(match reject {
+        Reject::HeadTooLong => "head_bytes_max",
+        Reject::RequestLineTooLong => "request_line_bytes_max",
+        Reject::FieldTooLong => "field_bytes_max",
+        Reject::FieldsTooMany => "fields_max",
+        Reject::ChunkExtensionsTooLong => "chunk_extension_bytes_max",
+        Reject::TrailersTooLong => "trailer_bytes_max",
+        Reject::BodyTooLarge => "body_bytes_max",
+        _ => return None,
+    })
 }
 
 impl fmt::Display for Ended {
