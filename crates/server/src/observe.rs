@@ -1,8 +1,9 @@
 //! What a worker counts about itself.
 
-use crate::counts::{Counts, Place};
+use crate::counts::{Agreed, Counts, DURATION_BOUNDS, Place};
 use crate::ended::Ended;
 use crate::pulse::Pulse;
+use peregrine_web::connection::TlsInfo;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +11,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 /// What a worker knows of its connections. It stays on the worker's thread; its counts may be read from
 /// any.
@@ -140,6 +142,15 @@ impl Observed {
 
     pub(crate) fn receive(&self, bytes: usize) {
         self.counts.received_bytes.add(bytes as u64);
+    }
+
+    /// A TLS handshake is complete, so long after its connection was accepted.
+    pub(crate) fn agreed(&self, tls: Option<&TlsInfo>, took: Duration) {
+        let Some(tls) = tls else { return };
+        let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
+        self.counts.handshakes.note(Agreed { version, cipher, resumed });
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.handshake_times.note(took, &DURATION_BOUNDS);
     }
 
     /// A limit was reached, by its name in [`Limits`](crate::Limits).

@@ -208,20 +208,23 @@ fn known<C>(
     of: impl FnOnce(&mut Known) -> &mut HashMap<Key, Arc<Handle<C>>>,
     key: &Key,
     cells: &Cells<C>,
-    make: impl FnOnce() -> C,
+    make: impl Fn() -> C,
 ) -> Arc<Handle<C>> {
-    KNOWN.with_borrow_mut(|all| {
-        let handles = of(all);
+    let found = KNOWN.try_with(|all| {
+        let mut all = all.borrow_mut();
+        let handles = of(&mut all);
         if let Some(handle) = handles.get(key) {
             return Arc::clone(handle);
         }
-        let handle = Arc::new(Handle { cell: cells.find(key, make), part: part() });
+        let handle = Arc::new(Handle { cell: cells.find(key, &make), part: part() });
         if handles.len() >= KNOWN_MAX {
             handles.clear();
         }
         handles.insert(key.clone(), Arc::clone(&handle));
         handle
-    })
+    });
+    // A thread that is ending may still count.
+    found.unwrap_or_else(|_| Arc::new(Handle { cell: cells.find(key, &make), part: 0 }))
 }
 
 /// The recorder as the facade knows it.
@@ -306,7 +309,7 @@ impl Own {
     /// Begins a family. A name that is taken, by the server or by another kind of metric, gets a prefix.
     fn family(&self, page: &mut Page, name: &str, kind: Kind) {
         let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
-        let help = described.get(name).map_or("", |(_, help)| help);
+        let help = described.get(name).map_or("Counted by the application.", |(_, help)| help);
         let mut name = sound(name, true);
         if kind == Kind::Counter
             && let Some(short) = name.strip_suffix("_total")

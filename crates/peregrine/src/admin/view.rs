@@ -176,3 +176,23 @@ pub(super) async fn watch(driver: impl Driver, views: Weak<Views>) {
         driver.sleep_until(driver.now().saturating_add(pause)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_workers_at_work_is_never_stuck() {
+        let (_, orders) = watched::channel(Order::Serve);
+        let views = Views::new(2, orders).watched(Duration::ZERO);
+        let pulse = Arc::new(Pulse::default());
+        views.workers[0].show_pulse(&pulse);
+        let now = Instant::now();
+        for later in [0, 1, 3600] {
+            assert_eq!(views.stuck(now + Duration::from_secs(later)), []);
+        }
+        drop(pulse);
+        assert_eq!(views.stuck(now), []);
+        assert!(!views.are_serving() && !views.are_ordered_to_end());
+    }
+}

@@ -12,7 +12,7 @@ mod session;
 pub(crate) use self::session::{Sessions, sessions};
 
 use self::session::{Phase, Session};
-use crate::counts::{Agreed, DURATION_BOUNDS, Place};
+use crate::counts::Place;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
@@ -271,7 +271,8 @@ impl<D: Driver> Connection<D> {
                 let turn = shake_hands(handshake, &mut link);
                 if matches!(turn, Turn::Again) {
                     let is_http2 = link.stage.is_http2();
-                    tell_agreed(&link);
+                    let took = link.worker.driver.now().saturating_sub(link.born);
+                    link.worker.observed.agreed(link.info.tls.as_deref(), took);
                     self.since = milliseconds(self.worker.driver.now());
                     session.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
                 }
@@ -455,17 +456,6 @@ fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn
         return Turn::close(Ended::PeerLeft);
     }
     Turn::Wait(For { bytes: true, room: false })
-}
-
-/// Counts a handshake that is complete.
-fn tell_agreed<D: Driver>(link: &Link<'_, D>) {
-    let Some(tls) = &link.info.tls else { return };
-    let counts = link.worker.observed.counts();
-    let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
-    counts.handshakes.note(Agreed { version, cipher, resumed });
-    let took = link.worker.driver.now().saturating_sub(link.born);
-    let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-    counts.handshake_times.note(took, &DURATION_BOUNDS);
 }
 
 /// Goes on until the first bytes tell which protocol they begin. The phase that follows.
