@@ -707,6 +707,20 @@ fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
 }
 
 #[test]
+fn an_application_may_have_the_pages_among_its_own() {
+    let make = || App::new().scope("/internal", |scope| scope.merge(peregrine::admin::app()));
+    let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
+    let running = server.admin(Admin::mounted()).start(make).expect("it starts");
+    assert!(running.admin_place().is_none());
+    let address = running.http_address().expect("it speaks HTTP");
+    assert_eq!(ask(address, "/internal/readyz", ""), (200, "ready\n".to_owned()));
+    assert_eq!(ask(address, "/readyz", "").0, 404);
+    let (_, page) = ask(address, "/internal/metrics", "");
+    let labels = [("http_route", "/internal/readyz"), ("http_response_status_code", "200")];
+    assert_eq!(Page::read(&page).requests(&labels), 1, "{page}");
+}
+
+#[test]
 fn an_address_of_the_admin_listener_that_is_taken_is_an_error_with_its_name() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let address = taken.local_addr().expect("it is bound").to_string();

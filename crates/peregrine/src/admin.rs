@@ -1,7 +1,9 @@
 //! The listener for those who run the server: metrics, probes, and what it does at this moment.
 //!
 //! It has a thread and limits of its own, on tokio, so that it answers while all workers are blocked or
-//! flooded, and it ends after them. `view.rs` is what workers show, `pages.rs` what is made of that.
+//! flooded, and it ends after them. [`app`] is for those who want its pages on their own listener.
+//!
+//! `view.rs` is what workers show, `pages.rs` what is made of that.
 
 mod pages;
 mod process;
@@ -9,7 +11,7 @@ mod process;
 mod user;
 mod view;
 
-pub(crate) use self::view::{View, Views};
+pub(crate) use self::view::{Begun, Views};
 
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
@@ -17,6 +19,7 @@ use crate::server::IntoApplication;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Limits, Listen, Observed, Order};
+use peregrine_web::App;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
@@ -63,6 +66,8 @@ pub struct Admin {
 enum Source {
     Address(String),
     Listener(Socket),
+    /// The application has the pages.
+    None,
 }
 
 impl Admin {
@@ -77,6 +82,12 @@ impl Admin {
         Self { source: Source::Listener(listener.into()), live_within: LIVE_WITHIN }
     }
 
+    /// No listener: requests are measured, and the application has the pages where it wants ([`app`]). While
+    /// workers are blocked or full, nobody is answered then.
+    pub fn mounted() -> Self {
+        Self { source: Source::None, live_within: LIVE_WITHIN }
+    }
+
     /// How long a handler may keep a worker's thread, without an `await` that waits, before `/livez` says
     /// 503. Default 30 s. Who restarts what is not alive should give it more time than the slowest
     /// handler takes.
@@ -86,19 +97,25 @@ impl Admin {
         self
     }
 
+    /// What workers are to show.
+    pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
+        Arc::new(Views::new(workers, orders, self.live_within))
+    }
+
     /// Listens, and answers on a thread of its own.
-    pub(crate) fn start(self, views: Views) -> Result<Administering, Error> {
+    pub(crate) fn start(self, views: &Arc<Views>) -> Result<Option<Administering>, Error> {
+        #[cfg(feature = "metrics")]
+        user::install();
         let bound = match self.source {
             Source::Address(address) => listen::bind(&address, 1)?,
             Source::Listener(listener) => listen::adopt(listener, 1)?,
+            Source::None => return Ok(None),
         };
-        #[cfg(feature = "metrics")]
-        user::install();
         let Bound { place, mut sockets, file } = bound;
         let socket = sockets.pop().expect("a socket was asked for");
         let (orders, ordered) = watched::channel(Order::Serve);
         let (tell, told) = mpsc::channel();
-        let views = Arc::new(views.watched(self.live_within));
+        let views = Arc::clone(views);
         let body = move || {
             let ready = tell.clone();
             let ended = run(socket, &views, ordered, move || drop(ready.send(Ok(()))));
@@ -110,7 +127,7 @@ impl Admin {
         thread.spawn(body).map_err(Error::Worker)?;
         let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
         begun.map_err(Error::Worker)?;
-        Ok(Administering { orders, told, place, _file: file })
+        Ok(Some(Administering { orders, told, place, _file: file }))
     }
 }
 
@@ -124,6 +141,24 @@ impl From<String> for Admin {
     fn from(address: String) -> Self {
         Self::at(address)
     }
+}
+
+/// The pages of the admin listener, for an application that wants them among its own: under a prefix, behind
+/// middleware that asks who is there. They tell of the server whose worker makes the application, if that
+/// has [`Server::admin`](crate::Server::admin); in a test without a server, of none.
+///
+/// ```no_run
+/// use peregrine::{Admin, admin, prelude::*};
+///
+/// fn main() -> peregrine::Result<()> {
+///     Server::bind("0.0.0.0:8080").admin(Admin::mounted()).serve(|| {
+///         App::new().get("/", || "hello").scope("/internal", |scope| scope.merge(admin::app()))
+///     })
+/// }
+/// ```
+#[must_use]
+pub fn app() -> App {
+    pages::app(&view::current())
 }
 
 /// Serves the pages on the calling thread, until it is ordered to end.

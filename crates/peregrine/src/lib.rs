@@ -16,7 +16,7 @@
 //! allows; [`App`] and everything that handlers use come from [`web`]. Start with the [`prelude`].
 #![forbid(unsafe_code)]
 
-mod admin;
+pub mod admin;
 mod choice;
 mod error;
 mod listen;

@@ -1,6 +1,6 @@
 //! A server at work: its threads, its addresses, and its end.
 
-use crate::admin::{Administering, View};
+use crate::admin::{Administering, Begun};
 use crate::choice::Seat;
 use crate::error::Error;
 use crate::listen::Place;
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     pub(crate) options: Options,
     pub(crate) seat: Seat,
     /// What it shows to the admin listener.
-    pub(crate) view: Option<Arc<View>>,
+    pub(crate) shown: Option<Begun>,
 }
 
 /// Settings of the server as a whole.
@@ -104,8 +104,8 @@ impl Running {
         for worker in workers {
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
-            if let Some(view) = &worker.view {
-                view.show_pulse(&pulse);
+            if let Some(shown) = &worker.shown {
+                shown.view().show_pulse(&pulse);
             }
             let name = format!("peregrine-{}", worker.number);
             let body = worker.body(makes(), &running.handle, pulse);
@@ -362,13 +362,13 @@ impl Worker {
         pulse: Arc<Pulse>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, view, .. } = self;
-        let observed = Rc::new(match &view {
-            Some(view) => Observed::counting(pulse, Arc::clone(&view.counts)),
+        let Self { listeners, limits, options, seat, shown, .. } = self;
+        let observed = Rc::new(match &shown {
+            Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
             None => Observed::new(pulse),
         });
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders, view };
+        let begin = Begin { make, started, listeners, limits, observed, orders, shown };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -408,16 +408,19 @@ struct Begin<'a> {
     limits: Limits,
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
-    view: Option<Arc<View>>,
+    shown: Option<Begun>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, orders, view } = self;
+        let Self { make, started, listeners, limits, observed, orders, shown } = self;
+        if let Some(shown) = &shown {
+            shown.before();
+        }
         let application = make().map_err(Error::Build)?;
-        if let Some(view) = view {
-            view.begin(&application);
+        if let Some(shown) = &shown {
+            shown.serve(&application);
         }
         started();
         let running =

@@ -1,6 +1,6 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
-use crate::admin::{Admin, Views};
+use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
@@ -244,17 +244,18 @@ impl Server {
         }
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
-        let views = self.admin.as_ref().map(|_| Views::new(workers, orders.handle.subscribe()));
-        let view = |number: usize| Some(Arc::clone(&views.as_ref()?.workers[number]));
+        let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
+        let views = self.admin.as_ref().map(views);
+        let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| Options {
             cpu: cpu(number),
-            figures: view(number).map(|view| Arc::clone(&view.figures)),
+            figures: shown(number).map(|shown| Arc::clone(&shown.view().figures)),
             ..self.options.clone()
         });
         let options: Vec<_> = options.collect();
-        let shown: Vec<_> = (0..workers).map(view).collect();
         // It is there before the workers, so that whoever waits for them can ask.
-        let admin = self.admin.zip(views).map(|(admin, views)| admin.start(views)).transpose()?;
+        let admin = self.admin.zip(views.as_ref());
+        let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
@@ -278,7 +279,7 @@ impl Server {
             limits: self.limits.clone(),
             options,
             seat,
-            view: shown[number].clone(),
+            shown: shown(number),
         });
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
         let mut running = Running::start(starts.collect(), makes, places, files, &settings, orders)?;

@@ -254,7 +254,7 @@ mod tests {
 
     fn views(workers: usize) -> Arc<Views> {
         let (_, orders) = tokio::sync::watch::channel(Order::Serve);
-        Arc::new(Views::new(workers, orders))
+        Arc::new(Views::new(workers, orders, std::time::Duration::MAX))
     }
 
     /// Names of samples that the page begins families for.

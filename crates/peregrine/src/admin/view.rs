@@ -4,6 +4,7 @@ use peregrine_driver::{Driver, Figures};
 use peregrine_server::{Counts, Order, Pulse};
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ impl View {
     }
 
     /// Shows what exists on the worker's thread when it begins to serve.
-    pub(crate) fn begin(&self, application: &Application) {
+    fn begin(&self, application: &Application) {
         let name = |pattern| readable(pattern).into_owned();
         let routes = application.routes().map(|route| (route.methods.to_owned(), name(route.pattern)));
         let _ = self.routes.set(routes.collect());
@@ -97,7 +98,7 @@ fn this_thread() -> Option<u32> {
 /// What all workers show, and the server's orders.
 #[derive(Debug)]
 pub(crate) struct Views {
-    pub(crate) workers: Vec<Arc<View>>,
+    pub(crate) workers: Vec<View>,
     orders: watched::Receiver<Order>,
     live_within: Duration,
     /// The poll that each worker was last seen at, and since when.
@@ -120,15 +121,14 @@ pub(crate) struct Stuck {
 }
 
 impl Views {
-    pub(crate) fn new(workers: usize, orders: watched::Receiver<Order>) -> Self {
-        let workers: Vec<_> = (0..workers).map(|_| Arc::new(View::new())).collect();
+    pub(crate) fn new(
+        workers: usize,
+        orders: watched::Receiver<Order>,
+        live_within: Duration,
+    ) -> Self {
+        let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
-        Self { workers, orders, live_within: Duration::MAX, seen }
-    }
-
-    /// The same where a handler may keep its thread for so long.
-    pub(super) fn watched(self, live_within: Duration) -> Self {
-        Self { live_within, ..self }
+        Self { workers, orders, live_within, seen }
     }
 
     /// Do all workers serve?
@@ -166,6 +166,42 @@ impl Views {
     }
 }
 
+thread_local! {
+    /// What the workers show among which this thread is one.
+    static CURRENT: RefCell<Option<Arc<Views>>> = const { RefCell::new(None) };
+}
+
+/// What the workers show among which this thread is one; if it is none, that of no worker.
+pub(super) fn current() -> Arc<Views> {
+    CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
+        let (_, orders) = watched::channel(Order::Serve);
+        Arc::new(Views::new(0, orders, Duration::MAX))
+    })
+}
+
+/// A worker that shows what it does.
+pub(crate) struct Begun {
+    pub(crate) views: Arc<Views>,
+    pub(crate) number: usize,
+}
+
+impl Begun {
+    /// What it shows.
+    pub(crate) fn view(&self) -> &View {
+        &self.views.workers[self.number]
+    }
+
+    /// Runs on the worker's thread before its application is made.
+    pub(crate) fn before(&self) {
+        CURRENT.set(Some(Arc::clone(&self.views)));
+    }
+
+    /// Runs on the worker's thread when it begins to serve.
+    pub(crate) fn serve(&self, application: &Application) {
+        self.view().begin(application);
+    }
+}
+
 /// Looks at pulses now and then, so that whoever asks is told at once how long a handler has its thread.
 pub(super) async fn watch(driver: impl Driver, views: Weak<Views>) {
     loop {
@@ -184,7 +220,7 @@ mod tests {
     #[test]
     fn a_server_without_workers_at_work_is_never_stuck() {
         let (_, orders) = watched::channel(Order::Serve);
-        let views = Views::new(2, orders).watched(Duration::ZERO);
+        let views = Views::new(2, orders, Duration::ZERO);
         let pulse = Arc::new(Pulse::default());
         views.workers[0].show_pulse(&pulse);
         let now = Instant::now();
