@@ -313,8 +313,8 @@ pub struct Options {
     /// The CPU to pin the worker's thread to, as an index into those that the process may use, wrapping
     /// around. Default none.
     pub cpu: Option<usize>,
-    /// Where the driver shows its counts to other threads. Default none, and then it reads no clock for
-    /// them.
+    /// Where the driver shows its counts to other threads: one place for each worker. Default none, and then
+    /// it reads no clock for them. A server with an admin listener sets it.
     pub figures: Option<Arc<Figures>>,
 }
 

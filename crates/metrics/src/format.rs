@@ -73,6 +73,10 @@ mod tests {
             (&["application/openmetrics-text;version=\"1.0.0\""], OpenMetrics),
             (&["application/openmetrics-text;version=0.0.1"], Text),
             (&["application/openmetrics-text;q=0"], Text),
+            (&["application/openmetrics-text;q=nan"], Text),
+            (&["application/openmetrics-text;q=-1"], Text),
+            (&["application/openmetrics-text;q"], OpenMetrics),
+            (&[";;;,,=;q=;", ""], Text),
             (&["application/openmetrics-text;q=0.3,text/plain;q=0.5"], Text),
             (&["text/plain;q=0.5", "application/openmetrics-text;q=0.5"], OpenMetrics),
             // Prometheus 2 and 3.

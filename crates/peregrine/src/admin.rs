@@ -15,7 +15,6 @@ pub(crate) use self::view::{Begun, Views};
 
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
-use crate::server::IntoApplication;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Limits, Listen, Observed, Order};
@@ -168,8 +167,7 @@ fn run(
     orders: watched::Receiver<Order>,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-    let application = pages::app(views).into_application();
-    let application = application.expect("the routes of the admin listener are sound");
+    let application = pages::app(views).build().expect("the routes of the admin listener are sound");
     let listens = vec![Listen { socket, tls: None, is_shared: false }];
     Tokio::run(&Options::default(), |driver| async move {
         ready();

@@ -84,7 +84,6 @@ impl Running {
         settings: &Settings,
         orders: Orders,
     ) -> Result<Self, Error> {
-        begin_tokio().map_err(Error::Worker)?;
         let Orders { handle, news } = orders;
         let count = workers.len();
         // Dropping it ends the workers that have begun, if anything below fails.
@@ -431,7 +430,7 @@ impl Begin<'_> {
 
 /// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
 /// are none. So descriptors are tested for first.
-fn begin_tokio() -> std::io::Result<()> {
+pub(crate) fn begin_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {
         let pair = std::os::unix::net::UnixStream::pair;

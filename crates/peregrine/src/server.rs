@@ -5,7 +5,7 @@ use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
-use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
+use crate::running::{begin_tokio, Make, Running, Settings, Stopped, Worker, makes};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
@@ -253,6 +253,7 @@ impl Server {
             ..self.options.clone()
         });
         let options: Vec<_> = options.collect();
+        begin_tokio().map_err(Error::Worker)?;
         // It is there before the workers, so that whoever waits for them can ask.
         let admin = self.admin.zip(views.as_ref());
         let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();

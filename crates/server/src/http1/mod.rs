@@ -465,22 +465,17 @@ impl Http1 {
         Turn::linger(Ended::Rejected(reject))
     }
 
-    /// Writes an answer of the server's own.
+    /// Writes an answer of the server's own, to a request that may not have been understood.
     fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
         let response = self.render(problem, link);
-        self.tell_answer(&response, link);
-        respond::whole(link.protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
-    }
-
-    /// Counts an answer of the server's own, to a request that may not have been understood.
-    fn tell_answer<D: Driver>(&mut self, response: &Response, link: &Link<'_, D>) {
         let (worker, tally) = (link.worker, &mut self.exchange.tally);
         if !tally.is_begun() {
             let facts = (Version::Http11, link.info.tls.is_some());
             tally.begin(worker.meters.as_ref(), None, facts, || worker.driver.now());
         }
         tally.answer(response.status);
-        tally.send(response.body.as_slice().map_or(0, <[u8]>::len));
+        let out = &mut link.io.writer.plain;
+        tally.send(respond::whole(link.protocol, &response, &worker.date(), out));
         tally.finish();
     }
 
