@@ -234,7 +234,8 @@ impl http_body::Body for Pieces {
 }
 
 async fn upgraded() -> Response {
-    let protocol = OnUpgrade::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
+    let protocol =
+        OnUpgrade::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
     Response::new(StatusCode::SWITCHING_PROTOCOLS)
         .with_header(HeaderName::from_static("upgrade"), HeaderValue::from_static("test"))
         .with_upgrade(protocol)
@@ -322,9 +323,8 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
         let mut client = bench.client(way);
         let id = client.get("/never");
         // It is gone while its handler works.
-        bench.until("the handler works", |page| {
-            page.sum("http_server_active_requests", &[]) >= 1.0
-        });
+        bench
+            .until("the handler works", |page| page.sum("http_server_active_requests", &[]) >= 1.0);
         client.cancel(id);
         client.break_off();
         bench.until("nobody asks", |page| page.sum("http_server_active_requests", &[]) == 0.0);
@@ -340,7 +340,10 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
         accepted >= 14.0 && accepted == page.sum("peregrine_connections_ended_total", &[])
     });
     assert_eq!(page.sum("peregrine_connections", &[]), 0.0, "{page:?}");
-    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "first-byte-late")]), 4.0);
+    assert_eq!(
+        page.sum("peregrine_connections_ended_total", &[("reason", "first-byte-late")]),
+        4.0
+    );
     assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "rejected")]), 1.0);
     assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "tls-failed")]), 1.0);
     assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "lost")]), 0.0);
@@ -428,7 +431,8 @@ fn limits_and_broken_rules_have_names(choice: DriverChoice) {
     drop(slow);
     bench.until("they are gone", |page| page.sum("peregrine_connections", &[]) == 0.0);
     let all: Vec<_> = (0..5).map(|_| bench.connect()).collect();
-    let hit = |limit| move |page: &Page| page.sum("peregrine_limits_hit_total", &[("limit", limit)]);
+    let hit =
+        |limit| move |page: &Page| page.sum("peregrine_limits_hit_total", &[("limit", limit)]);
     let page = bench.until("one connection waits", |page| hit("connections_max")(page) >= 1.0);
     drop(all);
     assert_eq!(hit("head_bytes_max")(&page), 2.0, "{page:?}");
@@ -522,7 +526,8 @@ fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
     let flood: Vec<_> = (0..200).map(|_| bench.connect()).collect();
     bench.until("it is full", |page| page.sum("peregrine_connections", &[]) >= 7.0);
-    for (path, status) in [("/readyz", 200), ("/livez", 200), ("/startupz", 200), ("/nowhere", 404)] {
+    for (path, status) in [("/readyz", 200), ("/livez", 200), ("/startupz", 200), ("/nowhere", 404)]
+    {
         assert_eq!(ask(bench.admin(), path, "").0, status, "{path}");
     }
     drop(flood);
@@ -560,7 +565,8 @@ fn readiness_goes_first_and_the_listener_last(choice: DriverChoice) {
 fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let admin = listener.local_addr().expect("it is bound");
-    let (begun, release) = (std::sync::Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel::<()>());
+    let (begun, release) =
+        (std::sync::Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel::<()>());
     let (go, gate) = release;
     let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
     let has_begun = std::sync::Arc::clone(&begun);
@@ -581,7 +587,8 @@ fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
         assert!(begin.elapsed() < PATIENCE, "it does not begin");
         thread::sleep(Duration::from_millis(5));
     }
-    for (path, status) in [("/startupz", 503), ("/readyz", 503), ("/livez", 200), ("/metrics", 200)] {
+    for (path, status) in [("/startupz", 503), ("/readyz", 503), ("/livez", 200), ("/metrics", 200)]
+    {
         assert_eq!(ask(admin, path, "").0, status, "{path}");
     }
     go.send(()).expect("somebody waits");
@@ -684,7 +691,8 @@ fn the_drivers_show_what_they_do(choice: DriverChoice) {
 #[test]
 fn prometheus_gets_the_format_that_it_asks_for() {
     let bench = Bench::start(DriverChoice::Tokio, 1, Limits::default(), app).expect("it runs");
-    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
+    let accept =
+        "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
     let (_, page) = ask(bench.admin(), "/metrics", accept);
     assert!(page.ends_with("\n# EOF\n"), "{page}");
     assert!(page.contains("\n# UNIT http_server_response_body_size_bytes bytes\n"), "{page}");

@@ -31,7 +31,9 @@ impl Format {
             let (mut version, mut weight) = ("", 1000);
             for part in parts {
                 match part.split_once('=') {
-                    Some((name, value)) if name.eq_ignore_ascii_case("q") => weight = thousandths(value),
+                    Some((name, value)) if name.eq_ignore_ascii_case("q") => {
+                        weight = thousandths(value)
+                    }
                     Some((name, value)) if name.eq_ignore_ascii_case("version") => {
                         version = value.trim_matches('"');
                     }

@@ -167,7 +167,8 @@ fn run(
     orders: watched::Receiver<Order>,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-    let application = pages::app(views).build().expect("the routes of the admin listener are sound");
+    let application =
+        pages::app(views).build().expect("the routes of the admin listener are sound");
     let listens = vec![Listen { socket, tls: None, is_shared: false }];
     Tokio::run(&Options::default(), |driver| async move {
         ready();

@@ -5,7 +5,7 @@ use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
-use crate::running::{begin_tokio, Make, Running, Settings, Stopped, Worker, makes};
+use crate::running::{Make, Running, Settings, Stopped, Worker, begin_tokio, makes};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
@@ -283,7 +283,8 @@ impl Server {
             shown: shown(number),
         });
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
-        let mut running = Running::start(starts.collect(), makes, places, files, &settings, orders)?;
+        let mut running =
+            Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
         let line = if running.is_whole() {
             first_line(&running, &reason, workers)
@@ -327,9 +328,9 @@ fn first_line(running: &Running, reason: &str, workers: usize) -> String {
     let plural = if workers == 1 { "" } else { "s" };
     let tls =
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
-    let admin = running.admin_place().map_or_else(String::new, |place| {
-        format!("; admin {}", url(place, false))
-    });
+    let admin = running
+        .admin_place()
+        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
     format!(
         "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}{admin}",
         env!("CARGO_PKG_VERSION"),

@@ -49,18 +49,10 @@ const CONNECTIONS: Family<'_> = family(
     "",
     "Open connections by what they speak and what they do.",
 );
-const WORKER_CONNECTIONS: Family<'_> = family(
-    "peregrine_worker_connections",
-    Kind::Gauge,
-    "",
-    "Open connections of each worker.",
-);
-const ACCEPTED: Family<'_> = family(
-    "peregrine_connections_accepted",
-    Kind::Counter,
-    "",
-    "Connections that were accepted.",
-);
+const WORKER_CONNECTIONS: Family<'_> =
+    family("peregrine_worker_connections", Kind::Gauge, "", "Open connections of each worker.");
+const ACCEPTED: Family<'_> =
+    family("peregrine_connections_accepted", Kind::Counter, "", "Connections that were accepted.");
 const REFUSED: Family<'_> = family(
     "peregrine_connections_refused",
     Kind::Counter,

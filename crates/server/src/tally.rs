@@ -65,8 +65,7 @@ impl Tally {
         let method = head.map_or(Method::Extension, |head| head.index().method);
         meters.counts.active[usize::from(is_secure)][method as usize].add(1);
         let key = Key { method, version, is_secure, ..Key::default() };
-        *self =
-            Self { meters: Some(Rc::clone(meters)), began: now(), key, received: 0, sent: 0 };
+        *self = Self { meters: Some(Rc::clone(meters)), began: now(), key, received: 0, sent: 0 };
     }
 
     /// Is a request in progress that is measured?
@@ -191,7 +190,12 @@ mod tests {
         tally.end();
         tally.finish();
         assert_eq!(bench.active(), 0);
-        let key = Key { method: Method::Extension, version: Version::Http11, status: 200, ..Key::default() };
+        let key = Key {
+            method: Method::Extension,
+            version: Version::Http11,
+            status: 200,
+            ..Key::default()
+        };
         assert_eq!(bench.counted(), [(key, 1)]);
     }
 
@@ -202,7 +206,8 @@ mod tests {
         let mut begun = bench.begin();
         begun.answer(StatusCode::OK);
         begun.end();
-        let faults: Vec<_> = bench.counted().iter().map(|(key, _)| (key.status, key.fault)).collect();
+        let faults: Vec<_> =
+            bench.counted().iter().map(|(key, _)| (key.status, key.fault)).collect();
         assert_eq!(faults, [(0, Fault::Cancelled), (200, Fault::Aborted)]);
     }
 

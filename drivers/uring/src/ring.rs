@@ -106,7 +106,13 @@ impl Ring {
             match builder.build(size.submissions) {
                 Ok(queues) => {
                     let dropped = FLAGS[..skipped].to_vec();
-                    return Ok(Self { queues: Some(queues), expected: 0, enters: 0, overflows: 0, dropped });
+                    return Ok(Self {
+                        queues: Some(queues),
+                        expected: 0,
+                        enters: 0,
+                        overflows: 0,
+                        dropped,
+                    });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(error) => return Err(error),

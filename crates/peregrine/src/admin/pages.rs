@@ -2,12 +2,12 @@
 
 use super::process;
 use super::view::{View, Views};
+use http::{HeaderMap, StatusCode, header};
 use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Family, Format, Kind, Page, Value};
 use peregrine_server::Counts;
 use peregrine_web::App;
 use peregrine_web::extract::StateRef;
-use http::{HeaderMap, StatusCode, header};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Instant;
@@ -269,7 +269,9 @@ mod tests {
         let told: BTreeSet<_> = guide
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-            .filter_map(|(name, rest)| Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned())))
+            .filter_map(|(name, rest)| {
+                Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))
+            })
             .filter(|(name, _)| !name.starts_with('/'))
             .collect();
         let kind = |kind| match kind {

@@ -106,7 +106,8 @@ mod tests {
     fn the_system_tells_everything() {
         let values = read();
         assert!(values.iter().all(Option::is_some), "{values:?}");
-        let [_, resident, virtual_memory, open, most, started] = values.map(Option::unwrap_or_default);
+        let [_, resident, virtual_memory, open, most, started] =
+            values.map(Option::unwrap_or_default);
         assert!(resident > 100_000.0 && virtual_memory >= resident);
         assert!((3.0..=most).contains(&open), "{open} of {most}");
         assert!(started > 1e9, "{started}");

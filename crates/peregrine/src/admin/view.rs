@@ -51,7 +51,8 @@ impl View {
     /// Shows what exists on the worker's thread when it begins to serve.
     fn begin(&self, application: &Application) {
         let name = |pattern| readable(pattern).into_owned();
-        let routes = application.routes().map(|route| (route.methods.to_owned(), name(route.pattern)));
+        let routes =
+            application.routes().map(|route| (route.methods.to_owned(), name(route.pattern)));
         let _ = self.routes.set(routes.collect());
         if let Ok(handle) = Handle::try_current() {
             let _ = self.runtime.set(handle.metrics());
