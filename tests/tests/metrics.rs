@@ -465,10 +465,9 @@ fn a_page_that_is_read_under_load_never_contradicts_itself(choice: DriverChoice)
     let stop = &STOP[usize::from(choice == DriverChoice::Uring)];
     let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
     thread::scope(|scope| {
-        let bench = &bench;
         for way in WAYS {
+            let mut client = bench.client(way);
             scope.spawn(move || {
-                let mut client = bench.client(way);
                 while !stop.load(Ordering::Relaxed) {
                     let id = client.get("/birds/eagle");
                     assert_eq!(block_on(client.answer(id)).status(), 200);
