@@ -534,6 +534,7 @@ mod tests {
     fn a_worker_that_dies_in_the_middle_ends_the_others_in_order_and_the_wait_with_its_error() {
         let Orders { handle, news } = Orders::new();
         let running = Running {
+            admin: None,
             handle: handle.clone(),
             news,
             awaited: BTreeSet::from([0, 1]),

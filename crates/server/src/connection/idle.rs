@@ -81,15 +81,9 @@ impl<D: Driver> Connection<D> {
         Poll::Ready(Err(match () {
             () if drained <= now => Ended::Drained,
             () if end_of_life <= now => Ended::Lifetime,
-            () if self.stage.is_handshaking() => {
-                worker.observed.limit("handshake_timeout");
-                Ended::HandshakeLate
-            }
+            () if self.stage.is_handshaking() => Ended::HandshakeLate,
             () if is_new => Ended::FirstByteLate,
-            () => {
-                worker.observed.limit("idle_timeout");
-                Ended::Idle
-            }
+            () => Ended::Idle,
         }))
     }
 }

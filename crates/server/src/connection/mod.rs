@@ -190,7 +190,14 @@ impl<D: Driver> Connection<D> {
                     session.phase = Phase::Preface;
                 }
             }
-            Err(ended) => self.end(&mut session, Close { ended, lingers: false }),
+            Err(ended) => {
+                match ended {
+                    Ended::HandshakeLate => self.worker.observed.limit("handshake_timeout"),
+                    Ended::Idle => self.worker.observed.limit("idle_timeout"),
+                    _ => {}
+                }
+                self.end(&mut session, Close { ended, lingers: false });
+            }
         }
         session
     }
