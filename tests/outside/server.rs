@@ -3,7 +3,7 @@
 //! It takes free ports, names them in its first line on standard error, writes the certificate that
 //! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
 //! that of `PEREGRINE_DRIVER`. With `BEHIND_GATEWAY` set, plain connections may ask for `https`, as
-//! HAProxy does over HTTP/2.
+//! HAProxy does over HTTP/2. `ADMIN` is the address of an admin listener.
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -82,7 +82,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let behind_gateway = std::env::var_os("BEHIND_GATEWAY").is_some();
     let limits = Limits { lame_duck, behind_gateway, ..Limits::default() };
-    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).limits(limits);
+    let mut server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).limits(limits);
+    if let Ok(address) = std::env::var("ADMIN") {
+        server = server.admin(address);
+    }
     server.serve(application)?;
     Ok(())
 }

@@ -17,9 +17,11 @@
 //! Start with [`Driver`], then [`Stream`].
 #![forbid(unsafe_code)]
 
+mod figures;
 mod share;
 mod threads;
 
+pub use figures::{Figures, TURN_BOUNDS};
 pub use share::{Open, Share};
 pub use threads::{Functions, Threads};
 
@@ -29,6 +31,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -67,6 +70,11 @@ pub trait Driver: Clone + 'static {
 
     /// Monotonic time since the driver started. It may be cached for one turn of the loop.
     fn now(&self) -> Duration;
+
+    /// The same clock, read at this moment. The default is that of drivers whose `now` caches nothing.
+    fn read_clock(&self) -> Duration {
+        self.now()
+    }
 
     /// Time since the Unix epoch, for dates on the wire. It may be cached for one turn of the loop.
     fn unix_time(&self) -> Duration;
@@ -305,6 +313,9 @@ pub struct Options {
     /// The CPU to pin the worker's thread to, as an index into those that the process may use, wrapping
     /// around. Default none.
     pub cpu: Option<usize>,
+    /// Where the driver shows its counts to other threads: one place for each worker. Default none, and then
+    /// it reads no clock for them. A server with an admin listener sets it.
+    pub figures: Option<Arc<Figures>>,
 }
 
 impl Default for Options {
@@ -315,6 +326,7 @@ impl Default for Options {
             receive_ahead_max: 8,
             spin_us: 0,
             cpu: None,
+            figures: None,
         }
     }
 }

@@ -16,6 +16,7 @@
 //! allows; [`App`] and everything that handlers use come from [`web`]. Start with the [`prelude`].
 #![forbid(unsafe_code)]
 
+pub mod admin;
 mod choice;
 mod error;
 mod listen;
@@ -29,6 +30,7 @@ pub mod test;
 pub mod tower;
 mod watch;
 
+pub use admin::Admin;
 pub use bytes;
 pub use choice::DriverChoice;
 pub use error::Error;
@@ -74,6 +76,10 @@ mod events {}
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]
 mod websockets {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/observability.md")]
+mod observability {}
 
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/guide/from-axum.md")]

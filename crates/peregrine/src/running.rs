@@ -1,5 +1,6 @@
 //! A server at work: its threads, its addresses, and its end.
 
+use crate::admin::{Administering, Begun};
 use crate::choice::Seat;
 use crate::error::Error;
 use crate::listen::Place;
@@ -36,6 +37,8 @@ pub(crate) struct Worker {
     pub(crate) limits: Limits,
     pub(crate) options: Options,
     pub(crate) seat: Seat,
+    /// What it shows to the admin listener.
+    pub(crate) shown: Option<Begun>,
 }
 
 /// Settings of the server as a whole.
@@ -56,6 +59,7 @@ pub struct Running {
     places: Vec<(Place, bool)>,
     shutdown_timeout: Duration,
     quiet: bool,
+    admin: Option<Administering>,
     _files: SocketFiles,
 }
 
@@ -80,7 +84,6 @@ impl Running {
         settings: &Settings,
         orders: Orders,
     ) -> Result<Self, Error> {
-        begin_tokio().map_err(Error::Worker)?;
         let Orders { handle, news } = orders;
         let count = workers.len();
         // Dropping it ends the workers that have begun, if anything below fails.
@@ -93,12 +96,16 @@ impl Running {
             places,
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
+            admin: None,
             _files: files,
         };
         let mut pulses = Vec::with_capacity(count);
         for worker in workers {
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
+            if let Some(shown) = &worker.shown {
+                shown.view().show_pulse(&pulse);
+            }
             let name = format!("peregrine-{}", worker.number);
             let body = worker.body(makes(), &running.handle, pulse);
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
@@ -132,6 +139,17 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// This admin listener ends when the server has ended.
+    pub(crate) fn administered_by(&mut self, admin: Option<Administering>) {
+        self.admin = admin;
+    }
+
+    /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
+    #[must_use]
+    pub fn admin_place(&self) -> Option<&Place> {
+        self.admin.as_ref().map(Administering::place)
     }
 
     /// Were all workers ready before any order?
@@ -197,6 +215,9 @@ impl Running {
         let mut deadline = Deadline::default();
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
         self.stopped.is_cut_ordered = deadline.is_cut_ordered;
+        if let Some(admin) = self.admin.take() {
+            admin.end();
+        }
         let failed = self.failed.take();
         failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
     }
@@ -340,10 +361,13 @@ impl Worker {
         pulse: Arc<Pulse>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, .. } = self;
-        let observed = Rc::new(Observed::new(pulse));
+        let Self { listeners, limits, options, seat, shown, .. } = self;
+        let observed = Rc::new(match &shown {
+            Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
+            None => Observed::new(pulse),
+        });
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders };
+        let begin = Begin { make, started, listeners, limits, observed, orders, shown };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -383,13 +407,20 @@ struct Begin<'a> {
     limits: Limits,
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
+    shown: Option<Begun>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, orders } = self;
+        let Self { make, started, listeners, limits, observed, orders, shown } = self;
+        if let Some(shown) = &shown {
+            shown.before();
+        }
         let application = make().map_err(Error::Build)?;
+        if let Some(shown) = &shown {
+            shown.serve(&application);
+        }
         started();
         let running =
             peregrine_server::run(driver, listeners, application, limits, observed, orders);
@@ -399,7 +430,7 @@ impl Begin<'_> {
 
 /// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
 /// are none. So descriptors are tested for first.
-fn begin_tokio() -> std::io::Result<()> {
+pub(crate) fn begin_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {
         let pair = std::os::unix::net::UnixStream::pair;
@@ -503,6 +534,7 @@ mod tests {
     fn a_worker_that_dies_in_the_middle_ends_the_others_in_order_and_the_wait_with_its_error() {
         let Orders { handle, news } = Orders::new();
         let running = Running {
+            admin: None,
             handle: handle.clone(),
             news,
             awaited: BTreeSet::from([0, 1]),

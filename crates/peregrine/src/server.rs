@@ -1,10 +1,11 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
+use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
-use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
+use crate::running::{Make, Running, Settings, Stopped, Worker, begin_tokio, makes};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 use peregrine_tls::Tls;
@@ -12,6 +13,7 @@ use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError};
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Configures a server, then runs it.
 ///
@@ -36,6 +38,7 @@ pub struct Server {
     options: Options,
     pin: bool,
     quiet: bool,
+    admin: Option<Admin>,
 }
 
 #[derive(Debug)]
@@ -89,6 +92,7 @@ impl Server {
             options: Options::default(),
             pin: false,
             quiet: false,
+            admin: None,
         }
     }
 
@@ -133,6 +137,15 @@ impl Server {
     #[cfg(feature = "tls")]
     pub fn tls_listener(mut self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.listeners.push((Source::Listener(listener.into()), Some(tls)));
+        self
+    }
+
+    /// Also answers those who run the server, at an address of its own: metrics for Prometheus, probes,
+    /// routes and connections; see [`Admin`]. Default none, and then requests are not measured.
+    ///
+    /// It stays until the server has ended. Nothing of it is on the other addresses.
+    pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
+        self.admin = Some(admin.into());
         self
     }
 
@@ -231,9 +244,19 @@ impl Server {
         }
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
-        let options =
-            (0..workers).map(|number| Options { cpu: cpu(number), ..self.options.clone() });
+        let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
+        let views = self.admin.as_ref().map(views);
+        let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
+        let options = (0..workers).map(|number| Options {
+            cpu: cpu(number),
+            figures: shown(number).map(|shown| Arc::clone(&shown.view().figures)),
+            ..self.options.clone()
+        });
         let options: Vec<_> = options.collect();
+        begin_tokio().map_err(Error::Worker)?;
+        // It is there before the workers, so that whoever waits for them can ask.
+        let admin = self.admin.zip(views.as_ref());
+        let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
@@ -257,9 +280,12 @@ impl Server {
             limits: self.limits.clone(),
             options,
             seat,
+            shown: shown(number),
         });
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
-        let running = Running::start(starts.collect(), makes, places, files, &settings, orders)?;
+        let mut running =
+            Running::start(starts.collect(), makes, places, files, &settings, orders)?;
+        running.administered_by(admin);
         let line = if running.is_whole() {
             first_line(&running, &reason, workers)
         } else {
@@ -302,8 +328,11 @@ fn first_line(running: &Running, reason: &str, workers: usize) -> String {
     let plural = if workers == 1 { "" } else { "s" };
     let tls =
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
+    let admin = running
+        .admin_place()
+        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
     format!(
-        "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}",
+        "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}{admin}",
         env!("CARGO_PKG_VERSION"),
         urls.join(", "),
     )

@@ -84,6 +84,37 @@ impl Ended {
             Self::Broken(_) => "broken",
         }
     }
+
+    /// The limit that ended the connection, by its name in `Limits`, where the reason tells which.
+    pub(crate) fn limit(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::FirstByteLate => "first_byte_timeout",
+            Self::HeadLate => "head_timeout",
+            Self::BodySlow | Self::WriteStalled => "rate_min",
+            Self::PeerSilent => "http2.ping_after",
+            Self::ExchangeLate => "exchange_timeout",
+            Self::Lifetime => "lifetime_max",
+            Self::Rejected(reject) => return limit_of(*reject),
+            Self::Http2(h2::Reject::BudgetSpent) => "http2.budget_max",
+            Self::Http2(h2::Reject::AnswersUnread) => "http2.answers_max",
+            Self::Http2(h2::Reject::BlockTooLong) => "http2.block_bytes_max",
+            _ => return None,
+        })
+    }
+}
+
+/// The limit that a request went beyond, by its name in `Limits`.
+pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
+    Some(match reject {
+        Reject::HeadTooLong => "head_bytes_max",
+        Reject::RequestLineTooLong => "request_line_bytes_max",
+        Reject::FieldTooLong => "field_bytes_max",
+        Reject::FieldsTooMany => "fields_max",
+        Reject::ChunkExtensionsTooLong => "chunk_extension_bytes_max",
+        Reject::TrailersTooLong => "trailer_bytes_max",
+        Reject::BodyTooLarge => "body_bytes_max",
+        _ => return None,
+    })
 }
 
 impl fmt::Display for Ended {

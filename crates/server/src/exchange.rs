@@ -6,6 +6,7 @@
 //! further.
 
 use crate::pulse::Pulse;
+use crate::tally::Tally;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
@@ -52,6 +53,8 @@ pub(crate) struct Exchange {
     protocol: Option<Pin<Box<dyn Future<Output = ()>>>>,
     name: Option<RequestName>,
     on_disconnect: OnDisconnect,
+    /// What is measured of it.
+    pub(crate) tally: Tally,
     /// How long the handler may take.
     pub(crate) timeout: Option<Duration>,
     /// The request's head, for what the server says of it.
@@ -90,6 +93,7 @@ impl Exchange {
         let options = target.options();
         (self.on_disconnect, self.timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
+        self.tally.route(request.parts.head.route());
         self.head = Some(request.parts.head.share());
         // Middleware that gives ids to requests fills in what is empty.
         let span = tracing::error_span!(
@@ -273,6 +277,7 @@ impl Exchange {
 
     /// Drops the handler and the response's body. The request's name stays.
     pub(crate) fn stop(&mut self) {
+        self.tally.end();
         self.drop_handler();
         self.drop_protocol();
         if let Some(rest) = self.rest.take() {

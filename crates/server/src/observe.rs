@@ -1,7 +1,9 @@
 //! What a worker counts about itself.
 
+use crate::counts::{Agreed, Counts, DURATION_BOUNDS, Place};
 use crate::ended::Ended;
 use crate::pulse::Pulse;
+use peregrine_web::connection::TlsInfo;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,23 +11,21 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
-/// One worker's counts. It stays on the worker's thread, so that counting costs an addition.
+/// What a worker knows of its connections. It stays on the worker's thread; its counts may be read from
+/// any.
 #[derive(Default)]
 pub struct Observed {
     connections: Cell<usize>,
     /// Connections, and places kept for those that are about to be accepted.
     taken: Cell<usize>,
     waiting_for_room: RefCell<Vec<Waker>>,
-    accepted: Cell<u64>,
-    refused: Cell<u64>,
-    requests: Cell<u64>,
-    sends: Cell<u64>,
     tasks_cut: Cell<usize>,
     handlers_cut: Cell<usize>,
     functions_left: Cell<usize>,
     pulse: Arc<Pulse>,
-    ended: RefCell<BTreeMap<&'static str, u64>>,
+    counts: Arc<Counts>,
     waiting_for_empty: RefCell<Option<Waker>>,
     /// Handlers that run to their end without their connection, and listeners that still accept.
     pending: Cell<usize>,
@@ -68,6 +68,18 @@ impl Observed {
         Self { pulse, ..Self::default() }
     }
 
+    /// The same with these counts, which others may read.
+    #[must_use]
+    pub fn counting(pulse: Arc<Pulse>, counts: Arc<Counts>) -> Self {
+        Self { pulse, counts, ..Self::default() }
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
     pub(crate) fn pulse(&self) -> &Arc<Pulse> {
         &self.pulse
     }
@@ -77,23 +89,27 @@ impl Observed {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             connections: self.connections.get(),
-            accepted: self.accepted.get(),
-            refused: self.refused.get(),
-            requests: self.requests.get(),
-            sends: self.sends.get(),
+            accepted: self.counts.accepted.get(),
+            refused: self.counts.refused.get(),
+            requests: self.counts.requests.get(),
+            sends: self.counts.sends.get(),
             blocked: self.pulse.blocked(),
             tasks_cut: self.tasks_cut.get(),
             handlers_cut: self.handlers_cut.get(),
             functions_left: self.functions_left.get(),
-            ended: self.ended.borrow().clone(),
+            ended: self.counts.ended.counts().map(|(name, count)| (*name, count)).collect(),
         }
     }
 
     /// Waits until there may be one more connection, of at most `max`.
     pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        let mut is_told = false;
         poll_fn(|context| {
             if let Some(room) = self.try_room(max) {
                 return Poll::Ready(room);
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                self.limit("connections_max");
             }
             self.waiting_for_room.borrow_mut().push(context.waker().clone());
             Poll::Pending
@@ -112,15 +128,34 @@ impl Observed {
     }
 
     pub(crate) fn refused(&self) {
-        self.refused.set(self.refused.get() + 1);
+        self.counts.refused.add(1);
     }
 
     pub(crate) fn request(&self) {
-        self.requests.set(self.requests.get() + 1);
+        self.counts.requests.add(1);
     }
 
-    pub(crate) fn send(&self) {
-        self.sends.set(self.sends.get() + 1);
+    pub(crate) fn send(&self, bytes: usize) {
+        self.counts.sends.add(1);
+        self.counts.sent_bytes.add(bytes as u64);
+    }
+
+    pub(crate) fn receive(&self, bytes: usize) {
+        self.counts.received_bytes.add(bytes as u64);
+    }
+
+    /// A TLS handshake is complete, so long after its connection was accepted.
+    pub(crate) fn agreed(&self, tls: Option<&TlsInfo>, took: Duration) {
+        let Some(tls) = tls else { return };
+        let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
+        self.counts.handshakes.note(Agreed { version, cipher, resumed });
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.handshake_times.note(took, &DURATION_BOUNDS);
+    }
+
+    /// A limit was reached, by its name in [`Limits`](crate::Limits).
+    pub(crate) fn limit(&self, name: &'static str) {
+        self.counts.limits.note(name);
     }
 
     pub(crate) fn tasks_cut(&self, count: usize) {
@@ -188,20 +223,38 @@ impl fmt::Debug for Observed {
 pub(crate) struct Room(Rc<Observed>);
 
 /// A connection that counts as open until this is dropped.
-pub(crate) struct Open(Room);
+pub(crate) struct Open {
+    room: Room,
+    place: Place,
+    is_told: bool,
+}
 
 impl Room {
     /// A connection takes the place.
     pub(crate) fn open(self) -> Open {
         self.0.connections.set(self.0.connections.get() + 1);
-        self.0.accepted.set(self.0.accepted.get() + 1);
-        Open(self)
+        self.0.counts.accepted.add(1);
+        let place = Place::Opening;
+        self.0.counts.places[place as usize].add(1);
+        Open { room: self, place, is_told: false }
     }
 }
 
 impl Open {
-    pub(crate) fn ended(&self, ended: &Ended) {
-        *self.0.0.ended.borrow_mut().entry(ended.name()).or_default() += 1;
+    /// The connection does something else from now on.
+    #[inline]
+    pub(crate) fn moves(&mut self, place: Place) {
+        let before = std::mem::replace(&mut self.place, place);
+        if before != place {
+            let places = &self.room.0.counts.places;
+            places[before as usize].add(-1);
+            places[place as usize].add(1);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, ended: &Ended) {
+        self.is_told = true;
+        self.room.0.counts.end(ended);
     }
 }
 
@@ -215,8 +268,13 @@ impl Drop for Room {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let observed = &self.0.0;
+        let observed = &self.room.0;
         observed.connections.set(observed.connections.get() - 1);
+        observed.counts.places[self.place as usize].add(-1);
+        if !self.is_told {
+            // Its task was dropped, by a panic or by the end of the worker.
+            observed.counts.ended.note("lost");
+        }
         observed.wake_if_empty();
     }
 }

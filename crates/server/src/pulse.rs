@@ -81,8 +81,22 @@ impl Pulse {
         self.watcher.get().into_iter().for_each(Thread::unpark);
     }
 
+    /// The poll of a handler that has the thread at this moment, if any: its number, by which it is told
+    /// from others, and the route's pattern.
+    #[must_use]
+    pub fn present(&self) -> Option<(usize, String)> {
+        let route = self.route.load(Ordering::Acquire);
+        (route != IDLE).then(|| (self.turn.load(Ordering::Relaxed), self.name(route)))
+    }
+
+    fn name(&self, route: usize) -> String {
+        let name = self.names.get().and_then(|names| names.get(&route));
+        name.map_or_else(|| "(no route)".to_owned(), Clone::clone)
+    }
+
     /// Times that a handler was found to block its thread.
-    pub(crate) fn blocked(&self) -> u64 {
+    #[must_use]
+    pub fn blocked(&self) -> u64 {
         self.blocked.load(Ordering::Relaxed) as u64
     }
 }
@@ -194,8 +208,7 @@ impl Watch {
             }
             watched.is_told = true;
             pulse.blocked.fetch_add(1, Ordering::Relaxed);
-            let name = pulse.names.get().and_then(|names| names.get(&route));
-            let route = name.map_or_else(|| "(no route)".to_owned(), Clone::clone);
+            let route = pulse.name(route);
             let is_new = self.told.get(&route).is_none_or(|told| now >= *told + TOLD_FOR);
             if is_new {
                 pulse.told.store(turn, Ordering::Relaxed);

@@ -16,17 +16,18 @@ pub(crate) fn head(
     protocol.respond(response.status.as_u16(), pairs(&response.fields), length, date, out)
 }
 
-/// Writes a response whose body is here.
+/// Writes a response whose body is here. Returns how much content is written.
 pub(crate) fn whole(
     protocol: &mut Connection,
     response: &Response,
     date: &Date,
     out: &mut Vec<u8>,
-) {
+) -> usize {
     let bytes = response.body.as_slice().unwrap_or_default();
     head(protocol, response, ResponseLength::Exact(bytes.len() as u64), date, out);
-    protocol.send_data(bytes, out);
+    let sent = protocol.send_data(bytes, out);
     protocol.finish(std::iter::empty(), out);
+    sent
 }
 
 /// Writes the 101 that hands the connection over. False if the request did not ask for it.

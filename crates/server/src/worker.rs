@@ -4,6 +4,7 @@ use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::observe::{Observed, Snapshot};
 use crate::pulse::Pulse;
+use crate::tally::Meters;
 use crate::wheel::{Alarm, Wheel};
 use peregrine_driver::Driver;
 use peregrine_proto::Date;
@@ -69,6 +70,8 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
     pub(crate) pulse: Arc<Pulse>,
+    /// Where requests are measured one by one.
+    pub(crate) meters: Option<Rc<Meters>>,
     pub(crate) handshakes: Rc<Handshakes>,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
@@ -88,12 +91,19 @@ impl<D: Driver> Worker<D> {
     ) -> Self {
         let pulse = Arc::clone(observed.pulse());
         pulse.name_routes(&application);
+        observed.counts().prepare(&application);
+        let is_measured = observed.counts().measured.get().is_some();
+        let meters = is_measured.then(|| {
+            let clock = driver.clone();
+            Meters::new(observed.counts(), move || clock.read_clock())
+        });
         Self {
             protocol: limits.protocol(),
             http2: limits.http2(),
             wheel: Wheel::new(),
             observed,
             pulse,
+            meters,
             handshakes: Rc::default(),
             cut: RefCell::default(),
             order: Cell::new(Order::Serve),

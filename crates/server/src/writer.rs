@@ -21,7 +21,7 @@ impl Writer {
     }
 
     /// Gives everything written to the driver, unless what it was given before waits for the peer.
-    /// Returns whether something was given.
+    /// Returns how many bytes were given.
     ///
     /// # Errors
     /// The TLS session cannot send.
@@ -29,9 +29,9 @@ impl Writer {
         &mut self,
         stream: &S,
         stage: &mut Stage,
-    ) -> Result<bool, SendError> {
+    ) -> Result<usize, SendError> {
         if self.is_empty() || !stream.has_room() {
-            return Ok(false);
+            return Ok(0);
         }
         if let Stage::Tls(tls) = stage {
             if !self.plain.is_empty() {
@@ -39,11 +39,14 @@ impl Writer {
                 self.plain.clear();
                 encrypted?;
             }
+            let bytes = self.records.len();
             stream.send(&mut self.records);
+            Ok(bytes)
         } else {
+            let bytes = self.plain.len();
             stream.send(&mut self.plain);
+            Ok(bytes)
         }
-        Ok(true)
     }
 
     /// Gives the memory of empty buffers back.

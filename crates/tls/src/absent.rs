@@ -90,6 +90,20 @@ impl Hosts {
     }
 }
 
+impl Reject {
+    /// A short name for logs and metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        "plain_http"
+    }
+
+    /// The alert that the peer sent, which is none.
+    #[must_use]
+    pub fn alert(&self) -> Option<&'static str> {
+        None
+    }
+}
+
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("plain HTTP where TLS is spoken")

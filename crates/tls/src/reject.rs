@@ -86,6 +86,13 @@ impl Reject {
             Self::Engine(_) => "engine",
         }
     }
+
+    /// The name of the alert with which the peer ended the connection; `None` if it was something else
+    /// that ended it, and `unknown` for a number that has no name.
+    pub fn alert(&self) -> Option<&'static str> {
+        let Self::Alert(alert) = self else { return None };
+        Some(alert.as_str().unwrap_or("unknown"))
+    }
 }
 
 impl From<Error> for Reject {

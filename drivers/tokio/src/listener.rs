@@ -106,7 +106,7 @@ impl Listener {
         if self.earlier.get() == Earlier::Unknown {
             self.earlier.set(Earlier::Some);
         }
-        increment(&self.worker.figures.calls);
+        self.worker.figures.call();
         Poll::Ready(accepted)
     }
 }

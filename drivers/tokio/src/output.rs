@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use tokio::task::coop::unconstrained;
 
 use crate::stream::{Shared, remember};
-use crate::worker::{Worker, increment};
+use crate::worker::Worker;
 
 /// The state of one connection's sending side.
 #[derive(Default)]
@@ -127,7 +127,7 @@ impl Shared {
         let mut connection = self.connection.borrow_mut();
         while *written < bytes.len() {
             let wrote = ready!(connection.poll_write(context, &bytes[*written..]));
-            increment(&self.worker.figures.calls);
+            self.worker.figures.call();
             match wrote {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
@@ -237,14 +237,13 @@ struct InFlight(Rc<Worker>);
 
 impl InFlight {
     fn new(worker: &Rc<Worker>) -> Self {
-        increment(&worker.figures.left);
+        worker.figures.leave(1);
         Self(Rc::clone(worker))
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let left = &self.0.figures.left;
-        left.set(left.get() - 1);
+        self.0.figures.leave(-1);
     }
 }

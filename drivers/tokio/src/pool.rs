@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::mem::take;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use peregrine_driver::Options;
+use peregrine_driver::{Figures, Options};
 
 use crate::worker::increment;
 
@@ -22,6 +23,8 @@ pub(crate) struct Pool {
     buffers_max: usize,
     pub(crate) buffer_bytes: usize,
     exhausted: Cell<u64>,
+    /// Where others see what is used.
+    shown: Option<Arc<Figures>>,
 }
 
 impl Pool {
@@ -33,6 +36,7 @@ impl Pool {
             buffers_max: usize::try_from(buffers).expect("32,768 fits every usize of 32 bits"),
             buffer_bytes: options.receive_buffer_bytes.clamp(BUFFER_BYTES.0, BUFFER_BYTES.1),
             exhausted: Cell::new(0),
+            shown: options.figures.clone(),
         }
     }
 
@@ -47,6 +51,9 @@ impl Pool {
             return None;
         }
         self.made.set(made + 1);
+        if let Some(shown) = &self.shown {
+            shown.buffer_bytes.add(self.buffer_bytes as i64);
+        }
         Some(vec![0; self.buffer_bytes])
     }
 
@@ -59,6 +66,9 @@ impl Pool {
     /// Counts a receive that found no buffer and had to make memory of its own.
     pub(crate) fn count_exhausted(&self) {
         increment(&self.exhausted);
+        if let Some(shown) = &self.shown {
+            shown.buffers_exhausted.add(1);
+        }
     }
 
     /// Times a receive found no buffer and had to make memory of its own.

@@ -10,7 +10,7 @@ use peregrine_driver::{Address, Credentials, Open};
 use crate::connection::Connection;
 use crate::output::Output;
 use crate::pool::Chunk;
-use crate::worker::{Worker, increment};
+use crate::worker::Worker;
 
 /// One connection. While it waits it holds no buffer.
 pub struct Stream {
@@ -159,7 +159,7 @@ impl Shared {
                 }
             }
         };
-        increment(&self.worker.figures.calls);
+        self.worker.figures.call();
         Poll::Ready(self.fill(buffer, read))
     }
 
@@ -196,7 +196,7 @@ impl Shared {
                 read => break (bytes, read),
             }
         };
-        increment(&self.worker.figures.calls);
+        self.worker.figures.call();
         let filled = read?;
         self.large.set(filled >= self.worker.pool.buffer_bytes);
         self.ended.set(filled == 0);

@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::future::{Future, pending};
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use peregrine_driver::{Counters, Driver, Functions, Options, Socket};
+use peregrine_driver::{Counters, Driver, Figures, Functions, Options, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
 use crate::listener::Listener;
@@ -34,18 +36,51 @@ pub struct Tokio {
 pub(crate) struct Worker {
     start: Instant,
     pub(crate) pool: Rc<Pool>,
-    pub(crate) figures: Figures,
+    pub(crate) figures: Own,
     functions: Functions,
 }
 
 /// Counts that this driver keeps itself.
 #[derive(Default)]
-pub(crate) struct Figures {
+pub(crate) struct Own {
+    /// Where others see them.
+    shown: Option<Arc<Figures>>,
     /// Reads, writes and accepts that were made.
     pub(crate) calls: Cell<u64>,
     pub(crate) accepted: Cell<u64>,
     /// Connections with bytes that are not written.
     pub(crate) left: Cell<u64>,
+}
+
+impl Own {
+    /// A read, a write or an accept is made.
+    pub(crate) fn call(&self) {
+        increment(&self.calls);
+        if let Some(shown) = &self.shown {
+            shown.enters.add(1);
+        }
+    }
+
+    /// A connection has bytes left to write, or has none any more.
+    pub(crate) fn leave(&self, more: i64) {
+        self.left.set(self.left.get().wrapping_add_signed(more));
+        if let Some(shown) = &self.shown {
+            shown.in_flight.add(more);
+        }
+    }
+}
+
+/// Lets the runtime note how long it is awake between two sleeps.
+fn measure_turns(builder: &mut Builder, figures: &Arc<Figures>, start: Instant) {
+    let (woken, figures) = (Arc::new(AtomicU64::new(0)), Arc::clone(figures));
+    let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let began = Arc::clone(&woken);
+    builder.on_thread_unpark(move || began.store(now(), Ordering::Relaxed)).on_thread_park(
+        move || {
+            let time = now().saturating_sub(woken.load(Ordering::Relaxed));
+            figures.turn(Duration::from_nanos(time));
+        },
+    );
 }
 
 /// Adds one to a count.
@@ -71,7 +106,13 @@ impl Driver for Tokio {
         let _pinned = options.cpu.map(Pinned::to).transpose()?;
         let functions = Functions::default();
         let (started, stopped) = (functions.threads(), functions.threads());
-        let runtime = Builder::new_current_thread()
+        let start = Instant::now();
+        let mut builder = Builder::new_current_thread();
+        if let Some(figures) = &options.figures {
+            figures.show_threads(functions.threads());
+            measure_turns(&mut builder, figures, start);
+        }
+        let runtime = builder
             .enable_all()
             .event_interval(EVENT_INTERVAL)
             .max_io_events_per_tick(SOCKETS_PER_LOOK)
@@ -80,9 +121,9 @@ impl Driver for Tokio {
             .build_local(LocalOptions::default())?;
         let mut hosting = Hosting { runtime: Some(runtime), end_max: Duration::ZERO };
         let worker = Rc::new(Worker {
-            start: Instant::now(),
+            start,
             pool: Rc::new(Pool::new(options)),
-            figures: Figures::default(),
+            figures: Own { shown: options.figures.clone(), ..Own::default() },
             functions,
         });
         let driver = Self { worker: Rc::clone(&worker) };

@@ -109,6 +109,11 @@ impl Buffers {
         self.bytes
     }
 
+    /// The memory of all buffers that were in use so far.
+    pub(crate) fn used_bytes(&self) -> i64 {
+        i64::from(self.used.get()) * self.bytes as i64
+    }
+
     /// Buffers the kernel can use now.
     pub(crate) fn free(&self) -> u32 {
         self.used.get() - self.lent.get()

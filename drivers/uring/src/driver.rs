@@ -79,6 +79,10 @@ impl Driver for Uring {
         self.shared.clock.now()
     }
 
+    fn read_clock(&self) -> Duration {
+        self.shared.clock.read()
+    }
+
     fn unix_time(&self) -> Duration {
         self.shared.clock.unix_time()
     }
@@ -136,6 +140,9 @@ where
         .on_thread_start(move || started.started())
         .on_thread_stop(move || stopped.stopped())
         .build_local(LocalOptions::default())?;
+    if let Some(figures) = &options.figures {
+        figures.show_threads(functions.threads());
+    }
     let shared = Shared::start(prepared, options, functions)?;
     let mut running = Running { shared, runtime: Some(runtime), end_max: Duration::ZERO };
     running.shared.tasks.enter();

@@ -162,6 +162,7 @@ impl Loop {
         self.tokio_tasks = tokio_tasks(&self.metrics);
         loop {
             self.shared.clock.turn(true);
+            self.shared.begin_turn();
             self.shared.dispatch();
             self.shared.between_batches()?;
             self.shared.tasks.run_ready();
@@ -169,6 +170,7 @@ impl Loop {
                 self.pace = self.pace.active(&self.shared.clock);
             }
             self.turns += 1;
+            self.shared.end_turn();
             match self.enter()? {
                 Next::Turn => {}
                 Next::LetTasks => {

@@ -80,6 +80,7 @@ pub(crate) struct Ring {
     /// Completions that the next enter makes for certain.
     expected: u32,
     enters: u64,
+    overflows: u64,
     dropped: Vec<Flag>,
 }
 
@@ -105,7 +106,13 @@ impl Ring {
             match builder.build(size.submissions) {
                 Ok(queues) => {
                     let dropped = FLAGS[..skipped].to_vec();
-                    return Ok(Self { queues: Some(queues), expected: 0, enters: 0, dropped });
+                    return Ok(Self {
+                        queues: Some(queues),
+                        expected: 0,
+                        enters: 0,
+                        overflows: 0,
+                        dropped,
+                    });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(error) => return Err(error),
@@ -130,6 +137,11 @@ impl Ring {
     /// Times the thread entered the kernel through this ring.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
+    }
+
+    /// Times that completions did not fit into their queue, so that the kernel kept some.
+    pub(crate) fn overflows(&self) -> u64 {
+        self.overflows
     }
 
     /// The queues, for registrations.
@@ -236,7 +248,13 @@ impl Ring {
     /// Moves all completions to `batch`.
     pub(crate) fn take_completions(&mut self, batch: &mut Vec<cqueue::Entry>) {
         if let Some(queues) = self.queues.as_mut() {
-            batch.extend(queues.completion());
+            let completions = queues.completion();
+            let is_full = completions.is_full();
+            batch.extend(completions);
+            // The kernel says so until it is entered again.
+            if is_full && queues.submission().cq_overflow() {
+                self.overflows += 1;
+            }
         }
         // They were among them, or come too early for the next sleep, which then ends at once.
         self.expected = 0;

@@ -44,6 +44,11 @@ impl Clock {
         self.cached(&self.now, || self.start.elapsed())
     }
 
+    /// The time at this moment.
+    pub(crate) fn read(&self) -> Duration {
+        self.start.elapsed()
+    }
+
     pub(crate) fn unix_time(&self) -> Duration {
         // A machine set before 1970 has no date worth telling.
         self.cached(&self.unix, || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())

@@ -6,10 +6,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
-use peregrine_driver::{Counters, Functions, Options};
+use peregrine_driver::{Counters, Figures, Functions, Options};
 use peregrine_slot::{Pool, Table};
 
 use crate::buffers::Buffers;
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
     pub(crate) ending: Cell<bool>,
     pub(crate) functions: Functions,
+    /// Where counts are shown to other threads, and when the present turn began.
+    figures: Option<(Arc<Figures>, Cell<Option<Duration>>)>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
     /// When the timeout that is in the ring ends the sleep, if there is one.
@@ -84,6 +87,7 @@ impl Shared {
             starved: RefCell::default(),
             ending: Cell::new(false),
             functions,
+            figures: options.figures.clone().map(|figures| (figures, Cell::new(None))),
             in_flight: Cell::new(0),
             wake_armed: Cell::new(false),
             sleep_until: Cell::new(None),
@@ -103,6 +107,26 @@ impl Shared {
             buffers_exhausted: self.buffers_exhausted.get(),
             in_flight: self.in_flight.get(),
         }
+    }
+
+    /// A turn begins: completions are about to be handed to their owners.
+    pub(crate) fn begin_turn(&self) {
+        if let Some((_, began)) = &self.figures {
+            began.set(Some(self.clock.now()));
+        }
+    }
+
+    /// The turn is over, and other threads may see what came of it.
+    pub(crate) fn end_turn(&self) {
+        let Some((figures, began)) = &self.figures else { return };
+        let Some(began) = began.take() else { return };
+        figures.turn(self.clock.read().saturating_sub(began));
+        let ring = self.ring.borrow();
+        figures.enters.set(ring.enters());
+        figures.overflows.set(ring.overflows());
+        figures.buffers_exhausted.set(self.buffers_exhausted.get());
+        figures.in_flight.set(self.in_flight.get().cast_signed());
+        figures.buffer_bytes.set(self.buffers.used_bytes());
     }
 
     /// A generation for a slot's next user.

@@ -11,8 +11,9 @@ use crate::server::reply::{self, Reply};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim};
-use peregrine_server::{Listen, Observed, Order, Report};
+use peregrine_server::{Counts, Listen, Observed, Order, Report};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
@@ -282,7 +283,8 @@ async fn live(driver: Sim, seed: u64) -> Report {
     }
     let application = Shared::default().app()().into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
-    let observed = Rc::new(Observed::default());
+    let counts = Arc::new(Counts::measuring());
+    let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counts)));
     let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random(6) {
@@ -322,6 +324,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
         report.cut
     );
     assert_eq!(report.snapshot.connections, 0, "seed {seed}: a connection is counted as open");
+    counts.check();
     // The clients end by themselves: nobody is left at the other end.
     while clients.recv().await.is_some() {}
     report

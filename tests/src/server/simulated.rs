@@ -4,13 +4,14 @@ use crate::server::bench::{Bench, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
-use peregrine_server::{Listen, Observed, Order, Report};
+use peregrine_server::{Counts, Listen, Observed, Order, Report};
 use peregrine_tls::Tls;
 use std::cell::Cell;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -112,11 +113,13 @@ impl Bench for SimulatedBench {
         let (orders, receiver) = watch::channel(Order::Serve);
         let (sender, report) = oneshot::channel();
         let driver = self.driver.clone();
-        let observed = Rc::new(Observed::default());
+        let counts = Arc::new(Counts::measuring());
+        let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counts)));
         network.spawn(async move {
             let served =
                 peregrine_server::run(driver, listeners, application, limits, observed, receiver);
             let report = served.await.expect("the simulated network lets anybody listen");
+            counts.check();
             let _ = sender.send(report);
         });
         SimulatedServer { network, plain_place, secure_place, orders, report }

@@ -3,6 +3,7 @@
 use super::session::{Phase, Session};
 use super::{Connection, Event};
 use crate::closing::Closing;
+use crate::counts::TlsFailure;
 use crate::deadlines::Wait;
 use crate::detached;
 use crate::ended::Ended;
@@ -35,8 +36,14 @@ impl<D: Driver> Connection<D> {
 
     pub(super) fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
         let close = match &mut session.phase {
-            Phase::Handshake(_) => return Some(self.abandon(session, Ended::HandshakeLate)),
-            Phase::Upgraded(_) => Close { ended: Ended::Idle, lingers: false },
+            Phase::Handshake(_) => {
+                self.worker.observed.limit("handshake_timeout");
+                return Some(self.abandon(session, Ended::HandshakeLate));
+            }
+            Phase::Upgraded(_) => {
+                self.worker.observed.limit("upgraded_idle_timeout");
+                Close { ended: Ended::Idle, lingers: false }
+            }
             Phase::Closing(_) => return Some(self.over(session)),
             Phase::Preface | Phase::Http1 => {
                 session.phase = Phase::Http1;
@@ -168,6 +175,11 @@ impl<D: Driver> Connection<D> {
     }
 
     pub(super) fn refuse_tls(&mut self, session: &mut Session<D>, reject: &TlsReject) {
+        self.worker.observed.counts().tls_failures.note(TlsFailure {
+            in_handshake: self.stage.is_handshaking(),
+            reason: reject.label(),
+            alert: reject.alert().unwrap_or_default(),
+        });
         let ended = match reject {
             TlsReject::PlainHttp => Ended::PlainOnTls,
             reject => Ended::TlsFailed(reject.to_string()),

@@ -12,6 +12,7 @@ mod session;
 pub(crate) use self::session::{Sessions, sessions};
 
 use self::session::{Phase, Session};
+use crate::counts::Place;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
@@ -127,6 +128,7 @@ impl<D: Driver> Future for Connection<D> {
                     if session.is_tunnel() {
                         session.io.slim();
                     }
+                    this.open.moves(session.phase.place());
                     this.session = Some(session);
                     return Poll::Pending;
                 }
@@ -137,6 +139,8 @@ impl<D: Driver> Future for Connection<D> {
                         this.http2 = session.http2.take_core();
                     }
                     this.sessions.give(session);
+                    let is_http2 = this.http2.is_some();
+                    this.open.moves(if is_http2 { Place::Http2Idle } else { Place::Http1Idle });
                     if has_progressed {
                         this.since = milliseconds(this.worker.driver.now());
                     }
@@ -186,7 +190,14 @@ impl<D: Driver> Connection<D> {
                     session.phase = Phase::Preface;
                 }
             }
-            Err(ended) => self.end(&mut session, Close { ended, lingers: false }),
+            Err(ended) => {
+                match ended {
+                    Ended::HandshakeLate => self.worker.observed.limit("handshake_timeout"),
+                    Ended::Idle => self.worker.observed.limit("idle_timeout"),
+                    _ => {}
+                }
+                self.end(&mut session, Close { ended, lingers: false });
+            }
         }
         session
     }
@@ -267,6 +278,8 @@ impl<D: Driver> Connection<D> {
                 let turn = shake_hands(handshake, &mut link);
                 if matches!(turn, Turn::Again) {
                     let is_http2 = link.stage.is_http2();
+                    let took = link.worker.driver.now().saturating_sub(link.born);
+                    link.worker.observed.agreed(link.info.tls.as_deref(), took);
                     self.since = milliseconds(self.worker.driver.now());
                     session.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
                 }
@@ -390,18 +403,20 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Gives what is written to the driver, if it can take it.
-    fn flush(&mut self, session: &mut Session<D>) -> Result<bool, Event> {
+    fn flush(&mut self, session: &mut Session<D>) -> Result<(), Event> {
         let io = &mut session.io;
         if io.writer.is_empty() || !self.stream.has_room() {
-            return Ok(false);
+            return Ok(());
         }
         if self.stream.is_sent() {
             io.everything_is_sent(self.stream.progress());
         }
-        self.worker.observed.send();
-        io.writer
+        let bytes = io
+            .writer
             .flush(&self.stream, &mut self.stage)
-            .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))
+            .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
+        self.worker.observed.send(bytes);
+        Ok(())
     }
 
     fn take(
@@ -410,6 +425,7 @@ impl<D: Driver> Connection<D> {
         chunk: <D::Stream as Stream>::Chunk,
     ) -> Result<(), TlsReject> {
         let io = &mut session.io;
+        self.worker.observed.receive(chunk.len());
         io.reader.take(chunk, &mut self.stage, &mut io.writer.records)
     }
 
@@ -440,6 +456,7 @@ fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn
         return Turn::Again;
     }
     if handshake.is_over() {
+        link.worker.observed.limit("handshakes_max");
         return Turn::close(Ended::HandshakeLate);
     }
     if link.is_ended() {

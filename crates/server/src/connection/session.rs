@@ -1,6 +1,7 @@
 //! What a connection has while it works, and not while it waits for a request.
 
 use crate::closing::Closing;
+use crate::counts::Place;
 use crate::handshakes::Handshake;
 use crate::http1::Http1;
 use crate::http2::Http2;
@@ -47,6 +48,19 @@ pub(super) enum Phase {
     Upgraded(Box<Upgrade>),
     /// The end.
     Closing(Closing),
+}
+
+impl Phase {
+    /// Where a connection is counted that waits in this phase.
+    pub(super) fn place(&self) -> Place {
+        match self {
+            Self::Handshake(_) | Self::Preface => Place::Opening,
+            Self::Http1 => Place::Http1Active,
+            Self::Http2 => Place::Http2Active,
+            Self::Upgraded(_) => Place::Upgraded,
+            Self::Closing(_) => Place::Closing,
+        }
+    }
 }
 
 impl<D: Driver> Session<D> {

@@ -8,6 +8,7 @@ mod send;
 
 use self::receive::Fed;
 use self::send::Streaming;
+use crate::counts::Fault;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, RequestName};
@@ -137,12 +138,21 @@ impl Http1 {
             }
             (Wait::Traffic, _) if !link.is_silent() => Turn::Again,
             (Wait::Receive | Wait::Traffic, _) => {
+                link.worker.observed.limit(match wait {
+                    Wait::Receive => "rate_min",
+                    _ => "upgraded_idle_timeout",
+                });
                 self.upload.fail(BodyError::TooSlow);
                 self.upload = Upload::Unwanted;
                 link.protocol.drain();
                 Turn::Again
             }
             (Wait::Handler | Wait::Exchange, Step::Handler) => {
+                link.worker.observed.limit(match wait {
+                    Wait::Handler => "route_timeout",
+                    _ => "exchange_timeout",
+                });
+                self.exchange.tally.fail(Fault::Late);
                 self.exchange.drop_handler();
                 let late = self.render(Problem::handler_late(), link);
                 self.respond(Ok(late), link)
@@ -275,6 +285,9 @@ impl Http1 {
     ) -> Turn {
         let worker = link.worker;
         worker.observed.request();
+        let facts = (head.index().version, link.info.tls.is_some());
+        let tally = &mut self.exchange.tally;
+        tally.begin(worker.meters.as_ref(), Some(&head), facts, || worker.driver.now());
         self.is_last = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
         if let Err(reject) = link.check_origin(&head) {
@@ -371,6 +384,7 @@ impl Http1 {
     /// After a response: the next request, the rest of this one's body, or the end.
     fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
+        self.exchange.tally.finish();
         if let Some(rest) = self.exchange.take_rest() {
             let hold = link.worker.driver.hold();
             link.worker.driver.spawn(async move {
@@ -451,10 +465,18 @@ impl Http1 {
         Turn::linger(Ended::Rejected(reject))
     }
 
-    /// Writes an answer of the server's own.
+    /// Writes an answer of the server's own, to a request that may not have been understood.
     fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
         let response = self.render(problem, link);
-        respond::whole(link.protocol, &response, &link.worker.date(), &mut link.io.writer.plain);
+        let (worker, tally) = (link.worker, &mut self.exchange.tally);
+        if !tally.is_begun() {
+            let facts = (Version::Http11, link.info.tls.is_some());
+            tally.begin(worker.meters.as_ref(), None, facts, || worker.driver.now());
+        }
+        tally.answer(response.status);
+        let out = &mut link.io.writer.plain;
+        tally.send(respond::whole(link.protocol, &response, &worker.date(), out));
+        tally.finish();
     }
 
     /// A problem in the form that the application gives its problems.

@@ -205,6 +205,7 @@ impl Http1 {
         let (used, event) =
             link.protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
         if let Event::Data(data) = event {
+            self.exchange.tally.receive(data.len());
             return Received::Data { data, used };
         }
         reader.consume(used);

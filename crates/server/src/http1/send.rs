@@ -2,6 +2,7 @@
 
 use super::receive::Fed;
 use super::{Http1, Step};
+use crate::counts::Fault;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, guarded};
@@ -45,6 +46,7 @@ impl Http1 {
         link.io.deadlines.clear(Wait::Probe);
         let mut response = outcome.unwrap_or_else(|panicked| {
             self.panicked = true;
+            self.exchange.tally.fail(Fault::Panic);
             link.protocol.drain();
             self.exchange.tell_panic("a handler", &panicked, &link.info.peer);
             self.render(Problem::handler_panicked(), link)
@@ -60,6 +62,8 @@ impl Http1 {
         self.exchange.keep_rest(response.take_rest());
         if let Some(upgrade) = response.take_upgrade() {
             if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
+                self.exchange.tally.answer(response.status);
+                self.exchange.tally.finish();
                 return Turn::Upgrade(upgrade);
             }
             tracing::error!(target: "peregrine",
@@ -69,13 +73,14 @@ impl Http1 {
                 std::mem::replace(&mut response, self.render(Problem::handler_panicked(), link));
             guarded("the destructor of an upgrade", || drop((upgrade, unused)));
         }
+        self.exchange.tally.answer(response.status);
         let date = link.worker.date();
         let most = link.worker.limits.pending_output_bytes_max.max(1);
         let out = &mut link.io.writer.plain;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
             if length <= most {
-                respond::whole(link.protocol, &response, &date, out);
+                self.exchange.tally.send(respond::whole(link.protocol, &response, &date, out));
                 return self.after(link);
             }
             respond::head(
@@ -117,7 +122,8 @@ impl Http1 {
         let Step::Whole { body, from } = &mut self.step else { unreachable!("it is this step") };
         let rest = &body.as_slice().unwrap_or_default()[*from..];
         let piece = &rest[..rest.len().min(most)];
-        link.protocol.send_data(piece, &mut link.io.writer.plain);
+        let taken = link.protocol.send_data(piece, &mut link.io.writer.plain);
+        self.exchange.tally.send(taken);
         *from += piece.len();
         if piece.len() < rest.len() {
             return Turn::Again;
@@ -153,6 +159,7 @@ impl Http1 {
                 Ok(data) => {
                     let taken = link.protocol.send_data(&data, &mut link.io.writer.plain);
                     streaming.left = streaming.left.map(|left| left - taken as u64);
+                    self.exchange.tally.send(taken);
                 }
                 // Trailers are the last frame of a body, which is not asked again.
                 Err(frame) => {

@@ -2,6 +2,7 @@
 
 use super::streams::{Deadlines, Step, Stream};
 use super::{Http2, protocol};
+use crate::counts::Rule;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{Link, Turn};
@@ -12,7 +13,7 @@ use crate::worker::Order;
 use bytes::Bytes;
 use peregrine_driver::Driver;
 use peregrine_proto::h2::{Code, Event, Request, StreamKey};
-use peregrine_proto::{BodyLength, Reject};
+use peregrine_proto::{BodyLength, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
 use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
@@ -67,6 +68,7 @@ impl Http2 {
                     }
                 }
                 Event::Rejected { id, reject } => {
+                    link.worker.observed.counts().refuse(Rule::Http2(reject));
                     tracing::debug!(target: "peregrine", peer = %link.info.peer, id, %reject,
                         "a stream was refused");
                 }
@@ -86,7 +88,9 @@ impl Http2 {
         let head = self.head.take().expect("it was just filled");
         link.worker.observed.request();
         let number = self.streams.open(request.stream);
+        self.measure(number, Some(&head), link);
         if let Err(reject) = link.check_origin(&head) {
+            link.worker.observed.counts().refuse(Rule::Http(reject));
             let response = link.worker.application.render(reject.into(), &head);
             return self.respond(number, Ok(response), link);
         }
@@ -106,11 +110,19 @@ impl Http2 {
         self.gathering.push(number);
     }
 
+    /// Begins to measure a request.
+    fn measure<D: Driver>(&mut self, number: u32, head: Option<&Head>, link: &Link<'_, D>) {
+        let facts = (Version::Http2, link.info.tls.is_some());
+        let (meters, now) = (link.worker.meters.as_ref(), || link.worker.driver.now());
+        self.streams.at(number).exchange.tally.begin(meters, head, facts, now);
+    }
+
     /// Takes content that arrived.
     fn gather<D: Driver>(&mut self, key: StreamKey, range: Range<usize>, link: &mut Link<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
         stream.received += range.len() as u64;
+        stream.exchange.tally.receive(range.len());
         self.received += range.len() as u64;
         if matches!(stream.upload, Upload::Unwanted) {
             return self.pass_over(number, key, range.len(), link);
@@ -353,8 +365,10 @@ impl Http2 {
 
     /// Refuses a request that broke a rule of every version of HTTP.
     fn refuse<D: Driver>(&mut self, key: StreamKey, reject: Reject, link: &mut Link<'_, D>) {
+        link.worker.observed.counts().refuse(Rule::Http(reject));
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);
+            self.measure(number, None, link);
             // The core hands nothing of it out, so that its end is not waited for.
             self.streams.at(number).length = Some(u64::MAX);
             return self.answer(number, reject.into(), link);

@@ -2,6 +2,7 @@
 
 use super::streams::{Frames, Step, Stream};
 use super::{Http2, protocol};
+use crate::counts::Fault;
 use crate::exchange::{Exchange, Panicked, guarded};
 use crate::link::Link;
 use crate::meter::Meter;
@@ -39,7 +40,8 @@ impl Http2 {
         link: &mut Link<'_, D>,
     ) {
         let mut response = outcome.unwrap_or_else(|panicked| {
-            let exchange = &self.streams.at(number).exchange;
+            let exchange = &mut self.streams.at(number).exchange;
+            exchange.tally.fail(Fault::Panic);
             exchange.tell_panic("a handler", &panicked, &link.info.peer);
             self.render(number, Problem::handler_panicked(), link)
         });
@@ -60,6 +62,7 @@ impl Http2 {
             let unused = std::mem::replace(&mut response, answer);
             guarded("the destructor of an upgrade", || drop((upgrade, unused)));
         }
+        self.streams.at(number).exchange.tally.answer(response.status);
         if response.body.as_slice().is_some() {
             self.respond_whole(number, key, response, link);
         } else {
@@ -86,6 +89,7 @@ impl Http2 {
         if !is_full && bytes.len() <= protocol.room(limits, key) {
             protocol.send_data(limits, key, bytes, After::End, &mut link.io.writer.plain);
             self.sent += bytes.len() as u64;
+            self.streams.at(number).exchange.tally.send(bytes.len());
             return self.finish(number, link);
         }
         protocol.offer(key);
@@ -234,6 +238,7 @@ impl Http2 {
                     let sent = core.send_data(limits, key, rest, After::End, out);
                     *from += sent;
                     (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
+                    stream.exchange.tally.send(sent);
                     sent == rest.len()
                 }
                 Step::Frames(frames) => {
@@ -243,6 +248,7 @@ impl Http2 {
                     frames.data.advance(sent);
                     frames.left = frames.left.map(|left| left - sent as u64);
                     (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
+                    stream.exchange.tally.send(sent);
                     is_last && frames.data.is_empty()
                 }
                 Step::Gather { .. } | Step::Handler | Step::ReadOn | Step::Unread | Step::Free => {

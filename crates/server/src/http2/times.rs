@@ -2,6 +2,7 @@
 
 use super::streams::{Step, Stream};
 use super::{Http2, protocol};
+use crate::counts::Fault;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{Link, Turn};
@@ -99,6 +100,11 @@ impl Http2 {
         let deadlines = stream.deadlines;
         let is_handling = matches!(stream.step, Step::Handler);
         if is_handling && deadlines.handler.min(deadlines.exchange) <= now {
+            link.worker.observed.limit(match deadlines.handler <= now {
+                true => "route_timeout",
+                false => "exchange_timeout",
+            });
+            stream.exchange.tally.fail(Fault::Late);
             stream.exchange.drop_handler();
             stream.deadlines.exchange = Duration::MAX;
             return self.answer(number, Problem::handler_late(), link);
@@ -108,9 +114,11 @@ impl Http2 {
             return self.throw_away(number, link);
         }
         if deadlines.rest <= now && matches!(stream.step, Step::Frames(_)) {
+            link.worker.observed.limit("upgraded_idle_timeout");
             return self.cut_off(number, "another protocol was idle for too long", link);
         }
         if deadlines.exchange <= now {
+            link.worker.observed.limit("exchange_timeout");
             return self.cut_off(number, "an exchange took too long", link);
         }
         // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
@@ -125,6 +133,7 @@ impl Http2 {
             self.watch_content(number, link);
             let stream = self.streams.at(number);
             if stream.deadlines.receive <= now {
+                link.worker.observed.limit("rate_min");
                 stream.upload.fail(BodyError::TooSlow);
                 self.discard(number, link);
             }
@@ -132,6 +141,7 @@ impl Http2 {
         if deadlines.send <= now {
             self.watch_window(number, link);
             if self.streams.at(number).deadlines.send <= now {
+                link.worker.observed.limit("rate_min");
                 self.cut_off(number, "the peer did not open its window", link);
             }
         }

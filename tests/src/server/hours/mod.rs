@@ -23,13 +23,14 @@ mod world;
 use peregrine::IntoApplication;
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Network, Sim};
-use peregrine_server::{Listen, Observed, Order, Report, Snapshot};
+use peregrine_server::{Counts, Listen, Observed, Order, Report, Snapshot};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use world::World;
@@ -109,7 +110,8 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let limits = world.promises.limits();
     let application = app::app(world.ledger.clone()).into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
-    let observed = Rc::new(Observed::default());
+    let counting = Arc::new(Counts::measuring());
+    let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counting)));
     let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
@@ -145,6 +147,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
         let (seed, counts) = (network.seed(), counts.snapshot());
         panic!("seed {seed}: the server did not end until {due:?}: {counts:?}; {faults:?}");
     };
+    counting.check();
     judge(&world, &report, ended, cuts.start);
     if driver.tokio_tasks() > 0 && ended < cuts.start {
         world.fault(format!("{} tasks are left", driver.tokio_tasks()));

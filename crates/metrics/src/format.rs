@@ -1,0 +1,101 @@
+//! The two formats of a page, and which of them a reader wants.
+
+/// How a page is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0, which ends with `# EOF`, so that a page that was cut short is noticed.
+    OpenMetrics,
+    /// Prometheus' text, version 0.0.4: for those who ask for nothing else, people among them.
+    #[default]
+    Text,
+}
+
+impl Format {
+    /// The value of `Content-Type`.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// The format for a reader who sent these values of `Accept`: OpenMetrics for those who name it and
+    /// like no text better.
+    #[must_use]
+    pub fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
+        let (mut open, mut text) = (0, 0);
+        for range in accept.flat_map(|value| value.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default();
+            let (mut version, mut weight) = ("", 1000);
+            for part in parts {
+                match part.split_once('=') {
+                    Some((name, value)) if name.eq_ignore_ascii_case("q") => {
+                        weight = thousandths(value)
+                    }
+                    Some((name, value)) if name.eq_ignore_ascii_case("version") => {
+                        version = value.trim_matches('"');
+                    }
+                    _ => {}
+                }
+            }
+            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is("application/openmetrics-text") && matches!(version, "" | "1.0.0") {
+                open = open.max(weight);
+            } else if is("text/plain") && matches!(version, "" | "0.0.4") {
+                text = text.max(weight);
+            }
+        }
+        if open > 0 && open >= text { Self::OpenMetrics } else { Self::Text }
+    }
+}
+
+/// A weight of RFC 9110 §12.4.2, in thousandths; what is none counts as none.
+fn thousandths(weight: &str) -> u32 {
+    let weight: f64 = weight.trim().parse().unwrap_or(0.0);
+    // A number from 0 to 1000 fits.
+    (weight.clamp(0.0, 1.0) * 1000.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_gets_openmetrics_if_it_asks_for_it() {
+        use Format::{OpenMetrics, Text};
+        for (accept, wanted) in [
+            (&[][..], Text),
+            (&["*/*"], Text),
+            (&["text/html,application/xhtml+xml,*/*;q=0.8"], Text),
+            (&["text/plain;version=0.0.4"], Text),
+            (&["application/openmetrics-text"], OpenMetrics),
+            (&["application/OpenMetrics-text; version=1.0.0; charset=utf-8"], OpenMetrics),
+            (&["application/openmetrics-text;version=\"1.0.0\""], OpenMetrics),
+            (&["application/openmetrics-text;version=0.0.1"], Text),
+            (&["application/openmetrics-text;q=0"], Text),
+            (&["application/openmetrics-text;q=nan"], Text),
+            (&["application/openmetrics-text;q=-1"], Text),
+            (&["application/openmetrics-text;q"], OpenMetrics),
+            (&[";;;,,=;q=;", ""], Text),
+            (&["application/openmetrics-text;q=0.3,text/plain;q=0.5"], Text),
+            (&["text/plain;q=0.5", "application/openmetrics-text;q=0.5"], OpenMetrics),
+            // Prometheus 2 and 3.
+            (
+                &["application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+                   version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"],
+                OpenMetrics,
+            ),
+            (
+                &["application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                   application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;\
+                   escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"],
+                OpenMetrics,
+            ),
+            (&["text/plain;version=0.0.4;q=1,*/*;q=0.1"], Text),
+        ] {
+            assert_eq!(Format::wanted(accept.iter().copied()), wanted, "{accept:?}");
+        }
+    }
+}

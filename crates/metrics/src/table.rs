@@ -1,0 +1,112 @@
+//! Many kinds, each under a number, in memory that is there from the start.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far from its first place a key is looked for.
+const PROBES_MAX: usize = 16;
+
+/// Entries under keys, of which one thread adds some and any thread reads all. It never grows: keys that
+/// find no place share one entry.
+#[derive(Debug)]
+pub struct Table<V> {
+    slots: Box<[Slot<V>]>,
+    shift: u32,
+    others: V,
+}
+
+/// No two slots share a line of the cache, and so no two workers do.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot<V> {
+    /// Zero while the slot is free.
+    key: AtomicU64,
+    value: V,
+}
+
+impl<V: Default> Table<V> {
+    /// A table for about `keys` keys, which takes at most three times the memory of as many entries.
+    #[must_use]
+    pub fn for_keys(keys: usize) -> Self {
+        let slots = (keys + keys / 2).next_power_of_two().max(2);
+        Self {
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            shift: u64::BITS - slots.trailing_zeros(),
+            others: V::default(),
+        }
+    }
+
+    /// The entry of `key`, which is not zero, for the one thread that writes.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, key: u64) -> &V {
+        debug_assert!(key != 0, "zero is no key");
+        let first = self.first(key);
+        let slot = &self.slots[first];
+        if slot.key.load(Ordering::Relaxed) == key { &slot.value } else { self.probe(key, first) }
+    }
+
+    #[cold]
+    fn probe(&self, key: u64, first: usize) -> &V {
+        for probe in 0..PROBES_MAX.min(self.slots.len()) {
+            let slot = &self.slots[(first + probe) & (self.slots.len() - 1)];
+            match slot.key.load(Ordering::Relaxed) {
+                found if found == key => return &slot.value,
+                0 => {
+                    slot.key.store(key, Ordering::Release);
+                    return &slot.value;
+                }
+                _ => {}
+            }
+        }
+        &self.others
+    }
+
+    /// The place where a key is looked for first.
+    fn first(&self, key: u64) -> usize {
+        // Fibonacci hashing: the upper bits of the product depend on all bits of the key.
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// All entries with their keys, in no order, for any thread.
+    pub fn entries(&self) -> impl Iterator<Item = (u64, &V)> {
+        let slots = self.slots.iter().map(|slot| (slot.key.load(Ordering::Acquire), &slot.value));
+        slots.filter(|(key, _)| *key != 0)
+    }
+
+    /// The entry of all keys that found no place.
+    #[must_use]
+    pub fn others(&self) -> &V {
+        &self.others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::count::Count;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn every_key_has_its_entry_while_there_is_room() {
+        let table = Table::<Count>::for_keys(200);
+        for round in 1..=3_u64 {
+            for key in 1..=200 {
+                table.entry(key << 32 | key).add(round);
+            }
+        }
+        let found: BTreeMap<_, _> =
+            table.entries().map(|(key, count)| (key >> 32, count.get())).collect();
+        assert_eq!(found, (1..=200).map(|key| (key, 6)).collect());
+        assert_eq!(table.others().get(), 0);
+    }
+
+    #[test]
+    fn keys_without_a_place_are_counted_together_and_none_is_lost() {
+        let table = Table::<Count>::for_keys(8);
+        (1..=1000).for_each(|key| table.entry(key).add(1));
+        let placed: u64 = table.entries().map(|(_, count)| count.get()).sum();
+        assert!(placed <= 16, "{placed}");
+        assert_eq!(placed + table.others().get(), 1000);
+        assert!(table.entries().all(|(_, count)| count.get() == 1));
+    }
+}

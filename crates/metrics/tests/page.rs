@@ -1,0 +1,146 @@
+//! Pages as they stand in both formats, and what may not stand there as it is.
+
+use peregrine_metrics::{Buckets, Family, Format, Kind, Page};
+
+const BOTH: [Format; 2] = [Format::Text, Format::OpenMetrics];
+
+fn write(format: Format, write: impl FnOnce(&mut Page)) -> String {
+    let mut page = Page::new(format);
+    write(&mut page);
+    page.finish()
+}
+
+fn everything(page: &mut Page) {
+    let family = |name, kind, unit, help| Family { name, kind, unit, help };
+    page.family(&family("asked", Kind::Counter, "", "How often."));
+    page.sample(&[("who", "me"), ("how", "")], 3);
+    page.sample(&[("who", "you"), ("how", "kindly")], 4);
+    page.family(&family("room_bytes", Kind::Gauge, "bytes", "How much \"room\"\nthere \\ is."));
+    page.sample(&[], 0.5);
+    page.family(&family("build", Kind::Info, "", "What it is."));
+    page.sample(&[("version", "1")], 1);
+    page.family(&family("took_seconds", Kind::Histogram, "seconds", "How long."));
+    let buckets = Buckets { counts: vec![2, 0, 1], sum: 2_500_000_000 };
+    page.histogram(&[("who", "me")], &[5_000_000, 1_000_000_000], &buckets, 1e9);
+    page.family(&family("silent", Kind::Counter, "", "Nothing yet."));
+}
+
+#[test]
+fn the_classic_text_is_written_as_prometheus_reads_it() {
+    assert_eq!(
+        write(Format::Text, everything),
+        r#"# HELP asked_total How often.
+# TYPE asked_total counter
+asked_total{who="me",how=""} 3
+asked_total{who="you",how="kindly"} 4
+# HELP room_bytes How much "room"\nthere \\ is.
+# TYPE room_bytes gauge
+room_bytes 0.5
+# HELP build_info What it is.
+# TYPE build_info gauge
+build_info{version="1"} 1
+# HELP took_seconds How long.
+# TYPE took_seconds histogram
+took_seconds_bucket{who="me",le="0.005"} 2
+took_seconds_bucket{who="me",le="1"} 2
+took_seconds_bucket{who="me",le="+Inf"} 3
+took_seconds_sum{who="me"} 2.5
+took_seconds_count{who="me"} 3
+# HELP silent_total Nothing yet.
+# TYPE silent_total counter
+"#
+    );
+}
+
+#[test]
+fn openmetrics_has_units_and_an_end() {
+    assert_eq!(
+        write(Format::OpenMetrics, everything),
+        r#"# TYPE asked counter
+# HELP asked How often.
+asked_total{who="me",how=""} 3
+asked_total{who="you",how="kindly"} 4
+# TYPE room_bytes gauge
+# UNIT room_bytes bytes
+# HELP room_bytes How much \"room\"\nthere \\ is.
+room_bytes 0.5
+# TYPE build info
+# HELP build What it is.
+build_info{version="1"} 1
+# TYPE took_seconds histogram
+# UNIT took_seconds seconds
+# HELP took_seconds How long.
+took_seconds_bucket{who="me",le="0.005"} 2
+took_seconds_bucket{who="me",le="1.0"} 2
+took_seconds_bucket{who="me",le="+Inf"} 3
+took_seconds_sum{who="me"} 2.5
+took_seconds_count{who="me"} 3
+# TYPE silent counter
+# HELP silent Nothing yet.
+# EOF
+"#
+    );
+}
+
+#[test]
+fn no_label_ends_its_line_or_itself() {
+    for (value, written) in [
+        ("", ""),
+        ("/users/{id}", "/users/{id}"),
+        ("a\"b", "a\\\"b"),
+        ("a\\b", "a\\\\b"),
+        ("a\nb", "a\\nb"),
+        ("\\\"\n", "\\\\\\\"\\n"),
+        ("\u{fc}\u{1f426}\"", "\u{fc}\u{1f426}\\\""),
+        ("a} 1\nevil 2", "a} 1\\nevil 2"),
+    ] {
+        for format in BOTH {
+            let page = write(format, |page| {
+                let kind = Kind::Gauge;
+                page.family(&Family { name: "a", kind, unit: "", help: "" });
+                page.sample(&[("l", value)], 1);
+            });
+            assert!(page.contains(&format!("\na{{l=\"{written}\"}} 1\n")), "{page}");
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_none_have_names() {
+    for (value, written) in [
+        (f64::NAN, "NaN"),
+        (f64::INFINITY, "+Inf"),
+        (f64::NEG_INFINITY, "-Inf"),
+        (0.0, "0"),
+        (1e-9, "0.000000001"),
+        (-1.5, "-1.5"),
+    ] {
+        let page = write(Format::Text, |page| {
+            page.family(&Family { name: "a", kind: Kind::Gauge, unit: "", help: "" });
+            page.sample(&[], value);
+        });
+        assert!(page.ends_with(&format!("\na {written}\n")), "{page}");
+    }
+}
+
+#[test]
+fn names_that_samples_would_share_are_known() {
+    let family = |name, kind| Family { name, kind, unit: "", help: "" };
+    let taken = |first: Family<'_>, second: Family<'_>| {
+        let mut page = Page::new(Format::Text);
+        page.family(&first);
+        page.is_taken(&second)
+    };
+    let (counter, gauge, histogram) = (Kind::Counter, Kind::Gauge, Kind::Histogram);
+    for (first, second, expected) in [
+        (family("a", counter), family("a", gauge), true),
+        (family("a", counter), family("a_total", gauge), true),
+        (family("a_total", gauge), family("a", counter), true),
+        (family("a", histogram), family("a_count", gauge), true),
+        (family("a_sum", gauge), family("a", histogram), true),
+        (family("a", counter), family("b", counter), false),
+        (family("a", gauge), family("a_count", gauge), false),
+    ] {
+        assert_eq!(taken(first, second), expected, "{first:?} {second:?}");
+    }
+}

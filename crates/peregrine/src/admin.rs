@@ -1,0 +1,231 @@
+//! The listener for those who run the server: metrics, probes, and what it does at this moment.
+//!
+//! It has a thread and limits of its own, on tokio, so that it answers while all workers are blocked or
+//! flooded, and it ends after them. [`app`] is for those who want its pages on their own listener.
+//!
+//! `view.rs` is what workers show, `pages.rs` what is made of that.
+
+mod pages;
+mod process;
+#[cfg(feature = "metrics")]
+mod user;
+mod view;
+
+pub(crate) use self::view::{Begun, Views};
+
+use crate::error::Error;
+use crate::listen::{self, Bound, Place, SocketFile};
+use peregrine_driver::{Driver, Options, Socket};
+use peregrine_driver_tokio::Tokio;
+use peregrine_server::{Limits, Listen, Observed, Order};
+use peregrine_web::App;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::watch as watched;
+
+/// How long a handler may keep a worker's thread before the server counts as dead.
+const LIVE_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long the admin listener may take to end.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// Settings of the admin listener ([`Server::admin`](crate::Server::admin)): most of all, where it is.
+///
+/// | path | answer |
+/// |---|---|
+/// | `/metrics` | for Prometheus: OpenMetrics 1.0 for those who ask for it, else the classic text |
+/// | `/livez` | 200; 503 if a handler has kept a worker's thread for longer than [`live_within`](Self::live_within) |
+/// | `/readyz` | 200 while the server serves; 503 before, and as soon as it is ordered to shut down |
+/// | `/startupz` | 200 once all workers serve |
+/// | `/routes` | the application's routes, in JSON |
+/// | `/connections` | how many connections do what, by worker, in JSON |
+///
+/// There is no authentication: choose an address that only those can reach who may know, such as one of
+/// the loopback interface or a Unix domain socket.
+///
+/// ```no_run
+/// use peregrine::{Admin, prelude::*};
+/// use std::time::Duration;
+///
+/// fn main() -> peregrine::Result<()> {
+///     let admin = Admin::at("127.0.0.1:9000").live_within(Duration::from_secs(60));
+///     Server::bind("0.0.0.0:8080").admin(admin).serve(|| App::new().get("/", || "hello"))
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Admin {
+    source: Source,
+    live_within: Duration,
+}
+
+#[derive(Debug)]
+enum Source {
+    Address(String),
+    Listener(Socket),
+    /// The application has the pages.
+    None,
+}
+
+impl Admin {
+    /// An admin listener at `address`: `127.0.0.1:9000`, `unix:/run/app/admin.sock`. Port 0 takes any
+    /// free port, which [`Running::admin_place`](crate::Running::admin_place) tells.
+    pub fn at(address: impl Into<String>) -> Self {
+        Self { source: Source::Address(address.into()), live_within: LIVE_WITHIN }
+    }
+
+    /// An admin listener that was bound elsewhere, such as by a service manager.
+    pub fn on(listener: impl Into<Socket>) -> Self {
+        Self { source: Source::Listener(listener.into()), live_within: LIVE_WITHIN }
+    }
+
+    /// No listener: requests are measured, and the application has the pages where it wants ([`app`]). While
+    /// workers are blocked or full, nobody is answered then.
+    pub fn mounted() -> Self {
+        Self { source: Source::None, live_within: LIVE_WITHIN }
+    }
+
+    /// How long a handler may keep a worker's thread, without an `await` that waits, before `/livez` says
+    /// 503. Default 30 s. Who restarts what is not alive should give it more time than the slowest
+    /// handler takes.
+    #[must_use]
+    pub fn live_within(mut self, time: Duration) -> Self {
+        self.live_within = time;
+        self
+    }
+
+    /// What workers are to show.
+    pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
+        Arc::new(Views::new(workers, orders, self.live_within))
+    }
+
+    /// Listens, and answers on a thread of its own.
+    pub(crate) fn start(self, views: &Arc<Views>) -> Result<Option<Administering>, Error> {
+        #[cfg(feature = "metrics")]
+        user::install();
+        let bound = match self.source {
+            Source::Address(address) => listen::bind(&address, 1)?,
+            Source::Listener(listener) => listen::adopt(listener, 1)?,
+            Source::None => return Ok(None),
+        };
+        let Bound { place, mut sockets, file } = bound;
+        let socket = sockets.pop().expect("a socket was asked for");
+        let (orders, ordered) = watched::channel(Order::Serve);
+        let (tell, told) = mpsc::channel();
+        let views = Arc::clone(views);
+        let body = move || {
+            let ready = tell.clone();
+            let ended = run(socket, &views, ordered, move || drop(ready.send(Ok(()))));
+            if let Err(error) = ended {
+                let _ = tell.send(Err(error));
+            }
+        };
+        let thread = thread::Builder::new().name("peregrine-admin".to_owned());
+        thread.spawn(body).map_err(Error::Worker)?;
+        let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
+        begun.map_err(Error::Worker)?;
+        Ok(Some(Administering { orders, told, place, _file: file }))
+    }
+}
+
+impl From<&str> for Admin {
+    fn from(address: &str) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<String> for Admin {
+    fn from(address: String) -> Self {
+        Self::at(address)
+    }
+}
+
+/// The pages of the admin listener, for an application that wants them among its own: under a prefix, behind
+/// middleware that asks who is there. They tell of the server whose worker makes the application, if that
+/// has [`Server::admin`](crate::Server::admin); in a test without a server, of none.
+///
+/// ```no_run
+/// use peregrine::{Admin, admin, prelude::*};
+///
+/// fn main() -> peregrine::Result<()> {
+///     Server::bind("0.0.0.0:8080").admin(Admin::mounted()).serve(|| {
+///         App::new().get("/", || "hello").scope("/internal", |scope| scope.merge(admin::app()))
+///     })
+/// }
+/// ```
+#[must_use]
+pub fn app() -> App {
+    pages::app(&view::current())
+}
+
+/// Serves the pages on the calling thread, until it is ordered to end.
+fn run(
+    socket: Socket,
+    views: &Arc<Views>,
+    orders: watched::Receiver<Order>,
+    ready: impl FnOnce(),
+) -> io::Result<()> {
+    let application =
+        pages::app(views).build().expect("the routes of the admin listener are sound");
+    let listens = vec![Listen { socket, tls: None, is_shared: false }];
+    Tokio::run(&Options::default(), |driver| async move {
+        ready();
+        driver.spawn(view::watch(driver.clone(), Arc::downgrade(views)));
+        let observed = Rc::new(Observed::default());
+        peregrine_server::run(driver, listens, application, limits(), observed, orders).await
+    })?
+    .map(drop)
+}
+
+/// Little is needed to ask for a page, and nobody is to have more.
+fn limits() -> Limits {
+    Limits {
+        head_bytes_max: 8 * 1024,
+        body_bytes_max: 0,
+        connections_max: 256,
+        first_byte_timeout: Duration::from_secs(5),
+        head_timeout: Duration::from_secs(5),
+        idle_timeout: Duration::from_secs(30),
+        rate_slack: Duration::from_secs(10),
+        exchange_timeout: Some(Duration::from_secs(10)),
+        drain_idle_timeout: Duration::ZERO,
+        linger_timeout: Duration::from_millis(100),
+        linger_max: Duration::from_millis(500),
+        shutdown_timeout: Duration::from_secs(1),
+        background_timeout: Duration::ZERO,
+        poll_budget: None,
+        ..Limits::default()
+    }
+}
+
+/// An admin listener at work. Dropping it cuts its connections.
+#[derive(Debug)]
+pub(crate) struct Administering {
+    orders: watched::Sender<Order>,
+    /// Says no more when the thread has ended.
+    told: mpsc::Receiver<io::Result<()>>,
+    place: Place,
+    _file: Option<SocketFile>,
+}
+
+impl Administering {
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Ends it when nothing is left to tell, and waits for that.
+    pub(crate) fn end(self) {
+        self.orders.send_replace(Order::Drain);
+        if let Err(mpsc::RecvTimeoutError::Timeout) = self.told.recv_timeout(END_MAX) {
+            tracing::debug!(target: "peregrine", "the admin listener did not end in time");
+        }
+    }
+}
+
+impl Drop for Administering {
+    fn drop(&mut self) {
+        self.orders.send_replace(Order::Cut);
+    }
+}

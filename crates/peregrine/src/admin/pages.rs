@@ -1,0 +1,317 @@
+//! The pages of the admin listener.
+
+use super::process;
+use super::view::{View, Views};
+use http::{HeaderMap, StatusCode, header};
+use peregrine_driver::TURN_BOUNDS;
+use peregrine_metrics::{Family, Format, Kind, Page, Value};
+use peregrine_server::Counts;
+use peregrine_web::App;
+use peregrine_web::extract::StateRef;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::time::Instant;
+
+type Answer = (StatusCode, [(&'static str, &'static str); 2], String);
+type Shown = StateRef<Arc<Views>>;
+
+/// The application of the admin listener.
+pub(super) fn app(views: &Arc<Views>) -> App {
+    App::new()
+        .state(Arc::clone(views))
+        .get("/metrics", metrics)
+        .get("/livez", livez)
+        .get("/readyz", readyz)
+        .get("/startupz", startupz)
+        .get("/routes", routes)
+        .get("/connections", connections)
+}
+
+fn answer(status: StatusCode, media_type: &'static str, text: String) -> Answer {
+    (status, [("content-type", media_type), ("cache-control", "no-store")], text)
+}
+
+/// A probe's answer: those who probe look at the status, and people at the text.
+fn probe(is_well: bool, text: impl Into<String>) -> Answer {
+    let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    answer(status, "text/plain; charset=utf-8", format!("{}\n", text.into()))
+}
+
+fn livez(views: Shown) -> Answer {
+    let stuck = views.stuck(Instant::now());
+    if stuck.is_empty() {
+        return probe(true, "alive");
+    }
+    let tell = |stuck: super::view::Stuck| {
+        let super::view::Stuck { worker, route, time } = stuck;
+        format!("worker {worker}: {route} has kept its thread for {:.1} s", time.as_secs_f64())
+    };
+    probe(false, stuck.into_iter().map(tell).collect::<Vec<_>>().join("\n"))
+}
+
+fn readyz(views: Shown) -> Answer {
+    if views.are_ordered_to_end() {
+        probe(false, "shutting down")
+    } else if views.are_serving() {
+        probe(true, "ready")
+    } else {
+        probe(false, "starting")
+    }
+}
+
+fn startupz(views: Shown) -> Answer {
+    let is_serving = views.are_serving();
+    probe(is_serving, if is_serving { "started" } else { "starting" })
+}
+
+/// Workers have the same routes: each of them has made the same application.
+fn routes(views: Shown) -> Answer {
+    let routes = views.workers.iter().find_map(|worker| worker.routes()).unwrap_or_default();
+    let route = |(methods, pattern): &(String, String)| {
+        // What people read as `any method` is `*` for programs.
+        let method = if methods == "any method" { "*" } else { methods };
+        format!("{{\"method\":{},\"pattern\":{}}}", Quoted(method), Quoted(pattern))
+    };
+    let routes: Vec<_> = routes.iter().map(route).collect();
+    json(format!("{{\"routes\":[{}]}}", routes.join(",")))
+}
+
+fn connections(views: Shown) -> Answer {
+    let (mut text, mut all) = (String::new(), 0);
+    for (number, worker) in views.workers.iter().enumerate() {
+        let open: u64 = worker.counts.connections().map(|(_, count)| count).sum();
+        all += open;
+        let separator = if number == 0 { "" } else { "," };
+        let kind = |((protocol, state), count): ((&str, &str), u64)| {
+            let (protocol, state) = (Quoted(protocol), Quoted(state));
+            format!("{{\"protocol\":{protocol},\"state\":{state},\"count\":{count}}}")
+        };
+        let kinds: Vec<_> = worker.counts.connections().map(kind).collect();
+        let kinds = kinds.join(",");
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "{separator}{{\"worker\":{number},\"open\":{open},\"connections\":[{kinds}]}}"
+        );
+    }
+    json(format!("{{\"open\":{all},\"workers\":[{text}]}}"))
+}
+
+fn json(text: String) -> Answer {
+    answer(StatusCode::OK, "application/json", text + "\n")
+}
+
+/// A string of JSON.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for character in self.0.chars() {
+            match character {
+                '"' | '\\' => write!(f, "\\{character}")?,
+                control if control < ' ' => write!(f, "\\u{:04x}", u32::from(control))?,
+                other => f.write_char(other)?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+fn metrics(views: Shown, fields: HeaderMap) -> Answer {
+    let accept = fields.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::wanted(accept);
+    let mut page = Page::new(format);
+    write(&mut page, &views);
+    answer(StatusCode::OK, format.content_type(), page.finish())
+}
+
+/// Writes everything that is known.
+fn write(page: &mut Page, views: &Views) {
+    let counts: Vec<&Counts> = views.workers.iter().map(|worker| &*worker.counts).collect();
+    peregrine_server::write(page, &counts);
+    for Shows { family, of } in WORKERS {
+        page.family(family);
+        for (number, worker) in views.workers.iter().enumerate() {
+            if let Some(value) = of(worker) {
+                page.sample(&[("worker", &number.to_string())], value);
+            }
+        }
+    }
+    page.family(&TURNS);
+    for (number, worker) in views.workers.iter().enumerate() {
+        let times = worker.figures.turn_times();
+        page.histogram(&[("worker", &number.to_string())], &TURN_BOUNDS, &times, 1e9);
+    }
+    page.family(&BUILD);
+    page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    process::write(page);
+    #[cfg(feature = "metrics")]
+    super::user::write(page);
+}
+
+const BUILD: Family<'_> =
+    Family { name: "peregrine_build", kind: Kind::Info, unit: "", help: "The server's version." };
+
+const TURNS: Family<'_> = Family {
+    name: "peregrine_worker_turn_duration_seconds",
+    kind: Kind::Histogram,
+    unit: "seconds",
+    help: "How long a worker is at work between two looks at the kernel (io_uring) or two sleeps (tokio).",
+};
+
+/// A family with a sample for each worker that knows the value.
+struct Shows {
+    family: &'static Family<'static>,
+    of: fn(&View) -> Option<Value>,
+}
+
+const fn shows(family: &'static Family<'static>, of: fn(&View) -> Option<Value>) -> Shows {
+    Shows { family, of }
+}
+
+macro_rules! family {
+    ($kind:ident $name:literal $unit:literal $help:literal) => {
+        &Family { name: $name, kind: Kind::$kind, unit: $unit, help: $help }
+    };
+}
+
+const WORKERS: &[Shows] = &[
+    shows(
+        family!(Counter "peregrine_handlers_blocked" ""
+            "Times that a handler kept its thread for longer than poll_budget."),
+        |worker| Some(worker.blocked().into()),
+    ),
+    shows(
+        family!(Counter "peregrine_worker_cpu_seconds" "seconds" "CPU time of each worker's thread."),
+        |worker| Some(process::schedule(worker.thread()?)?.0.into()),
+    ),
+    shows(
+        family!(Counter "peregrine_worker_run_queue_seconds" "seconds"
+            "How long each worker's thread was ready and waited for a CPU."),
+        |worker| Some(process::schedule(worker.thread()?)?.1.into()),
+    ),
+    shows(
+        family!(Counter "peregrine_driver_calls" ""
+            "Times that a worker entered the kernel to submit or wait (io_uring), or to read, write or accept (tokio)."),
+        |worker| Some(worker.figures.enters.get().into()),
+    ),
+    shows(
+        family!(Gauge "peregrine_driver_operations" ""
+            "Operations that the kernel has not finished (io_uring), or connections with unsent bytes (tokio)."),
+        |worker| Some((worker.figures.in_flight.get() as f64).into()),
+    ),
+    shows(
+        family!(Counter "peregrine_driver_ring_overflows" ""
+            "Times that completions did not fit into a ring, so that the kernel kept some."),
+        |worker| Some(worker.figures.overflows.get().into()),
+    ),
+    shows(
+        family!(Gauge "peregrine_driver_receive_buffer_bytes" "bytes"
+            "Memory of the receive buffers that were in use so far."),
+        |worker| Some((worker.figures.buffer_bytes.get() as f64).into()),
+    ),
+    shows(
+        family!(Counter "peregrine_driver_buffers_exhausted" ""
+            "Times that receiving found no free buffer."),
+        |worker| Some(worker.figures.buffers_exhausted.get().into()),
+    ),
+    shows(
+        family!(Gauge "peregrine_tokio_tasks" ""
+            "Tasks alive on a worker's tokio runtime; on the tokio driver, connections are among them."),
+        |worker| Some((worker.runtime()?.num_alive_tasks() as u64).into()),
+    ),
+    shows(
+        family!(Gauge "peregrine_tokio_queue_depth" ""
+            "Tasks that other threads have woken and that wait for their turn."),
+        |worker| Some((worker.runtime()?.global_queue_depth() as u64).into()),
+    ),
+    shows(
+        family!(Counter "peregrine_tokio_busy_seconds" "seconds"
+            "How long a worker's tokio runtime was not asleep."),
+        |worker| Some(worker.runtime()?.worker_total_busy_duration(0).as_secs_f64().into()),
+    ),
+    shows(
+        family!(Gauge "peregrine_tokio_blocking_threads" ""
+            "Threads for blocking functions, idle ones among them."),
+        |worker| Some((worker.figures.blocking_threads() as u64).into()),
+    ),
+];
+
+/// All families that stand on the page in any case, which the guide has in a table.
+#[cfg(test)]
+fn families() -> impl Iterator<Item = Family<'static>> {
+    let workers = WORKERS.iter().map(|shows| *shows.family);
+    let own = peregrine_server::FAMILIES.iter().copied();
+    own.chain(workers).chain([TURNS, BUILD]).chain(process::FAMILIES.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_server::Order;
+    use std::collections::BTreeSet;
+
+    fn views(workers: usize) -> Arc<Views> {
+        let (_, orders) = tokio::sync::watch::channel(Order::Serve);
+        Arc::new(Views::new(workers, orders, std::time::Duration::MAX))
+    }
+
+    /// Names of samples that the page begins families for.
+    fn on_page(page: &str) -> BTreeSet<String> {
+        let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        types.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_guide_has_every_metric_with_its_kind_and_no_other() {
+        let guide = include_str!("../../../../docs/guide/observability.md");
+        let told: BTreeSet<_> = guide
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+            .filter_map(|(name, rest)| {
+                Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))
+            })
+            .filter(|(name, _)| !name.starts_with('/'))
+            .collect();
+        let kind = |kind| match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Info => "info",
+        };
+        let written: BTreeSet<_> =
+            families().map(|family| (family.sample_name(), kind(family.kind).to_owned())).collect();
+        assert_eq!(told, written);
+    }
+
+    #[test]
+    fn every_family_is_on_the_page_before_anything_was_counted() {
+        let mut page = Page::new(Format::Text);
+        write(&mut page, &views(2));
+        let expected: BTreeSet<_> = families().map(|family| family.sample_name()).collect();
+        let found = on_page(&page.finish());
+        assert!(expected.is_subset(&found), "{:?}", expected.difference(&found));
+    }
+
+    #[test]
+    fn names_end_with_their_unit() {
+        for family in families() {
+            assert!(family.name.ends_with(family.unit), "{family:?}");
+            assert!(family.help.ends_with('.') && family.help.len() > 10, "{family:?}");
+        }
+    }
+
+    #[test]
+    fn paths_are_quoted_as_json_wants() {
+        assert_eq!(Quoted("/a\"b\\c\n").to_string(), r#""/a\"b\\c\u000a""#);
+    }
+
+    #[test]
+    fn a_server_that_starts_is_alive_and_neither_started_nor_ready() {
+        let client = app(&views(1)).test();
+        for (path, status) in [("/livez", 200), ("/readyz", 503), ("/startupz", 503)] {
+            assert_eq!(client.get(path).send_now().status(), status, "{path}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What workers show to the admin listener while they work.
+
+use peregrine_driver::{Driver, Figures};
+use peregrine_server::{Counts, Order, Pulse};
+use peregrine_web::application::Application;
+use peregrine_web::route::readable;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, RuntimeMetrics};
+use tokio::sync::watch as watched;
+
+/// The pauses between two looks for handlers that keep their thread.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What one worker shows. Its thread writes, and any thread reads.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) figures: Arc<Figures>,
+    pulse: OnceLock<Weak<Pulse>>,
+    runtime: OnceLock<RuntimeMetrics>,
+    /// The number by which the system knows the thread, where it tells.
+    thread: OnceLock<u32>,
+    /// Methods and patterns.
+    routes: OnceLock<Vec<(String, String)>>,
+    is_serving: AtomicBool,
+}
+
+impl View {
+    fn new() -> Self {
+        Self {
+            counts: Arc::new(Counts::measuring()),
+            figures: Arc::default(),
+            pulse: OnceLock::new(),
+            runtime: OnceLock::new(),
+            thread: OnceLock::new(),
+            routes: OnceLock::new(),
+            is_serving: AtomicBool::new(false),
+        }
+    }
+
+    /// Shows the worker's pulse.
+    pub(crate) fn show_pulse(&self, pulse: &Arc<Pulse>) {
+        // A worker begins once, here and below.
+        let _ = self.pulse.set(Arc::downgrade(pulse));
+    }
+
+    /// Shows what exists on the worker's thread when it begins to serve.
+    fn begin(&self, application: &Application) {
+        let name = |pattern| readable(pattern).into_owned();
+        let routes =
+            application.routes().map(|route| (route.methods.to_owned(), name(route.pattern)));
+        let _ = self.routes.set(routes.collect());
+        if let Ok(handle) = Handle::try_current() {
+            let _ = self.runtime.set(handle.metrics());
+        }
+        if let Some(thread) = this_thread() {
+            let _ = self.thread.set(thread);
+        }
+        self.is_serving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn routes(&self) -> Option<&[(String, String)]> {
+        self.routes.get().map(Vec::as_slice)
+    }
+
+    pub(crate) fn runtime(&self) -> Option<&RuntimeMetrics> {
+        self.runtime.get()
+    }
+
+    pub(crate) fn thread(&self) -> Option<u32> {
+        self.thread.get().copied()
+    }
+
+    /// Times that a handler was found to block the thread.
+    pub(crate) fn blocked(&self) -> u64 {
+        self.pulse().map_or(0, |pulse| pulse.blocked())
+    }
+
+    fn pulse(&self) -> Option<Arc<Pulse>> {
+        self.pulse.get()?.upgrade()
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn this_thread() -> Option<u32> {
+    let link = std::fs::read_link("/proc/thread-self").ok()?;
+    link.file_name()?.to_str()?.parse().ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn this_thread() -> Option<u32> {
+    None
+}
+
+/// What all workers show, and the server's orders.
+#[derive(Debug)]
+pub(crate) struct Views {
+    pub(crate) workers: Vec<View>,
+    orders: watched::Receiver<Order>,
+    live_within: Duration,
+    /// The poll that each worker was last seen at, and since when.
+    seen: Mutex<Vec<Option<Seen>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    turn: usize,
+    route: String,
+    since: Instant,
+}
+
+/// A handler that has kept its thread for too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    pub(crate) worker: usize,
+    pub(crate) route: String,
+    pub(crate) time: Duration,
+}
+
+impl Views {
+    pub(crate) fn new(
+        workers: usize,
+        orders: watched::Receiver<Order>,
+        live_within: Duration,
+    ) -> Self {
+        let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
+        let seen = Mutex::new(vec![None; workers.len()]);
+        Self { workers, orders, live_within, seen }
+    }
+
+    /// Do all workers serve?
+    pub(super) fn are_serving(&self) -> bool {
+        self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
+    }
+
+    /// Was the server ordered to shut down?
+    pub(super) fn are_ordered_to_end(&self) -> bool {
+        *self.orders.borrow() > Order::Serve
+    }
+
+    /// Looks at all pulses, and returns handlers that have been seen for too long.
+    pub(super) fn stuck(&self, now: Instant) -> Vec<Stuck> {
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stuck = Vec::new();
+        for (number, (worker, seen)) in self.workers.iter().zip(&mut *all).enumerate() {
+            let present = worker.pulse().and_then(|pulse| pulse.present());
+            let Some((turn, route)) = present else {
+                *seen = None;
+                continue;
+            };
+            match seen {
+                Some(seen) if seen.turn == turn => {
+                    let time = now.saturating_duration_since(seen.since);
+                    if time >= self.live_within {
+                        let route = seen.route.clone();
+                        stuck.push(Stuck { worker: number, route, time });
+                    }
+                }
+                _ => *seen = Some(Seen { turn, route, since: now }),
+            }
+        }
+        stuck
+    }
+}
+
+thread_local! {
+    /// What the workers show among which this thread is one.
+    static CURRENT: RefCell<Option<Arc<Views>>> = const { RefCell::new(None) };
+}
+
+/// What the workers show among which this thread is one; if it is none, that of no worker.
+pub(super) fn current() -> Arc<Views> {
+    CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
+        let (_, orders) = watched::channel(Order::Serve);
+        Arc::new(Views::new(0, orders, Duration::MAX))
+    })
+}
+
+/// A worker that shows what it does.
+pub(crate) struct Begun {
+    pub(crate) views: Arc<Views>,
+    pub(crate) number: usize,
+}
+
+impl Begun {
+    /// What it shows.
+    pub(crate) fn view(&self) -> &View {
+        &self.views.workers[self.number]
+    }
+
+    /// Runs on the worker's thread before its application is made.
+    pub(crate) fn before(&self) {
+        CURRENT.set(Some(Arc::clone(&self.views)));
+    }
+
+    /// Runs on the worker's thread when it begins to serve.
+    pub(crate) fn serve(&self, application: &Application) {
+        self.view().begin(application);
+    }
+}
+
+/// Looks at pulses now and then, so that whoever asks is told at once how long a handler has its thread.
+pub(super) async fn watch(driver: impl Driver, views: Weak<Views>) {
+    loop {
+        let Some(now) = views.upgrade() else { return };
+        let pause = (now.live_within / 4).clamp(PAUSE_MIN, PAUSE_MAX);
+        now.stuck(Instant::now());
+        drop(now);
+        driver.sleep_until(driver.now().saturating_add(pause)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_workers_at_work_is_never_stuck() {
+        let (_, orders) = watched::channel(Order::Serve);
+        let views = Views::new(2, orders, Duration::ZERO);
+        let pulse = Arc::new(Pulse::default());
+        views.workers[0].show_pulse(&pulse);
+        let now = Instant::now();
+        for later in [0, 1, 3600] {
+            assert_eq!(views.stuck(now + Duration::from_secs(later)), []);
+        }
+        drop(pulse);
+        assert_eq!(views.stuck(now), []);
+        assert!(!views.are_serving() && !views.are_ordered_to_end());
+    }
+}

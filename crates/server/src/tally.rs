@@ -1,0 +1,243 @@
+//! One request, measured from its head to the end of its response.
+
+use crate::counts::{Counts, Fault, Key};
+use http::StatusCode;
+use peregrine_proto::{Method, Version};
+use peregrine_web::head::Head;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What measuring takes on a worker: a place to count, and a clock.
+pub(crate) struct Meters {
+    counts: Arc<Counts>,
+    clock: Box<dyn Fn() -> Duration>,
+}
+
+/// What is known of a request in progress. It is counted once, at the end of its response, or where it
+/// ends without one.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// `None`: nothing is in progress, or nobody wants to know.
+    meters: Option<Rc<Meters>>,
+    began: Duration,
+    key: Key,
+    /// Bytes of the request's content that came.
+    received: u64,
+    /// Bytes of the response's content that were written.
+    sent: u64,
+}
+
+impl Meters {
+    /// Meters with the driver's clock, read at the moment.
+    pub(crate) fn new(counts: &Arc<Counts>, clock: impl Fn() -> Duration + 'static) -> Rc<Self> {
+        Rc::new(Self { counts: Arc::clone(counts), clock: Box::new(clock) })
+    }
+
+    fn count(&self, tally: &Tally) {
+        let Tally { began, key, received, sent, .. } = tally;
+        self.counts.active[usize::from(key.is_secure)][key.method as usize].add(-1);
+        let Some(measured) = self.counts.measured.get() else { return };
+        let took = (self.clock)().saturating_sub(*began);
+        // Without the multiplication of 128 bits that `as_nanos` makes; 584 years fit.
+        let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
+        measured.durations.entry(key.pack()).note(took, &crate::counts::DURATION_BOUNDS);
+        let sizes = measured.sizes.entry(key.pack_route());
+        sizes.received.note(*received, &crate::counts::SIZE_BOUNDS);
+        sizes.sent.note(*sent, &crate::counts::SIZE_BOUNDS);
+    }
+}
+
+impl Tally {
+    /// A request begins, with this head if it was understood. `now` may be the time at which the
+    /// worker's turn began: what waited for its turn has waited.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        meters: Option<&Rc<Meters>>,
+        head: Option<&Head>,
+        (version, is_secure): (Version, bool),
+        now: impl FnOnce() -> Duration,
+    ) {
+        let Some(meters) = meters else { return };
+        self.end();
+        let method = head.map_or(Method::Extension, |head| head.index().method);
+        meters.counts.active[usize::from(is_secure)][method as usize].add(1);
+        let key = Key { method, version, is_secure, ..Key::default() };
+        *self = Self { meters: Some(Rc::clone(meters)), began: now(), key, received: 0, sent: 0 };
+    }
+
+    /// Is a request in progress that is measured?
+    pub(crate) fn is_begun(&self) -> bool {
+        self.meters.is_some()
+    }
+
+    /// The request's target is found.
+    #[inline]
+    pub(crate) fn route(&mut self, route: Option<u32>) {
+        self.key.route = route;
+    }
+
+    /// The response begins.
+    #[inline]
+    pub(crate) fn answer(&mut self, status: StatusCode) {
+        self.key.status = status.as_u16();
+    }
+
+    /// Something is wrong that the status does not tell.
+    pub(crate) fn fail(&mut self, fault: Fault) {
+        self.key.fault = fault;
+    }
+
+    /// So much content of the request came.
+    #[inline]
+    pub(crate) fn receive(&mut self, bytes: usize) {
+        self.received += bytes as u64;
+    }
+
+    /// So much content of the response was written.
+    #[inline]
+    pub(crate) fn send(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// The response is complete.
+    #[inline]
+    pub(crate) fn finish(&mut self) {
+        if let Some(meters) = self.meters.take() {
+            meters.count(self);
+        }
+    }
+
+    /// The request is over, whatever came of it.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        if self.meters.is_some() {
+            self.break_off();
+        }
+    }
+
+    #[cold]
+    fn break_off(&mut self) {
+        if self.key.fault == Fault::None {
+            let has_begun = self.key.status != 0;
+            self.key.fault = if has_begun { Fault::Aborted } else { Fault::Cancelled };
+        }
+        self.finish();
+    }
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tally").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_metrics::Buckets;
+    use peregrine_web::App;
+    use std::cell::Cell;
+
+    struct Bench {
+        counts: Arc<Counts>,
+        meters: Rc<Meters>,
+        now: Rc<Cell<u64>>,
+    }
+
+    fn bench() -> Bench {
+        let (counts, now) = (Arc::new(Counts::measuring()), Rc::new(Cell::new(0)));
+        counts.prepare(&App::new().get("/a", || "a").build().unwrap());
+        let clock = Rc::clone(&now);
+        let meters = Meters::new(&counts, move || Duration::from_millis(clock.get()));
+        Bench { counts, meters, now }
+    }
+
+    impl Bench {
+        fn begin(&self) -> Tally {
+            let mut tally = Tally::default();
+            let facts = (Version::Http11, false);
+            tally.begin(Some(&self.meters), None, facts, || Duration::from_millis(self.now.get()));
+            tally
+        }
+
+        fn counted(&self) -> Vec<(Key, u64)> {
+            let measured = self.counts.measured.get().unwrap();
+            let read = |(key, histogram): (u64, &peregrine_metrics::Histogram<14>)| {
+                let mut buckets = Buckets::default();
+                histogram.read(&mut buckets);
+                (Key::unpack(key), buckets.count())
+            };
+            let mut all: Vec<_> = measured.durations.entries().map(read).collect();
+            all.sort_by_key(|(key, _)| key.pack());
+            all
+        }
+
+        fn active(&self) -> i64 {
+            self.counts.active.iter().flatten().map(peregrine_metrics::Level::get).sum()
+        }
+    }
+
+    #[test]
+    fn a_request_is_counted_once_however_often_it_ends() {
+        let bench = bench();
+        let mut tally = bench.begin();
+        assert_eq!(bench.active(), 1);
+        tally.answer(StatusCode::OK);
+        tally.finish();
+        tally.end();
+        tally.finish();
+        assert_eq!(bench.active(), 0);
+        let key = Key {
+            method: Method::Extension,
+            version: Version::Http11,
+            status: 200,
+            ..Key::default()
+        };
+        assert_eq!(bench.counted(), [(key, 1)]);
+    }
+
+    #[test]
+    fn what_breaks_off_says_how_far_it_was() {
+        let bench = bench();
+        bench.begin().end();
+        let mut begun = bench.begin();
+        begun.answer(StatusCode::OK);
+        begun.end();
+        let faults: Vec<_> =
+            bench.counted().iter().map(|(key, _)| (key.status, key.fault)).collect();
+        assert_eq!(faults, [(0, Fault::Cancelled), (200, Fault::Aborted)]);
+    }
+
+    #[test]
+    fn a_request_that_nobody_measures_leaves_nothing() {
+        let mut tally = Tally::default();
+        tally.begin(None, None, (Version::Http11, false), || unreachable!("no clock is read"));
+        tally.receive(1);
+        tally.finish();
+        tally.end();
+        assert!(tally.meters.is_none());
+    }
+
+    #[test]
+    fn times_and_sizes_are_those_of_the_request() {
+        let bench = bench();
+        let mut tally = bench.begin();
+        tally.receive(3);
+        tally.send(5000);
+        bench.now.set(30);
+        tally.answer(StatusCode::OK);
+        tally.finish();
+        let measured = bench.counts.measured.get().unwrap();
+        let (mut took, mut received, mut sent) = <(Buckets, Buckets, Buckets)>::default();
+        measured.durations.entries().for_each(|(_, histogram)| histogram.read(&mut took));
+        for (_, sizes) in measured.sizes.entries() {
+            sizes.received.read(&mut received);
+            sizes.sent.read(&mut sent);
+        }
+        assert_eq!((took.sum, received.sum, sent.sum), (30_000_000, 3, 5000));
+        assert_eq!((took.counts[3], received.counts[1], sent.counts[3]), (1, 1, 1));
+    }
+}

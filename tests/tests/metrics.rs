@@ -1,0 +1,766 @@
+//! What the admin listener tells, on both drivers that use the kernel: every request and every connection
+//! once, at any time, and whatever the workers do.
+#![cfg(target_os = "linux")]
+
+use bytes::Bytes;
+use http_body::Frame;
+use peregrine::prelude::*;
+use peregrine::web::upgrade::OnUpgrade;
+use peregrine::{Admin, DriverChoice, Error, Limits, Place, Running};
+use peregrine_tests::server::SocketWire;
+use peregrine_tests::server::bench::{Got, Outcome, Served, Wire};
+use peregrine_tests::server::client::{Client, Way};
+use peregrine_tests::server::secure::server_tls;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    requests_of_all_workers_and_protocols_are_counted_exactly,
+    every_connection_that_was_accepted_ends_once,
+    whatever_goes_wrong_with_a_request_is_told_once,
+    no_peer_can_make_more_of_the_page_than_the_application_has,
+    limits_and_broken_rules_have_names,
+    handshakes_are_told_with_what_they_agreed_on,
+    a_page_that_is_read_under_load_never_contradicts_itself,
+    who_asks_is_answered_while_all_workers_are_blocked,
+    a_server_that_is_full_answers_those_who_run_it,
+    readiness_goes_first_and_the_listener_last,
+    a_server_that_starts_is_not_ready,
+    routes_and_connections_are_listed,
+    the_pages_are_nowhere_else,
+    sizes_are_those_of_the_content,
+    the_drivers_show_what_they_do,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const WAYS: [Way; 4] = [Way::HTTP1, Way::HTTP1_TLS, Way::HTTP2, Way::HTTP2_TLS];
+
+/// A server with an admin listener, or none where the kernel refuses the driver.
+struct Bench {
+    running: Running,
+}
+
+impl Bench {
+    fn start(
+        choice: DriverChoice,
+        workers: usize,
+        limits: Limits,
+        make: fn() -> App,
+    ) -> Option<Self> {
+        let workers = NonZeroUsize::new(workers).expect("it is not zero");
+        let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", server_tls()).driver(choice);
+        let admin = Admin::at("127.0.0.1:0").live_within(Duration::from_millis(400));
+        let server = server.workers(workers).limits(limits).admin(admin).quiet();
+        match server.start(make) {
+            Err(error @ Error::Driver { .. }) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+            running => Some(Self { running: running.expect("the server starts") }),
+        }
+    }
+
+    fn admin(&self) -> SocketAddr {
+        match self.running.admin_place() {
+            Some(Place::Tcp(address)) => *address,
+            other => panic!("no address of an admin listener: {other:?}"),
+        }
+    }
+
+    fn page(&self) -> Page {
+        let (status, page) = ask(self.admin(), "/metrics", "");
+        assert_eq!(status, 200);
+        Page::read(&page)
+    }
+
+    /// Waits until the page says what it should: what is counted when a connection ends may come late.
+    fn until(&self, what: &str, is_so: impl Fn(&Page) -> bool) -> Page {
+        let begin = Instant::now();
+        loop {
+            let page = self.page();
+            if is_so(&page) {
+                return page;
+            }
+            assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}: {page:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn client(&self, way: Way) -> Client<SocketWire> {
+        block_on(way.connect(self))
+    }
+}
+
+impl Served for Bench {
+    type Wire = SocketWire;
+
+    fn connect(&self) -> SocketWire {
+        SocketWire::connect(self.running.places().next().expect("it listens"))
+    }
+
+    fn connect_secure(&self) -> SocketWire {
+        let address = self.running.https_address().expect("it speaks TLS");
+        SocketWire::connect(&Place::Tcp(address))
+    }
+
+    fn shut_down(&self) {
+        self.running.handle().shut_down();
+    }
+
+    fn cut(&self) {
+        self.running.handle().cut();
+    }
+
+    async fn ended(self) -> Outcome {
+        unreachable!("these tests look at the page")
+    }
+}
+
+/// Runs a future that blocks instead of waiting.
+fn block_on<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("clients on sockets block, so nothing would wake it"),
+    }
+}
+
+/// A status and a body.
+fn ask(address: SocketAddr, path: &str, fields: &str) -> (u16, String) {
+    let socket = TcpStream::connect(address).expect("it listens");
+    ask_on(socket, path, fields)
+}
+
+fn ask_on(mut socket: impl Read + Write, path: &str, fields: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+    socket.write_all(request.as_bytes()).expect("it takes a request");
+    let mut reply = String::new();
+    socket.read_to_string(&mut reply).expect("text");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a whole head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+/// The samples of a page.
+#[derive(Debug)]
+struct Page(BTreeMap<String, f64>);
+
+impl Page {
+    fn read(page: &str) -> Self {
+        let lines = page.lines().filter(|line| !line.starts_with('#'));
+        let sample = |line: &str| {
+            let (sample, value) = line.rsplit_once(' ').expect("a sample and its value");
+            (sample.to_owned(), value.parse().expect("a number"))
+        };
+        Self(lines.map(sample).collect())
+    }
+
+    /// The sum of samples of this name whose labels have all of these.
+    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let is_of = |sample: &str| {
+            let (found, rest) = sample.split_once('{').unwrap_or((sample, ""));
+            let mut labels = labels.iter().map(|(name, value)| format!("{name}=\"{value}\""));
+            found == name && labels.all(|label| rest.contains(&label))
+        };
+        self.0.iter().filter(|(sample, _)| is_of(sample)).map(|(_, value)| value).sum()
+    }
+
+    fn requests(&self, labels: &[(&str, &str)]) -> u64 {
+        self.sum("http_server_request_duration_seconds_count", labels) as u64
+    }
+
+    /// How many histograms the page has for requests.
+    fn series(&self) -> usize {
+        let name = "http_server_request_duration_seconds_count";
+        self.0.keys().filter(|sample| sample.starts_with(name)).count()
+    }
+}
+
+/// A stream that fails after its first piece.
+struct Breaks(bool);
+
+impl http_body::Body for Breaks {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(Some(Err(std::io::Error::other("on purpose"))));
+        }
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"piece")))))
+    }
+}
+
+/// Some pieces.
+struct Pieces(usize);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.0 == 0 {
+            return Poll::Ready(None);
+        }
+        self.0 -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"piece")))))
+    }
+}
+
+async fn upgraded() -> Response {
+    let protocol =
+        OnUpgrade::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
+    Response::new(StatusCode::SWITCHING_PROTOCOLS)
+        .with_header(HeaderName::from_static("upgrade"), HeaderValue::from_static("test"))
+        .with_upgrade(protocol)
+}
+
+async fn late() -> &'static str {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    "late"
+}
+
+fn panics() -> &'static str {
+    panic!("a handler on purpose")
+}
+
+fn app() -> App {
+    App::new()
+        .get("/hello", || "hello")
+        .get("/birds/{bird}", |Path(bird): Path<String>| bird)
+        .post("/echo", |body: Bytes| body)
+        .get("/stream", || Body::new(Pieces(3)))
+        .get("/breaks", || Body::new(Breaks(false)))
+        .get("/panics", panics)
+        .get("/late", late.timeout(Duration::from_millis(50)))
+        .get("/never", late)
+        .get("/upgraded", upgraded)
+        .get("/block/{ms}", |Path(time): Path<u64>| {
+            thread::sleep(Duration::from_millis(time));
+            "blocked"
+        })
+        .subtree("/mounted", || "mounted")
+}
+
+fn requests_of_all_workers_and_protocols_are_counted_exactly(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 3, Limits::default(), app) else { return };
+    for way in WAYS {
+        for _ in 0..6 {
+            let mut client = bench.client(way);
+            block_on(async {
+                for number in 0..5 {
+                    let bird = client.get(&format!("/birds/{number}"));
+                    assert_eq!(client.answer(bird).await.status(), 200);
+                    let echo = client.post("/echo", b"hello").await;
+                    assert_eq!(client.answer(echo).await.text(), "hello");
+                    let missing = client.get(&format!("/nowhere/{number}"));
+                    assert_eq!(client.answer(missing).await.status(), 404);
+                    let mounted = client.get("/mounted/x");
+                    assert_eq!(client.answer(mounted).await.status(), 200);
+                }
+                client.close().await;
+            });
+        }
+    }
+    // An answer may arrive before it is counted.
+    let page = bench.until("all are counted", |page| page.requests(&[]) == 4 * 6 * 5 * 4);
+    for (version, scheme) in [("1.1", "http"), ("1.1", "https"), ("2", "http"), ("2", "https")] {
+        for (method, route, status) in [
+            ("GET", "/birds/{bird}", "200"),
+            ("POST", "/echo", "200"),
+            ("GET", "", "404"),
+            ("GET", "/mounted/*", "200"),
+        ] {
+            let labels = [
+                ("http_request_method", method),
+                ("http_route", route),
+                ("http_response_status_code", status),
+                ("network_protocol_version", version),
+                ("url_scheme", scheme),
+                ("error_type", ""),
+            ];
+            assert_eq!(page.requests(&labels), 30, "{labels:?}: {page:?}");
+        }
+    }
+    assert_eq!(page.sum("http_server_active_requests", &[]), 0.0);
+    assert_eq!(page.sum("peregrine_connections_accepted_total", &[]), 24.0);
+}
+
+fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
+    let limits = Limits { first_byte_timeout: Duration::from_secs(1), ..Limits::default() };
+    let Some(bench) = Bench::start(choice, 2, limits, app) else { return };
+    let mut waits = Vec::new();
+    for way in WAYS {
+        let mut client = bench.client(way);
+        block_on(client.expect_alive());
+        block_on(client.close());
+        let mut client = bench.client(way);
+        let id = client.get("/never");
+        // It is gone while its handler works.
+        bench
+            .until("the handler works", |page| page.sum("http_server_active_requests", &[]) >= 1.0);
+        client.cancel(id);
+        client.break_off();
+        bench.until("nobody asks", |page| page.sum("http_server_active_requests", &[]) == 0.0);
+        waits.push(bench.connect());
+    }
+    let garbage = b"\x01\x02\x03 not http \r\n\r\n";
+    for mut wire in [bench.connect(), bench.connect_secure()] {
+        wire.send(garbage);
+        while matches!(block_on(wire.recv(PATIENCE)), Got::Bytes(_)) {}
+    }
+    let page = bench.until("all are over", |page| {
+        let accepted = page.sum("peregrine_connections_accepted_total", &[]);
+        accepted >= 14.0 && accepted == page.sum("peregrine_connections_ended_total", &[])
+    });
+    assert_eq!(page.sum("peregrine_connections", &[]), 0.0, "{page:?}");
+    assert_eq!(
+        page.sum("peregrine_connections_ended_total", &[("reason", "first-byte-late")]),
+        4.0
+    );
+    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "rejected")]), 1.0);
+    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "tls-failed")]), 1.0);
+    assert_eq!(page.sum("peregrine_connections_ended_total", &[("reason", "lost")]), 0.0);
+    assert_eq!(page.requests(&[("http_route", "/never"), ("error_type", "cancelled")]), 4);
+}
+
+fn whatever_goes_wrong_with_a_request_is_told_once(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
+    let told = |page: &Page, route: &str, status: &str, error: &str| {
+        let labels =
+            [("http_route", route), ("http_response_status_code", status), ("error_type", error)];
+        page.requests(&labels)
+    };
+    for (at, way) in (1..).zip(WAYS) {
+        let ask = |path: &str| {
+            let mut client = bench.client(way);
+            block_on(async {
+                let id = client.get(path);
+                client.answer(id).await.status()
+            })
+        };
+        assert_eq!(ask("/panics"), 500);
+        assert_eq!(ask("/late"), 503);
+        assert_eq!(ask("/stream"), 200);
+        let mut client = bench.client(way);
+        let broken = client.get("/breaks");
+        block_on(client.head(broken));
+        let mut other = bench.client(way);
+        let upgrade = match way.name() {
+            "h2" => other.get("/hello"),
+            _ => other.ask("GET", "/upgraded", &[("connection", "upgrade"), ("upgrade", "test")]),
+        };
+        block_on(other.head(upgrade));
+        let page = bench.until("all are counted", |page| page.requests(&[]) == at * 5);
+        for (route, status, error) in [
+            ("/panics", "500", "panic"),
+            ("/late", "503", "timeout"),
+            ("/stream", "200", ""),
+            ("/breaks", "200", "aborted"),
+        ] {
+            assert_eq!(told(&page, route, status, error), at, "{route}: {page:?}");
+        }
+        other.break_off();
+    }
+    let page = bench.page();
+    assert_eq!(told(&page, "/upgraded", "101", ""), 2);
+    assert_eq!(page.sum("peregrine_limits_hit_total", &[("limit", "route_timeout")]), 4.0);
+}
+
+fn no_peer_can_make_more_of_the_page_than_the_application_has(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 1, Limits::default(), app) else { return };
+    for way in [Way::HTTP1, Way::HTTP2] {
+        let mut client = bench.client(way);
+        block_on(async {
+            for number in 0..500 {
+                let id = client.ask(&format!("MADE-{number}"), &format!("/up/{number}"), &[]);
+                assert_eq!(client.answer(id).await.status(), 404);
+                let id = client.ask(&format!("MADE-{number}"), "/hello", &[]);
+                assert_eq!(client.answer(id).await.status(), 405);
+            }
+        });
+    }
+    let page = bench.until("all are counted", |page| page.requests(&[]) == 2000);
+    assert_eq!(page.requests(&[("http_request_method", "_OTHER"), ("http_route", "")]), 2000);
+    assert_eq!(page.series(), 4, "two statuses over two protocols: {page:?}");
+}
+
+fn limits_and_broken_rules_have_names(choice: DriverChoice) {
+    let limits = Limits {
+        head_bytes_max: 1000,
+        head_timeout: Duration::from_millis(200),
+        connections_max: 4,
+        ..Limits::default()
+    };
+    let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
+    for way in [Way::HTTP1, Way::HTTP2] {
+        let mut client = bench.client(way);
+        let long = "x".repeat(2000);
+        let id = client.ask("GET", "/hello", &[("x-long", &long)]);
+        assert_eq!(block_on(client.answer(id)).status(), 431);
+    }
+    let mut slow = bench.client(Way::HTTP1);
+    let id = slow.half_a_head();
+    assert_eq!(block_on(slow.answer(id)).status(), 408);
+    drop(slow);
+    bench.until("they are gone", |page| page.sum("peregrine_connections", &[]) == 0.0);
+    let all: Vec<_> = (0..5).map(|_| bench.connect()).collect();
+    let hit =
+        |limit| move |page: &Page| page.sum("peregrine_limits_hit_total", &[("limit", limit)]);
+    let page = bench.until("one connection waits", |page| hit("connections_max")(page) >= 1.0);
+    drop(all);
+    assert_eq!(hit("head_bytes_max")(&page), 2.0, "{page:?}");
+    assert_eq!(hit("head_timeout")(&page), 1.0);
+    assert_eq!(page.sum("peregrine_rules_broken_total", &[("rule", "HeadTooLong")]), 2.0);
+    assert_eq!(page.requests(&[("http_response_status_code", "431"), ("http_route", "")]), 2);
+    assert_eq!(page.requests(&[("http_response_status_code", "408")]), 1);
+}
+
+fn handshakes_are_told_with_what_they_agreed_on(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
+    for _ in 0..3 {
+        let mut client = bench.client(Way::HTTP1_TLS);
+        block_on(client.expect_alive());
+    }
+    let (status, _) = ask(bench.running.https_address().expect("it speaks TLS"), "/hello", "");
+    assert_eq!(status, 400);
+    let page = bench.until("the failure is counted", |page| {
+        page.sum("peregrine_tls_failures_total", &[]) >= 1.0
+    });
+    let labels = [("version", "TLSv1.3"), ("cipher", "TLS13_AES_128_GCM_SHA256")];
+    assert_eq!(page.sum("peregrine_tls_handshakes_total", &labels), 3.0, "{page:?}");
+    assert_eq!(page.sum("peregrine_tls_handshake_duration_seconds_count", &[]), 3.0);
+    let labels = [("phase", "handshake"), ("reason", "plain_http"), ("alert", "")];
+    assert_eq!(page.sum("peregrine_tls_failures_total", &labels), 1.0, "{page:?}");
+}
+
+fn a_page_that_is_read_under_load_never_contradicts_itself(choice: DriverChoice) {
+    static STOP: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+    let stop = &STOP[usize::from(choice == DriverChoice::Uring)];
+    let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
+    thread::scope(|scope| {
+        for way in WAYS {
+            let mut client = bench.client(way);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let id = client.get("/birds/eagle");
+                    assert_eq!(block_on(client.answer(id)).status(), 200);
+                }
+            });
+        }
+        let mut before = BTreeMap::new();
+        for _ in 0..60 {
+            let (_, text) = ask(bench.admin(), "/metrics", "");
+            let page = Page::read(&text);
+            for (sample, value) in &page.0 {
+                if let Some((name, labels)) = sample.split_once("_count") {
+                    let end = if labels.is_empty() { "{" } else { &labels[..labels.len() - 1] };
+                    let separator = if labels.is_empty() { "" } else { "," };
+                    let most = format!("{name}_bucket{end}{separator}le=\"+Inf\"}}");
+                    assert_eq!(page.0.get(&most), Some(value), "{sample}: {text}");
+                }
+                let only_grows = ["_total", "_count", "_bucket", "_sum"]
+                    .iter()
+                    .any(|end| sample.split('{').next().is_some_and(|name| name.ends_with(end)));
+                if only_grows {
+                    let earlier = before.insert(sample.clone(), *value).unwrap_or(0.0);
+                    assert!(earlier <= *value, "{sample} fell from {earlier}: {text}");
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(bench.page().requests(&[]) > 0);
+}
+
+fn who_asks_is_answered_while_all_workers_are_blocked(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
+    assert_eq!(ask(bench.admin(), "/livez", "").0, 200);
+    // Each of two workers has at least one of so many connections.
+    let mut clients: Vec<_> = (0..12).map(|_| bench.client(Way::HTTP1)).collect();
+    let ids: Vec<_> = clients.iter_mut().map(|client| client.get("/block/900")).collect();
+    let begin = Instant::now();
+    let (mut body, mut status) = (String::new(), 200);
+    while status == 200 {
+        assert!(begin.elapsed() < PATIENCE, "it seems alive: {body}");
+        thread::sleep(Duration::from_millis(20));
+        (status, body) = ask(bench.admin(), "/livez", "");
+    }
+    assert!(status == 503 && body.contains("/block/{ms} has kept its thread for "), "{body}");
+    for path in ["/metrics", "/connections", "/routes"] {
+        assert_eq!(ask(bench.admin(), path, "").0, 200);
+    }
+    bench.cut();
+    drop((clients, ids));
+}
+
+fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
+    let limits = Limits { connections_max: 8, ..Limits::default() };
+    let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
+    let flood: Vec<_> = (0..200).map(|_| bench.connect()).collect();
+    bench.until("it is full", |page| page.sum("peregrine_connections", &[]) >= 7.0);
+    for (path, status) in [("/readyz", 200), ("/livez", 200), ("/startupz", 200), ("/nowhere", 404)]
+    {
+        assert_eq!(ask(bench.admin(), path, "").0, status, "{path}");
+    }
+    drop(flood);
+}
+
+fn readiness_goes_first_and_the_listener_last(choice: DriverChoice) {
+    let limits = Limits {
+        lame_duck: Duration::from_millis(1500),
+        drain_idle_timeout: Duration::ZERO,
+        ..Limits::default()
+    };
+    let Some(bench) = Bench::start(choice, 2, limits, app) else { return };
+    let (admin, public) = (bench.admin(), bench.running.http_address().expect("it speaks HTTP"));
+    assert_eq!(ask(admin, "/readyz", ""), (200, "ready\n".to_owned()));
+    let mut busy = bench.client(Way::HTTP1);
+    let id = busy.get("/block/0");
+    block_on(busy.answer(id));
+    bench.shut_down();
+    assert_eq!(ask(admin, "/readyz", ""), (503, "shutting down\n".to_owned()));
+    // Who was sent here before the load balancer knew is answered.
+    assert_eq!(ask(public, "/hello", ""), (200, "hello".to_owned()));
+    assert_eq!((ask(admin, "/livez", "").0, ask(admin, "/startupz", "").0), (200, 200));
+    let begin = Instant::now();
+    while TcpStream::connect(public).is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "it accepts on and on");
+        // As long as others are accepted, those who run it are answered.
+        assert_eq!(ask(admin, "/readyz", "").0, 503);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let stopped = bench.running.wait().expect("it ends in order");
+    assert!(stopped.requests() >= 2);
+    assert!(TcpStream::connect(admin).is_err(), "nobody listens any more");
+}
+
+fn a_server_that_starts_is_not_ready(choice: DriverChoice) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let admin = listener.local_addr().expect("it is bound");
+    let (begun, release) =
+        (std::sync::Arc::new(AtomicBool::new(false)), std::sync::mpsc::channel::<()>());
+    let (go, gate) = release;
+    let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
+    let has_begun = std::sync::Arc::clone(&begun);
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    let start = thread::spawn(move || {
+        server.admin(Admin::on(listener)).start(move || {
+            has_begun.store(true, Ordering::SeqCst);
+            let _ = gate.lock().expect("no panic").recv();
+            app()
+        })
+    });
+    let begin = Instant::now();
+    while !begun.load(Ordering::SeqCst) {
+        if start.is_finished() {
+            let error = start.join().expect("no panic").expect_err("nothing was made");
+            return eprintln!("skipped: {error}");
+        }
+        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        thread::sleep(Duration::from_millis(5));
+    }
+    for (path, status) in [("/startupz", 503), ("/readyz", 503), ("/livez", 200), ("/metrics", 200)]
+    {
+        assert_eq!(ask(admin, path, "").0, status, "{path}");
+    }
+    go.send(()).expect("somebody waits");
+    let running = start.join().expect("no panic").expect("it starts");
+    for path in ["/startupz", "/readyz"] {
+        assert_eq!(ask(admin, path, "").0, 200, "{path}");
+    }
+    running.shut_down().expect("it ends in order");
+}
+
+fn routes_and_connections_are_listed(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
+    let (_, routes) = ask(bench.admin(), "/routes", "");
+    for route in [
+        r#"{"method":"GET","pattern":"/birds/{bird}"}"#,
+        r#"{"method":"POST","pattern":"/echo"}"#,
+        r#"{"method":"*","pattern":"/mounted/*"}"#,
+    ] {
+        assert!(routes.contains(route), "{route}: {routes}");
+    }
+    let mut clients: Vec<_> = WAYS.iter().map(|way| bench.client(*way)).collect();
+    for client in &mut clients {
+        block_on(client.expect_alive());
+    }
+    let page = bench.until("all are idle", |page| {
+        page.sum("peregrine_connections", &[("state", "idle")]) == 4.0
+    });
+    for protocol in ["http/1", "http/2"] {
+        let labels = [("protocol", protocol), ("state", "idle")];
+        assert_eq!(page.sum("peregrine_connections", &labels), 2.0, "{page:?}");
+    }
+    assert_eq!(page.sum("peregrine_worker_connections", &[]), 4.0);
+    let (_, connections) = ask(bench.admin(), "/connections", "");
+    assert!(connections.starts_with(r#"{"open":4,"workers":[{"worker":0,"#), "{connections}");
+    let id = clients[0].get("/never");
+    bench.until("one works", |page| {
+        page.sum("peregrine_connections", &[("protocol", "http/1"), ("state", "active")]) == 1.0
+    });
+    clients[0].cancel(id);
+}
+
+fn the_pages_are_nowhere_else(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 1, Limits::default(), app) else { return };
+    let public = bench.running.http_address().expect("it speaks HTTP");
+    for path in ["/metrics", "/livez", "/readyz", "/startupz", "/routes", "/connections"] {
+        assert_eq!(ask(public, path, "").0, 404, "{path}");
+        assert_ne!(ask(bench.admin(), path, "").0, 404, "{path}");
+    }
+    assert_eq!(ask(bench.admin(), "/hello", "").0, 404);
+}
+
+fn sizes_are_those_of_the_content(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 1, Limits::default(), app) else { return };
+    let content = vec![b'x'; 100_000];
+    for way in WAYS {
+        let mut client = bench.client(way);
+        block_on(async {
+            let id = client.post("/echo", &content).await;
+            assert_eq!(client.answer(id).await.body.len(), content.len());
+            let id = client.get("/stream");
+            assert_eq!(client.answer(id).await.text(), "piecepiecepiece");
+            let id = client.ask("HEAD", "/hello", &[]);
+            assert_eq!(client.answer(id).await.status(), 200);
+        });
+    }
+    let page = bench.until("all are counted", |page| page.requests(&[]) == 12);
+    let sums = |name: &str, route: &str, method: &str| {
+        let labels = [("http_route", route), ("http_request_method", method)];
+        page.sum(&format!("http_server_{name}_body_size_bytes_sum"), &labels)
+    };
+    assert_eq!(sums("request", "/echo", "POST"), 400_000.0, "{page:?}");
+    assert_eq!(sums("response", "/echo", "POST"), 400_000.0);
+    assert_eq!(sums("response", "/stream", "GET"), 60.0);
+    assert_eq!(sums("response", "/hello", "HEAD"), 0.0);
+    assert!(page.sum("peregrine_received_bytes_total", &[]) > 400_000.0);
+    assert!(page.sum("peregrine_sent_bytes_total", &[]) > 400_000.0);
+}
+
+fn the_drivers_show_what_they_do(choice: DriverChoice) {
+    let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
+    for _ in 0..20 {
+        let mut client = bench.client(Way::HTTP1);
+        block_on(client.expect_alive());
+    }
+    for name in [
+        "peregrine_worker_turn_duration_seconds_count",
+        "peregrine_driver_calls_total",
+        "peregrine_worker_cpu_seconds_total",
+        "peregrine_tokio_busy_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+    ] {
+        bench.until(name, |page| page.sum(name, &[]) > 0.0);
+    }
+    let page = bench.page();
+    let workers = page.0.keys().filter(|name| name.starts_with("peregrine_driver_calls_total{"));
+    assert_eq!(workers.count(), 2);
+}
+
+#[test]
+fn prometheus_gets_the_format_that_it_asks_for() {
+    let bench = Bench::start(DriverChoice::Tokio, 1, Limits::default(), app).expect("it runs");
+    let accept =
+        "Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
+    let (_, page) = ask(bench.admin(), "/metrics", accept);
+    assert!(page.ends_with("\n# EOF\n"), "{page}");
+    assert!(page.contains("\n# UNIT http_server_response_body_size_bytes bytes\n"), "{page}");
+    let (_, page) = ask(bench.admin(), "/metrics", "");
+    assert!(!page.contains("# EOF") && !page.contains("# UNIT"), "{page}");
+    assert!(page.contains("\n# TYPE peregrine_connections_accepted_total counter\n"), "{page}");
+}
+
+#[test]
+fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let path = folder.path().join("admin.sock");
+    let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
+    let running = server.admin(format!("unix:{}", path.display())).start(app).expect("it starts");
+    let socket = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+    assert_eq!(ask_on(socket, "/readyz", "").0, 200);
+    assert!(matches!(running.admin_place(), Some(Place::Unix(at)) if *at == path));
+    running.shut_down().expect("it ends in order");
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_application_may_have_the_pages_among_its_own() {
+    let make = || App::new().scope("/internal", |scope| scope.merge(peregrine::admin::app()));
+    let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
+    let running = server.admin(Admin::mounted()).start(make).expect("it starts");
+    assert!(running.admin_place().is_none());
+    let address = running.http_address().expect("it speaks HTTP");
+    assert_eq!(ask(address, "/internal/readyz", ""), (200, "ready\n".to_owned()));
+    assert_eq!(ask(address, "/readyz", "").0, 404);
+    let (_, page) = ask(address, "/internal/metrics", "");
+    let labels = [("http_route", "/internal/readyz"), ("http_response_status_code", "200")];
+    assert_eq!(Page::read(&page).requests(&labels), 1, "{page}");
+}
+
+#[test]
+fn an_address_of_the_admin_listener_that_is_taken_is_an_error_with_its_name() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
+    let error = server.admin(&*address).start(app).expect_err("somebody is there");
+    assert!(error.to_string().contains(&address), "{error}");
+}
+
+#[test]
+fn what_the_application_counts_is_on_the_same_page() {
+    fn counting() -> App {
+        App::new().get("/count/{bird}", |Path(bird): Path<String>| {
+            metrics::counter!("birds_seen_total", "bird" => bird).increment(1);
+            metrics::gauge!("nest.temperature").set(20.5);
+            metrics::histogram!("flight_seconds").record(0.2);
+            // Such a name is the server's.
+            metrics::counter!("peregrine_connections").increment(7);
+            "counted"
+        })
+    }
+    let bench = Bench::start(DriverChoice::Tokio, 2, Limits::default(), counting).expect("it runs");
+    metrics::describe_counter!("birds_seen_total", "Birds that came by.");
+    for bird in ["kestrel", "merlin", "kestrel"] {
+        let mut client = bench.client(Way::HTTP1);
+        let id = client.get(&format!("/count/{bird}"));
+        assert_eq!(block_on(client.answer(id)).text(), "counted");
+    }
+    let (_, text) = ask(bench.admin(), "/metrics", "");
+    let page = Page::read(&text);
+    assert_eq!(page.sum("birds_seen_total", &[("bird", "kestrel")]), 2.0, "{text}");
+    assert_eq!(page.sum("birds_seen_total", &[("bird", "merlin")]), 1.0);
+    assert_eq!(page.sum("nest_temperature", &[]), 20.5);
+    assert_eq!(page.sum("flight_seconds_count", &[]), 3.0);
+    assert_eq!(page.sum("app_peregrine_connections_total", &[]), 21.0);
+    assert!(text.contains("# HELP birds_seen_total Birds that came by.\n"), "{text}");
+}
