@@ -19,6 +19,7 @@
 mod choice;
 mod error;
 mod listen;
+mod listener;
 mod offload;
 mod orders;
 mod running;
@@ -34,16 +35,18 @@ pub use choice::DriverChoice;
 pub use error::Error;
 pub use http;
 pub use listen::Place;
+pub use listener::Listener;
 pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket};
 pub use peregrine_middleware as middleware;
-pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
+pub use peregrine_server::{Cut, Http2Limits, Limits, ProxyProtocol, Shutdown, Snapshot};
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
 pub use peregrine_web::check_handler;
+pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
 pub use running::{Running, Stopped};

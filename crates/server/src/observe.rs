@@ -14,9 +14,6 @@ use std::task::{Poll, Waker};
 #[derive(Default)]
 pub struct Observed {
     connections: Cell<usize>,
-    /// Connections, and places kept for those that are about to be accepted.
-    taken: Cell<usize>,
-    waiting_for_room: RefCell<Vec<Waker>>,
     accepted: Cell<u64>,
     refused: Cell<u64>,
     requests: Cell<u64>,
@@ -87,28 +84,6 @@ impl Observed {
             functions_left: self.functions_left.get(),
             ended: self.ended.borrow().clone(),
         }
-    }
-
-    /// Waits until there may be one more connection, of at most `max`.
-    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
-        poll_fn(|context| {
-            if let Some(room) = self.try_room(max) {
-                return Poll::Ready(room);
-            }
-            self.waiting_for_room.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// A place for one more connection, if there may be one.
-    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
-        let taken = self.taken.get();
-        if taken >= max {
-            return None;
-        }
-        self.taken.set(taken + 1);
-        Some(Room(Rc::clone(self)))
     }
 
     pub(crate) fn refused(&self) {
@@ -184,8 +159,48 @@ impl fmt::Debug for Observed {
     }
 }
 
+/// Places for connections: as many as there may be by the limits that they share.
+pub(crate) struct Rooms {
+    observed: Rc<Observed>,
+    /// Connections, and places kept for those that are about to be accepted.
+    taken: Cell<usize>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Rooms {
+    pub(crate) fn new(observed: &Rc<Observed>) -> Rc<Self> {
+        Rc::new(Self {
+            observed: Rc::clone(observed),
+            taken: Cell::new(0),
+            waiting: RefCell::default(),
+        })
+    }
+
+    /// Waits until there may be one more connection, of at most `max`.
+    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        poll_fn(|context| {
+            if let Some(room) = self.try_room(max) {
+                return Poll::Ready(room);
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// A place for one more connection, if there may be one.
+    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
+        let taken = self.taken.get();
+        if taken >= max {
+            return None;
+        }
+        self.taken.set(taken + 1);
+        Some(Room(Rc::clone(self)))
+    }
+}
+
 /// A place among the connections there may be, until it is dropped.
-pub(crate) struct Room(Rc<Observed>);
+pub(crate) struct Room(Rc<Rooms>);
 
 /// A connection that counts as open until this is dropped.
 pub(crate) struct Open(Room);
@@ -193,15 +208,16 @@ pub(crate) struct Open(Room);
 impl Room {
     /// A connection takes the place.
     pub(crate) fn open(self) -> Open {
-        self.0.connections.set(self.0.connections.get() + 1);
-        self.0.accepted.set(self.0.accepted.get() + 1);
+        let observed = &self.0.observed;
+        observed.connections.set(observed.connections.get() + 1);
+        observed.accepted.set(observed.accepted.get() + 1);
         Open(self)
     }
 }
 
 impl Open {
     pub(crate) fn ended(&self, ended: &Ended) {
-        *self.0.0.ended.borrow_mut().entry(ended.name()).or_default() += 1;
+        *self.0.0.observed.ended.borrow_mut().entry(ended.name()).or_default() += 1;
     }
 }
 
@@ -209,13 +225,13 @@ impl Drop for Room {
     fn drop(&mut self) {
         self.0.taken.set(self.0.taken.get() - 1);
         // As many wait as there are listeners: few.
-        self.0.waiting_for_room.take().into_iter().for_each(Waker::wake);
+        self.0.waiting.take().into_iter().for_each(Waker::wake);
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let observed = &self.0.0;
+        let observed = &self.0.0.observed;
         observed.connections.set(observed.connections.get() - 1);
         observed.wake_if_empty();
     }

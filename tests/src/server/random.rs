@@ -283,7 +283,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let application = Shared::default().app()().into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
+    let listeners = vec![Listen::on(port)];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random(6) {
         network.spawn(client(network.clone(), place, done.clone()));

@@ -101,12 +101,12 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
-        let mut listeners = vec![Listen { socket: plain, tls: None, is_shared: false }];
+        let mut listeners = vec![Listen::on(plain)];
         let mut secure_place = None;
         if let Some(tls) = tls {
             let secure = network.bind();
             secure_place = Some(secure.id());
-            listeners.push(Listen { socket: secure, tls: Some(tls), is_shared: false });
+            listeners.push(Listen { tls: Some(tls), ..Listen::on(secure) });
         }
         let application = make().into_application().expect("the application is sound");
         let (orders, receiver) = watch::channel(Order::Serve);

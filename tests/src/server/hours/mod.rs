@@ -110,7 +110,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let application = app::app(world.ledger.clone()).into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
+    let listeners = vec![Listen::on(port)];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
     let counts = Rc::clone(&observed);
