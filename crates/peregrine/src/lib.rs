@@ -74,6 +74,10 @@ mod guide {}
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
 
+#[cfg(all(doctest, feature = "tls"))]
+#[doc = include_str!("../../../docs/guide/proxies.md")]
+mod proxies {}
+
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]
 mod websockets {}

@@ -179,3 +179,43 @@ impl From<Socket> for Listener {
         Self::new(Source::Bound(socket))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+
+    fn fault(server: crate::Server) -> String {
+        let started = server.quiet().start(App::new);
+        started.map(|_| ()).expect_err("the settings are wrong").to_string()
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_told_at_the_start_with_their_place() {
+        let at = |settings| Listener::at("127.0.0.1:0").proxy_protocol(settings);
+        for (listener, expected) in [
+            (at(ProxyProtocol::optional()), ".from("),
+            (at(ProxyProtocol::required().from([""; 0])), ".from("),
+            (at(ProxyProtocol::required().from(["10.0.0.0/33"])), "`10.0.0.0/33`"),
+            (Listener::at("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
+            (Listener::at("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
+        ] {
+            let text = fault(crate::Server::bind(listener));
+            assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
+        }
+        let text = fault(crate::Server::bind("127.0.0.1:0").trusted_proxies(["10.0.0/8"]));
+        assert!(text.contains("trusted proxies") && text.contains("`10.0.0/8`"), "{text}");
+    }
+
+    #[test]
+    fn a_place_is_whatever_can_be_listened_at() {
+        let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let bound = TcpListener::bind(address).expect("a free port");
+        let text = "127.0.0.1:0".to_owned();
+        let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
+        for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
+            let (bound, settings) = listener.bind(2, None).expect("it is free");
+            assert_eq!((bound.sockets.len(), settings.is_shared), (2, is_shared));
+        }
+    }
+}
