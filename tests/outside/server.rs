@@ -61,7 +61,9 @@ async fn end(request: Request) -> String {
     let info = request.parts.connection();
     let version = info.proxy.as_ref().map_or(0, |proxy| proxy.version);
     let mut text = format!("{} {} v{version} {}", info.peer, info.local, request.client().scheme());
-    if let Some(tls) = info.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()).filter(|tls| tls.is_tls) {
+    if let Some(tls) =
+        info.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()).filter(|tls| tls.is_tls)
+    {
         let version = tls.version.as_deref().unwrap_or("-");
         let id = info.proxy.as_ref().and_then(|proxy| proxy.unique_id.as_deref()).unwrap_or(b"-");
         text.push_str(&format!(" {version} {}", id.escape_ascii()));
@@ -115,7 +117,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let behind_gateway = std::env::var_os("BEHIND_GATEWAY").is_some();
     let limits = Limits { lame_duck, behind_gateway, ..Limits::default() };
-    let mut server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls.clone()).limits(limits);
+    let mut server =
+        Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls.clone()).limits(limits);
     if std::env::var_os("CALLERS").is_some() {
         server = behind_proxies(server, &folder, made.tls);
     }

@@ -224,7 +224,8 @@ pub async fn fields_of_others_tell_nothing<B: Bench>(bench: &B, way: Way) {
 pub async fn fields_count_if_the_address_of_the_header_is_trusted<B: Bench>(bench: &B, way: Way) {
     let gate = Gate { proxies: Some(["192.0.2.0/24"].into()), ..required() };
     let site = begin(bench, way, gate);
-    for (source, expected) in [("192.0.2.1:50", "198.51.100.7"), ("203.0.113.1:50", "203.0.113.1")] {
+    for (source, expected) in [("192.0.2.1:50", "198.51.100.7"), ("203.0.113.1:50", "203.0.113.1")]
+    {
         let mut client = site.client(&header_of(source)).await;
         let said = says(&mut client, "/client", &[("x-forwarded-for", "198.51.100.7")]).await;
         assert!(said.starts_with(&format!("{expected} ")), "{said}");
