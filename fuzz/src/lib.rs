@@ -21,6 +21,9 @@ pub mod mutate;
 mod notation;
 #[path = "../../crates/proto/tests/h1/play.rs"]
 mod play;
+mod proxy;
+#[path = "../../crates/proto/tests/proxy/wire.rs"]
+mod proxy_wire;
 #[path = "../../crates/proto/tests/h1/reader.rs"]
 mod reader;
 mod response;
@@ -36,6 +39,7 @@ pub use connection::{body, head};
 pub use h2::{h2, hpack};
 pub use peregrine_router::fuzz::fuzz_one as router;
 pub use peregrine_tls::fuzz_one as tls;
+pub use proxy::proxy;
 pub use response::response;
 pub use ws::{deflate, ws};
 
@@ -58,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "hpack", run: hpack, seeds: corpus::blocks },
     Target { name: "ws", run: ws, seeds: corpus::messages },
     Target { name: "deflate", run: deflate, seeds: corpus::compressed },
+    Target { name: "proxy", run: proxy, seeds: proxy::seeds },
     Target { name: "router", run: router, seeds: corpus::routes },
     Target { name: "tls", run: tls, seeds: corpus::records },
 ];

@@ -3,15 +3,16 @@
 //! It takes free ports, names them in its first line on standard error, writes the certificate that
 //! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
 //! that of `PEREGRINE_DRIVER`. With `BEHIND_GATEWAY` set, plain connections may ask for `https`, as
-//! HAProxy does over HTTP/2. `ADMIN` is the address of an admin listener.
+//! HAProxy does over HTTP/2. `ADMIN` is the address of an admin listener. With `CALLERS` set, it listens on Unix domain
+//! sockets of the folder too, behind proxies that tell who calls: `x.sock`, `forwarded.sock`, `proxy.sock` and `proxy-tls.sock`.
 
 use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use peregrine::prelude::*;
 use peregrine::websocket::{CloseCode, Compress, Message, WebSocket, WebSocketUpgrade};
-use peregrine::{App, Limits, Server, Shutdown};
-use std::path::PathBuf;
+use peregrine::{App, Limits, Listener, ProxyProtocol, Server, Shutdown, TrustedProxies};
+use std::path::{Path as FilePath, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,6 +29,13 @@ fn application() -> App {
         })
         // This reads it, up to the limit of 2 MiB.
         .post("/read", async |body: Bytes| body.len().to_string())
+        // Who calls: as requests tell it, and as connections do.
+        .get("/client", async |request: Request| {
+            let client = request.client();
+            let ip = client.ip().map_or("-".to_owned(), |ip| ip.to_string());
+            format!("{ip} {} {}\n", client.origin(), client.hops())
+        })
+        .get("/end", end)
         .get("/large", || Bytes::from_static(&LARGE))
         .get("/ws", |upgrade: WebSocketUpgrade| {
             upgrade.compress(Compress::default()).on_upgrade(echo)
@@ -47,6 +55,33 @@ fn application() -> App {
                 StatusCode::OK
             }
         })
+}
+
+async fn end(request: Request) -> String {
+    let info = request.parts.connection();
+    let version = info.proxy.as_ref().map_or(0, |proxy| proxy.version);
+    let mut text = format!("{} {} v{version} {}", info.peer, info.local, request.client().scheme());
+    if let Some(tls) =
+        info.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref()).filter(|tls| tls.is_tls)
+    {
+        let version = tls.version.as_deref().unwrap_or("-");
+        let id = info.proxy.as_ref().and_then(|proxy| proxy.unique_id.as_deref()).unwrap_or(b"-");
+        text.push_str(&format!(" {version} {}", id.escape_ascii()));
+    }
+    text + "\n"
+}
+
+/// The same server behind proxies that tell who calls.
+fn behind_proxies(server: Server, folder: &FilePath, tls: Tls) -> Server {
+    let at = |name: &str| Listener::at(format!("unix:{}/{name}", folder.display()));
+    // What was before nginx is at an address of its own.
+    let proxies = TrustedProxies::at(["unix:", "127.0.0.1"]);
+    let header = || ProxyProtocol::required().from(["unix:"]);
+    server
+        .listen(at("x.sock").trusted_proxies(proxies.clone()))
+        .listen(at("forwarded.sock").trusted_proxies(proxies.forwarded()))
+        .listen(at("proxy.sock").proxy_protocol(header()))
+        .listen(at("proxy-tls.sock").proxy_protocol(header()).tls(tls))
 }
 
 /// Events with the numbers from 0 to 4.
@@ -82,9 +117,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let behind_gateway = std::env::var_os("BEHIND_GATEWAY").is_some();
     let limits = Limits { lame_duck, behind_gateway, ..Limits::default() };
-    let mut server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls).limits(limits);
+    let mut server =
+        Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls.clone()).limits(limits);
     if let Ok(address) = std::env::var("ADMIN") {
         server = server.admin(address);
+    }
+    if std::env::var_os("CALLERS").is_some() {
+        server = behind_proxies(server, &folder, made.tls);
     }
     server.serve(application)?;
     Ok(())

@@ -6,6 +6,7 @@ use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::{Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::thread;
 use std::time::Instant;
@@ -26,6 +27,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `bytes` | the length of the response's body; missing if it is not known |
 /// | `problem` | the kind of the problem that the response was made of, such as `invalid-json` |
 /// | `peer` | the address of the other end |
+/// | `client` | the address of the client, if a trusted proxy tells it |
 /// | `request_id` | what [`crate::RequestId`] around this middleware gave |
 ///
 /// The message is `answered`, `panicked` or `cancelled`. After a panic, the peer's response is made
@@ -76,6 +78,8 @@ struct Entry {
     begun: Instant,
     seen: Seen,
     connection: Rc<ConnectionInfo>,
+    /// The client, if that is another than the peer.
+    client: Option<IpAddr>,
     request_id: Option<RequestIdValue>,
     answered: Option<Answered>,
 }
@@ -100,8 +104,9 @@ impl Answered {
 
 impl Entry {
     fn new(request: &Request) -> Self {
-        let parts = &request.parts;
+        let (parts, client) = (&request.parts, request.client());
         Self {
+            client: client.ip().filter(|_| client.hops() > 0),
             begun: Instant::now(),
             seen: Seen::new(parts),
             connection: Rc::clone(parts.connection()),
@@ -134,6 +139,7 @@ impl Drop for Entry {
                     bytes = answered.and_then(|answered| answered.bytes),
                     problem = answered.and_then(|answered| answered.problem.as_deref()),
                     peer = %self.connection.peer,
+                    client = self.client.map(tracing::field::display),
                     request_id = self.request_id.as_ref().map(RequestIdValue::as_str),
                     $text
                 )
@@ -154,9 +160,10 @@ mod tests {
     use super::*;
     use crate::testing::events_of;
     use crate::{CatchPanic, RequestId};
-    use peregrine_web::App;
     use peregrine_web::connection::Peer;
     use peregrine_web::extract::Path;
+    use peregrine_web::test::TestClient;
+    use peregrine_web::{App, TrustedProxies};
     use std::cell::Cell;
     use std::pin::pin;
     use std::task::{Context, Waker};
@@ -188,6 +195,17 @@ mod tests {
             assert_eq!(event.field(name), Some(value), "{name}");
         }
         assert!(event.field("duration_us").is_some_and(|text| text.parse::<u64>().is_ok()));
+    }
+
+    #[test]
+    fn the_client_is_named_where_a_trusted_proxy_tells_it() {
+        let client = App::new().with(AccessLog::new()).get("/{status}", answer).test();
+        let field = |client: &TestClient| {
+            let get = client.get("/200").header("x-forwarded-for", "192.0.2.9, 192.0.2.7");
+            events_of(|| drop(get.send_now()))[0].field("client").map(str::to_owned)
+        };
+        assert_eq!(field(&client), None);
+        assert_eq!(field(&client.behind(TrustedProxies::hops(1))).as_deref(), Some("192.0.2.7"));
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl ResponseHeaders {
 
 impl Middleware for ResponseHeaders {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let on_tls = request.parts.connection().tls.is_some();
+        let on_tls = request.client().is_secure();
         let mut response = next.call(request).await;
         let fields = &mut response.fields;
         for Change { name, action } in &self.changes {

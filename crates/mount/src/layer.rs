@@ -2,7 +2,7 @@
 
 use crate::body::{Errand, Pumped, SendBody, poll_with};
 use crate::call::{Call, Outcome, go_on};
-use crate::facts::Facts;
+use crate::facts::{Caller, Facts};
 use crate::origin::{Origin, restore};
 use crate::passage::{Asked, Begins, Found, Handle, Home, Pass, Thing};
 use crate::reach::{Direct, Failure};
@@ -109,8 +109,9 @@ impl<L> Layered<L> {
         Self { facts: self.facts.and(make), ..self }
     }
 
-    /// Puts the value that `make` makes from the peer's address into the extensions of each request
-    /// that came over TCP, unless there is one of its type already. Layers made for axum, such as those
+    /// Puts the value that `make` makes from the client's address into the extensions of each request,
+    /// unless there is one of its type already. That is the address that trusted proxies tell
+    /// (`Server::trusted_proxies`), else the peer's, if it connected over TCP. Layers made for axum, such as those
     /// that limit rates by address, look for its `ConnectInfo<SocketAddr>`:
     /// `.connect_info(ConnectInfo)`.
     #[must_use]
@@ -203,7 +204,7 @@ where
     let (mut parts, body) = request.into_parts();
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    facts.tell(parts.connection(), request.extensions_mut());
+    facts.tell(parts.connection(), Caller::of(&parts), request.extensions_mut());
     let begins = if next.is_some() { Begins::Here(begin) } else { Begins::There(Vec::new()) };
     let home = Origin::keep(parts, next, begins, &mut request);
     *request.body_mut() = SendBody::keep(body, home.passage());

@@ -1,6 +1,7 @@
 //! Calling a tower service: waiting until it is ready, and keeping places in a queue apart.
 
 use crate::body::SendBody;
+use crate::facts::Caller;
 use crate::response::BoxError;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
@@ -147,7 +148,8 @@ where
 }
 
 /// A service for each connection, made for the peer's address when its first request arrives, as under
-/// hyper. Each request gets a clone.
+/// hyper. Each request gets a clone. On a connection of a trusted proxy, each request gets one that is made
+/// for its client's address.
 pub struct PerPeer<M> {
     make: RefCell<M>,
     /// Distinguishes what this one keeps from what others on the same thread keep.
@@ -264,7 +266,10 @@ where
         request: http::Request<SendBody>,
         connection: &Rc<ConnectionInfo>,
     ) -> Waiting<'_, B> {
-        if let Some(service) = self.kept::<S>(connection) {
+        let told = request.extensions().get::<Caller>().copied();
+        if told.is_none()
+            && let Some(service) = self.kept::<S>(connection)
+        {
             return Box::pin(call(service, request));
         }
         let connection = Rc::clone(connection);
@@ -272,9 +277,11 @@ where
         Box::pin(async move {
             // A Unix socket has no address; a service that insists on one gets the unspecified address.
             let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            let peer = connection.peer.tcp().unwrap_or(nobody);
-            let made = made(make, peer).await?;
-            self.keep(&connection, made.clone());
+            let address = told.map_or_else(|| connection.peer.tcp(), |caller| caller.address);
+            let made = made(make, address.unwrap_or(nobody)).await?;
+            if told.is_none() {
+                self.keep(&connection, made.clone());
+            }
             drop(connection);
             call(made, request).await
         })

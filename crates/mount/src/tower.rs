@@ -1,7 +1,7 @@
 //! A tower service as a handler.
 
 use crate::body::{Pump, SendBody, poll_with_errand};
-use crate::facts::Facts;
+use crate::facts::{Caller, Facts};
 use crate::grpc::Deadline;
 use crate::reach::{Direct, Failure, PerPeer, Reach};
 use crate::request::into_http;
@@ -162,8 +162,10 @@ impl<R> Tower<R> {
         Self { facts: self.facts.and(make), ..self }
     }
 
-    /// Puts the value that `make` makes from the peer's address into the extensions of each request
-    /// that came over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
+    /// Puts the value that `make` makes from the client's address into the extensions of each request. That is the
+    /// address that trusted proxies tell (`Server::trusted_proxies`, whose requests have a
+    /// [`ClientAddress`](peregrine_web::extract::ClientAddress) in their extensions too), else the peer's, if it
+    /// connected over TCP. With axum, `.connect_info(ConnectInfo)` is all that its extractor needs.
     ///
     /// ```
     /// use axum::{Router, extract::ConnectInfo, routing::get};
@@ -305,9 +307,9 @@ impl<R: Reach> Tower<R> {
         is_stripped: bool,
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
-        let connection = Rc::clone(parts.connection());
+        let (connection, caller) = (Rc::clone(parts.connection()), Caller::of(&parts));
         let mut request = into_http(parts, body, is_stripped);
-        self.facts.tell(&connection, request.extensions_mut());
+        self.facts.tell(&connection, caller, request.extensions_mut());
         if let Some(upgrade) = upgrade {
             request.extensions_mut().insert(upgrade);
         }

@@ -169,7 +169,7 @@ fn run(
 ) -> io::Result<()> {
     let application =
         pages::app(views).build().expect("the routes of the admin listener are sound");
-    let listens = vec![Listen { socket, tls: None, is_shared: false }];
+    let listens = vec![Listen::on(socket)];
     Tokio::run(&Options::default(), |driver| async move {
         ready();
         driver.spawn(view::watch(driver.clone(), Arc::downgrade(views)));

@@ -20,6 +20,7 @@ pub mod admin;
 mod choice;
 mod error;
 mod listen;
+mod listener;
 mod offload;
 mod orders;
 mod running;
@@ -36,16 +37,18 @@ pub use choice::DriverChoice;
 pub use error::Error;
 pub use http;
 pub use listen::Place;
+pub use listener::Listener;
 pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket};
 pub use peregrine_middleware as middleware;
-pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
+pub use peregrine_server::{Cut, Http2Limits, Limits, ProxyProtocol, Shutdown, Snapshot};
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
 pub use peregrine_web::check_handler;
+pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
 pub use running::{Running, Stopped};
@@ -72,6 +75,10 @@ mod guide {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
+
+#[cfg(all(doctest, feature = "tls"))]
+#[doc = include_str!("../../../docs/guide/proxies.md")]
+mod proxies {}
 
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]

@@ -3,14 +3,16 @@
 use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
-use crate::listen::{self, Bound, Place, SocketFile};
+use crate::listen::{Bound, Place, SocketFile};
+use crate::listener::Listener;
 use crate::orders::Orders;
 use crate::running::{Make, Running, Settings, Stopped, Worker, begin_tokio, makes};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
+#[cfg(feature = "tls")]
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
-use peregrine_web::{App, BuildError};
+use peregrine_web::{App, BuildError, TrustedProxies};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +33,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
-    listeners: Vec<(Source, Option<Tls>)>,
+    listeners: Vec<Listener>,
+    proxies: Option<TrustedProxies>,
     limits: Limits,
     workers: Option<NonZeroUsize>,
     choice: DriverChoice,
@@ -39,12 +42,6 @@ pub struct Server {
     pin: bool,
     quiet: bool,
     admin: Option<Admin>,
-}
-
-#[derive(Debug)]
-enum Source {
-    Address(String),
-    Listener(Socket),
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
@@ -75,10 +72,10 @@ impl<A: IntoApplication> IntoApplication for Result<A, BuildError> {
 }
 
 impl Server {
-    /// A server that speaks HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
-    /// `unix:/run/app.sock`. Port 0 takes any free port.
-    pub fn bind(address: impl Into<String>) -> Self {
-        Self::new().listen(address)
+    /// A server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or
+    /// `unix:/run/app.sock`; port 0 takes any free port. Or at a [`Listener`], which says more.
+    pub fn bind(place: impl Into<Listener>) -> Self {
+        Self::new().listen(place)
     }
 
     /// A server that listens nowhere yet.
@@ -86,6 +83,7 @@ impl Server {
     pub fn new() -> Self {
         Self {
             listeners: Vec::new(),
+            proxies: None,
             limits: Limits::default(),
             workers: None,
             choice: DriverChoice::default(),
@@ -96,17 +94,31 @@ impl Server {
         }
     }
 
-    /// Also speaks HTTP at `address`.
-    pub fn listen(mut self, address: impl Into<String>) -> Self {
-        self.listeners.push((Source::Address(address.into()), None));
+    /// Also listens at `place`: an address, a listener bound elsewhere, or a [`Listener`] with settings of its own.
+    pub fn listen(mut self, place: impl Into<Listener>) -> Self {
+        self.listeners.push(place.into());
+        self
+    }
+
+    /// Sets the proxies whose word counts about who sent a request: their addresses, networks, and `unix:` for
+    /// whoever connects to a Unix domain socket. See [`TrustedProxies`] for what they say, and
+    /// [`Client`](crate::web::Client) for what comes of it. Default: nobody's word counts.
+    ///
+    /// ```
+    /// use peregrine::Server;
+    ///
+    /// let server = Server::bind("127.0.0.1:8080").trusted_proxies(["127.0.0.1", "10.0.0.0/8"]);
+    /// # let _ = server;
+    /// ```
+    pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
+        self.proxies = Some(proxies.into());
         self
     }
 
     /// Also speaks HTTPS at `address`. With the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
-    pub fn tls(mut self, address: impl Into<String>, tls: Tls) -> Self {
-        self.listeners.push((Source::Address(address.into()), Some(tls)));
-        self
+    pub fn tls(self, place: impl Into<Listener>, tls: Tls) -> Self {
+        self.listen(place.into().tls(tls))
     }
 
     /// Also speaks HTTP on a Unix domain socket at `path`. Its file is removed at the end.
@@ -128,16 +140,14 @@ impl Server {
     ///     Ok(Server::new().listener(listener).serve(|| App::new().get("/", || "hello"))?)
     /// }
     /// ```
-    pub fn listener(mut self, listener: impl Into<Socket>) -> Self {
-        self.listeners.push((Source::Listener(listener.into()), None));
-        self
+    pub fn listener(self, listener: impl Into<Socket>) -> Self {
+        self.listen(listener.into())
     }
 
     /// Speaks HTTPS on a listener bound elsewhere. With the feature `tls`.
     #[cfg(feature = "tls")]
-    pub fn tls_listener(mut self, listener: impl Into<Socket>, tls: Tls) -> Self {
-        self.listeners.push((Source::Listener(listener.into()), Some(tls)));
-        self
+    pub fn tls_listener(self, listener: impl Into<Socket>, tls: Tls) -> Self {
+        self.tls(listener.into(), tls)
     }
 
     /// Also answers those who run the server, at an address of its own: metrics for Prometheus, probes,
@@ -149,7 +159,7 @@ impl Server {
         self
     }
 
-    /// Replaces all limits and timeouts.
+    /// Replaces all limits and timeouts. A [`Listener`] may have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
@@ -260,17 +270,14 @@ impl Server {
         let Chosen { seats, reason } = self.choice.choose(&options)?;
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
-        for (source, tls) in self.listeners {
-            let is_shared = matches!(source, Source::Listener(_));
-            let bound = match source {
-                Source::Address(address) => listen::bind(&address, workers)?,
-                Source::Listener(listener) => listen::adopt(listener, workers)?,
-            };
+        for listener in self.listeners {
+            let is_tls = listener.is_tls();
+            let (bound, settings) = listener.bind(workers, self.proxies.as_ref())?;
             let Bound { place, sockets, file } = bound;
             for (plan, socket) in plans.iter_mut().zip(sockets) {
-                plan.push(Listen { socket, tls: tls.clone(), is_shared });
+                plan.push(settings.listen(socket));
             }
-            places.push((place, tls.is_some()));
+            places.push((place, is_tls));
             files.extend(file);
         }
         let given = plans.into_iter().zip(options).zip(seats).enumerate();
@@ -355,10 +362,10 @@ pub(crate) fn url(place: &Place, is_tls: bool) -> String {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn serve<A, M>(address: impl Into<String>, make: M) -> Result<(), Error>
+pub fn serve<A, M>(place: impl Into<Listener>, make: M) -> Result<(), Error>
 where
     A: IntoApplication + 'static,
     M: Fn() -> A + Clone + Send + 'static,
 {
-    Server::bind(address).serve(make)
+    Server::bind(place).serve(make)
 }

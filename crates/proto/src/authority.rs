@@ -33,7 +33,8 @@ pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reject
 /// and a name that two readers may understand differently is refused here.
 // RFC 9110 §7.2: Host = uri-host [ ":" port ].
 #[inline]
-pub(crate) fn is_host_and_port(text: &[u8]) -> bool {
+#[must_use]
+pub fn is_host_and_port(text: &[u8]) -> bool {
     let end = text.iter().position(|byte| !field::is(*byte, HOST)).unwrap_or(text.len());
     match (end, text.get(end)) {
         (0, Some(b'[')) => is_literal_and_port(text),

@@ -12,7 +12,8 @@
 //! `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes). `h1/parse.rs` has the rules
 //! for a head, `h1/framing.rs` those for where its content ends. Heads from elsewhere, HTTP/2 among
 //! them, are made in `build.rs`; an HTTP/2 connection is [`h2::Connection`], and a WebSocket, which
-//! follows a handshake over either, is [`ws::Connection`]. `cases/*.txt` shows all of it by example.
+//! follows a handshake over either, is [`ws::Connection`]. What a proxy may say before all of that is read by
+//! [`proxy::receive`]. `cases/*.txt` shows all of it by example.
 
 #![forbid(unsafe_code)]
 
@@ -24,11 +25,13 @@ pub mod h1;
 pub mod h2;
 pub mod head;
 pub mod limits;
+pub mod proxy;
 pub mod reject;
 pub mod span;
 mod trailers;
 pub mod ws;
 
+pub use authority::is_host_and_port;
 pub use build::{HeadBuilder, RequestLine};
 pub use date::Date;
 pub use field::Known;

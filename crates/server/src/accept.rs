@@ -1,12 +1,11 @@
 //! Taking connections from a listener, as many as the limits allow.
 
-use crate::connection::{Connection, Sessions};
+use crate::connection::Connection;
+use crate::door::Door;
 use crate::observe::Room;
 use crate::shutdown::first_of;
-use crate::stage::Stage;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener};
-use peregrine_tls::Tls;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -24,22 +23,20 @@ const LAST_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts until the worker drains, and then the connections that wait already.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    sessions: Rc<Sessions<D>>,
+    door: Rc<Door<D>>,
     listener: impl Listener<Stream = D::Stream>,
-    tls: Option<Tls>,
     is_shared: bool,
 ) {
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
     let open = |room: Room, stream| {
-        let stage = Stage::new(tls.as_ref().map(Tls::session));
-        let (shared, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
-        let connection = Connection::new(shared, sessions, stream, stage, room.open());
+        let (shared, door) = (Rc::clone(&worker), Rc::clone(&door));
+        let connection = Connection::new(shared, door, stream, room.open());
         worker.driver.spawn(connection);
     };
     loop {
         // A connection that would be one too many stays in the kernel's backlog.
-        let room = worker.observed.room(worker.limits.connections_max);
+        let room = door.rooms.room(door.limits.connections_max);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
         let accepted = before(listener.accept(), worker.ordered(&alarm, Order::Drain)).await;
         match accepted {
@@ -74,7 +71,7 @@ pub(crate) async fn run<D: Driver>(
     listener.refuse_new();
     let cut = worker.wheel.alarm();
     while worker.order() < Order::Cut
-        && let Some(room) = worker.observed.try_room(worker.limits.connections_max)
+        && let Some(room) = door.rooms.try_room(door.limits.connections_max)
     {
         let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
         let over = first_of(over, worker.ordered(&cut, Order::Cut));

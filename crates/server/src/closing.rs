@@ -54,7 +54,7 @@ impl Closing {
             Step::Notify { lingers: true } if link.is_ended() => None,
             Step::Notify { lingers: true } => {
                 link.stream.finish();
-                let limits = &link.worker.limits;
+                let limits = &link.door.limits;
                 let until = link.worker.driver.now().saturating_add(limits.linger_max);
                 link.io.deadlines.clear_all();
                 link.io.deadlines.set(Wait::Linger, until);
@@ -78,7 +78,7 @@ impl Closing {
 
     /// Goes on receiving until the peer pauses for `linger_timeout`.
     fn await_silence<D: Driver>(&self, link: &mut Link<'_, D>) {
-        let timeout = link.worker.limits.linger_timeout;
+        let timeout = link.door.limits.linger_timeout;
         let until = link.worker.driver.now().saturating_add(timeout);
         link.io.deadlines.set(Wait::Silence, until);
     }

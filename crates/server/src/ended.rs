@@ -1,6 +1,6 @@
 //! How a connection ended.
 
-use peregrine_proto::{Reject, h2};
+use peregrine_proto::{Reject, h2, proxy};
 use std::fmt;
 use std::io;
 
@@ -40,6 +40,10 @@ pub enum Ended {
     HandshakeLate,
     /// Plain HTTP was sent to the TLS port.
     PlainOnTls,
+    /// The PROXY header is malformed, or missing where it is required.
+    Proxy(proxy::Reject),
+    /// The peer may not send PROXY headers, and one is required.
+    NoProxy,
     /// A handler panicked. The peer got a 500.
     HandlerPanicked,
     /// The body of a response failed before its end, so the connection had to be cut.
@@ -76,6 +80,8 @@ impl Ended {
             Self::TlsFailed(_) => "tls-failed",
             Self::HandshakeLate => "handshake-late",
             Self::PlainOnTls => "plain-on-tls",
+            Self::Proxy(_) => "proxy-refused",
+            Self::NoProxy => "no-trusted-proxy",
             Self::HandlerPanicked => "handler-panicked",
             Self::ResponseFailed => "response-failed",
             Self::Upgraded => "upgraded",
@@ -122,6 +128,7 @@ impl fmt::Display for Ended {
         match self {
             Self::Rejected(reject) => write!(f, "rejected: {reject}"),
             Self::Http2(reject) => write!(f, "{}: {reject}", self.name()),
+            Self::Proxy(reject) => write!(f, "proxy-refused: {reject}"),
             Self::TlsFailed(cause) => write!(f, "tls-failed: {cause}"),
             Self::Broken(kind) => write!(f, "broken: {kind}"),
             _ => f.write_str(self.name()),

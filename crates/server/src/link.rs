@@ -1,6 +1,7 @@
 //! What a protocol works with during a turn: the way to the peer, and the times that count.
 
 use crate::deadlines::{Deadlines, Wait};
+use crate::door::Door;
 use crate::ended::Ended;
 use crate::meter::Meter;
 use crate::reader::Reader;
@@ -73,6 +74,8 @@ impl<D: Driver> Io<D> {
 /// A busy connection during one turn.
 pub(crate) struct Link<'t, D: Driver> {
     pub(crate) worker: &'t Worker<D>,
+    /// What the connection shares with those of the same listener.
+    pub(crate) door: &'t Door<D>,
     pub(crate) stream: &'t D::Stream,
     pub(crate) stage: &'t mut Stage,
     /// The protocol core of HTTP/1.
@@ -132,13 +135,13 @@ impl Turn {
 impl<D: Driver> Link<'_, D> {
     /// Has so much been written that it must be sent before more is produced?
     pub(crate) fn is_full(&self) -> bool {
-        self.io.writer.plain.len() >= self.worker.limits.pending_output_bytes_max.max(1)
+        self.io.writer.plain.len() >= self.door.limits.pending_output_bytes_max.max(1)
     }
 
     /// Has so much been written that nothing more is read? HTTP/2 reads on when it is full: the peer's
     /// frames open windows, reset streams and ask for answers, all of which is little.
     pub(crate) fn is_flooded(&self) -> bool {
-        self.io.writer.plain.len() / 2 >= self.worker.limits.pending_output_bytes_max.max(1)
+        self.io.writer.plain.len() / 2 >= self.door.limits.pending_output_bytes_max.max(1)
     }
 
     /// Did the peer end its sending side?
@@ -149,7 +152,8 @@ impl<D: Driver> Link<'_, D> {
     // RFC 9110 §7.4: a request for an origin that this connection is not secured for is misdirected.
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &Head) -> Result<(), Reject> {
-        let is_secure = self.info.tls.is_some() || self.worker.limits.behind_gateway;
+        // A trusted proxy has spoken TLS with its client, if it says so.
+        let is_secure = self.info.is_secure() || self.info.proxies.is_some();
         if let Err(reject) = head.index().check_scheme(is_secure) {
             return Err(tell_misdirected(reject));
         }
@@ -162,7 +166,7 @@ impl<D: Driver> Link<'_, D> {
 
     /// The server waits for content from the peer, which is to come at the least rate.
     pub(crate) fn await_content(&mut self) {
-        let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
+        let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
         let until = self.io.receiving.wait(now, self.io.reader.received(), rate);
         self.io.deadlines.clear(Wait::Traffic);
         self.io.deadlines.set(Wait::Receive, until);
@@ -171,14 +175,14 @@ impl<D: Driver> Link<'_, D> {
     /// The server waits for content, and is answering already: either side may be the next to speak.
     pub(crate) fn await_word(&mut self) {
         self.io.deadlines.clear(Wait::Receive);
-        let rate = self.worker.limits.conversation();
+        let rate = self.door.limits.conversation();
         let until = self.io.talking.wait(self.worker.driver.now(), self.moved(), rate);
         self.io.deadlines.set(Wait::Traffic, until);
     }
 
     /// Did nobody say anything in a conversation for too long?
     pub(crate) fn is_silent(&mut self) -> bool {
-        let rate = self.worker.limits.conversation();
+        let rate = self.door.limits.conversation();
         self.io.talking.is_late(self.worker.driver.now(), self.moved(), rate)
     }
 
@@ -189,7 +193,7 @@ impl<D: Driver> Link<'_, D> {
 
     /// The server does not wait for content any more, for now.
     pub(crate) fn pause_content(&mut self) {
-        let (now, rate) = (self.worker.driver.now(), self.worker.limits.rate());
+        let (now, rate) = (self.worker.driver.now(), self.door.limits.rate());
         self.io.receiving.pause(now, self.io.reader.received(), rate);
         self.io.talking = Meter::default();
         self.io.deadlines.clear(Wait::Receive);
@@ -205,7 +209,7 @@ impl<D: Driver> Link<'_, D> {
 
     /// When the connection has lived for as long as it may.
     pub(crate) fn end_of_life(&self) -> Duration {
-        self.born.saturating_add(self.worker.limits.lifetime_max.unwrap_or(Duration::MAX))
+        self.born.saturating_add(self.door.limits.lifetime_max.unwrap_or(Duration::MAX))
     }
 }
 
@@ -216,7 +220,8 @@ fn tell_misdirected(reject: Reject) -> Reject {
     TOLD.call_once(|| {
         tracing::warn!(target: "peregrine",
             "a request for https came over a plain connection and was answered 421: if a gateway before \
-             this server speaks TLS with the clients, set Limits::behind_gateway");
+             this server speaks TLS with the clients, name it in Server::trusted_proxies, or set \
+             Limits::behind_gateway");
     });
     reject
 }

@@ -18,9 +18,6 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Observed {
     connections: Cell<usize>,
-    /// Connections, and places kept for those that are about to be accepted.
-    taken: Cell<usize>,
-    waiting_for_room: RefCell<Vec<Waker>>,
     tasks_cut: Cell<usize>,
     handlers_cut: Cell<usize>,
     functions_left: Cell<usize>,
@@ -99,32 +96,6 @@ impl Observed {
             functions_left: self.functions_left.get(),
             ended: self.counts.ended.counts().map(|(name, count)| (*name, count)).collect(),
         }
-    }
-
-    /// Waits until there may be one more connection, of at most `max`.
-    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
-        let mut is_told = false;
-        poll_fn(|context| {
-            if let Some(room) = self.try_room(max) {
-                return Poll::Ready(room);
-            }
-            if !std::mem::replace(&mut is_told, true) {
-                self.limit("connections_max");
-            }
-            self.waiting_for_room.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// A place for one more connection, if there may be one.
-    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
-        let taken = self.taken.get();
-        if taken >= max {
-            return None;
-        }
-        self.taken.set(taken + 1);
-        Some(Room(Rc::clone(self)))
     }
 
     pub(crate) fn refused(&self) {
@@ -219,8 +190,52 @@ impl fmt::Debug for Observed {
     }
 }
 
+/// Places for connections: as many as there may be by the limits that they share.
+pub(crate) struct Rooms {
+    observed: Rc<Observed>,
+    /// Connections, and places kept for those that are about to be accepted.
+    taken: Cell<usize>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Rooms {
+    pub(crate) fn new(observed: &Rc<Observed>) -> Rc<Self> {
+        Rc::new(Self {
+            observed: Rc::clone(observed),
+            taken: Cell::new(0),
+            waiting: RefCell::default(),
+        })
+    }
+
+    /// Waits until there may be one more connection, of at most `max`.
+    pub(crate) async fn room(self: &Rc<Self>, max: usize) -> Room {
+        let mut is_told = false;
+        poll_fn(|context| {
+            if let Some(room) = self.try_room(max) {
+                return Poll::Ready(room);
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                self.observed.limit("connections_max");
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// A place for one more connection, if there may be one.
+    pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
+        let taken = self.taken.get();
+        if taken >= max {
+            return None;
+        }
+        self.taken.set(taken + 1);
+        Some(Room(Rc::clone(self)))
+    }
+}
+
 /// A place among the connections there may be, until it is dropped.
-pub(crate) struct Room(Rc<Observed>);
+pub(crate) struct Room(Rc<Rooms>);
 
 /// A connection that counts as open until this is dropped.
 pub(crate) struct Open {
@@ -232,10 +247,11 @@ pub(crate) struct Open {
 impl Room {
     /// A connection takes the place.
     pub(crate) fn open(self) -> Open {
-        self.0.connections.set(self.0.connections.get() + 1);
-        self.0.counts.accepted.add(1);
+        let observed = &self.0.observed;
+        observed.connections.set(observed.connections.get() + 1);
+        observed.counts.accepted.add(1);
         let place = Place::Opening;
-        self.0.counts.places[place as usize].add(1);
+        observed.counts.places[place as usize].add(1);
         Open { room: self, place, is_told: false }
     }
 }
@@ -246,7 +262,7 @@ impl Open {
     pub(crate) fn moves(&mut self, place: Place) {
         let before = std::mem::replace(&mut self.place, place);
         if before != place {
-            let places = &self.room.0.counts.places;
+            let places = &self.room.0.observed.counts.places;
             places[before as usize].add(-1);
             places[place as usize].add(1);
         }
@@ -254,7 +270,7 @@ impl Open {
 
     pub(crate) fn ended(&mut self, ended: &Ended) {
         self.is_told = true;
-        self.room.0.counts.end(ended);
+        self.room.0.observed.counts.end(ended);
     }
 }
 
@@ -262,13 +278,13 @@ impl Drop for Room {
     fn drop(&mut self) {
         self.0.taken.set(self.0.taken.get() - 1);
         // As many wait as there are listeners: few.
-        self.0.waiting_for_room.take().into_iter().for_each(Waker::wake);
+        self.0.waiting.take().into_iter().for_each(Waker::wake);
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let observed = &self.room.0;
+        let observed = &self.room.0.observed;
         observed.connections.set(observed.connections.get() - 1);
         observed.counts.places[self.place as usize].add(-1);
         if !self.is_told {

@@ -41,6 +41,21 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         }
     }
 
+    /// What is unread came before the stage, and is given to it.
+    ///
+    /// # Errors
+    /// As for [`Reader::take`].
+    pub(crate) fn begin_stage(
+        &mut self,
+        stage: &mut Stage,
+        replies: &mut Vec<u8>,
+    ) -> Result<(), Reject> {
+        let Stage::Tls(tls) = stage else { return Ok(()) };
+        let sealed = self.inbox.unread().to_vec();
+        self.inbox.consume(sealed.len());
+        self.inbox.extend_by(|plain| tls.receive(&sealed, plain, replies))
+    }
+
     /// The peer ended its sending side.
     pub(crate) fn end(&mut self) {
         self.is_ended = true;

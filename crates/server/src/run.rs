@@ -3,12 +3,15 @@
 use crate::accept;
 use crate::clock::announce_clock;
 use crate::connection::sessions;
+use crate::door::Door;
 use crate::limits::Limits;
 use crate::observe::Observed;
+use crate::proxied::ProxyProtocol;
 use crate::shutdown::{self, first_of};
 use crate::worker::{Order, Report, Worker};
 use peregrine_driver::Driver;
 use peregrine_tls::Tls;
+use peregrine_web::TrustedProxies;
 use peregrine_web::application::Application;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -28,6 +31,27 @@ pub struct Listen<S> {
     /// Others may have the socket too, and go on with it after this server, as a service manager
     /// does. A drain does not close such a socket to new connections.
     pub is_shared: bool,
+    /// Limits of its own in place of the worker's. What concerns a worker as a whole (`poll_budget`, `lame_duck`,
+    /// `shutdown_timeout`, `background_timeout`) is not taken from here.
+    pub limits: Option<Limits>,
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Whose word counts about who sent a request.
+    pub proxies: Option<TrustedProxies>,
+}
+
+impl<S> Listen<S> {
+    /// Plain HTTP on a socket.
+    pub fn on(socket: S) -> Self {
+        Self {
+            socket,
+            tls: None,
+            is_shared: false,
+            limits: None,
+            proxy_protocol: None,
+            proxies: None,
+        }
+    }
 }
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
@@ -48,14 +72,16 @@ pub async fn run<D: Driver>(
     let worker = Rc::new(Worker::new(driver, application, limits, observed));
     announce_clock(&worker);
     let sessions = Rc::new(sessions());
-    for Listen { socket, tls, is_shared } in listens {
+    for listen in listens {
+        let is_shared = listen.is_shared;
+        let (door, socket) = Door::new(&worker, &sessions, listen);
         let listener = worker.driver.listen(socket)?;
-        let (worker, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
+        let (worker, door) = (Rc::clone(&worker), Rc::new(door));
         // The worker does not end before it has accepted the connections that wait already.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {
-            accept::run(worker, sessions, listener, tls, is_shared).await;
+            accept::run(worker, door, listener, is_shared).await;
             drop(pending);
         });
     }

@@ -105,7 +105,7 @@ impl Upgrade {
     }
 
     fn begin_idling<D: Driver>(&self, link: &mut Link<'_, D>) {
-        if let Some(timeout) = link.worker.limits.upgraded_idle_timeout {
+        if let Some(timeout) = link.door.limits.upgraded_idle_timeout {
             let until = link.worker.driver.now().saturating_add(timeout);
             link.io.deadlines.set(Wait::Traffic, until);
         }

@@ -2,7 +2,7 @@
 
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
-use crate::observe::{Observed, Snapshot};
+use crate::observe::{Observed, Rooms, Snapshot};
 use crate::pulse::Pulse;
 use crate::tally::Meters;
 use crate::wheel::{Alarm, Wheel};
@@ -64,11 +64,11 @@ impl fmt::Display for Cut {
 pub(crate) struct Worker<D: Driver> {
     pub(crate) driver: D,
     pub(crate) limits: Limits,
-    pub(crate) protocol: peregrine_proto::Limits,
-    pub(crate) http2: peregrine_proto::h2::Limits,
     pub(crate) application: Application,
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) observed: Rc<Observed>,
+    /// Connections of listeners without limits of their own.
+    pub(crate) rooms: Rc<Rooms>,
     pub(crate) pulse: Arc<Pulse>,
     /// Where requests are measured one by one.
     pub(crate) meters: Option<Rc<Meters>>,
@@ -98,9 +98,8 @@ impl<D: Driver> Worker<D> {
             Meters::new(observed.counts(), move || clock.read_clock())
         });
         Self {
-            protocol: limits.protocol(),
-            http2: limits.http2(),
             wheel: Wheel::new(),
+            rooms: Rooms::new(&observed),
             observed,
             pulse,
             meters,

@@ -1,16 +1,20 @@
 //! Facts about the connection that a request came on.
 
+use crate::client::TrustedProxies;
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+pub use crate::proxied::{Proxied, ProxiedTls};
+
 /// Facts about a connection, shared by all its requests. A copy is cheap, and may travel to another
 /// thread with a task that a handler spawns or a request to a mounted service.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
-    /// The other end.
+    /// The other end. Behind a PROXY header it is the client as the proxy tells it, and
+    /// [`ConnectionInfo::proxy`] has the proxy.
     pub peer: Peer,
     /// The address the peer connected to, shared by connections with the same one.
     pub local: Arc<Peer>,
@@ -19,16 +23,23 @@ pub struct ConnectionInfo {
     /// Whether a plain connection comes from a gateway that has spoken TLS with the client: what
     /// `Limits::behind_gateway` says.
     pub behind_gateway: bool,
+    /// What a PROXY header told; `None` without one.
+    pub proxy: Option<Arc<Proxied>>,
+    /// The trusted proxies, if the peer is one of them: what its requests say about their clients counts. See
+    /// [`Client`](crate::Client).
+    pub proxies: Option<Arc<TrustedProxies>>,
     /// Room for a value that mounted services keep with a connection.
     #[doc(hidden)]
     pub companion: Companion,
 }
 
 impl ConnectionInfo {
-    /// Did the client speak TLS, with this server or with the gateway before it?
+    /// Did the client speak TLS, with this server or with the gateway before it? Of a request,
+    /// [`Client::is_secure`](crate::Client::is_secure) knows more.
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        self.tls.is_some() || self.behind_gateway
+        let is_proxied_so = || self.proxy.as_ref().is_some_and(|proxy| proxy.is_secure());
+        self.tls.is_some() || self.behind_gateway || is_proxied_so()
     }
 }
 

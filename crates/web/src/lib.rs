@@ -10,6 +10,7 @@
 pub mod app;
 pub mod application;
 pub mod body;
+pub mod client;
 #[doc(hidden)]
 pub mod clock;
 pub mod connection;
@@ -28,6 +29,7 @@ pub mod pipe;
 mod plan;
 pub mod pool;
 pub mod problem;
+pub mod proxied;
 pub mod request;
 pub mod requirements;
 pub mod respond;
@@ -44,6 +46,7 @@ pub mod upgrade;
 pub use app::{App, SlashPolicy};
 pub use application::{Application, Target};
 pub use body::{Body, BodyError};
+pub use client::{Client, TrustedProxies};
 pub use fault::BuildError;
 pub use handler::{Handler, HandlerExt};
 pub use head::Head;

@@ -1,6 +1,7 @@
 //! A request: its head, its body, and what the server knows about it.
 
 use crate::body::Body;
+use crate::client::Client;
 use crate::connection::ConnectionInfo;
 use crate::head::Head;
 use crate::state::States;
@@ -64,6 +65,12 @@ impl Request {
         self.header(name)
     }
 
+    /// Who sent the request, behind proxies too: address, host, scheme.
+    #[must_use]
+    pub fn client(&self) -> Client<'_> {
+        self.parts.client()
+    }
+
     /// Takes the request apart.
     #[must_use]
     pub fn into_parts(self) -> (Parts, Body) {
@@ -117,6 +124,12 @@ impl Parts {
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
         &self.connection
+    }
+
+    /// Who sent the request, behind proxies too: address, host, scheme.
+    #[must_use]
+    pub fn client(&self) -> Client<'_> {
+        Client::of(&self.head, &self.connection)
     }
 }
 

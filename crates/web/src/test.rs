@@ -24,6 +24,7 @@
 use crate::app::App;
 use crate::application::Application;
 use crate::body::Body;
+use crate::client::TrustedProxies;
 use crate::clock::{Clock, within};
 use crate::connection::ConnectionInfo;
 use crate::extract::BODY_BYTES_MAX;
@@ -94,6 +95,15 @@ impl TestClient {
     #[must_use]
     pub fn on(self, connection: ConnectionInfo) -> Self {
         Self { connection: Rc::new(connection), ..self }
+    }
+
+    /// The same client behind trusted proxies: what its requests say about their clients counts, in `X-Forwarded-For`
+    /// and the like.
+    #[must_use]
+    pub fn behind(self, proxies: impl Into<TrustedProxies>) -> Self {
+        let proxies = Some(Arc::new(proxies.into()));
+        let connection = ConnectionInfo { proxies, ..ConnectionInfo::clone(&self.connection) };
+        self.on(connection)
     }
 
     /// Sets the server's body limit, in bytes, for routes and middleware that set none. The default is

@@ -221,7 +221,7 @@ impl Service for Unrouted {
             Match::MethodMissing { allow } => {
                 method_missing(head, &table.names(allow.union(AUTOMATIC)))
             }
-            Match::Redirect { add_slash } => redirect(head, add_slash),
+            Match::Redirect { add_slash } => redirect(&request, add_slash),
             // A middleware may have changed the path after the lookup, so even a route that is found by
             // now is too late.
             Match::Found { .. } | Match::Missing => match &self.fallback {
@@ -257,13 +257,14 @@ fn method_missing(head: &Head, names: &str) -> Response {
     problem.into_response().with_header(ALLOW, allow)
 }
 
-fn redirect(head: &Head, add_slash: bool) -> Response {
+fn redirect(request: &Request, add_slash: bool) -> Response {
+    let (head, prefix) = (&request.parts.head, request.client().prefix());
     let path = head.path();
     let path = if add_slash { path } else { path.strip_suffix('/').unwrap_or(path) };
     let slash = if add_slash { "/" } else { "" };
     let location = match head.query() {
-        Some(query) => format!("{path}{slash}?{query}"),
-        None => format!("{path}{slash}"),
+        Some(query) => format!("{prefix}{path}{slash}?{query}"),
+        None => format!("{prefix}{path}{slash}"),
     };
     // RFC 9110 §15.4.9: with 308 the client repeats the request as it was, body and all.
     let response = Response::new(StatusCode::PERMANENT_REDIRECT);

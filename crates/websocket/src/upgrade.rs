@@ -18,7 +18,7 @@ use peregrine_proto::ws::handshake::{self, Refusal};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::FromRequestParts;
 use peregrine_web::upgrade::OnUpgrade;
-use peregrine_web::{Head, IntoResponse, Parts, Problem, Response};
+use peregrine_web::{Client, Head, IntoResponse, Parts, Problem, Response};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -185,12 +185,12 @@ impl WebSocketUpgrade {
     fn is_allowed(&self) -> bool {
         let Some(allowed) = &self.origins else { return true };
         let mut origins = self.head.fields_named("origin");
-        let is_secure = self.connection.is_secure();
+        let client = Client::of(&self.head, &self.connection);
         // No browser leaves the field out, or sends it twice.
         match (origins.next(), origins.next()) {
             (None, _) => true,
             (Some(origin), None) => {
-                origin::is_allowed(origin, self.head.authority(), is_secure, allowed)
+                origin::is_allowed(origin, &client.host(), client.is_secure(), allowed)
             }
             _ => false,
         }

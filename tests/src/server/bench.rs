@@ -1,6 +1,6 @@
 //! What the server suite needs of a driver: a running server, wires to it, and a clock.
 
-use peregrine::{IntoApplication, Limits};
+use peregrine::{IntoApplication, Limits, ProxyProtocol, TrustedProxies};
 use peregrine_server::{Cut, Snapshot};
 use peregrine_tls::Tls;
 use std::future::Future;
@@ -19,6 +19,21 @@ pub trait Bench {
     /// Starts a server with one worker. It speaks HTTP, and HTTPS on a second port if `tls` is
     /// given.
     fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> Self::Server
+    where
+        A: IntoApplication + 'static,
+        M: Fn() -> A + Clone + Send + 'static,
+    {
+        self.start_behind(Gate::default(), limits, tls, make)
+    }
+
+    /// The same behind proxies.
+    fn start_behind<A, M>(
+        &self,
+        gate: Gate,
+        limits: Limits,
+        tls: Option<Tls>,
+        make: M,
+    ) -> Self::Server
     where
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static;
@@ -80,6 +95,17 @@ pub trait Bench {
             }
         }
     }
+}
+
+/// What holds at the ports of a server beside its limits.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// The proxies of the server.
+    pub proxies: Option<TrustedProxies>,
+    /// Limits of the port that speaks HTTP, in place of the server's.
+    pub limits: Option<Limits>,
 }
 
 /// A running server.

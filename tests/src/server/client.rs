@@ -46,14 +46,24 @@ impl Way {
 
     /// Connects to `server`. A handshake is complete then.
     pub async fn connect<S: Served>(self, server: &S) -> Client<S::Wire> {
+        self.speak(self.wire(server)).await
+    }
+
+    /// A connection on which nothing was said.
+    pub fn wire<S: Served>(self, server: &S) -> S::Wire {
+        if self.is_secure { server.connect_secure() } else { server.connect() }
+    }
+
+    /// Begins to speak on a connection. A handshake is complete then.
+    pub async fn speak<W: Wire>(self, wire: W) -> Client<W> {
         let wire = if self.is_secure {
             let mut config = (*client_config(&version::TLS13)).clone();
             config.alpn_protocols = vec![self.name().into()];
-            let mut wire = Secure::new(server.connect_secure(), &Arc::new(config));
+            let mut wire = Secure::new(wire, &Arc::new(config));
             wire.shake_hands(PATIENCE).await;
             Wired::Secure(Box::new(wire))
         } else {
-            Wired::Plain(server.connect())
+            Wired::Plain(wire)
         };
         let speaks = if self.is_http2 {
             let mut streams = Streams::new(wire);

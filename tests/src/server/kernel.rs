@@ -1,8 +1,10 @@
 //! Servers on the machine's own sockets, with blocking clients.
 
-use crate::server::bench::{Bench, Got, Outcome, PATIENCE, Served, Wire};
+use crate::server::bench::{Bench, Gate, Got, Outcome, PATIENCE, Served, Wire};
 use crate::server::held;
-use peregrine::{DriverChoice, Error, IntoApplication, Limits, Place, Running, Server, Snapshot};
+use peregrine::{
+    DriverChoice, Error, IntoApplication, Limits, Listener, Place, Running, Server, Snapshot,
+};
 use peregrine_tls::Tls;
 use std::cell::Cell;
 use std::future::Future;
@@ -87,18 +89,37 @@ impl Bench for KernelBench {
     type Server = KernelServer;
     type Wire = SocketWire;
 
-    fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> KernelServer
+    fn start_behind<A, M>(
+        &self,
+        gate: Gate,
+        limits: Limits,
+        tls: Option<Tls>,
+        make: M,
+    ) -> KernelServer
     where
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        let server = match &self.folder {
-            None => Server::bind("127.0.0.1:0"),
-            Some(folder) => Server::new().unix(folder.path().join("server.sock")),
+        let proxied = |listener: Listener| match gate.proxy_protocol.clone() {
+            None => listener,
+            Some(settings) => listener.proxy_protocol(settings),
         };
+        let plain = match &self.folder {
+            None => Listener::at("127.0.0.1:0"),
+            Some(folder) => Listener::at(format!("unix:{}/server.sock", folder.path().display())),
+        };
+        let plain = match gate.limits.clone() {
+            None => plain,
+            Some(limits) => plain.limits(limits),
+        };
+        let server = Server::bind(proxied(plain));
         let server = match tls {
             None => server,
-            Some(tls) => server.tls("127.0.0.1:0", tls),
+            Some(tls) => server.listen(proxied(Listener::at("127.0.0.1:0")).tls(tls)),
+        };
+        let server = match gate.proxies {
+            None => server,
+            Some(proxies) => server.trusted_proxies(proxies),
         };
         let server = server.driver(self.choice).workers(NonZeroUsize::MIN).limits(limits).quiet();
         let running = server.start(make).expect("the server starts");

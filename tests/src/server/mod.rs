@@ -10,6 +10,7 @@
 pub mod app;
 mod attacks;
 pub mod bench;
+pub mod callers;
 pub mod cases;
 pub mod client;
 pub mod events;

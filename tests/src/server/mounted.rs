@@ -1,7 +1,7 @@
 //! The same servers with the application behind two bridges: as a tower service, mounted in an
 //! application. What holds without them must hold with them.
 
-use crate::server::bench::Bench;
+use crate::server::bench::{Bench, Gate};
 use crate::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches};
 use peregrine::tower::{LocalService, Mount, tower};
 use peregrine::web::application::Application;
@@ -53,13 +53,19 @@ impl<B: Bench> Bench for MountedBench<'_, B> {
     type Server = B::Server;
     type Wire = B::Wire;
 
-    fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> B::Server
+    fn start_behind<A, M>(
+        &self,
+        gate: Gate,
+        limits: Limits,
+        tls: Option<Tls>,
+        make: M,
+    ) -> B::Server
     where
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
         let kept = limits.clone();
-        self.0.start(limits, tls, move || Mounted(make(), kept.clone()))
+        self.0.start_behind(gate, limits, tls, move || Mounted(make(), kept.clone()))
     }
 
     async fn sleep(&self, time: Duration) {

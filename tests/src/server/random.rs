@@ -285,7 +285,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let (orders, receiver) = watch::channel(Order::Serve);
     let counts = Arc::new(Counts::measuring());
     let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counts)));
-    let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
+    let listeners = vec![Listen::on(port)];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random(6) {
         network.spawn(client(network.clone(), place, done.clone()));

@@ -1,6 +1,6 @@
 //! Servers on the simulated network: virtual time, and a run for every seed.
 
-use crate::server::bench::{Bench, Got, Outcome, Served, Wire};
+use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
@@ -94,7 +94,13 @@ impl Bench for SimulatedBench {
     type Server = SimulatedServer;
     type Wire = SimulatedWire;
 
-    fn start<A, M>(&self, limits: Limits, tls: Option<Tls>, make: M) -> SimulatedServer
+    fn start_behind<A, M>(
+        &self,
+        gate: Gate,
+        limits: Limits,
+        tls: Option<Tls>,
+        make: M,
+    ) -> SimulatedServer
     where
         A: IntoApplication + 'static,
         M: Fn() -> A + Clone + Send + 'static,
@@ -102,12 +108,19 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
-        let mut listeners = vec![Listen { socket: plain, tls: None, is_shared: false }];
+        let Gate { proxy_protocol, proxies, limits: own } = gate;
+        let mut listeners = vec![Listen {
+            limits: own,
+            proxy_protocol: proxy_protocol.clone(),
+            proxies: proxies.clone(),
+            ..Listen::on(plain)
+        }];
         let mut secure_place = None;
         if let Some(tls) = tls {
             let secure = network.bind();
             secure_place = Some(secure.id());
-            listeners.push(Listen { socket: secure, tls: Some(tls), is_shared: false });
+            let on = Listen::on(secure);
+            listeners.push(Listen { tls: Some(tls), proxy_protocol, proxies, ..on });
         }
         let application = make().into_application().expect("the application is sound");
         let (orders, receiver) = watch::channel(Order::Serve);

@@ -36,6 +36,10 @@ impl<D: Driver> Connection<D> {
 
     pub(super) fn late(&mut self, session: &mut Session<D>, wait: Wait) -> Option<Ended> {
         let close = match &mut session.phase {
+            Phase::Header(_) => {
+                let ended = self.header_late();
+                return Some(self.abandon(session, ended));
+            }
             Phase::Handshake(_) => {
                 self.worker.observed.limit("handshake_timeout");
                 return Some(self.abandon(session, Ended::HandshakeLate));
@@ -67,8 +71,12 @@ impl<D: Driver> Connection<D> {
 
     /// Begins to close the connection.
     pub(super) fn end(&mut self, session: &mut Session<D>, close: Close) {
-        if let Ended::Rejected(_) | Ended::Http2(_) | Ended::TlsFailed(_) | Ended::PlainOnTls =
-            &close.ended
+        if let Ended::Rejected(_)
+        | Ended::Http2(_)
+        | Ended::TlsFailed(_)
+        | Ended::PlainOnTls
+        | Ended::Proxy(_)
+        | Ended::NoProxy = &close.ended
         {
             self.worker.observed.refusal(&close.ended);
         }
@@ -100,7 +108,7 @@ impl<D: Driver> Connection<D> {
             Phase::Upgraded(mut upgrade) => upgrade.fail(),
             Phase::Http1 => self.keep_promise(session),
             Phase::Http2 => self.fail_streams(session),
-            Phase::Preface | Phase::Handshake(_) | Phase::Closing(_) => {}
+            Phase::Preface | Phase::Header(_) | Phase::Handshake(_) | Phase::Closing(_) => {}
         }
         ended
     }

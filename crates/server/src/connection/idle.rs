@@ -2,6 +2,7 @@
 
 use super::{Connection, FirstBytes};
 use crate::ended::Ended;
+use crate::proxied::Beginning;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::Waiting;
@@ -11,6 +12,9 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request or of a handshake, or for something to do without any.
     pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
+        if self.beginning == Beginning::Refused {
+            return Poll::Ready(Err(Ended::NoProxy));
+        }
         // The last response may turn out to find no room.
         if !self.stream.has_room() {
             return Poll::Ready(Ok(None));
@@ -23,12 +27,12 @@ impl<D: Driver> Connection<D> {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
             Poll::Pending => {}
         }
-        let (worker, limits) = (&*self.worker, &self.worker.limits);
+        let (worker, limits) = (&*self.worker, &self.door.limits);
         let is_new = match &self.http2 {
             None => self.protocol.waiting() == Waiting::FirstByte,
             Some(core) => core.is_new(),
         };
-        let patience = match (self.stage.is_handshaking(), is_new) {
+        let patience = match (self.is_to_shake_hands(), is_new) {
             (true, _) => limits.handshake_timeout,
             (false, true) => limits.first_byte_timeout,
             (false, false) => limits.idle_timeout,
@@ -81,7 +85,7 @@ impl<D: Driver> Connection<D> {
         Poll::Ready(Err(match () {
             () if drained <= now => Ended::Drained,
             () if end_of_life <= now => Ended::Lifetime,
-            () if self.stage.is_handshaking() => Ended::HandshakeLate,
+            () if self.is_to_shake_hands() => Ended::HandshakeLate,
             () if is_new => Ended::FirstByteLate,
             () => Ended::Idle,
         }))

@@ -6,6 +6,7 @@
 //! whatever may happen next: bytes, room, a deadline, an order. That is the only place that waits.
 
 mod ending;
+mod header;
 mod idle;
 mod session;
 
@@ -14,11 +15,13 @@ pub(crate) use self::session::{Sessions, sessions};
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
+use crate::door::Door;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
 use crate::http2::Core;
 use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
+use crate::proxied::{Beginning, ProxyProtocol};
 use crate::stage::Stage;
 use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
@@ -26,7 +29,7 @@ use crate::worker::{Order, Worker};
 use peregrine_driver::{self as driver, Address, Driver, Stream};
 use peregrine_proto::h1::{self, Waiting};
 use peregrine_proto::h2::{PrefaceMatch, is_preface};
-use peregrine_tls::Reject as TlsReject;
+use peregrine_tls::{Reject as TlsReject, Tls};
 use peregrine_web::connection::{ConnectionInfo, Credentials, Peer};
 use std::future::Future;
 use std::io;
@@ -56,8 +59,9 @@ enum Event {
 /// A connection. An idle connection costs what this struct has, and nothing else.
 pub(crate) struct Connection<D: Driver> {
     worker: Rc<Worker<D>>,
-    sessions: Rc<Sessions<D>>,
+    door: Rc<Door<D>>,
     stream: D::Stream,
+    beginning: Beginning,
     stage: Stage,
     alarm: Alarm,
     protocol: h1::Connection,
@@ -77,24 +81,30 @@ impl<D: Driver> Unpin for Connection<D> {}
 impl<D: Driver> Connection<D> {
     pub(crate) fn new(
         worker: Rc<Worker<D>>,
-        sessions: Rc<Sessions<D>>,
+        door: Rc<Door<D>>,
         stream: D::Stream,
-        stage: Stage,
         open: Open,
     ) -> Self {
         let now = milliseconds(worker.driver.now());
+        let peer_of = peer(stream.peer(), || stream.credentials());
+        let beginning = |settings: &ProxyProtocol| settings.beginning(&peer_of);
+        let beginning = door.proxy_protocol.as_ref().map_or(Beginning::Itself, beginning);
+        let tls = door.tls.as_ref().filter(|_| beginning == Beginning::Itself);
+        let stage = Stage::new(tls.map(Tls::session));
         let info = Rc::new(ConnectionInfo {
-            peer: peer(stream.peer(), || stream.credentials()),
+            proxies: door.proxies_at(&peer_of),
+            peer: peer_of,
             local: worker.local(peer(stream.local(), || None)),
-            behind_gateway: worker.limits.behind_gateway,
+            behind_gateway: door.limits.behind_gateway,
             ..ConnectionInfo::default()
         });
-        let protocol = h1::Connection::new(&worker.protocol);
+        let protocol = h1::Connection::new(&door.protocol);
         let alarm = worker.wheel.alarm();
         Self {
             worker,
-            sessions,
+            door,
             stream,
+            beginning,
             stage,
             alarm,
             protocol,
@@ -138,7 +148,7 @@ impl<D: Driver> Future for Connection<D> {
                         has_progressed |= session.http2.has_progressed();
                         this.http2 = session.http2.take_core();
                     }
-                    this.sessions.give(session);
+                    this.door.sessions.give(session);
                     let is_http2 = this.http2.is_some();
                     this.open.moves(if is_http2 { Place::Http2Idle } else { Place::Http1Idle });
                     if has_progressed {
@@ -146,7 +156,7 @@ impl<D: Driver> Future for Connection<D> {
                     }
                 }
                 Poll::Ready(Some(ended)) => {
-                    this.sessions.give(session);
+                    this.door.sessions.give(session);
                     this.open.ended(&ended);
                     let peer = &this.info.peer;
                     tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
@@ -163,7 +173,7 @@ type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, En
 impl<D: Driver> Connection<D> {
     /// Leases what it takes to work.
     fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
-        let mut session = self.sessions.take();
+        let mut session = self.door.sessions.take();
         if let Some(core) = self.http2.take() {
             session.http2.resume(core);
             session.phase = Phase::Http2;
@@ -171,23 +181,10 @@ impl<D: Driver> Connection<D> {
         match first {
             Ok(None) => session.http1.goes_on(),
             Ok(Some(chunk)) => {
-                if self.stage.is_handshaking() {
-                    let (worker, limits) = (&*self.worker, &self.worker.limits);
-                    let handshakes = &worker.handshakes;
-                    let handshake =
-                        handshakes.begin(&worker.wheel, &self.alarm, limits.handshakes_max);
-                    session.phase = Phase::Handshake(handshake);
-                    let until = self.born().saturating_add(limits.handshake_timeout);
-                    session.io.deadlines.set(Wait::Handshake, until);
-                }
-                if let Err(reject) = self.take(&mut session, chunk) {
+                let is_taken = self.take(&mut session, chunk);
+                self.begin_phase(&mut session);
+                if let Err(reject) = is_taken {
                     self.refuse_tls(&mut session, &reject);
-                } else if self.protocol.waiting() == Waiting::FirstByte
-                    && matches!((&session.phase, &self.stage), (Phase::Http1, Stage::Plain))
-                    && self.worker.limits.http2.prior_knowledge
-                    && is_preface(session.io.reader.unread()) != PrefaceMatch::No
-                {
-                    session.phase = Phase::Preface;
                 }
             }
             Err(ended) => {
@@ -200,6 +197,30 @@ impl<D: Driver> Connection<D> {
             }
         }
         session
+    }
+
+    /// The phase that the first bytes begin.
+    fn begin_phase(&mut self, session: &mut Session<D>) {
+        let limits = &self.door.limits;
+        let is_header = self.beginning == Beginning::Header;
+        if is_header || self.stage.is_handshaking() {
+            let (worker, most) = (&*self.worker, limits.handshakes_max);
+            let handshake = self.door.handshakes.begin(&worker.wheel, &self.alarm, most);
+            let (phase, until) = if is_header {
+                (Phase::Header(handshake), self.header_until())
+            } else {
+                let until = self.born().saturating_add(limits.handshake_timeout);
+                (Phase::Handshake(handshake), until)
+            };
+            session.phase = phase;
+            session.io.deadlines.set(Wait::Handshake, until);
+        } else if self.protocol.waiting() == Waiting::FirstByte
+            && matches!((&session.phase, &self.stage), (Phase::Http1, Stage::Plain))
+            && limits.http2.prior_knowledge
+            && is_preface(session.io.reader.unread()) != PrefaceMatch::No
+        {
+            session.phase = Phase::Preface;
+        }
     }
 
     /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
@@ -266,6 +287,9 @@ impl<D: Driver> Connection<D> {
 
     /// Lets the present phase do what can be done. `None`: the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
+        if matches!(session.phase, Phase::Header(_)) {
+            return Some(self.read_header(session));
+        }
         let mut link = self.link(&mut session.io);
         Some(match &mut session.phase {
             Phase::Http1 => session.http1.turn(&mut link, context),
@@ -290,6 +314,7 @@ impl<D: Driver> Connection<D> {
                 session.phase = phase;
                 turn
             }
+            Phase::Header(_) => unreachable!("it was read above"),
             Phase::Upgraded(upgrade) => upgrade.turn(&mut link, context),
             Phase::Closing(closing) => return closing.turn(&mut link),
         })
@@ -362,7 +387,7 @@ impl<D: Driver> Connection<D> {
             }
             return Poll::Ready(Event::Cut);
         }
-        let rate = worker.limits.rate();
+        let rate = self.door.limits.rate();
         if self.stream.is_sent() {
             io.everything_is_sent(self.stream.progress());
         } else {
@@ -434,6 +459,7 @@ impl<D: Driver> Connection<D> {
         Link {
             born: self.born(),
             worker: &self.worker,
+            door: &self.door,
             stream: &self.stream,
             stage: &mut self.stage,
             protocol: &mut self.protocol,
@@ -470,7 +496,7 @@ fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
     match is_preface(link.io.reader.unread()) {
         PrefaceMatch::Match => (Turn::Again, Phase::Http2),
         PrefaceMatch::Partial if !link.is_ended() => {
-            let late = link.worker.driver.now().saturating_add(link.worker.limits.head_timeout);
+            let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
             link.io.deadlines.begin(Wait::Head, late);
             (Turn::Wait(For { bytes: true, room: false }), Phase::Preface)
         }

@@ -36,6 +36,8 @@ pub(crate) struct Session<D: Driver> {
 
 /// What the connection does at present.
 pub(super) enum Phase {
+    /// A PROXY header is read. It counts as a handshake.
+    Header(Handshake),
     /// TLS shakes hands.
     Handshake(Handshake),
     /// The first bytes may be those of HTTP/1 or HTTP/2.

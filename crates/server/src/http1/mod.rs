@@ -235,7 +235,7 @@ impl Http1 {
         }
         let head = self.head.get_or_insert_with(Head::take);
         let unread = link.io.reader.unread();
-        let (used, event) = link.protocol.receive(&link.worker.protocol, unread, head.index_mut());
+        let (used, event) = link.protocol.receive(&link.door.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
                 let mut head = self.head.take().expect("it was just filled");
@@ -270,7 +270,7 @@ impl Http1 {
         if is_nothing {
             return Turn::Rest;
         }
-        let late = link.worker.driver.now().saturating_add(link.worker.limits.head_timeout);
+        let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
         link.io.deadlines.begin(Wait::Head, late);
         Turn::Wait(For { bytes: true, room: false })
     }
@@ -294,7 +294,7 @@ impl Http1 {
             return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head);
-        let limit = target.body_limit(worker.limits.body_bytes_max);
+        let limit = target.body_limit(link.door.limits.body_bytes_max);
         let body = match self.receive_body(framing, limit, link) {
             Ok(body) => body,
             Err(reject) => return self.reject(reject, link),
@@ -319,7 +319,7 @@ impl Http1 {
 
     /// Begins the time that an exchange may take as a whole, where there is such a limit.
     fn limit_exchange<D: Driver>(&self, now: Duration, link: &mut Link<'_, D>) {
-        if let Some(timeout) = link.worker.limits.exchange_timeout {
+        if let Some(timeout) = link.door.limits.exchange_timeout {
             link.io.deadlines.begin(Wait::Exchange, now.saturating_add(timeout));
         }
     }

@@ -153,7 +153,7 @@ impl Http1 {
             Fed::Wait(false) => {
                 let taken = Some(self.upload.consumed());
                 let now = link.worker.driver.now();
-                let until = now.saturating_add(link.worker.limits.idle_timeout);
+                let until = now.saturating_add(link.door.limits.idle_timeout);
                 match &mut self.step {
                     Step::ReadOn { consumed } if *consumed != taken => {
                         *consumed = taken;
@@ -203,7 +203,7 @@ impl Http1 {
     pub(super) fn receive<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Received {
         let reader = &mut link.io.reader;
         let (used, event) =
-            link.protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
+            link.protocol.receive(&link.door.protocol, reader.unread(), &mut self.spare);
         if let Event::Data(data) = event {
             self.exchange.tally.receive(data.len());
             return Received::Data { data, used };
@@ -224,7 +224,7 @@ impl Http1 {
         while link.protocol.next() == Next::FinishBody {
             let reader = &mut link.io.reader;
             let (used, event) =
-                link.protocol.receive(&link.worker.protocol, reader.unread(), &mut self.spare);
+                link.protocol.receive(&link.door.protocol, reader.unread(), &mut self.spare);
             reader.consume(used);
             match event {
                 Event::NeedInput if link.is_ended() => return Turn::close(Ended::PeerClosed),

@@ -75,7 +75,7 @@ impl Http1 {
         }
         self.exchange.tally.answer(response.status);
         let date = link.worker.date();
-        let most = link.worker.limits.pending_output_bytes_max.max(1);
+        let most = link.door.limits.pending_output_bytes_max.max(1);
         let out = &mut link.io.writer.plain;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
@@ -115,7 +115,7 @@ impl Http1 {
         link: &mut Link<'_, D>,
         context: &mut Context<'_>,
     ) -> Turn {
-        let most = link.worker.limits.pending_output_bytes_max.max(1);
+        let most = link.door.limits.pending_output_bytes_max.max(1);
         if link.is_full() {
             return self.await_room(link, context);
         }

@@ -162,7 +162,7 @@ impl Http2 {
     }
 
     fn begin_turn<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        let (now, limits) = (link.worker.driver.now(), &link.worker.http2);
+        let (now, limits) = (link.worker.driver.now(), &link.door.http2);
         let is_sent = link.stream.is_sent();
         let out = &mut link.io.writer.plain;
         self.is_used = true;
@@ -186,7 +186,7 @@ impl Http2 {
         let now = link.worker.driver.now();
         core.protocol.drain(&mut link.io.writer.plain);
         core.told_at = Some(now);
-        let until = now.saturating_add(link.worker.limits.drain_idle_timeout);
+        let until = now.saturating_add(link.door.limits.drain_idle_timeout);
         link.io.deadlines.hasten(Wait::Streams, until);
     }
 
@@ -233,13 +233,13 @@ impl Http2 {
                 return Turn::Yield;
             }
         }
-        let is_ready = protocol(&mut self.core).next_ready(&link.worker.http2).is_some();
+        let is_ready = protocol(&mut self.core).next_ready(&link.door.http2).is_some();
         Turn::Wait(For { bytes: !is_flooded, room: is_full || is_ready })
     }
 
     /// Limits the wait for the rest of a frame to the time for heads.
     fn await_rest<D: Driver>(&self, link: &mut Link<'_, D>) {
-        let late = link.worker.driver.now().saturating_add(link.worker.limits.head_timeout);
+        let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
         link.io.deadlines.begin(Wait::Head, late);
     }
 
@@ -253,7 +253,7 @@ impl Http2 {
     ) {
         let worker = link.worker;
         let target = worker.application.find(&mut head);
-        let limit = target.body_limit(worker.limits.body_bytes_max);
+        let limit = target.body_limit(link.door.limits.body_bytes_max);
         let stream = self.streams.at(number);
         let body = body(stream, limit);
         let may_call = target.options().takes_calls && stream.upload.is_open_ended();
@@ -271,7 +271,7 @@ impl Http2 {
             timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
         };
         stream.deadlines.handler = timeout(stream.exchange.timeout);
-        stream.deadlines.exchange = timeout(worker.limits.exchange_timeout);
+        stream.deadlines.exchange = timeout(link.door.limits.exchange_timeout);
         self.hasten(number, link);
     }
 
@@ -336,7 +336,7 @@ impl Http2 {
         // The stream of another protocol ends with that protocol, whoever has its bytes.
         if stream.upload.is_read() && !stream.is_tunnel {
             stream.step = Step::ReadOn;
-            if let Some(timeout) = link.worker.limits.exchange_timeout {
+            if let Some(timeout) = link.door.limits.exchange_timeout {
                 let until = link.worker.driver.now().saturating_add(timeout);
                 stream.deadlines.exchange = stream.deadlines.exchange.min(until);
             }

@@ -43,7 +43,7 @@ impl Http2 {
             let head = self.head.get_or_insert_with(Head::take);
             let (bytes, index) = head.buffers_mut();
             let (unread, out) = (link.io.reader.unread(), &mut link.io.writer.plain);
-            let limits = &link.worker.http2;
+            let limits = &link.door.http2;
             let (used, event) = protocol(&mut self.core).receive(limits, unread, bytes, index, out);
             if let Event::Data { stream, range } = event {
                 self.gather(stream, range, link);
@@ -223,7 +223,7 @@ impl Http2 {
             // connection.
             stream.deadlines.rest = match is_awaiting {
                 true => Duration::MAX,
-                false => now.saturating_add(link.worker.limits.idle_timeout),
+                false => now.saturating_add(link.door.limits.idle_timeout),
             };
         }
         self.hasten(number, link);
@@ -233,7 +233,7 @@ impl Http2 {
     /// because streams share the connection and a client may send one after the other. In a conversation
     /// only silence counts, of both sides.
     pub(super) fn watch_content<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
-        let (now, limits) = (link.worker.driver.now(), &link.worker.limits);
+        let (now, limits) = (link.worker.driver.now(), &link.door.limits);
         let (received, rate) = (self.received, limits.rate());
         let Some(stream) = self.streams.get(number) else { return };
         if stream.is_tunnel {
@@ -289,7 +289,7 @@ impl Http2 {
         }
         let stream = self.streams.at(number);
         stream.step = Step::Unread;
-        let (now, limits) = (link.worker.driver.now(), &link.worker.limits);
+        let (now, limits) = (link.worker.driver.now(), &link.door.limits);
         // Whatever else was waited for is over, so that no other deadline passes and stays.
         stream.deadlines = Deadlines {
             receive: now.saturating_add(limits.linger_timeout),
@@ -308,7 +308,7 @@ impl Http2 {
         bytes: usize,
         link: &mut Link<'_, D>,
     ) {
-        let limits = &link.worker.limits;
+        let limits = &link.door.limits;
         let stream = self.streams.at(number);
         stream.thrown_away += bytes as u64;
         let out = &mut link.io.writer.plain;
@@ -330,7 +330,7 @@ impl Http2 {
         }
         // A short rest is read, since some clients take a reset amiss. Otherwise the core gives the peer a
         // round trip to see its response before it resets the stream.
-        let bytes_max = u64::from(link.worker.limits.drain_bytes_max);
+        let bytes_max = u64::from(link.door.limits.drain_bytes_max);
         if self.streams.is_more_to_come_than(bytes_max) && !self.streams.is_read_on() {
             protocol(&mut self.core).settle(&mut link.io.writer.plain, |_| {});
         }

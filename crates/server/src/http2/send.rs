@@ -78,7 +78,7 @@ impl Http2 {
         mut response: Response,
         link: &mut Link<'_, D>,
     ) {
-        let (limits, is_full) = (&link.worker.http2, link.is_full());
+        let (limits, is_full) = (&link.door.http2, link.is_full());
         let bytes = response.body.as_slice().unwrap_or_default();
         let length = ResponseLength::Exact(bytes.len() as u64);
         let mode = self.write_head(key, &response, length, link);
@@ -130,7 +130,7 @@ impl Http2 {
         length: ResponseLength,
         link: &mut Link<'_, D>,
     ) -> BodyMode {
-        let (limits, date) = (&link.worker.http2, link.worker.date());
+        let (limits, date) = (&link.door.http2, link.worker.date());
         let (status, fields) = (response.status.as_u16(), respond::pairs(&response.fields));
         let out = &mut link.io.writer.plain;
         protocol(&mut self.core).respond(limits, key, status, fields, length, &date, out)
@@ -138,7 +138,7 @@ impl Http2 {
 
     /// Begins the time that an exchange may take as a whole, where there is such a limit.
     fn limit_sending<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
-        if let Some(timeout) = link.worker.limits.exchange_timeout {
+        if let Some(timeout) = link.door.limits.exchange_timeout {
             let until = link.worker.driver.now().saturating_add(timeout);
             let deadlines = &mut self.streams.at(number).deadlines;
             deadlines.exchange = deadlines.exchange.min(until);
@@ -199,7 +199,7 @@ impl Http2 {
             self.watch_window(number, link);
         } else if frames.is_over {
             let trailers = respond::map_pairs(&frames.trailers);
-            let (limits, out) = (&link.worker.http2, &mut link.io.writer.plain);
+            let (limits, out) = (&link.door.http2, &mut link.io.writer.plain);
             protocol(&mut self.core).finish(limits, key, trailers, out);
             self.finish(number, link);
         }
@@ -220,7 +220,7 @@ impl Http2 {
 
     /// Writes content, the most urgent first, until the buffer is full.
     pub(super) fn send_ready<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        let limits = &link.worker.http2;
+        let limits = &link.door.http2;
         while !link.is_full() {
             let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return };
             let key = ready.stream;
@@ -273,7 +273,7 @@ impl Http2 {
             Step::Frames(frames) => !frames.data.is_empty(),
             _ => false,
         };
-        let (now, rate) = (link.worker.driver.now(), link.worker.limits.rate());
+        let (now, rate) = (link.worker.driver.now(), link.door.limits.rate());
         let (core, sent) = (protocol(&mut self.core), self.sent);
         if !has_content {
             (stream.sending, stream.sharing) = (Meter::new(stream.sent), Meter::new(sent));

@@ -28,7 +28,7 @@ impl Http2 {
 
     /// Looks out for signs of a client whose streams are open.
     pub(super) fn watch_peer<D: Driver>(&mut self, link: &mut Link<'_, D>) {
-        let Some(after) = link.worker.limits.http2.ping_after else { return };
+        let Some(after) = link.door.limits.http2.ping_after else { return };
         let heard = link.io.reader.received();
         if heard != self.heard || link.io.deadlines.of(Wait::Ping).is_none() {
             (self.heard, self.is_asked) = (heard, false);
@@ -53,7 +53,7 @@ impl Http2 {
             protocol(&mut self.core).ask(&mut link.io.writer.plain);
         }
         (self.is_asked, self.taken) = (true, (taken, waits));
-        let until = link.worker.driver.now().saturating_add(link.worker.limits.rate_slack);
+        let until = link.worker.driver.now().saturating_add(link.door.limits.rate_slack);
         link.io.deadlines.set(Wait::Ping, until);
         Turn::Again
     }
@@ -87,7 +87,7 @@ impl Http2 {
     fn end_goodbye<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
         let told_at = self.core.as_ref().and_then(|core| core.told_at());
         let Some(told_at) = told_at else { return };
-        let until = told_at.saturating_add(link.worker.limits.drain_idle_timeout);
+        let until = told_at.saturating_add(link.door.limits.drain_idle_timeout);
         if until <= now {
             protocol(&mut self.core).drain_at_once(&mut link.io.writer.plain);
         } else {

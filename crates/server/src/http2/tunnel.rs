@@ -122,7 +122,7 @@ impl Http2 {
         let is_begun = matches!(stream.step, Step::Frames(_));
         if is_begun && (stream.deadlines.rest == Duration::MAX || stream.moved != moved) {
             stream.moved = moved;
-            let timeout = link.worker.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
+            let timeout = link.door.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
             stream.deadlines.rest = link.worker.driver.now().saturating_add(timeout);
         }
     }

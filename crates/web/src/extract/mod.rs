@@ -6,6 +6,7 @@
 //! `Option<T>` accepts absence, and `Result<T, Problem>` accepts any failure.
 
 mod check;
+mod client;
 mod connection;
 mod content;
 mod form;
@@ -23,6 +24,7 @@ pub(crate) mod testing;
 
 pub use crate::connection::{ConnectionInfo, TlsInfo};
 pub use crate::interim::Interim;
+pub use client::ClientAddress;
 pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;
 #[cfg(feature = "typed-headers")]

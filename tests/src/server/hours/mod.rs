@@ -112,7 +112,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let (orders, receiver) = watch::channel(Order::Serve);
     let counting = Arc::new(Counts::measuring());
     let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counting)));
-    let listeners = vec![Listen { socket: port, tls: None, is_shared: false }];
+    let listeners = vec![Listen::on(port)];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
     let counts = Rc::clone(&observed);

@@ -1,0 +1,221 @@
+//! One place to listen, and what holds there.
+
+use crate::error::Error;
+use crate::listen::{self, Bound};
+use peregrine_driver::Socket;
+use peregrine_server::{Limits, Listen, ProxyProtocol};
+use peregrine_tls::Tls;
+use peregrine_web::TrustedProxies;
+use std::net::{SocketAddr, TcpListener};
+
+/// One place to listen, and what holds for its connections: TLS, limits, PROXY headers, trusted proxies.
+///
+/// ```
+/// use peregrine::{Limits, Listener, ProxyProtocol, Server};
+///
+/// let open = Limits { connections_max: 1000, ..Limits::default() };
+/// let server = Server::bind("0.0.0.0:80")
+///     .listen(Listener::at("0.0.0.0:8080").limits(open))
+///     .listen(Listener::at("10.0.0.1:81").proxy_protocol(ProxyProtocol::required()))
+///     .listen(Listener::at("unix:/run/app.sock").trusted_proxies(["unix:"]));
+/// # let _ = server;
+/// ```
+#[derive(Debug)]
+#[must_use = "a place to listen does nothing until `Server::listen`"]
+pub struct Listener {
+    source: Source,
+    tls: Option<Tls>,
+    limits: Option<Limits>,
+    proxy_protocol: Option<ProxyProtocol>,
+    proxies: Option<TrustedProxies>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Address(String),
+    Bound(Socket),
+}
+
+impl Listener {
+    /// Plain HTTP at `address`: `127.0.0.1:8080`, `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes
+    /// any free port.
+    pub fn at(address: impl Into<String>) -> Self {
+        Self::new(Source::Address(address.into()))
+    }
+
+    fn new(source: Source) -> Self {
+        Self { source, tls: None, limits: None, proxy_protocol: None, proxies: None }
+    }
+
+    /// Speaks HTTPS. With the feature `tls`, which is on by default.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets limits and timeouts for this place alone, in place of those of the server. Its connections and handshakes
+    /// are counted apart from those of others, so that neither keeps the other out (`connections_max`,
+    /// `handshakes_max`). What concerns the server as a whole is taken from the server's: `poll_budget`, `lame_duck`,
+    /// `shutdown_timeout` and `background_timeout`.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Connections begin with a PROXY header, by which a proxy tells whose they are; see [`ProxyProtocol`].
+    pub fn proxy_protocol(mut self, settings: ProxyProtocol) -> Self {
+        self.proxy_protocol = Some(settings);
+        self
+    }
+
+    /// Sets the trusted proxies for this place alone, in place of those of the server
+    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
+    pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
+        self.proxies = Some(proxies.into());
+        self
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Listens, with a socket for each of `workers`. `proxies` are those of the server.
+    pub(crate) fn bind(
+        self,
+        workers: usize,
+        proxies: Option<&TrustedProxies>,
+    ) -> Result<(Bound, Settings), Error> {
+        let proxies = self.proxies.or_else(|| proxies.cloned());
+        let place = || match &self.source {
+            Source::Address(address) => address.clone(),
+            Source::Bound(_) => "(a given listener)".to_owned(),
+        };
+        let faults = [
+            ("PROXY protocol", self.proxy_protocol.as_ref().and_then(ProxyProtocol::fault)),
+            ("trusted proxies", proxies.as_ref().and_then(TrustedProxies::fault)),
+        ];
+        for (what, fault) in faults {
+            if let Some(fault) = fault {
+                return Err(Error::Config(format!("{what} of {}: {fault}", place())));
+            }
+        }
+        let is_shared = matches!(self.source, Source::Bound(_));
+        let bound = match self.source {
+            Source::Address(address) => listen::bind(&address, workers)?,
+            Source::Bound(socket) => listen::adopt(socket, workers)?,
+        };
+        let Self { tls, limits, proxy_protocol, .. } = self;
+        Ok((bound, Settings { tls, is_shared, limits, proxy_protocol, proxies }))
+    }
+}
+
+/// What holds for the connections of a place, on every worker.
+pub(crate) struct Settings {
+    tls: Option<Tls>,
+    is_shared: bool,
+    limits: Option<Limits>,
+    proxy_protocol: Option<ProxyProtocol>,
+    proxies: Option<TrustedProxies>,
+}
+
+impl Settings {
+    /// What one worker listens on.
+    pub(crate) fn listen(&self, socket: Socket) -> Listen<Socket> {
+        Listen {
+            tls: self.tls.clone(),
+            is_shared: self.is_shared,
+            limits: self.limits.clone(),
+            proxy_protocol: self.proxy_protocol.clone(),
+            proxies: self.proxies.clone(),
+            ..Listen::on(socket)
+        }
+    }
+}
+
+impl From<&str> for Listener {
+    fn from(address: &str) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<String> for Listener {
+    fn from(address: String) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<&String> for Listener {
+    fn from(address: &String) -> Self {
+        Self::at(address)
+    }
+}
+
+impl From<SocketAddr> for Listener {
+    fn from(address: SocketAddr) -> Self {
+        Self::at(address.to_string())
+    }
+}
+
+/// A socket bound elsewhere, such as by a service manager. All workers share it.
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Socket::from(listener).into()
+    }
+}
+
+/// A socket bound elsewhere, such as by a service manager. All workers share it, and its file is left in place, for its
+/// owner.
+#[cfg(unix)]
+impl From<std::os::unix::net::UnixListener> for Listener {
+    fn from(listener: std::os::unix::net::UnixListener) -> Self {
+        Socket::from(listener).into()
+    }
+}
+
+/// A socket bound elsewhere, such as by a service manager. All workers share it.
+impl From<Socket> for Listener {
+    fn from(socket: Socket) -> Self {
+        Self::new(Source::Bound(socket))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+
+    fn fault(server: crate::Server) -> String {
+        let started = server.quiet().start(App::new);
+        started.map(|_| ()).expect_err("the settings are wrong").to_string()
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_told_at_the_start_with_their_place() {
+        let at = |settings| Listener::at("127.0.0.1:0").proxy_protocol(settings);
+        for (listener, expected) in [
+            (at(ProxyProtocol::optional()), ".from("),
+            (at(ProxyProtocol::required().from([""; 0])), ".from("),
+            (at(ProxyProtocol::required().from(["10.0.0.0/33"])), "`10.0.0.0/33`"),
+            (Listener::at("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
+            (Listener::at("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
+        ] {
+            let text = fault(crate::Server::bind(listener));
+            assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
+        }
+        let text = fault(crate::Server::bind("127.0.0.1:0").trusted_proxies(["10.0.0/8"]));
+        assert!(text.contains("trusted proxies") && text.contains("`10.0.0/8`"), "{text}");
+    }
+
+    #[test]
+    fn a_place_is_whatever_can_be_listened_at() {
+        let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let bound = TcpListener::bind(address).expect("a free port");
+        let text = "127.0.0.1:0".to_owned();
+        let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
+        for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
+            let (bound, settings) = listener.bind(2, None).expect("it is free");
+            assert_eq!((bound.sockets.len(), settings.is_shared), (2, is_shared));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The PROXY protocol, versions 1 and 2: what a proxy says, before anything else, about the connection that
+//! it passes on.
+//!
+//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`receive`] is given all that came so
+//! far, and says what that is; nothing is kept between two calls. Whom to believe is the owner's business.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// How a header of version 1 begins.
+const BEGIN_1: &[u8] = b"PROXY ";
+
+/// How a header of version 2 begins.
+const BEGIN_2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The longest header of version 1, its line end included.
+const LINE_BYTES_MAX: usize = 107;
+
+/// A header of version 2 without addresses and what follows them.
+const FIXED_BYTES: usize = 16;
+
+/// A path of a Unix domain socket.
+const PATH_BYTES: usize = 108;
+
+/// What the bytes that came so far are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received<'b> {
+    /// They may become a header: more are needed.
+    Partial,
+    /// The connection begins with something else.
+    Other,
+    /// A header, and how many bytes it has.
+    Header(usize, Header<'b>),
+}
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'b> {
+    /// 1 or 2.
+    pub version: u8,
+    /// Whose connection it is.
+    pub addresses: Addresses<'b>,
+    /// The values after the addresses, well formed and not looked into.
+    values: &'b [u8],
+}
+
+/// Both ends of the connection that the proxy accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses<'b> {
+    /// The proxy speaks for itself, as it does to see whether the server is there.
+    Local,
+    /// The proxy does not tell.
+    Unknown,
+    /// Addresses of the internet.
+    Internet {
+        /// The client.
+        source: SocketAddr,
+        /// Where the client connected to.
+        destination: SocketAddr,
+    },
+    /// Unix domain sockets, without the zeros after their paths.
+    Unix {
+        /// The client's path, which mostly is empty.
+        source: &'b [u8],
+        /// Where the client connected to.
+        destination: &'b [u8],
+    },
+}
+
+/// Why a header is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reject {
+    /// A header is required, and the connection begins with something else.
+    Missing,
+    /// The line of version 1 is longer than 107 bytes.
+    LineTooLong,
+    /// The line of version 1 is not the protocol, two addresses and two ports, separated by single spaces.
+    LineInvalid,
+    /// The header of version 2 is longer than the server reads.
+    TooLong,
+    /// The version is not 2, though the header begins so.
+    VersionInvalid,
+    /// The command is neither LOCAL nor PROXY.
+    CommandInvalid,
+    /// The address family or its transport is none that is known.
+    FamilyInvalid,
+    /// The header ends before its addresses do.
+    AddressesShort,
+    /// A value ends after the header, or the values leave bytes over.
+    ValueInvalid,
+    /// The checksum is not that of the header, or is there twice.
+    ChecksumInvalid,
+}
+
+/// Types of values, as [`Header::values`] gives them.
+pub mod kind {
+    /// The application protocol that client and proxy agreed on (ALPN).
+    pub const ALPN: u8 = 0x01;
+    /// The host that the client named (SNI), in UTF-8.
+    pub const AUTHORITY: u8 = 0x02;
+    /// CRC32C of the header, with these four bytes as zeros.
+    pub const CRC32C: u8 = 0x03;
+    /// Nothing: padding.
+    pub const NOOP: u8 = 0x04;
+    /// What the proxy calls the connection, at most 128 bytes.
+    pub const UNIQUE_ID: u8 = 0x05;
+    /// The client's TLS: see [`Ssl`](super::Ssl).
+    pub const SSL: u8 = 0x20;
+    /// Inside of `SSL`: the version, as text.
+    pub const SSL_VERSION: u8 = 0x21;
+    /// Inside of `SSL`: the common name of the client's certificate, in UTF-8.
+    pub const SSL_COMMON_NAME: u8 = 0x22;
+    /// Inside of `SSL`: the cipher, as text.
+    pub const SSL_CIPHER: u8 = 0x23;
+}
+
+/// The value of the type `SSL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ssl<'b> {
+    /// The client connected over TLS.
+    pub is_tls: bool,
+    /// The client sent a certificate, over this connection or over an earlier one of the same session.
+    pub has_certificate: bool,
+    /// The client sent a certificate, and it was verified.
+    pub is_verified: bool,
+    values: &'b [u8],
+}
+
+/// Reads what a connection begins with. `bytes` are all that came, and `bytes_max` is the longest header of
+/// version 2 that is read.
+///
+/// # Errors
+/// The connection begins as a header does, and breaks a rule.
+pub fn receive(bytes: &[u8], bytes_max: usize) -> Result<Received<'_>, Reject> {
+    if bytes.starts_with(BEGIN_1) {
+        return receive_line(bytes);
+    }
+    if bytes.starts_with(BEGIN_2) {
+        return receive_binary(bytes, bytes_max);
+    }
+    let is_partial = BEGIN_1.starts_with(bytes) || BEGIN_2.starts_with(bytes);
+    Ok(if is_partial { Received::Partial } else { Received::Other })
+}
+
+/// A header of version 1: a line.
+fn receive_line(bytes: &[u8]) -> Result<Received<'_>, Reject> {
+    let within = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    let Some(end) = within.windows(2).position(|two| two == b"\r\n") else {
+        return match within.len() {
+            LINE_BYTES_MAX => Err(Reject::LineTooLong),
+            _ => Ok(Received::Partial),
+        };
+    };
+    let line = std::str::from_utf8(&bytes[BEGIN_1.len()..end]).map_err(|_| Reject::LineInvalid)?;
+    let addresses = read_line(line).ok_or(Reject::LineInvalid)?;
+    Ok(Received::Header(end + 2, Header { version: 1, addresses, values: &[] }))
+}
+
+fn read_line(line: &str) -> Option<Addresses<'static>> {
+    let mut words = line.split(' ');
+    let is_4 = match words.next()? {
+        "TCP4" => true,
+        "TCP6" => false,
+        // What follows it must be ignored.
+        "UNKNOWN" => return Some(Addresses::Unknown),
+        _ => return None,
+    };
+    let mut address = || -> Option<IpAddr> {
+        let word = words.next()?;
+        if is_4 {
+            word.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
+        } else {
+            word.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+        }
+    };
+    let (source, destination) = (address()?, address()?);
+    let (from, to) = (port(words.next()?)?, port(words.next()?)?);
+    words.next().is_none().then(|| Addresses::Internet {
+        source: SocketAddr::new(source, from),
+        destination: SocketAddr::new(destination, to),
+    })
+}
+
+/// A port has no sign and no zeros before it.
+fn port(word: &str) -> Option<u16> {
+    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = is_number && (word == "0" || !word.starts_with('0'));
+    is_plain.then(|| word.parse().ok())?
+}
+
+/// A header of version 2: fixed bytes, addresses, values.
+fn receive_binary(bytes: &[u8], bytes_max: usize) -> Result<Received<'_>, Reject> {
+    let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else { return Ok(Received::Partial) };
+    let [.., command, family, high, low] = *fixed;
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    let whole = FIXED_BYTES + length;
+    if command >> 4 != 2 {
+        return Err(Reject::VersionInvalid);
+    }
+    if whole > bytes_max {
+        return Err(Reject::TooLong);
+    }
+    let is_local = match command & 0xf {
+        0 => true,
+        1 => false,
+        _ => return Err(Reject::CommandInvalid),
+    };
+    let Some(header) = bytes.get(..whole) else { return Ok(Received::Partial) };
+    let rest = &header[FIXED_BYTES..];
+    // A proxy that speaks for itself may say anything about itself.
+    let (addresses, values) =
+        if is_local { (Addresses::Local, &[][..]) } else { read_addresses(family, rest)? };
+    check_values(header, values)?;
+    Ok(Received::Header(whole, Header { version: 2, addresses, values }))
+}
+
+/// The addresses, and what follows them.
+fn read_addresses(family: u8, rest: &[u8]) -> Result<(Addresses<'_>, &[u8]), Reject> {
+    // A client that speaks HTTP/3 to the proxy came over datagrams, and what the proxy passes on is a stream.
+    let (addresses, values) = match family {
+        0x00 => return Ok((Addresses::Unknown, rest)),
+        0x11 | 0x12 => {
+            let (block, values) = rest.split_first_chunk::<12>().ok_or(Reject::AddressesShort)?;
+            let [a, b, c, d, e, f, g, h, i, j, k, l] = *block;
+            let source = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([i, j]));
+            let destination = (Ipv4Addr::new(e, f, g, h), u16::from_be_bytes([k, l]));
+            (internet(source, destination), values)
+        }
+        0x21 | 0x22 => {
+            let short = Reject::AddressesShort;
+            let (source, rest) = rest.split_first_chunk::<16>().ok_or(short)?;
+            let (destination, rest) = rest.split_first_chunk::<16>().ok_or(short)?;
+            let (ports, values) = rest.split_first_chunk::<4>().ok_or(short)?;
+            let [a, b, c, d] = *ports;
+            let source = (Ipv6Addr::from(*source), u16::from_be_bytes([a, b]));
+            let destination = (Ipv6Addr::from(*destination), u16::from_be_bytes([c, d]));
+            (internet(source, destination), values)
+        }
+        0x31 | 0x32 => {
+            let split = rest.split_at_checked(2 * PATH_BYTES).ok_or(Reject::AddressesShort)?;
+            let (source, destination) = split.0.split_at(PATH_BYTES);
+            (Addresses::Unix { source: path(source), destination: path(destination) }, split.1)
+        }
+        _ => return Err(Reject::FamilyInvalid),
+    };
+    Ok((addresses, values))
+}
+
+fn internet(
+    source: (impl Into<IpAddr>, u16),
+    destination: (impl Into<IpAddr>, u16),
+) -> Addresses<'static> {
+    Addresses::Internet { source: source.into(), destination: destination.into() }
+}
+
+/// A path without the zeros after it. Linux's abstract names begin with a zero: they are no paths.
+fn path(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}
+
+/// Are the values whole, and is the checksum right if there is one?
+fn check_values(header: &[u8], values: &[u8]) -> Result<(), Reject> {
+    let mut rest = values;
+    let mut checksum = None;
+    while !rest.is_empty() {
+        let (kind, value, after) = split_value(rest).ok_or(Reject::ValueInvalid)?;
+        match kind {
+            kind::CRC32C => {
+                let said = value.first_chunk::<4>().filter(|_| value.len() == 4);
+                let said = u32::from_be_bytes(*said.ok_or(Reject::ChecksumInvalid)?);
+                let end = header.len() - after.len();
+                if checksum.replace((said, end - 4..end)).is_some() {
+                    return Err(Reject::ChecksumInvalid);
+                }
+            }
+            kind::SSL if Ssl::read(value).is_none() => return Err(Reject::ValueInvalid),
+            _ => {}
+        }
+        rest = after;
+    }
+    match checksum {
+        Some((said, place)) => {
+            let bytes = header.iter().enumerate();
+            let zeroed = bytes.map(|(at, byte)| if place.contains(&at) { 0 } else { *byte });
+            if crc32c(zeroed) == said { Ok(()) } else { Err(Reject::ChecksumInvalid) }
+        }
+        None => Ok(()),
+    }
+}
+
+/// The first of the values: its type, itself, and what follows it.
+fn split_value(values: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let ([kind, high, low], rest) = values.split_first_chunk::<3>()?;
+    let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([*high, *low])))?;
+    Some((*kind, value, rest))
+}
+
+/// Values that are known to be whole, one by one.
+fn each_value(mut values: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (kind, value, rest) = split_value(values)?;
+        values = rest;
+        Some((kind, value))
+    })
+}
+
+/// CRC32C (RFC 9260, appendix A). A header is short and comes once, so it needs no table.
+fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
+    let all = bytes.fold(u32::MAX, |mut sum, byte| {
+        sum ^= u32::from(byte);
+        for _ in 0..8 {
+            sum = (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        }
+        sum
+    });
+    !all
+}
+
+impl<'b> Header<'b> {
+    /// The values after the addresses, in order: the type ([`kind`]) and the bytes of each.
+    pub fn values(&self) -> impl Iterator<Item = (u8, &'b [u8])> + use<'b> {
+        each_value(self.values)
+    }
+}
+
+impl<'b> Ssl<'b> {
+    /// The value of a [`kind::SSL`].
+    #[must_use]
+    pub fn read(value: &'b [u8]) -> Option<Self> {
+        let ([client, verify @ ..], values) = value.split_first_chunk::<5>()?;
+        let mut rest = values;
+        while !rest.is_empty() {
+            rest = split_value(rest)?.2;
+        }
+        let has_certificate = client & 0b110 != 0;
+        Some(Self {
+            is_tls: client & 1 != 0,
+            has_certificate,
+            is_verified: has_certificate && *verify == [0; 4],
+            values,
+        })
+    }
+
+    /// The values inside, in order.
+    pub fn values(&self) -> impl Iterator<Item = (u8, &'b [u8])> + use<'b> {
+        each_value(self.values)
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => "the connection does not begin with a PROXY header",
+            Self::LineTooLong => "the PROXY line is longer than 107 bytes",
+            Self::LineInvalid => "the PROXY line is malformed",
+            Self::TooLong => "the PROXY header is longer than the server reads",
+            Self::VersionInvalid => "the version of the PROXY header is unknown",
+            Self::CommandInvalid => "the command of the PROXY header is unknown",
+            Self::FamilyInvalid => "the address family of the PROXY header is unknown",
+            Self::AddressesShort => "the PROXY header ends before its addresses do",
+            Self::ValueInvalid => "a value of the PROXY header is malformed",
+            Self::ChecksumInvalid => "the checksum of the PROXY header is wrong",
+        })
+    }
+}

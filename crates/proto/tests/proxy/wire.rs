@@ -1,0 +1,51 @@
+//! Headers of the PROXY protocol, written as proxies write them.
+
+use std::net::SocketAddr;
+
+/// A header of version 1.
+pub(crate) fn line(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
+    let (from, to) = (source.ip(), destination.ip());
+    format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port()).into_bytes()
+}
+
+/// A header of version 2 of any command, family, addresses and values.
+pub(crate) fn binary(command: u8, family: u8, addresses: &[u8], values: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(addresses.len() + values.len()).expect("short");
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
+    header.extend([0x20 | command, family]);
+    header.extend(length.to_be_bytes());
+    header.extend(addresses);
+    header.extend(values);
+    header
+}
+
+/// A header of version 2 for a connection of TCP, with these values.
+pub(crate) fn proxied(source: SocketAddr, destination: SocketAddr, values: &[u8]) -> Vec<u8> {
+    let mut addresses = Vec::new();
+    let mut family = 0x11;
+    for address in [source, destination] {
+        match address {
+            SocketAddr::V4(address) => addresses.extend(address.ip().octets()),
+            SocketAddr::V6(address) => {
+                family = 0x21;
+                addresses.extend(address.ip().octets());
+            }
+        }
+    }
+    for address in [source, destination] {
+        addresses.extend(address.port().to_be_bytes());
+    }
+    binary(1, family, &addresses, values)
+}
+
+/// One value.
+pub(crate) fn value(kind: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("short").to_be_bytes();
+    [&[kind], &length[..], bytes].concat()
+}
+
+/// The value that tells of TLS between client and proxy.
+pub(crate) fn ssl(client: u8, verify: u32, values: &[u8]) -> Vec<u8> {
+    value(0x20, &[&[client], &verify.to_be_bytes()[..], values].concat())
+}

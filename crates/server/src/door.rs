@@ -1,0 +1,65 @@
+//! What all connections of one listener share, on one worker.
+
+use crate::connection::Sessions;
+use crate::handshakes::Handshakes;
+use crate::limits::Limits;
+use crate::observe::Rooms;
+use crate::proxied::ProxyProtocol;
+use crate::run::Listen;
+use crate::worker::Worker;
+use peregrine_driver::Driver;
+use peregrine_proto::h2;
+use peregrine_tls::Tls;
+use peregrine_web::TrustedProxies;
+use peregrine_web::connection::Peer;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What all connections of one listener share, on one worker.
+pub(crate) struct Door<D: Driver> {
+    pub(crate) sessions: Rc<Sessions<D>>,
+    pub(crate) limits: Limits,
+    pub(crate) protocol: peregrine_proto::Limits,
+    pub(crate) http2: h2::Limits,
+    /// The connections there may be: those of all listeners that have no limits of their own together.
+    pub(crate) rooms: Rc<Rooms>,
+    /// The same for handshakes in progress.
+    pub(crate) handshakes: Rc<Handshakes>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) proxy_protocol: Option<ProxyProtocol>,
+    proxies: Option<Arc<TrustedProxies>>,
+}
+
+impl<D: Driver> Door<D> {
+    /// The way in by a listener, and its socket.
+    pub(crate) fn new(
+        worker: &Worker<D>,
+        sessions: &Rc<Sessions<D>>,
+        listen: Listen<D::Socket>,
+    ) -> (Self, D::Socket) {
+        let Listen { socket, tls, limits, proxy_protocol, proxies, .. } = listen;
+        let (rooms, handshakes) = match &limits {
+            None => (Rc::clone(&worker.rooms), Rc::clone(&worker.handshakes)),
+            Some(_) => (Rooms::new(&worker.observed), Rc::default()),
+        };
+        let limits = limits.unwrap_or_else(|| worker.limits.clone());
+        let door = Self {
+            sessions: Rc::clone(sessions),
+            protocol: limits.protocol(),
+            http2: limits.http2(),
+            limits,
+            rooms,
+            handshakes,
+            tls,
+            proxy_protocol,
+            // A copy of this worker's own, so that no other one counts its references.
+            proxies: proxies.map(Arc::new),
+        };
+        (door, socket)
+    }
+
+    /// The trusted proxies, if `peer` is one of them.
+    pub(crate) fn proxies_at(&self, peer: &Peer) -> Option<Arc<TrustedProxies>> {
+        self.proxies.as_ref().filter(|proxies| proxies.trusts(peer)).map(Arc::clone)
+    }
+}

@@ -1,0 +1,53 @@
+//! The target of the PROXY protocol.
+
+use crate::proxy_wire::{binary, line, proxied, ssl, value};
+use peregrine_proto::proxy::{Received, Ssl, kind, receive};
+
+/// The longest header that is read.
+const BYTES_MAX: usize = 512;
+
+/// What a connection begins with. No cut changes what it is, nothing is used that did not come, and values
+/// are inside of the header.
+pub fn proxy(data: &[u8]) {
+    let whole = receive(data, BYTES_MAX);
+    for end in 0..data.len() {
+        let part = receive(&data[..end], BYTES_MAX);
+        assert!(part == Ok(Received::Partial) || part == whole, "what is known early stays so");
+    }
+    let Ok(Received::Header(used, header)) = whole else { return };
+    assert!(used <= data.len() && used <= BYTES_MAX.max(107), "only what came is used");
+    let values: usize = header.values().map(|(_, value)| value.len() + 3).sum();
+    assert!(values <= used, "values are inside");
+    for (_, value) in header.values().filter(|(kind, _)| *kind == kind::SSL) {
+        let inside = Ssl::read(value).expect("it was checked").values();
+        assert!(inside.map(|(_, value)| value.len() + 3).sum::<usize>() + 5 == value.len());
+    }
+}
+
+/// The inputs that mutation starts from.
+///
+/// # Panics
+///
+/// If an address below is none.
+#[must_use]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let address = |text: &str| text.parse().expect("an address");
+    let (v4, v6) = (address("192.0.2.1:56324"), address("[2001:db8::1]:443"));
+    let tls = ssl(3, 0, &value(kind::SSL_VERSION, b"TLSv1.3"));
+    let values = [value(kind::ALPN, b"h2"), value(kind::AUTHORITY, b"a.example"), tls].concat();
+    vec![
+        line(v4, v4),
+        line(v6, v6),
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        b"PROXY UNKNOWN a b c d\r\nGET / HTTP/1.1\r\n\r\n".to_vec(),
+        proxied(v4, v4, &[]),
+        proxied(v6, v6, &[]),
+        proxied(v4, v4, &values),
+        proxied(v6, v6, &[value(kind::NOOP, &[0; 9]), value(kind::UNIQUE_ID, b"1")].concat()),
+        proxied(v4, v4, &value(kind::CRC32C, &[0; 4])),
+        binary(0, 0, &[], &[]),
+        binary(1, 0, &[], &values),
+        binary(1, 0x31, &[b'/'; 216], &values),
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+    ]
+}

@@ -1,0 +1,492 @@
+//! Who calls, behind proxies: PROXY headers, forwarded fields, and limits of one listener, on every driver.
+
+use crate::server::bench::{Bench, Gate, Got, Served, Wire};
+use crate::server::client::{Client, Way};
+use crate::server::peer::Peer;
+use crate::server::secure::server_tls;
+use peregrine::prelude::*;
+use peregrine::web::app::SlashPolicy;
+use peregrine::{Limits, ProxyProtocol, TrustedProxies};
+use peregrine_proto::proxy::kind;
+use std::time::Duration;
+
+#[path = "../../../crates/proto/tests/proxy/wire.rs"]
+mod header;
+
+use header::{binary, line, proxied, ssl, value};
+
+/// Everybody, on every network.
+const EVERYBODY: [&str; 3] = ["0.0.0.0/0", "::/0", "unix:"];
+
+/// A time that is over soon.
+const SHORT: Duration = Duration::from_millis(700);
+
+/// A wire whose first bytes come together with a header.
+pub struct Behind<W> {
+    wire: W,
+    header: Vec<u8>,
+}
+
+impl<W: Wire> Wire for Behind<W> {
+    fn send(&mut self, bytes: &[u8]) {
+        let header = std::mem::take(&mut self.header);
+        self.wire.send(&[&header, bytes].concat());
+    }
+
+    fn half_close(&mut self) {
+        self.wire.half_close();
+    }
+
+    async fn recv(&mut self, patience: Duration) -> Got {
+        self.wire.recv(patience).await
+    }
+
+    fn reset(self) {
+        self.wire.reset();
+    }
+}
+
+fn limits() -> Limits {
+    Limits { shutdown_timeout: Duration::from_secs(20), ..Limits::default() }
+}
+
+fn required() -> Gate {
+    let settings = ProxyProtocol::required().from(EVERYBODY);
+    Gate { proxy_protocol: Some(settings), ..Gate::default() }
+}
+
+fn optional() -> Gate {
+    let settings = ProxyProtocol::optional().from(EVERYBODY);
+    Gate { proxy_protocol: Some(settings), ..Gate::default() }
+}
+
+fn trusting(proxies: impl Into<TrustedProxies>) -> Gate {
+    Gate { proxies: Some(proxies.into()), ..Gate::default() }
+}
+
+fn address(text: &str) -> std::net::SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn header_of(source: &str) -> Vec<u8> {
+    proxied(address(source), address("203.0.113.9:443"), &[])
+}
+
+/// An application that says what it sees of who calls.
+fn app() -> App {
+    App::new()
+        .with(ResponseHeaders::security())
+        .get("/hello", || "hello")
+        .get("/end", async |request: Request| {
+            let info = request.parts.connection();
+            let Some(proxy) = &info.proxy else { return format!("{} direct", info.peer) };
+            let tls = proxy.tls.clone().unwrap_or_default();
+            format!(
+                "{} {} v{} {} {} {} {:?} {}",
+                info.peer,
+                info.local,
+                proxy.version,
+                proxy.authority.as_deref().unwrap_or("-"),
+                tls.version.as_deref().unwrap_or("-"),
+                tls.common_name.as_deref().unwrap_or("-"),
+                proxy.others,
+                info.is_secure(),
+            )
+        })
+        .get("/client", async |address: Option<ClientAddress>, request: Request| {
+            let address = address.map_or("-".to_owned(), |ClientAddress(ip)| ip.to_string());
+            let client = request.client();
+            format!("{address} {} {}", client.origin(), client.hops())
+        })
+        .get("/slash/", || "slash")
+        .slash_policy(SlashPolicy::Redirect)
+}
+
+struct Site<B: Bench> {
+    server: B::Server,
+    way: Way,
+}
+
+fn begin<B: Bench>(bench: &B, way: Way, gate: Gate) -> Site<B> {
+    begin_with(bench, way, gate, limits())
+}
+
+fn begin_with<B: Bench>(bench: &B, way: Way, gate: Gate, limits: Limits) -> Site<B> {
+    let tls = way.is_secure().then(server_tls);
+    Site { server: bench.start_behind(gate, limits, tls, app), way }
+}
+
+impl<B: Bench> Site<B> {
+    /// A client whose first bytes come together with `header`.
+    async fn client(&self, header: &[u8]) -> Client<Behind<B::Wire>> {
+        let wire = Behind { wire: self.way.wire(&self.server), header: header.to_vec() };
+        self.way.speak(wire).await
+    }
+
+    /// The same for bytes of all kinds.
+    fn peer(&self) -> Peer<B::Wire> {
+        Peer::new(self.way.wire(&self.server))
+    }
+
+    /// Ends the server, whose connections ended in these ways.
+    async fn end(self, endings: &[(&'static str, u64)]) {
+        self.server.shut_down();
+        let outcome = self.server.ended().await;
+        assert_eq!(outcome.cut, [], "{:?}", self.way);
+        assert_eq!(outcome.endings(), endings, "{:?}", self.way);
+    }
+}
+
+async fn says<W: Wire>(client: &mut Client<W>, path: &str, fields: &[(&str, &str)]) -> String {
+    let id = client.ask("GET", path, fields);
+    client.answer(id).await.text().to_owned()
+}
+
+/// What a PROXY header tells is what handlers see of the connection, whatever comes together with it.
+pub async fn a_header_tells_whose_connection_it_is<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way, required());
+    let (v4, v6) = (address("192.0.2.1:5000"), address("[2001:db8::1]:5000"));
+    let (to_v4, to_v6) = (address("203.0.113.9:443"), address("[2001:db8::9]:443"));
+    let inside = [value(kind::SSL_VERSION, b"TLSv1.3"), value(kind::SSL_COMMON_NAME, b"me")];
+    let values = [
+        value(kind::ALPN, b"h2"),
+        value(kind::AUTHORITY, b"a.example"),
+        ssl(1, 0, &inside.concat()),
+        value(0xea, b"x"),
+    ];
+    let is_secure = way.is_secure();
+    let no_values = format!("- - - [] {is_secure}");
+    for (header, expected) in [
+        (line(v4, to_v4), format!("{v4} {to_v4} v1 {no_values}")),
+        (line(v6, to_v6), format!("{v6} {to_v6} v1 {no_values}")),
+        (proxied(v4, to_v4, &[]), format!("{v4} {to_v4} v2 {no_values}")),
+        (
+            proxied(v6, to_v6, &values.concat()),
+            format!("{v6} {to_v6} v2 a.example TLSv1.3 me [(234, [120])] true"),
+        ),
+    ] {
+        let mut client = site.client(&header).await;
+        for _ in 0..2 {
+            assert_eq!(says(&mut client, "/end", &[]).await, expected);
+        }
+        client.close().await;
+    }
+    site.end(&[]).await;
+}
+
+/// What trusted proxies say in fields is what handlers, redirects and extractors see of the client.
+pub async fn fields_of_trusted_proxies_tell_the_client<B: Bench>(bench: &B, way: Way) {
+    let proxies = TrustedProxies::at(EVERYBODY).at_most(1).host().prefix();
+    let site = begin(bench, way, trusting(proxies));
+    let mut client = site.client(b"").await;
+    client.set_host("own.example");
+    let fields = [
+        ("x-forwarded-for", "198.51.100.66, 192.0.2.1"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-prefix", "/shop"),
+        ("forwarded", "for=1.1.1.1"),
+    ];
+    assert_eq!(says(&mut client, "/client", &fields).await, "192.0.2.1 https://own.example 1");
+    // The next request of the same connection is another client's.
+    let other = [("x-forwarded-for", "2001:db8::7"), ("x-forwarded-host", "b.example")];
+    let scheme = if way.is_secure() { "https" } else { "http" };
+    let expected = format!("2001:db8::7 {scheme}://b.example 1");
+    assert_eq!(says(&mut client, "/client", &other).await, expected);
+    let id = client.ask("GET", "/slash", &fields);
+    let answer = client.answer(id).await;
+    assert_eq!((answer.status(), answer.field("location")), (308, Some("/shop/slash/")));
+    assert!(answer.field("strict-transport-security").is_some(), "the client spoke TLS");
+    client.set_host("localhost");
+    client.close().await;
+    site.end(&[]).await;
+}
+
+/// Who is not trusted is not believed.
+pub async fn fields_of_others_tell_nothing<B: Bench>(bench: &B, way: Way) {
+    for gate in [trusting(["192.0.2.200", "fd00::/8"]), Gate::default()] {
+        let site = begin(bench, way, gate);
+        let mut client = site.client(b"").await;
+        let before = says(&mut client, "/client", &[]).await;
+        let fields = [
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-proto", if way.is_secure() { "http" } else { "https" }),
+            ("x-forwarded-host", "b.example"),
+            ("forwarded", "for=192.0.2.1;proto=https;host=b.example"),
+        ];
+        assert_eq!(says(&mut client, "/client", &fields).await, before);
+        assert!(before.ends_with("://localhost 0"), "{before}");
+        client.close().await;
+        site.end(&[]).await;
+    }
+}
+
+/// Whose word counts in fields is decided by the address of the PROXY header.
+pub async fn fields_count_if_the_address_of_the_header_is_trusted<B: Bench>(bench: &B, way: Way) {
+    let gate = Gate { proxies: Some(["192.0.2.0/24"].into()), ..required() };
+    let site = begin(bench, way, gate);
+    for (source, expected) in [("192.0.2.1:50", "198.51.100.7"), ("203.0.113.1:50", "203.0.113.1")]
+    {
+        let mut client = site.client(&header_of(source)).await;
+        let said = says(&mut client, "/client", &[("x-forwarded-for", "198.51.100.7")]).await;
+        assert!(said.starts_with(&format!("{expected} ")), "{said}");
+        client.close().await;
+    }
+    site.end(&[]).await;
+}
+
+/// A trusted proxy may ask for `https` on a plain connection, as it does over HTTP/2.
+pub async fn a_trusted_proxy_may_ask_for_https<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way, trusting(EVERYBODY));
+    let mut client = site.client(b"").await;
+    let id = client.get_by("https", "/client");
+    let answer = client.answer(id).await;
+    assert_eq!(answer.status(), 200);
+    assert!(answer.text().contains("https://"), "{}", answer.text());
+    client.close().await;
+    site.end(&[]).await;
+}
+
+/// Where a header is optional, connections without one are as they are.
+pub async fn an_optional_header_may_be_left_out<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way, optional());
+    let mut client = site.client(&header_of("192.0.2.1:50")).await;
+    assert!(says(&mut client, "/end", &[]).await.starts_with("192.0.2.1:50 "));
+    client.close().await;
+    let mut client = site.client(b"").await;
+    assert!(says(&mut client, "/end", &[]).await.ends_with(" direct"));
+    client.close().await;
+    site.end(&[]).await;
+}
+
+/// A header may come in any pieces, and long before what it is about.
+pub async fn a_header_may_come_slowly<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way, required());
+    for header in [
+        line(address("192.0.2.1:50"), address("192.0.2.2:80")),
+        header_of("192.0.2.1:50"),
+        header_of("[2001:db8::1]:50"),
+    ] {
+        let mut wire = way.wire(&site.server);
+        for byte in &header {
+            wire.send(&[*byte]);
+            bench.sleep(Duration::from_millis(1)).await;
+        }
+        bench.sleep(Duration::from_millis(50)).await;
+        let mut client = way.speak(wire).await;
+        let said = says(&mut client, "/end", &[]).await;
+        assert!(said.contains(":50 ") && !said.contains("direct"), "{said}");
+        client.close().await;
+    }
+    site.end(&[]).await;
+}
+
+/// A header that is never whole ends with the time for what it is in front of, however it is sent.
+pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: Way) {
+    let times = Limits { first_byte_timeout: SHORT, handshake_timeout: SHORT, ..limits() };
+    let site = begin_with(bench, way, required(), times);
+    let header = header_of("192.0.2.1:50");
+    for sent in [0, 1, 6, 20, header.len()] {
+        let start = bench.now();
+        let mut peer = site.peer();
+        peer.send(&header[..sent]);
+        assert_eq!(peer.rest().await, b"", "nothing is said");
+        assert!(bench.now() - start >= SHORT, "it has its time");
+    }
+    // A byte now and then makes it no longer.
+    let mut peer = site.peer();
+    peer.send("PROXY UNKNOWN ");
+    let mut pieces = 0;
+    while pieces < 50 && peer.more(SHORT / 10).await.is_ok() {
+        peer.send("x");
+        pieces += 1;
+    }
+    assert!(pieces < 50, "it ends before the line is too long");
+    let late = if way.is_secure() { "handshake-late" } else { "first-byte-late" };
+    site.end(&[(late, 6)]).await;
+}
+
+/// Headers that lie end the connection, and nothing is said.
+pub async fn a_header_that_lies_ends_the_connection<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way, required());
+    let mut long = header_of("192.0.2.1:50");
+    long[14..16].copy_from_slice(&[0xff, 0xff]);
+    let mut short = header_of("192.0.2.1:50");
+    short[15] = 11;
+    let liars = [
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n".to_vec(),
+        b"PROXY TCP4 ::1 ::1 1 2\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        [&b"PROXY UNKNOWN "[..], &[b'x'; 3000]].concat(),
+        long,
+        short,
+        binary(1, 0x11, &[0; 12], &value(kind::CRC32C, &[1, 2, 3, 4])),
+        binary(1, 0x11, &[0; 12], &[1, 0xff, 0xff, 0]),
+        binary(1, 0x11, &[0; 12], &value(0xe0, &[0; 5000])),
+        binary(7, 0x11, &[0; 12], &[]),
+        // None at all.
+        b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+    ];
+    for bytes in &liars {
+        let mut peer = site.peer();
+        peer.send(bytes);
+        assert_eq!(peer.rest().await, b"", "{}", bytes.escape_ascii());
+    }
+    site.end(&[("proxy-refused", liars.len() as u64)]).await;
+}
+
+/// Who is not trusted to send a header is turned away where one is required, and is itself where it is not.
+pub async fn others_may_not_say_who_they_are<B: Bench>(bench: &B, way: Way) {
+    let nobody = ["192.0.2.200"];
+    let settings = ProxyProtocol::required().from(nobody);
+    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
+    let site = begin(bench, way, gate);
+    let mut peer = site.peer();
+    peer.send(header_of("192.0.2.1:50"));
+    assert_eq!(peer.rest().await, b"");
+    site.end(&[("no-trusted-proxy", 1)]).await;
+    let settings = ProxyProtocol::optional().from(nobody);
+    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
+    let site = begin(bench, way, gate);
+    let mut client = site.client(b"").await;
+    assert!(says(&mut client, "/end", &[]).await.ends_with(" direct"));
+    client.close().await;
+    let mut peer = site.peer();
+    peer.send(line(address("192.0.2.1:50"), address("192.0.2.2:80")));
+    let rest = peer.rest().await;
+    assert!(!rest.windows(7).any(|seven| seven == b"200 OK\r"), "{}", rest.escape_ascii());
+    site.end(&[(if way.is_secure() { "tls-failed" } else { "rejected" }, 1)]).await;
+}
+
+/// A proxy that asks for itself whether the server is there is itself, and may leave at once.
+pub async fn a_proxy_may_speak_for_itself<B: Bench>(bench: &B, way: Way) {
+    let site = begin(bench, way, required());
+    for header in [binary(0, 0, &[], &[]), binary(0, 0x11, &[1; 12], &[9; 30])] {
+        let mut client = site.client(&header).await;
+        assert!(says(&mut client, "/end", &[]).await.ends_with(" direct"));
+        client.close().await;
+        let mut peer = site.peer();
+        peer.send(&header);
+        peer.half_close();
+        assert_eq!(peer.rest().await, b"");
+        let mut wire = way.wire(&site.server);
+        wire.send(&header);
+        drop(wire);
+    }
+    let mut client = site.client(b"PROXY UNKNOWN\r\n").await;
+    assert!(says(&mut client, "/end", &[]).await.contains(" v1 "), "its address is the socket's");
+    client.close().await;
+    site.end(&[]).await;
+}
+
+/// Empty lines before a request, which are how a header of version 2 begins, are still no header.
+pub async fn empty_lines_are_not_taken_for_a_header<B: Bench>(bench: &B) {
+    let site = begin(bench, Way::HTTP1, optional());
+    for request in ["\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n", "P"] {
+        let mut peer = site.peer();
+        peer.send(request);
+        if request == "P" {
+            bench.sleep(Duration::from_millis(20)).await;
+            peer.send("UT /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(peer.reply().await.status, 405);
+        } else {
+            assert_eq!(peer.reply().await.text(), "hello");
+        }
+    }
+    site.end(&[]).await;
+}
+
+/// A listener with limits of its own has connections of its own, and its heads are held to its limits.
+pub async fn a_listener_may_have_limits_of_its_own<B: Bench>(bench: &B) {
+    let own = Limits { connections_max: 1, head_bytes_max: 600, ..limits() };
+    let gate = Gate { limits: Some(own), ..Gate::default() };
+    let others = Limits { connections_max: 2, ..limits() };
+    let site = begin_with(bench, Way::HTTP1_TLS, gate, others);
+    let mut first = Peer::new(site.server.connect());
+    first.expect_alive().await;
+    let mut second = Peer::new(site.server.connect());
+    second.get("/hello");
+    second.expect_nothing(Duration::from_millis(100)).await;
+    // The other listener has room for two.
+    let mut one = site.client(b"").await;
+    one.expect_alive().await;
+    let mut two = site.client(b"").await;
+    let large = "x".repeat(700);
+    let id = two.ask("GET", "/hello", &[("x-large", &large)]);
+    assert_eq!(two.answer(id).await.status(), 200);
+    first.send(format!("GET /hello HTTP/1.1\r\nHost: a\r\nx-large: {large}\r\n\r\n"));
+    assert_eq!(first.reply().await.status, 431);
+    drop(first);
+    assert_eq!(second.reply().await.text(), "hello");
+    one.close().await;
+    two.close().await;
+    drop(second);
+    site.end(&[("rejected", 1)]).await;
+}
+
+/// Tests who calls on a driver: `callers!(name, benches)` makes the module `name`, with each case over HTTP/1.1
+/// and HTTP/2, plain and in TLS. `callers!(@plain name, benches)` leaves TLS out.
+#[macro_export]
+macro_rules! callers {
+    ($name:ident, $benches:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+
+            $crate::callers!(@way http1, HTTP1, $benches);
+            $crate::callers!(@way http1_tls, HTTP1_TLS, $benches);
+            $crate::callers!(@way http2, HTTP2, $benches);
+            $crate::callers!(@way http2_tls, HTTP2_TLS, $benches);
+            $crate::callers!(@once $benches; empty_lines_are_not_taken_for_a_header,
+                a_listener_may_have_limits_of_its_own,);
+        }
+    };
+    (@plain $name:ident, $benches:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+
+            $crate::callers!(@way http1, HTTP1, $benches);
+            $crate::callers!(@way http2, HTTP2, $benches);
+        }
+    };
+    (@way $name:ident, $way:ident, $benches:expr) => {
+        $crate::callers!(@cases $name, $way, $benches;
+            a_header_tells_whose_connection_it_is,
+            fields_of_trusted_proxies_tell_the_client,
+            fields_of_others_tell_nothing,
+            fields_count_if_the_address_of_the_header_is_trusted,
+            a_trusted_proxy_may_ask_for_https,
+            an_optional_header_may_be_left_out,
+            a_header_may_come_slowly,
+            a_header_that_is_never_whole_is_cut_off,
+            a_header_that_lies_ends_the_connection,
+            others_may_not_say_who_they_are,
+            a_proxy_may_speak_for_itself,
+        );
+    };
+    (@cases $name:ident, $way:ident, $benches:expr; $($case:ident,)*) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+            use $crate::server::client::Way;
+
+            $(
+                #[test]
+                fn $case() {
+                    $benches.check(async |bench| {
+                        $crate::server::callers::$case(bench, Way::$way).await;
+                    });
+                }
+            )*
+        }
+    };
+    (@once $benches:expr; $($case:ident,)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $benches.check(async |bench| $crate::server::callers::$case(bench).await);
+            }
+        )*
+    };
+}

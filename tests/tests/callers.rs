@@ -1,0 +1,100 @@
+//! Who calls, behind proxies, on every driver; and what mounted routers and tower layers see of that.
+
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use axum::{Extension, Router};
+use peregrine::prelude::*;
+use peregrine::tower::{Mount, SendBody, layer, tower};
+use peregrine::web::extract::Extension as Attached;
+use peregrine::{DriverChoice, Limits};
+use peregrine_tests::callers;
+use peregrine_tests::server::bench::{Bench, Gate, Served};
+use peregrine_tests::server::client::Way;
+use peregrine_tests::server::{KernelBenches, SimulatedBenches};
+use std::net::SocketAddr;
+
+callers!(sim, SimulatedBenches::seeds(0..20));
+callers!(tokio, KernelBenches::tcp(DriverChoice::Tokio));
+callers!(uring, KernelBenches::tcp(DriverChoice::Uring));
+#[cfg(unix)]
+callers!(@plain tokio_unix, KernelBenches::unix(DriverChoice::Tokio));
+#[cfg(unix)]
+callers!(@plain uring_unix, KernelBenches::unix(DriverChoice::Uring));
+
+/// What routers and layers are told, in each way that they are mounted.
+fn mounts() -> App {
+    async fn peer(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
+        peer.to_string()
+    }
+    async fn client(Extension(ClientAddress(ip)): Extension<ClientAddress>) -> String {
+        ip.to_string()
+    }
+    #[derive(Clone)]
+    struct Seen(SocketAddr);
+    let router = Router::new().route("/peer", get(peer)).route("/client", get(client));
+    let made = router.clone().into_make_service_with_connect_info::<SocketAddr>();
+    let seen = tower::util::MapRequestLayer::new(|mut request: http::Request<SendBody>| {
+        let told = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let ConnectInfo(peer) = *told.expect("the layer has it");
+        request.extensions_mut().insert(Seen(peer));
+        request
+    });
+    App::new().mount("/told", tower(router).connect_info(ConnectInfo)).mount("/made", made).scope(
+        "/layer",
+        |scope| {
+            let say = async |Attached(Seen(peer)): Attached<Seen>| peer.to_string();
+            scope.with(layer(seen).connect_info(ConnectInfo)).get("/peer", say)
+        },
+    )
+}
+
+/// The paths of each way, a list of addresses, and what a client at its left end is seen as.
+const TOLD: [&str; 3] = ["/told/peer", "/made/peer", "/layer/peer"];
+const CLIENTS: [(&str, &str); 3] =
+    [("1.1.1.1, 192.0.2.1:40", "192.0.2.1:40"), ("192.0.2.2", "192.0.2.2:0"), ("junk", "")];
+
+#[test]
+fn routers_and_layers_see_the_client_that_a_trusted_proxy_tells() {
+    let client = mounts().test().behind(["10.0.0.0/8"]);
+    for path in TOLD {
+        for (list, expected) in &CLIENTS[..2] {
+            let response = client.get(path).header("x-forwarded-for", list).send_now();
+            assert_eq!(response.text(), *expected, "{path}");
+        }
+    }
+    let response = client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_now();
+    assert_eq!(response.text(), "192.0.2.1");
+}
+
+/// Many clients share one connection of a proxy.
+fn routers_see_the_client_of_each_request_on(choice: DriverChoice) {
+    KernelBenches::tcp(choice).check(async |bench| {
+        let gate = Gate { proxies: Some(["127.0.0.0/8"].into()), ..Gate::default() };
+        let server = bench.start_behind(gate, Limits::default(), None, mounts);
+        for way in [Way::HTTP1, Way::HTTP2] {
+            let mut client = way.connect(&server).await;
+            for path in TOLD {
+                for (list, expected) in CLIENTS {
+                    let id = client.ask("GET", path, &[("x-forwarded-for", list)]);
+                    let answer = client.answer(id).await;
+                    let said = answer.text();
+                    let is_peer = expected.is_empty() && said.starts_with("127.0.0.1:");
+                    assert!(is_peer || said == expected, "{path} {list}: {said}");
+                }
+            }
+            client.close().await;
+        }
+        server.shut_down();
+        server.ended().await;
+    });
+}
+
+#[test]
+fn routers_see_the_client_of_each_request_on_tokio() {
+    routers_see_the_client_of_each_request_on(DriverChoice::Tokio);
+}
+
+#[test]
+fn routers_see_the_client_of_each_request_on_uring() {
+    routers_see_the_client_of_each_request_on(DriverChoice::Uring);
+}
