@@ -38,6 +38,9 @@ impl<D: Driver> Connection<D> {
         let close = match &mut session.phase {
             Phase::Header(_) => {
                 let ended = self.header_late();
+                if matches!(ended, Ended::HandshakeLate) {
+                    self.worker.observed.limit("handshake_timeout");
+                }
                 return Some(self.abandon(session, ended));
             }
             Phase::Handshake(_) => {

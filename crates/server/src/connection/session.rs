@@ -56,7 +56,7 @@ impl Phase {
     /// Where a connection is counted that waits in this phase.
     pub(super) fn place(&self) -> Place {
         match self {
-            Self::Handshake(_) | Self::Preface => Place::Opening,
+            Self::Header(_) | Self::Handshake(_) | Self::Preface => Place::Opening,
             Self::Http1 => Place::Http1Active,
             Self::Http2 => Place::Http2Active,
             Self::Upgraded(_) => Place::Upgraded,
