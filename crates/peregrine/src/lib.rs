@@ -18,6 +18,10 @@
 
 mod choice;
 mod error;
+#[cfg(feature = "tls-watch")]
+mod files;
+#[cfg(feature = "tls")]
+mod keeper;
 mod listen;
 mod offload;
 mod orders;
@@ -70,6 +74,10 @@ mod guide {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
+
+#[cfg(all(doctest, feature = "tls"))]
+#[doc = include_str!("../../../docs/guide/tls.md")]
+mod tls_in_operation {}
 
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]

@@ -2,8 +2,10 @@
 
 use crate::choice::Seat;
 use crate::error::Error;
+#[cfg(feature = "tls")]
+use crate::keeper::Keeper;
 use crate::listen::Place;
-use crate::orders::{Ended, Handle, News, Orders};
+use crate::orders::{Ended, Handle, News, Orders, Reload};
 use crate::server::{IntoApplication, SocketFiles, tell, url};
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
@@ -57,6 +59,8 @@ pub struct Running {
     shutdown_timeout: Duration,
     quiet: bool,
     _files: SocketFiles,
+    /// What reads certificates again, until the server has ended.
+    reload: Option<Arc<Reload>>,
 }
 
 /// What the server did, reported when it has ended.
@@ -94,6 +98,7 @@ impl Running {
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
             _files: files,
+            reload: None,
         };
         let mut pulses = Vec::with_capacity(count);
         for worker in workers {
@@ -132,6 +137,16 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// Has its certificates looked after until it has ended.
+    #[cfg(feature = "tls")]
+    pub(crate) fn kept_by(mut self, keeper: Keeper) -> Result<Self, Error> {
+        self.reload = keeper.start().map_err(Error::Worker)?;
+        if let Some(reload) = &self.reload {
+            self.handle.reload_by(reload);
+        }
+        Ok(self)
     }
 
     /// Were all workers ready before any order?
@@ -247,12 +262,13 @@ impl Running {
         }
     }
 
-    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts.
+    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. Where the
+    /// server speaks TLS, SIGHUP reloads its certificates.
     ///
     /// # Errors
     /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
-        let _signals = self.handle().obey_signals()?;
+        let _signals = self.handle.obey_signals(self.handle.can_reload())?;
         self.wait_obeying()
     }
 
@@ -512,6 +528,7 @@ mod tests {
             shutdown_timeout: Duration::from_secs(3600),
             quiet: true,
             _files: Vec::new(),
+            reload: None,
         };
         let other = thread::spawn(move || {
             let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };

@@ -2,6 +2,8 @@
 
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
+#[cfg(feature = "tls")]
+use crate::keeper::Keeper;
 use crate::listen::{self, Bound, Place, SocketFile};
 use crate::orders::Orders;
 use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
@@ -36,6 +38,8 @@ pub struct Server {
     options: Options,
     pin: bool,
     quiet: bool,
+    #[cfg(feature = "tls-watch")]
+    watches_certificates: bool,
 }
 
 #[derive(Debug)]
@@ -89,6 +93,8 @@ impl Server {
             options: Options::default(),
             pin: false,
             quiet: false,
+            #[cfg(feature = "tls-watch")]
+            watches_certificates: false,
         }
     }
 
@@ -133,6 +139,17 @@ impl Server {
     #[cfg(feature = "tls")]
     pub fn tls_listener(mut self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.listeners.push((Source::Listener(listener.into()), Some(tls)));
+        self
+    }
+
+    /// Reloads certificates, and what belongs to them, when their files change: see
+    /// [`Tls::reload`](crate::tls::Tls::reload) for what is read, and for what happens when it is broken.
+    /// Files may be written in place, replaced, or swapped by symbolic links as Kubernetes and certbot do;
+    /// what follows within a moment is taken together. Where the system tells of no changes, as on some
+    /// network file systems, they are noticed within a minute. With the feature `tls-watch`.
+    #[cfg(feature = "tls-watch")]
+    pub fn watch_certificates(mut self) -> Self {
+        self.watches_certificates = true;
         self
     }
 
@@ -183,6 +200,9 @@ impl Server {
     /// ended, signals do what they did before; a program that goes on and begins only then to listen
     /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
     ///
+    /// Where a listener speaks TLS, SIGHUP reads its certificates again; the log says what is new, or why
+    /// the old ones stay.
+    ///
     /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
     /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. Make values
     /// that workers share before, and clone them inside.
@@ -197,9 +217,22 @@ impl Server {
         let quiet = self.quiet;
         let orders = Orders::new();
         // A start may take long, and a signal may follow as soon as its line is read.
-        let _signals = orders.handle.obey_signals()?;
+        let _signals = orders.handle.obey_signals(self.speaks_tls())?;
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
+    }
+
+    /// Who looks after the certificates of all listeners.
+    #[cfg(feature = "tls")]
+    fn keeper(&self) -> Keeper {
+        let keeper = Keeper::of(self.listeners.iter().filter_map(|(_, tls)| tls.as_ref()));
+        #[cfg(feature = "tls-watch")]
+        let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
+        keeper
+    }
+
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.listeners.iter().any(|(_, tls)| tls.is_some())
     }
 
     #[cfg(feature = "tower")]
@@ -235,6 +268,8 @@ impl Server {
             (0..workers).map(|number| Options { cpu: cpu(number), ..self.options.clone() });
         let options: Vec<_> = options.collect();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
+        #[cfg(feature = "tls")]
+        let keeper = self.keeper();
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
         for (source, tls) in self.listeners {
@@ -260,6 +295,8 @@ impl Server {
         });
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
         let running = Running::start(starts.collect(), makes, places, files, &settings, orders)?;
+        #[cfg(feature = "tls")]
+        let running = running.kept_by(keeper)?;
         let line = if running.is_whole() {
             first_line(&running, &reason, workers)
         } else {

@@ -3,7 +3,7 @@
 //! These types have no values, so nobody can ask for TLS; code that handles it needs no conditions and
 //! compiles to nothing.
 
-use crate::facts::{Facts, Received};
+use crate::facts::{Facts, Identity, Received};
 use std::fmt;
 
 /// The settings of a TLS server, of which there are none without the feature `rustls`.
@@ -77,6 +77,12 @@ impl Session {
         match *self {}
     }
 
+    /// Who the client is.
+    #[must_use]
+    pub fn client(&self) -> Option<Identity> {
+        match *self {}
+    }
+
     /// The hosts that requests may be for.
     pub fn hosts(&mut self) -> Option<&mut Hosts> {
         match *self {}
@@ -87,6 +93,14 @@ impl Hosts {
     /// Does the certificate name the host of `authority`?
     pub fn cover(&mut self, _: &str) -> bool {
         match *self {}
+    }
+}
+
+impl Reject {
+    /// What is wrong with the peer's certificate.
+    #[must_use]
+    pub fn client_fault(&self) -> Option<&'static str> {
+        None
     }
 }
 

@@ -1,5 +1,6 @@
 //! Facts about the connection that a request came on.
 
+pub use crate::client_identity::ClientIdentity;
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,6 +30,12 @@ impl ConnectionInfo {
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.tls.is_some() || self.behind_gateway
+    }
+
+    /// Who the client is, if it has shown a certificate.
+    #[must_use]
+    pub fn client(&self) -> Option<&Arc<ClientIdentity>> {
+        self.tls.as_ref()?.client.as_ref()
     }
 }
 
@@ -169,4 +176,7 @@ pub struct TlsInfo {
     pub protocol: Option<Vec<u8>>,
     /// Was an earlier session resumed?
     pub resumed: bool,
+    /// Who the client is, if it has shown a certificate, in this handshake or in that of the session it
+    /// resumed.
+    pub client: Option<Arc<ClientIdentity>>,
 }

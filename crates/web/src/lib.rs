@@ -10,6 +10,7 @@
 pub mod app;
 pub mod application;
 pub mod body;
+mod client_identity;
 #[doc(hidden)]
 pub mod clock;
 pub mod connection;

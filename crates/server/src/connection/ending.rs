@@ -60,9 +60,7 @@ impl<D: Driver> Connection<D> {
 
     /// Begins to close the connection.
     pub(super) fn end(&mut self, session: &mut Session<D>, close: Close) {
-        if let Ended::Rejected(_) | Ended::Http2(_) | Ended::TlsFailed(_) | Ended::PlainOnTls =
-            &close.ended
-        {
+        if close.ended.is_by_tls() || matches!(close.ended, Ended::Rejected(_) | Ended::Http2(_)) {
             self.worker.observed.refusal(&close.ended);
         }
         if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
@@ -75,7 +73,7 @@ impl<D: Driver> Connection<D> {
         if matches!(session.phase, Phase::Http2) {
             self.fail_streams(session);
             // After an alert nothing is said any more.
-            if !matches!(close.ended, Ended::TlsFailed(_) | Ended::PlainOnTls) {
+            if !close.ended.is_by_tls() {
                 session.http2.close(&mut session.io.writer.plain);
             }
         }
@@ -168,9 +166,10 @@ impl<D: Driver> Connection<D> {
     }
 
     pub(super) fn refuse_tls(&mut self, session: &mut Session<D>, reject: &TlsReject) {
-        let ended = match reject {
-            TlsReject::PlainHttp => Ended::PlainOnTls,
-            reject => Ended::TlsFailed(reject.to_string()),
+        let ended = match (reject, reject.client_fault()) {
+            (TlsReject::PlainHttp, _) => Ended::PlainOnTls,
+            (_, Some(fault)) => Ended::ClientCertificate { fault, cause: reject.to_string() },
+            (_, None) => Ended::TlsFailed(reject.to_string()),
         };
         if let Phase::Upgraded(upgrade) = &mut session.phase {
             upgrade.fail();

@@ -21,7 +21,7 @@ mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use crate::connection::{ConnectionInfo, TlsInfo};
+pub use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 pub use crate::interim::Interim;
 pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;
