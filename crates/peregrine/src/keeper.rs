@@ -92,7 +92,9 @@ impl Keeper {
         #[cfg(feature = "tls-watch")]
         if self.watches {
             let touched = sender.clone();
-            let touch = move || drop(touched.send(Wake::Touched));
+            let touch = move || {
+                let _ = touched.send(Wake::Touched);
+            };
             self.files = Some(Files::watch(touch));
             self.look_at_files();
             // Files may have changed since they were read.
