@@ -189,3 +189,76 @@ pub fn records() -> Vec<Vec<u8>> {
     seeds.extend([b"GET / HTTP/1.1\r\n".to_vec(), b"PRI * HTTP/2.0\r\n".to_vec(), vec![0; 32]]);
     seeds
 }
+
+/// What is read of certificates, of lists of revoked ones and of OCSP responses.
+pub fn certificates() -> Vec<Vec<u8>> {
+    let names: [(u8, &[u8]); 8] = [
+        (0x82, b"client.test"),
+        (0x86, b"spiffe://example.test/web"),
+        (0x81, b"a@example.test"),
+        (0x87, &[192, 0, 2, 1]),
+        (0x87, &[0; 16]),
+        (0x82, b"a\0.test"),
+        (0xa0, b"\x06\x01\x2a\xa0\x02\x05\x00"),
+        (0x82, b""),
+    ];
+    let attributes: [(&[u8], u8, &[u8]); 6] = [
+        (&[0x55, 4, 3], 0x0c, "größe".as_bytes()),
+        (&[0x55, 4, 10], 0x13, b" Example, Inc."),
+        (&[0x55, 4, 6], 0x16, b"DE"),
+        (&[0x55, 4, 11], 0x1e, &[0, b'a', 0xd8, 0]),
+        (&[0x2a, 0x86, 0x48], 0x14, &[0xe9]),
+        (&[0x55, 4, 3], 0x02, &[1]),
+    ];
+    let mut seeds = Vec::new();
+    for (number, (object, tag, value)) in attributes.iter().enumerate() {
+        let attribute = der(0x30, &[&der(0x06, &[object]), &der(*tag, &[value])]);
+        let subject =
+            der(0x30, &[&der(0x31, &[&attribute]), &der(0x31, &[&attribute, &attribute])]);
+        for (tag, name) in names.iter().skip(number % 2).step_by(2) {
+            let names = der(0x30, &[&der(*tag, &[name]), &der(0x82, &[b"b.test"])]);
+            let extension = der(0x30, &[&der(0x06, &[&[0x55, 0x1d, 0x11]]), &der(0x04, &[&names])]);
+            let extensions = der(0xa3, &[&der(0x30, &[&extension])]);
+            let dates = der(0x30, &[&date("20200101000000Z"), &date("21000101000000Z")]);
+            let (serial, empty) = (der(0x02, &[&[7]]), der(0x30, &[]));
+            let body = [
+                &der(0xa0, &[&[2, 1, 2]])[..],
+                &serial,
+                &empty,
+                &empty,
+                &dates,
+                &subject,
+                &empty,
+                &extensions,
+            ];
+            seeds.push(der(0x30, &[&der(0x30, &body)]));
+        }
+    }
+    let list =
+        [&der(0x02, &[&[1]])[..], &der(0x30, &[]), &der(0x30, &[]), &date("20200101000000Z")];
+    seeds.push(der(0x30, &[&der(0x30, &list)]));
+    let about = [&der(0x30, &[])[..], &der(0x04, &[]), &der(0x04, &[]), &der(0x02, &[&[7]])];
+    let until = der(0xa0, &[&date("21000101000000Z")]);
+    let answer = der(0x30, &[&der(0x30, &about), &[0x80, 0], &date("20200101000000Z"), &until]);
+    let signed = der(0x30, &[&der(0xa2, &[]), &date("20200101000000Z"), &der(0x30, &[&answer])]);
+    let bytes = der(0x30, &[&der(0x06, &[&[0x2a]]), &der(0x04, &[&der(0x30, &[&signed])])]);
+    seeds.push(der(0x30, &[&der(0x0a, &[&[0]]), &der(0xa0, &[&bytes])]));
+    seeds
+}
+
+/// An item of DER.
+fn der(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
+    let content = pieces.concat();
+    let length = u8::try_from(content.len()).map_or_else(
+        |_| {
+            [&[0x82][..], &u16::try_from(content.len()).expect("it is short").to_be_bytes()]
+                .concat()
+        },
+        |length| if length < 0x80 { vec![length] } else { vec![0x81, length] },
+    );
+    [&[tag][..], &length, &content].concat()
+}
+
+fn date(text: &str) -> Vec<u8> {
+    der(0x18, &[text.as_bytes()])
+}

@@ -38,7 +38,7 @@ mod ws_play;
 pub use connection::{body, head};
 pub use h2::{h2, hpack};
 pub use peregrine_router::fuzz::fuzz_one as router;
-pub use peregrine_tls::fuzz_one as tls;
+pub use peregrine_tls::{fuzz_certificate as certificate, fuzz_one as tls};
 pub use proxy::proxy;
 pub use response::response;
 pub use ws::{deflate, ws};
@@ -65,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "proxy", run: proxy, seeds: proxy::seeds },
     Target { name: "router", run: router, seeds: corpus::routes },
     Target { name: "tls", run: tls, seeds: corpus::records },
+    Target { name: "certificate", run: certificate, seeds: corpus::certificates },
 ];
 
 /// The entry point of a target's binary: libFuzzer's, or one that replays files.

@@ -18,6 +18,7 @@ pub mod access_log;
 pub mod body_limit;
 pub mod catch_panic;
 pub mod request_id;
+pub mod require_client_identity;
 pub mod response_headers;
 mod seen;
 #[cfg(test)]
@@ -28,5 +29,6 @@ pub use access_log::AccessLog;
 pub use body_limit::BodyLimit;
 pub use catch_panic::CatchPanic;
 pub use request_id::{RequestId, RequestIdValue};
+pub use require_client_identity::RequireClientIdentity;
 pub use response_headers::ResponseHeaders;
 pub use timeout::Timeout;

@@ -19,6 +19,10 @@
 pub mod admin;
 mod choice;
 mod error;
+#[cfg(feature = "tls-watch")]
+mod files;
+#[cfg(feature = "tls")]
+mod keeper;
 mod listen;
 mod listener;
 mod offload;
@@ -79,6 +83,10 @@ mod events {}
 #[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../../docs/guide/proxies.md")]
 mod proxies {}
+
+#[cfg(all(doctest, feature = "tls"))]
+#[doc = include_str!("../../../docs/guide/tls.md")]
+mod tls_in_operation {}
 
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]

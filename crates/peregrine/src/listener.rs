@@ -76,6 +76,12 @@ impl Listener {
         self
     }
 
+    /// What it speaks TLS with.
+    #[cfg(feature = "tls")]
+    pub(crate) fn certificates(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }

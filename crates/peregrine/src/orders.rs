@@ -1,10 +1,10 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
-use crate::signals::Signals;
+use crate::signals::{Signals, Wish};
 use peregrine_server::{Order, Report};
 use std::fmt;
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch as watched;
 
 /// Orders a running server to shut down, from any thread.
@@ -12,7 +12,12 @@ use tokio::sync::watch as watched;
 pub struct Handle {
     orders: watched::Sender<Order>,
     news: mpsc::Sender<News>,
+    /// What reads files again, once there is something to read.
+    reload: Arc<OnceLock<Weak<Reload>>>,
 }
+
+/// Reads files again, on a thread of its own.
+pub(crate) type Reload = dyn Fn() + Send + Sync;
 
 /// What wakes the thread that waits for a server's end.
 pub(crate) enum News {
@@ -39,7 +44,7 @@ pub(crate) struct Orders {
 impl Orders {
     pub(crate) fn new() -> Self {
         let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
-        Self { handle: Handle { orders, news: sender }, news }
+        Self { handle: Handle { orders, news: sender, reload: Arc::default() }, news }
     }
 }
 
@@ -49,6 +54,26 @@ impl Handle {
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
     pub fn shut_down(&self) {
         self.give(|_| Order::Drain);
+    }
+
+    /// Reads certificates and what belongs to them again, for all listeners that speak TLS, as SIGHUP
+    /// does; see [`Tls::reload`](crate::tls::Tls::reload). A thread of its own does that: the log has the
+    /// result, and [`Tls::status`](crate::tls::Tls::status) has it later.
+    #[cfg(feature = "tls")]
+    pub fn reload(&self) {
+        self.read_again();
+    }
+
+    fn read_again(&self) {
+        match self.reload.get().and_then(Weak::upgrade) {
+            Some(reload) => reload(),
+            None => tracing::warn!(target: "peregrine", "there is nothing to reload"),
+        }
+    }
+
+    /// From now on, for as long as somebody keeps it, this reads files again.
+    pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
+        let _ = self.reload.set(Arc::downgrade(reload));
     }
 
     /// Ends every connection at once.
@@ -71,10 +96,20 @@ impl Handle {
         }
     }
 
-    /// Makes SIGTERM and Ctrl-C go further, until the returned value is dropped.
-    pub(crate) fn obey_signals(&self) -> Result<Signals, Error> {
+    /// Makes SIGTERM and Ctrl-C go further, and SIGHUP reload if the server `can_reload`, until the
+    /// returned value is dropped.
+    pub(crate) fn obey_signals(&self, can_reload: bool) -> Result<Signals, Error> {
         let handle = self.clone();
-        Signals::listen(move || handle.go_further()).map_err(Error::Signals)
+        let obey = move |wish| match wish {
+            Wish::End => handle.go_further(),
+            Wish::Reload => handle.read_again(),
+        };
+        Signals::listen(can_reload, obey).map_err(Error::Signals)
+    }
+
+    /// Is there something that a reload reads?
+    pub(crate) fn can_reload(&self) -> bool {
+        self.reload.get().is_some()
     }
 
     pub(crate) fn present(&self) -> Order {

@@ -3,8 +3,10 @@
 use crate::admin::{Administering, Begun};
 use crate::choice::Seat;
 use crate::error::Error;
+#[cfg(feature = "tls")]
+use crate::keeper::Keeper;
 use crate::listen::Place;
-use crate::orders::{Ended, Handle, News, Orders};
+use crate::orders::{Ended, Handle, News, Orders, Reload};
 use crate::server::{IntoApplication, SocketFiles, tell, url};
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
@@ -61,6 +63,8 @@ pub struct Running {
     quiet: bool,
     admin: Option<Administering>,
     _files: SocketFiles,
+    /// What reads certificates again, until the server has ended.
+    reload: Option<Arc<Reload>>,
 }
 
 /// What the server did, reported when it has ended.
@@ -98,6 +102,7 @@ impl Running {
             quiet: settings.quiet,
             admin: None,
             _files: files,
+            reload: None,
         };
         let mut pulses = Vec::with_capacity(count);
         for worker in workers {
@@ -150,6 +155,16 @@ impl Running {
     #[must_use]
     pub fn admin_place(&self) -> Option<&Place> {
         self.admin.as_ref().map(Administering::place)
+    }
+
+    /// Has its certificates looked after until it has ended.
+    #[cfg(feature = "tls")]
+    pub(crate) fn kept_by(mut self, keeper: Keeper) -> Result<Self, Error> {
+        self.reload = keeper.start().map_err(Error::Worker)?;
+        if let Some(reload) = &self.reload {
+            self.handle.reload_by(reload);
+        }
+        Ok(self)
     }
 
     /// Were all workers ready before any order?
@@ -268,12 +283,13 @@ impl Running {
         }
     }
 
-    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts.
+    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. Where the
+    /// server speaks TLS, SIGHUP reloads its certificates.
     ///
     /// # Errors
     /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
-        let _signals = self.handle().obey_signals()?;
+        let _signals = self.handle.obey_signals(self.handle.can_reload())?;
         self.wait_obeying()
     }
 
@@ -544,6 +560,7 @@ mod tests {
             shutdown_timeout: Duration::from_secs(3600),
             quiet: true,
             _files: Vec::new(),
+            reload: None,
         };
         let other = thread::spawn(move || {
             let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };

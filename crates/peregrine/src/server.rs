@@ -3,6 +3,8 @@
 use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
 use crate::error::Error;
+#[cfg(feature = "tls")]
+use crate::keeper::Keeper;
 use crate::listen::{Bound, Place, SocketFile};
 use crate::listener::Listener;
 use crate::orders::Orders;
@@ -42,6 +44,8 @@ pub struct Server {
     pin: bool,
     quiet: bool,
     admin: Option<Admin>,
+    #[cfg(feature = "tls-watch")]
+    watches_certificates: bool,
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
@@ -91,6 +95,8 @@ impl Server {
             pin: false,
             quiet: false,
             admin: None,
+            #[cfg(feature = "tls-watch")]
+            watches_certificates: false,
         }
     }
 
@@ -159,6 +165,17 @@ impl Server {
         self
     }
 
+    /// Reloads certificates, and what belongs to them, when their files change: see
+    /// [`Tls::reload`](crate::tls::Tls::reload) for what is read, and for what happens when it is broken.
+    /// Files may be written in place, replaced, or swapped by symbolic links as Kubernetes and certbot do;
+    /// what follows within a moment is taken together. Where the system tells of no changes, as on some
+    /// network file systems, they are noticed within a minute. With the feature `tls-watch`.
+    #[cfg(feature = "tls-watch")]
+    pub fn watch_certificates(mut self) -> Self {
+        self.watches_certificates = true;
+        self
+    }
+
     /// Replaces all limits and timeouts. A [`Listener`] may have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -206,6 +223,9 @@ impl Server {
     /// ended, signals do what they did before; a program that goes on and begins only then to listen
     /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
     ///
+    /// Where a listener speaks TLS, SIGHUP reads its certificates again; the log says what is new, or why
+    /// the old ones stay.
+    ///
     /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
     /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. Make values
     /// that workers share before, and clone them inside.
@@ -220,9 +240,22 @@ impl Server {
         let quiet = self.quiet;
         let orders = Orders::new();
         // A start may take long, and a signal may follow as soon as its line is read.
-        let _signals = orders.handle.obey_signals()?;
+        let _signals = orders.handle.obey_signals(self.speaks_tls())?;
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
+    }
+
+    /// Who looks after the certificates of all listeners.
+    #[cfg(feature = "tls")]
+    fn keeper(&self) -> Keeper {
+        let keeper = Keeper::of(self.listeners.iter().filter_map(Listener::certificates));
+        #[cfg(feature = "tls-watch")]
+        let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
+        keeper
+    }
+
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.listeners.iter().any(Listener::is_tls)
     }
 
     #[cfg(feature = "tower")]
@@ -268,6 +301,8 @@ impl Server {
         let admin = self.admin.zip(views.as_ref());
         let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
+        #[cfg(feature = "tls")]
+        let keeper = self.keeper();
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
         for listener in self.listeners {
@@ -293,6 +328,8 @@ impl Server {
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
+        #[cfg(feature = "tls")]
+        let mut running = running.kept_by(keeper)?;
         let line = if running.is_whole() {
             first_line(&running, &reason, workers)
         } else {

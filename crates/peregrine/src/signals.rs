@@ -1,47 +1,70 @@
-//! The signals that ask a server to end.
+//! The signals that ask a server to end, or to read its certificates again.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Passes SIGTERM and Ctrl-C to a function on its own thread. While one of these exists the signals do
-/// not end the process; when the last one is dropped they do what they did before.
+/// Passes SIGTERM and Ctrl-C, and where that is asked for SIGHUP, to a function on its own thread. While
+/// one of these exists the signals do not end the process; when the last one is dropped they do what
+/// they did before.
 pub(crate) struct Signals {
     #[cfg(unix)]
     listener: signal_hook::iterator::Handle,
 }
 
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// SIGTERM or Ctrl-C.
+    End,
+    /// SIGHUP.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
+    Reload,
+}
+
 /// How many of these exist.
-static LISTENING: Mutex<Count> = Mutex::new(Count { now: 0, is_prepared: false });
+static LISTENING: Mutex<Count> = Mutex::new(Count {
+    now: 0,
+    #[cfg(unix)]
+    prepared: Vec::new(),
+});
 
 /// Is nobody listening? Then a signal does what it does in a process without handlers.
 static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 struct Count {
     now: usize,
-    is_prepared: bool,
+    /// The signals for which [`IS_UNHEARD`] decides.
+    #[cfg(unix)]
+    prepared: Vec<i32>,
 }
 
 #[cfg(unix)]
 impl Signals {
     /// # Errors
     /// The process is out of descriptors or threads, or the system does not deliver signals.
-    pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
-        use signal_hook::consts::{SIGINT, SIGTERM};
+    pub(crate) fn listen(
+        hears_reload: bool,
+        mut obey: impl FnMut(Wish) + Send + 'static,
+    ) -> io::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let wanted = [SIGINT, SIGTERM].into_iter().chain(hears_reload.then_some(SIGHUP));
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
         let listener = signals.handle();
-        if !count.is_prepared {
-            // Before the first handler is set, so that the program's own handlers are distinguished
-            // from ours.
-            prepare(&[SIGINT, SIGTERM])?;
-            count.is_prepared = true;
+        for signal in wanted {
+            if !count.prepared.contains(&signal) {
+                // Before the first handler is set, so that the program's own handlers are
+                // distinguished from ours.
+                prepare(signal)?;
+                count.prepared.push(signal);
+            }
+            listener.add_signal(signal)?;
         }
-        listener.add_signal(SIGINT)?;
-        listener.add_signal(SIGTERM)?;
+        let wish = |signal| if signal == SIGHUP { Wish::Reload } else { Wish::End };
         std::thread::Builder::new()
             .name("peregrine-signals".to_owned())
-            .spawn(move || signals.forever().for_each(|_| obey()))?;
+            .spawn(move || signals.forever().for_each(|signal| obey(wish(signal))))?;
         count.now += 1;
         IS_UNHEARD.store(false, Ordering::SeqCst);
         Ok(Self { listener })
@@ -51,11 +74,9 @@ impl Signals {
 /// A handler cannot be removed without `unsafe`. So one more is added, which does what the system would
 /// do while nobody listens; unless the program already had handlers of its own.
 #[cfg(unix)]
-fn prepare(signals: &[i32]) -> io::Result<()> {
-    for signal in signals {
-        if is_default(*signal) {
-            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&IS_UNHEARD))?;
-        }
+fn prepare(signal: i32) -> io::Result<()> {
+    if is_default(signal) {
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&IS_UNHEARD))?;
     }
     Ok(())
 }
@@ -86,9 +107,11 @@ impl Drop for Signals {
 impl Signals {
     /// # Errors
     /// The process is out of threads.
-    pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn listen(
+        _hears_reload: bool,
+        mut obey: impl FnMut(Wish) + Send + 'static,
+    ) -> io::Result<Self> {
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        count.is_prepared = true;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Where the system does not deliver signals, only a `Handle` can end the server.
         let listen = move || {
@@ -96,7 +119,7 @@ impl Signals {
                 if IS_UNHEARD.load(Ordering::SeqCst) {
                     std::process::exit(130);
                 }
-                obey();
+                obey(Wish::End);
             }
         };
         std::thread::Builder::new().name("peregrine-signals".to_owned()).spawn(listen)?;

@@ -252,7 +252,10 @@ impl<R: Reach + Send> Serving<R> {
         let quiet = server.is_quiet();
         let orders = Orders::new();
         let handle = orders.handle.clone();
-        let signals = if until.is_none() { Some(handle.obey_signals()?) } else { None };
+        let signals = match until {
+            None => Some(handle.obey_signals(server.speaks_tls())?),
+            Some(_) => None,
+        };
         let running = server.start_under(&mut makes(move || tower.clone()), orders)?;
         let _cut = CutOnDrop(running.handle());
         let (sender, mut ended) = oneshot::channel();

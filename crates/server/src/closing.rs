@@ -85,15 +85,9 @@ impl Closing {
 
     fn notify<D: Driver>(&self, link: &mut Link<'_, D>) {
         // After an alert nothing is said any more, and a response that broke off must not look whole.
-        let is_silent = matches!(
-            self.ended,
-            Ended::TlsFailed(_)
-                | Ended::PlainOnTls
-                | Ended::ResponseFailed
-                | Ended::ExchangeLate
-                | Ended::Broken(_)
-        );
-        if is_silent {
+        let is_cut_short =
+            matches!(self.ended, Ended::ResponseFailed | Ended::ExchangeLate | Ended::Broken(_));
+        if is_cut_short || self.ended.is_by_tls() {
             return;
         }
         if let Stage::Tls(tls) = &mut *link.stage {

@@ -36,6 +36,14 @@ pub enum Ended {
     Http2(h2::Reject),
     /// The TLS handshake, or a record after it, failed. The text says why.
     TlsFailed(String),
+    /// The client's certificate was refused in the TLS handshake, or there was none where one is
+    /// required.
+    ClientCertificate {
+        /// A short name for what is wrong with it, such as `client-certificate-expired`.
+        fault: &'static str,
+        /// What TLS says of it.
+        cause: String,
+    },
     /// The TLS handshake was not complete in time.
     HandshakeLate,
     /// Plain HTTP was sent to the TLS port.
@@ -78,6 +86,7 @@ impl Ended {
             Self::Http2(reject) if reject.code() == h2::Code::ENHANCE_YOUR_CALM => "http2-excess",
             Self::Http2(_) => "http2-rejected",
             Self::TlsFailed(_) => "tls-failed",
+            Self::ClientCertificate { fault, .. } => fault,
             Self::HandshakeLate => "handshake-late",
             Self::PlainOnTls => "plain-on-tls",
             Self::Proxy(_) => "proxy-refused",
@@ -123,6 +132,13 @@ pub(crate) fn limit_of(reject: Reject) -> Option<&'static str> {
     })
 }
 
+impl Ended {
+    /// Did the TLS session end it, with an alert or without?
+    pub(crate) fn is_by_tls(&self) -> bool {
+        matches!(self, Self::TlsFailed(_) | Self::ClientCertificate { .. } | Self::PlainOnTls)
+    }
+}
+
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -130,6 +146,7 @@ impl fmt::Display for Ended {
             Self::Http2(reject) => write!(f, "{}: {reject}", self.name()),
             Self::Proxy(reject) => write!(f, "proxy-refused: {reject}"),
             Self::TlsFailed(cause) => write!(f, "tls-failed: {cause}"),
+            Self::ClientCertificate { fault, cause } => write!(f, "{fault}: {cause}"),
             Self::Broken(kind) => write!(f, "broken: {kind}"),
             _ => f.write_str(self.name()),
         }

@@ -1,7 +1,9 @@
 //! What stands between the network's bytes and the protocol's: nothing, or TLS.
 
-use peregrine_tls::{Hosts, Received, Reject, Session, Version};
-use peregrine_web::connection::TlsInfo;
+use peregrine_tls::{Hosts, Identity, Received, Reject, Session, Version};
+use peregrine_web::connection::{ClientIdentity, TlsInfo};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// A connection's stage.
 pub(crate) enum Stage {
@@ -62,7 +64,25 @@ impl Stage {
             server_name: facts.server_name.map(str::to_owned),
             protocol: facts.alpn.map(<[u8]>::to_vec),
             resumed: facts.resumed,
+            client: tls.session.client().map(|client| Arc::new(identity(client))),
         })
+    }
+}
+
+/// The same for handlers.
+fn identity(client: Identity) -> ClientIdentity {
+    let seconds = u64::try_from(client.not_after).unwrap_or(0);
+    ClientIdentity {
+        subject: client.subject,
+        common_name: client.common_name,
+        dns_names: client.dns_names,
+        uris: client.uris,
+        emails: client.emails,
+        addresses: client.addresses,
+        serial: client.serial,
+        not_after: UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH),
+        fingerprint: client.fingerprint,
+        chain: client.chain,
     }
 }
 

@@ -3,7 +3,7 @@
 //! These types have no values, so nobody can ask for TLS; code that handles it needs no conditions and
 //! compiles to nothing.
 
-use crate::facts::{Facts, Received};
+use crate::facts::{Facts, Identity, Received};
 use std::fmt;
 
 /// The settings of a TLS server, of which there are none without the feature `rustls`.
@@ -77,6 +77,12 @@ impl Session {
         match *self {}
     }
 
+    /// Who the client is.
+    #[must_use]
+    pub fn client(&self) -> Option<Identity> {
+        match *self {}
+    }
+
     /// The hosts that requests may be for.
     pub fn hosts(&mut self) -> Option<&mut Hosts> {
         match *self {}
@@ -100,6 +106,12 @@ impl Reject {
     /// The alert that the peer sent, which is none.
     #[must_use]
     pub fn alert(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What is wrong with the peer's certificate.
+    #[must_use]
+    pub fn client_fault(&self) -> Option<&'static str> {
         None
     }
 }

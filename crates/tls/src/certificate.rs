@@ -1,77 +1,218 @@
 //! Certificates with their keys: read from PEM, and chosen by the name a client asks for.
 
+use crate::digest::{Digest, sha256_of};
 use crate::error::{Origin, TlsError, Warning};
-use crate::limits::PEM_BYTES_MAX;
-use crate::validity::validity;
+use crate::source::{Pem, Source};
+use crate::staple::{self, StapleFault};
+use crate::validity::{Validity, fields};
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
-use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls_pki_types::CertificateDer;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::File;
-use std::io::Read;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// PEM text and where it came from.
-pub(crate) struct Pem {
-    text: Vec<u8>,
-    origin: Origin,
+/// A certificate chain with its private key, and where they come from.
+///
+/// The chain holds the server's own certificate first, then its issuers. The key is ECDSA, Ed25519 or
+/// RSA, as PKCS #8, SEC 1 or PKCS #1, without a passphrase.
+///
+/// ```no_run
+/// use peregrine::tls::{Certificate, Tls};
+///
+/// let tls = Tls::from_pem_files("example.org.pem", "example.org.key")?;
+/// let running = tls.clone(); // a clone shares everything
+/// // Later, on any thread, while the server runs:
+/// running.put_certificate(Certificate::from_files("shop.pem", "shop.key").labelled("shop"))?;
+/// running.remove_certificate("shop")?;
+/// # Ok::<(), peregrine::tls::TlsError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "it is served once a `Tls` has it"]
+pub struct Certificate {
+    chain: Source,
+    key: Source,
+    staple: Option<Source>,
+    label: Option<Arc<str>>,
 }
 
-impl Pem {
-    pub(crate) fn memory(text: &[u8]) -> Self {
-        Self { text: text.to_vec(), origin: Origin::Memory }
+impl Certificate {
+    /// From PEM files, which are read by the `Tls` that gets it, and again when that is reloaded.
+    pub fn from_files(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
+        Self::new(Source::file(chain), Source::file(key))
     }
 
-    pub(crate) fn file(path: &Path) -> Result<Self, TlsError> {
-        let mut text = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(PEM_BYTES_MAX as u64 + 1).read_to_end(&mut text))
-            .map_err(|error| TlsError::Unreadable { path: path.to_owned(), error })?;
-        if text.len() > PEM_BYTES_MAX {
-            return Err(TlsError::TooLarge { path: path.to_owned() });
+    /// From PEM text that the program has already.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Self {
+        Self::new(Source::memory(chain), Source::memory(key))
+    }
+
+    fn new(chain: Source, key: Source) -> Self {
+        Self { chain, key, staple: None, label: None }
+    }
+
+    /// The name by which it is replaced and removed. By default it is the path of the chain, or else
+    /// the first DNS name.
+    pub fn labelled(mut self, label: &str) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Sends the OCSP response in this file, in DER, with the certificate, as `openssl ocsp -respout`
+    /// writes it. A response that cannot be used, because it is missing, too old, about another
+    /// certificate or not good, is not sent: that is a [`Warning`] and no error.
+    pub fn staple_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.staple = Some(Source::file(path));
+        self
+    }
+
+    /// The files to read.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let sources = [Some(&self.chain), Some(&self.key), self.staple.as_ref()];
+        sources.into_iter().flatten().filter_map(Source::path)
+    }
+
+    /// Reads it. What was read `before` is taken again where it is the same.
+    pub(crate) fn load(
+        &self,
+        provider: &CryptoProvider,
+        before: Option<&Arc<Loaded>>,
+        now: i64,
+    ) -> Result<Arc<Loaded>, TlsError> {
+        let (chain, key) = (self.chain.read()?, self.key.read()?);
+        let staple = self.staple.as_ref().map(read_staple);
+        let staple_bytes = staple.as_ref().and_then(|staple| staple.as_ref().ok());
+        let digest = sha256_of([
+            &chain.digest()[..],
+            &key.digest(),
+            staple_bytes.map_or(&[][..], |bytes| &bytes[..]),
+        ]);
+        // A response may have become too old although it is the same.
+        if let Some(before) = before
+            && before.digest == digest
+            && before.staple_end().is_none_or(|end| now < end)
+        {
+            return Ok(Arc::clone(before));
         }
-        Ok(Self { text, origin: Origin::File(path.to_owned()) })
-    }
-
-    /// All certificates, the server's own first.
-    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let chain = CertificateDer::pem_slice_iter(&self.text)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| self.broken(error))?;
-        if chain.is_empty() {
-            let holds_key = PrivateKeyDer::from_pem_slice(&self.text).is_ok();
-            return Err(TlsError::NoCertificate { origin: self.origin.clone(), holds_key });
-        }
-        Ok(chain)
-    }
-
-    /// The first private key.
-    fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
-        // RFC 7468 §11 and RFC 1421 §4.6.1.1: the two ways in which PEM says that a key is
-        // encrypted.
-        for mark in ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"] {
-            if self.text.windows(mark.len()).any(|window| window == mark.as_bytes()) {
-                return Err(TlsError::EncryptedKey { origin: self.origin.clone() });
-            }
-        }
-        PrivateKeyDer::from_pem_slice(&self.text).map_err(|error| match error {
-            pem::Error::NoItemsFound => TlsError::NoKey {
-                origin: self.origin.clone(),
-                holds_certificate: CertificateDer::from_pem_slice(&self.text).is_ok(),
-            },
-            error => self.broken(error),
-        })
-    }
-
-    fn broken(&self, error: pem::Error) -> TlsError {
-        TlsError::BrokenPem { origin: self.origin.clone(), error }
+        let mut certified = certify(&chain, &key, provider)?;
+        let own = &certified.cert[0];
+        let (names, fields) = (names(own), fields(own));
+        let validity = fields.as_ref().map(|fields| fields.validity);
+        let serial = fields.map_or(&[][..], |fields| fields.serial);
+        let staple = staple.map(|staple| {
+            let bytes = staple?;
+            staple::check(&bytes, serial, now).map(|end| (bytes, end))
+        });
+        let (ocsp, staple) = match staple {
+            None => (None, Staple::None),
+            Some(Ok((bytes, end))) => (Some(bytes), Staple::Sent(end)),
+            Some(Err(fault)) => (None, Staple::Refused(fault)),
+        };
+        certified.ocsp = ocsp;
+        let label = self.label.clone().or_else(|| match &chain.origin {
+            Origin::File(path) => Some(path.display().to_string().into()),
+            Origin::Memory => names.first().map(|name| name.as_str().into()),
+        });
+        Ok(Arc::new(Loaded {
+            certified: Arc::new(certified),
+            origin: chain.origin,
+            label: label.unwrap_or_else(|| "(without a name)".into()),
+            names,
+            validity,
+            staple,
+            digest,
+        }))
     }
 }
+
+fn read_staple(source: &Source) -> Result<Vec<u8>, StapleFault> {
+    let bytes = source.path().and_then(|path| {
+        let is_small = fs::metadata(path).is_ok_and(|found| found.len() <= STAPLE_BYTES_MAX);
+        if is_small { fs::read(path).ok() } else { None }
+    });
+    bytes.filter(|bytes| !bytes.is_empty()).ok_or(StapleFault::Unreadable)
+}
+
+/// Responses have a few kilobytes; clients refuse handshakes that are too long.
+const STAPLE_BYTES_MAX: u64 = 16 * 1024;
+
+/// A certificate that was read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    certified: Arc<CertifiedKey>,
+    pub(crate) origin: Origin,
+    pub(crate) label: Arc<str>,
+    /// In lower case.
+    pub(crate) names: Vec<String>,
+    pub(crate) validity: Option<Validity>,
+    pub(crate) staple: Staple,
+    /// Of the texts that it was read from.
+    pub(crate) digest: Digest,
+}
+
+/// What became of an OCSP response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Staple {
+    /// None was asked for.
+    None,
+    /// It is sent, until this time where it says one.
+    Sent(Option<i64>),
+    Refused(StapleFault),
+}
+
+impl Loaded {
+    /// Is the certificate itself the same, whatever its staple is?
+    pub(crate) fn is_certificate_of(&self, other: &Self) -> bool {
+        self.certified.cert.first() == other.certified.cert.first()
+    }
+
+    pub(crate) fn staple_end(&self) -> Option<i64> {
+        match self.staple {
+            Staple::Sent(end) => end,
+            Staple::None | Staple::Refused(_) => None,
+        }
+    }
+
+    /// Is it out of its time?
+    pub(crate) fn date_warning(&self, now: i64) -> Option<Warning> {
+        let valid = self.validity?;
+        let whole_days = |seconds: i64| seconds.unsigned_abs() / DAY;
+        let origin = self.origin.clone();
+        if now > valid.not_after {
+            let days = whole_days(now - valid.not_after);
+            Some(Warning::Expired { origin, days })
+        } else if now < valid.not_before {
+            let days = whole_days(valid.not_before - now);
+            Some(Warning::NotYetValid { origin, days })
+        } else {
+            None
+        }
+    }
+
+    /// What its owner should know; `soon` is how many seconds before the end.
+    pub(crate) fn warnings(&self, now: i64, soon: i64) -> impl Iterator<Item = Warning> {
+        let end = self.validity.map(|valid| valid.not_after - now);
+        let left = end.filter(|left| (0..=soon).contains(left));
+        let expires = left.map(|left| Warning::ExpiresSoon {
+            origin: self.origin.clone(),
+            days: left.unsigned_abs() / DAY,
+        });
+        let fault = match self.staple {
+            Staple::Refused(fault) => Some(fault),
+            Staple::Sent(Some(end)) if end <= now => Some(StapleFault::Expired),
+            Staple::Sent(_) | Staple::None => None,
+        };
+        let staple =
+            fault.map(|fault| Warning::StapleNotSent { origin: self.origin.clone(), fault });
+        self.date_warning(now).into_iter().chain(expires).chain(staple)
+    }
+}
+
+const DAY: u64 = 86_400;
 
 /// All certificates of a server. The first is the default.
 #[derive(Clone, Debug, Default)]
@@ -84,34 +225,23 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Adds a certificate for the names it holds, except those an earlier one has.
-    pub(crate) fn add(
-        &mut self,
-        certificate: &Pem,
-        key: &Pem,
-        provider: &CryptoProvider,
-        warnings: &mut Vec<Warning>,
-    ) -> Result<(), TlsError> {
-        let certified = Arc::new(certify(certificate, key, provider)?);
-        let own = &certified.cert[0];
-        warnings.extend(warn_of_dates(own, &certificate.origin, UnixTime::now()));
-
+    /// Adds a certificate for the names it holds, except those an earlier one has. False if it is
+    /// never chosen.
+    pub(crate) fn add(&mut self, loaded: &Loaded) -> bool {
+        let certified = &loaded.certified;
         let mut is_chosen = self.default.is_none();
-        for name in names(own) {
+        for name in &loaded.names {
             let (map, name) = match name.strip_prefix("*.") {
                 Some(rest) => (&mut self.wildcard, rest),
                 None => (&mut self.exact, name.as_str()),
             };
             if let Entry::Vacant(vacant) = map.entry(name.into()) {
-                vacant.insert(certified.clone());
+                vacant.insert(Arc::clone(certified));
                 is_chosen = true;
             }
         }
-        if !is_chosen {
-            warnings.push(Warning::NeverChosen { origin: certificate.origin.clone() });
-        }
-        self.default.get_or_insert(certified);
-        Ok(())
+        self.default.get_or_insert_with(|| Arc::clone(certified));
+        is_chosen
     }
 
     /// The certificate for a name: exact before wildcard, and the default for all others.
@@ -167,23 +297,4 @@ fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     webpki::EndEntityCert::try_from(certificate)
         .map(|parsed| parsed.valid_dns_names().map(str::to_ascii_lowercase).collect())
         .unwrap_or_default()
-}
-
-fn warn_of_dates(
-    certificate: &CertificateDer<'_>,
-    origin: &Origin,
-    now: UnixTime,
-) -> Option<Warning> {
-    let valid = validity(certificate)?;
-    let now = i64::try_from(now.as_secs()).ok()?;
-    let whole_days = |seconds: i64| seconds.unsigned_abs() / 86_400;
-    if now > valid.not_after {
-        let days = whole_days(now - valid.not_after);
-        Some(Warning::Expired { origin: origin.clone(), days })
-    } else if now < valid.not_before {
-        let days = whole_days(valid.not_before - now);
-        Some(Warning::NotYetValid { origin: origin.clone(), days })
-    } else {
-        None
-    }
 }

@@ -1,5 +1,7 @@
 //! What can be wrong with the certificates and settings a user gives, and how to put it right.
 
+use crate::facts::Version;
+use crate::staple::StapleFault;
 use rustls_pki_types::pem;
 use std::fmt;
 use std::io;
@@ -94,12 +96,72 @@ pub enum TlsError {
         /// What is wrong.
         error: rcgen::Error,
     },
-    /// Certificates cannot be added to a configuration made elsewhere, which chooses by its own
+    /// Certificates and settings cannot be added to a configuration made elsewhere, which has its own
     /// rules.
     ForeignConfig,
+    /// A certificate that should replace one in use, or be added to a running server, is out of its
+    /// time.
+    NotValidNow {
+        /// What is wrong with it.
+        warning: Warning,
+    },
+    /// The certificate is the only one that is left.
+    LastCertificate {
+        /// Its label.
+        label: String,
+    },
+    /// Certificates are asked of clients, but no issuer is trusted.
+    NoRoots,
+    /// The certificate of an issuer of clients' certificates cannot be used.
+    BadRoot {
+        /// Where it came from.
+        origin: Origin,
+        /// What is wrong with it.
+        error: rustls::Error,
+    },
+    /// There is no list of revoked certificates.
+    NoRevocationList {
+        /// Where one was expected.
+        origin: Origin,
+    },
+    /// A list of revoked certificates cannot be used.
+    BadRevocationList {
+        /// Where the lists came from.
+        origins: Vec<String>,
+        /// What is wrong with one of them.
+        error: String,
+    },
+    /// A list of revoked certificates that should replace one in use is too old itself.
+    OldRevocationList {
+        /// Where it came from.
+        origin: Origin,
+    },
+    /// The keys for session tickets cannot be used.
+    BadTicketKeys {
+        /// Where they came from.
+        origin: Origin,
+        /// The line that is wrong; `None` if their number is.
+        line: Option<usize>,
+    },
+    /// A cipher suite or a group is not known, or none was named.
+    UnknownName {
+        /// What it should be.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names that are known.
+        known: String,
+    },
+    /// There is no cipher suite for the oldest version that may be spoken, or for a newer one.
+    NoCipherSuite {
+        /// That version.
+        minimum: Version,
+    },
+    /// The system gave no random bytes.
+    NoRandomness,
     /// The configuration accepts early data, which an attacker can send again.
     EarlyData,
-    /// The configuration cannot work, or the system gave no randomness for ticket keys.
+    /// The configuration cannot work.
     BadConfig(rustls::Error),
 }
 
@@ -156,9 +218,62 @@ impl fmt::Display for TlsError {
                 f.write_str("or IP addresses")
             }
             Self::ForeignConfig => f.write_str(
-                "certificates cannot be added to a rustls configuration made elsewhere; \
-                 give it a certificate resolver that knows them all",
+                "certificates and settings cannot be added to a rustls configuration made \
+                 elsewhere; make it with them, and give it a certificate resolver that knows all \
+                 certificates",
             ),
+            Self::NotValidNow { warning } => write!(f, "it is not used: {warning}"),
+            Self::LastCertificate { label } => {
+                write!(f, "the certificate \"{label}\" is the only one, and a server needs one; ")?;
+                f.write_str("put another one first")
+            }
+            Self::NoRoots => f.write_str(
+                "certificates are asked of clients, but nobody is trusted to issue them; name a \
+                 file with the issuers' certificates: ClientAuth::roots_file",
+            ),
+            Self::BadRoot { origin, error } => {
+                write!(f, "a certificate in {origin} cannot be trusted as an issuer ({error}); ")?;
+                f.write_str("it must hold the X.509 certificates of those who issue to clients")
+            }
+            Self::NoRevocationList { origin } => {
+                write!(
+                    f,
+                    "{origin} holds no list of revoked certificates; it must hold PEM blocks "
+                )?;
+                f.write_str("\"BEGIN X509 CRL\", or one list in DER")
+            }
+            Self::BadRevocationList { origins, error } => {
+                let origins = origins.join(", ");
+                write!(f, "a list of revoked certificates in {origins} cannot be used: {error}; ")?;
+                f.write_str("get it anew from its issuer")
+            }
+            Self::OldRevocationList { origin } => {
+                write!(f, "the list of revoked certificates in {origin} is not used: it should ")?;
+                f.write_str("have been replaced before now; get it anew from its issuer")
+            }
+            Self::BadTicketKeys { origin, line } => {
+                match line {
+                    Some(line) => write!(f, "line {line} of {origin} is no key for tickets; ")?,
+                    None => write!(f, "{origin} has no key for tickets, or more than eight; ")?,
+                }
+                f.write_str("each key is a line of 64 hexadecimal digits, which is what ")?;
+                f.write_str("\"openssl rand -hex 32\" writes")
+            }
+            Self::UnknownName { what, name, known } if name.is_empty() => {
+                write!(f, "no {what} is named; name one of: {known}")
+            }
+            Self::UnknownName { what, name, known } => {
+                write!(f, "\"{name}\" is no {what} that is known or safe; name one of: {known}")
+            }
+            Self::NoCipherSuite { minimum } => {
+                let version = match minimum {
+                    Version::Tls12 => "TLS 1.2 or TLS 1.3",
+                    Version::Tls13 => "TLS 1.3",
+                };
+                write!(f, "no cipher suite for {version} is left, which is the oldest version ")?;
+                f.write_str("that may be spoken; add one, or lower the minimum version")
+            }
+            Self::NoRandomness => f.write_str("the system gave no random bytes; try again"),
             Self::EarlyData => f.write_str(
                 "the rustls configuration accepts early data, which can be replayed; \
                  set max_early_data_size to 0",
@@ -175,6 +290,7 @@ impl std::error::Error for TlsError {
             Self::BrokenPem { error, .. } => Some(error),
             Self::UnsupportedKey { error, .. }
             | Self::BadCertificate { error, .. }
+            | Self::BadRoot { error, .. }
             | Self::BadConfig(error) => Some(error),
             Self::NotMade { error, .. } => Some(error),
             _ => None,
@@ -200,6 +316,25 @@ pub enum Warning {
         /// In how many whole days it becomes valid.
         days: u64,
     },
+    /// The certificate expires before long.
+    ExpiresSoon {
+        /// Where it came from.
+        origin: Origin,
+        /// In how many whole days.
+        days: u64,
+    },
+    /// The OCSP response that should be sent with the certificate is not.
+    StapleNotSent {
+        /// Where the certificate came from.
+        origin: Origin,
+        /// Why not.
+        fault: StapleFault,
+    },
+    /// A list of revoked certificates is too old: clients that it is about are refused.
+    RevocationListExpired {
+        /// Where it came from.
+        origin: Origin,
+    },
     /// A further certificate can never be chosen: an earlier one has each of its names, or it has
     /// none.
     NeverChosen {
@@ -217,6 +352,17 @@ impl fmt::Display for Warning {
             Self::NotYetValid { origin, days } => {
                 write!(f, "the certificate in {origin} becomes valid in {days} days; ")?;
                 f.write_str("check the clock of this machine")
+            }
+            Self::ExpiresSoon { origin, days } => {
+                write!(f, "the certificate in {origin} expires in {days} days; renew it")
+            }
+            Self::StapleNotSent { origin, fault } => {
+                write!(f, "no OCSP response is sent with the certificate in {origin}: {fault}; ")?;
+                f.write_str("get a new one from its issuer")
+            }
+            Self::RevocationListExpired { origin } => {
+                write!(f, "the list of revoked certificates in {origin} is too old, and clients ")?;
+                f.write_str("that it is about are refused; get a new one from its issuer")
             }
             Self::NeverChosen { origin } => {
                 write!(f, "the certificate in {origin} will never be used: it names no host ")?;

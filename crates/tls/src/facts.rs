@@ -1,4 +1,6 @@
-//! How far a session has come, and what its handshake agreed on.
+//! How far a session has come, what its handshake agreed on, and who the client is.
+
+use std::net::IpAddr;
 
 /// The version of the protocol that both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,4 +38,29 @@ pub enum Received {
     Open,
     /// The peer said that it has sent everything. Sending is still possible.
     Closed,
+}
+
+/// Who a client is, by its certificate, which was verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The subject's name as RFC 4514 writes it, such as `CN=alice,O=Example`.
+    pub subject: String,
+    /// The subject's common name, the first if there are several.
+    pub common_name: Option<String>,
+    /// The DNS names among the subject's alternative names, in lower case.
+    pub dns_names: Vec<String>,
+    /// The URIs among them.
+    pub uris: Vec<String>,
+    /// The addresses of mail among them.
+    pub emails: Vec<String>,
+    /// The IP addresses among them.
+    pub addresses: Vec<IpAddr>,
+    /// The serial number, as the bytes of a big-endian integer.
+    pub serial: Vec<u8>,
+    /// When the certificate expires, in seconds since 1970.
+    pub not_after: i64,
+    /// SHA-256 of the certificate.
+    pub fingerprint: [u8; 32],
+    /// All that the client sent, in DER, its own certificate first.
+    pub chain: Vec<Vec<u8>>,
 }

@@ -1,10 +1,11 @@
-//! What the fuzz target runs: a peer that sends anything, at any point.
+//! What the fuzz targets run: a peer that sends anything, at any point, and certificates of any bytes.
 
 use crate::config::Tls;
 use crate::facts::Received;
 use crate::limits::HANDSHAKE_BYTES_MAX;
 use crate::reject::Reject;
 use crate::session::Session;
+use crate::{identity, staple, validity};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -44,6 +45,22 @@ pub fn fuzz_one(data: &[u8]) {
     // How much is too much depends on how much comes at once.
     if sent.len() <= HANDSHAKE_BYTES_MAX {
         assert_eq!(whole, pieces, "the cut makes a difference");
+    }
+}
+
+/// Reads `data` as a client's certificate, as a list of revoked ones and as an OCSP response.
+///
+/// # Panics
+///
+/// If what was read of a certificate could be taken for something else.
+#[doc(hidden)]
+pub fn fuzz_certificate(data: &[u8]) {
+    let _ = validity::next_update(data);
+    let _ = staple::check(data, b"\x07", 0);
+    let identity = identity::read(&[CertificateDer::from(data)]).expect("there is a certificate");
+    assert!(!identity.subject.chars().any(char::is_control), "a name is one line");
+    for name in [&identity.dns_names, &identity.uris, &identity.emails].into_iter().flatten() {
+        assert!(!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()), "{name:?}");
     }
 }
 

@@ -18,8 +18,8 @@
 //! # Ok::<(), peregrine::tls::TlsError>(())
 //! ```
 //!
-//! Start reading in `session.rs`; `config.rs` is what a user meets, `reject.rs` what a peer can do
-//! wrong, `limits.rs` how much is accepted. Without the feature `rustls`, which is on by default,
+//! Start reading in `session.rs`; `config.rs` is what a user meets, `plan.rs` what a reload reads,
+//! `reject.rs` what a peer can do wrong, `limits.rs` how much is accepted. Without the feature `rustls`, which is on by default,
 //! `absent.rs` takes their place.
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,13 @@ mod certificate;
 #[cfg(feature = "rustls")]
 mod choice;
 #[cfg(feature = "rustls")]
+mod client;
+#[cfg(feature = "rustls")]
 mod config;
+#[cfg(feature = "rustls")]
+mod der;
+#[cfg(feature = "rustls")]
+mod digest;
 #[cfg(feature = "rustls")]
 mod error;
 mod facts;
@@ -38,32 +44,62 @@ mod facts;
 mod fuzz;
 #[cfg(feature = "rustls")]
 mod hosts;
+#[cfg(feature = "rustls")]
+mod identity;
 mod limits;
 #[cfg(feature = "rustls")]
+mod made;
+#[cfg(feature = "rustls")]
 mod opening;
+#[cfg(feature = "rustls")]
+mod plan;
+#[cfg(feature = "rustls")]
+mod protocol;
 #[cfg(feature = "rustls")]
 mod reject;
 #[cfg(feature = "rustls")]
 mod session;
+#[cfg(feature = "rustls")]
+mod source;
+#[cfg(feature = "rustls")]
+mod staple;
+#[cfg(feature = "rustls")]
+mod status;
+#[cfg(feature = "rustls")]
+mod tickets;
+#[cfg(feature = "rustls")]
+mod until;
 #[cfg(feature = "rustls")]
 mod validity;
 
 #[cfg(not(feature = "rustls"))]
 pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
 #[cfg(feature = "rustls")]
+pub use certificate::Certificate;
+#[cfg(feature = "rustls")]
+pub use client::ClientAuth;
+#[cfg(feature = "rustls")]
 pub use config::{SelfSigned, Tls};
 #[cfg(feature = "rustls")]
 pub use error::{Origin, TlsError, Warning};
-pub use facts::{Facts, Received, Version};
+pub use facts::{Facts, Identity, Received, Version};
 #[cfg(feature = "rustls")]
 #[doc(hidden)]
-pub use fuzz::fuzz_one;
+pub use fuzz::{fuzz_certificate, fuzz_one};
 #[cfg(feature = "rustls")]
 pub use hosts::Hosts;
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
+#[cfg(feature = "rustls")]
+pub use plan::Reloaded;
 #[cfg(feature = "rustls")]
 pub use reject::{PLAIN_HTTP_REPLY, Reject, SendError};
 #[cfg(feature = "rustls")]
 pub use rustls;
 #[cfg(feature = "rustls")]
 pub use session::Session;
+#[cfg(feature = "rustls")]
+pub use staple::StapleFault;
+#[cfg(feature = "rustls")]
+pub use status::{CertificateStatus, TlsStatus};
+#[cfg(feature = "rustls")]
+pub use tickets::TicketKeys;

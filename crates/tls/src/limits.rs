@@ -32,5 +32,10 @@ pub(crate) const METHOD_BYTES_MAX: usize = 24;
 #[cfg(feature = "rustls")]
 pub(crate) const TICKETS_PER_HANDSHAKE: usize = 1;
 
+/// The most bytes of a session that get a ticket: the chain of a client's certificate is among them,
+/// and comes back in the first bytes of its next connection.
+#[cfg(feature = "rustls")]
+pub(crate) const SESSION_BYTES_MAX: usize = 16 * 1024;
+
 #[cfg(feature = "rustls")]
 const _: () = assert!(HANDSHAKE_BYTES_MAX > RECORD_CIPHER_BYTES_MAX);

@@ -57,9 +57,11 @@ pub enum Reject {
     /// A record holds more than [`RECORD_PLAIN_BYTES_MAX`](crate::RECORD_PLAIN_BYTES_MAX).
     // RFC 8446 §5.2: an endpoint that receives one MUST send "record_overflow".
     RecordTooLarge,
-    /// A configuration made elsewhere asked for a certificate, and the peer sent none.
+    /// A certificate is required of clients, and the peer sent none.
+    // RFC 8446 §4.4.2.4: the server aborts with "certificate_required".
     NoClientCertificate,
-    /// A configuration made elsewhere refused the peer's certificate.
+    /// The peer's certificate is refused: it has expired, nobody who is trusted issued it, it is
+    /// revoked, or something else is wrong with it.
     ClientCertificate(CertificateError),
     /// The engine failed, not the peer: no randomness, no time, or a signing key that does not
     /// sign.
@@ -92,6 +94,28 @@ impl Reject {
     pub fn alert(&self) -> Option<&'static str> {
         let Self::Alert(alert) = self else { return None };
         Some(alert.as_str().unwrap_or("unknown"))
+    }
+}
+
+impl Reject {
+    /// What is wrong with the peer's certificate, if that is the reason, as a name for logs and metrics.
+    pub fn client_fault(&self) -> Option<&'static str> {
+        let why = match self {
+            Self::NoClientCertificate => return Some("client-certificate-missing"),
+            Self::ClientCertificate(why) => why,
+            _ => return None,
+        };
+        // The alert sums the many errors up.
+        Some(match AlertDescription::from(why.clone()) {
+            AlertDescription::CertificateExpired => "client-certificate-expired",
+            AlertDescription::CertificateRevoked => "client-certificate-revoked",
+            AlertDescription::UnknownCA if *why == CertificateError::UnknownIssuer => {
+                "client-certificate-unknown"
+            }
+            // There is no list of revoked certificates, or it is too old.
+            AlertDescription::UnknownCA => "client-certificate-unchecked",
+            _ => "client-certificate-refused",
+        })
     }
 }
 

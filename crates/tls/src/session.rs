@@ -1,13 +1,14 @@
 //! One connection's TLS.
 
-use crate::choice;
-use crate::facts::{Facts, Received, Version};
+use crate::facts::{Facts, Identity, Received, Version};
 use crate::hosts::Hosts;
+use crate::identity;
 use crate::limits::{
     HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
 };
 use crate::opening::{self, Opening};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
+use crate::{choice, until};
 use peregrine_slot::Pool;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
@@ -73,6 +74,8 @@ struct Connection {
     server_name: Option<Box<str>>,
     /// The hosts to compare requests with, if that is asked for.
     hosts: Option<Hosts>,
+    /// Until when the client's certificate is valid, while the handshake goes on.
+    client_until: Option<u64>,
 }
 
 impl Session {
@@ -163,6 +166,17 @@ impl Session {
         })
     }
 
+    /// Who the client is, if it has shown a certificate, in this handshake or in the one of the session
+    /// that it resumed; `None` before the handshake is complete. It is read anew with each call.
+    pub fn client(&self) -> Option<Identity> {
+        match &self.stage {
+            Stage::Live(Received::Open | Received::Closed, connection) => {
+                identity::read(connection.engine.peer_certificates()?)
+            }
+            _ => None,
+        }
+    }
+
     /// The hosts that the certificate names, if requests for others are refused.
     #[inline]
     pub fn hosts(&mut self) -> Option<&mut Hosts> {
@@ -198,7 +212,8 @@ impl Session {
             Opening::Tls => {
                 let engine = UnbufferedServerConnection::new(config.clone())
                     .expect("the configuration made a connection before");
-                let connection = Connection { engine, server_name: None, hosts: None };
+                let connection =
+                    Connection { engine, server_name: None, hosts: None, client_until: None };
                 self.stage = Stage::Live(Received::Handshaking, Box::new(connection));
                 // The first byte alone says that it is TLS, so nothing was put aside before.
                 self.take(input, plain, out)
@@ -284,6 +299,9 @@ impl Session {
         let Stage::Live(received, connection) = &mut self.stage else {
             unreachable!("only a live session is given bytes");
         };
+        if *received == Received::Handshaking {
+            until::set(connection.client_until);
+        }
         let mut used = 0;
         let mut is_closed = false;
         let failure = loop {
@@ -322,6 +340,7 @@ impl Session {
                 connection.server_name = choice.server_name;
                 connection.hosts = choice.certificate.map(Hosts::new);
             }
+            connection.client_until = until::get();
         }
         if let Some(error) = failure {
             fetch_alerts(&mut connection.engine, out);

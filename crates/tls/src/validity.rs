@@ -1,7 +1,9 @@
-//! From when to when a certificate is valid.
+//! From when to when a certificate, or a list of revoked ones, is valid.
 //!
 //! rustls does not check a server's own certificate, and its clients only say "expired" after the
-//! server went live. Reading two dates is all that is needed to warn at start.
+//! server went live. Reading two dates is all that is needed to warn before.
+
+use crate::der::{TAG_INTEGER, TAG_SEQUENCE, item, past, tagged, time};
 
 /// The time a certificate is valid for, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,109 +12,54 @@ pub(crate) struct Validity {
     pub(crate) not_after: i64,
 }
 
-const TAG_INTEGER: u8 = 0x02;
-const TAG_UTC_TIME: u8 = 0x17;
-const TAG_GENERALIZED_TIME: u8 = 0x18;
-const TAG_SEQUENCE: u8 = 0x30;
-const TAG_VERSION: u8 = 0xa0;
+/// What a certificate holds, as far as anybody here asks.
+pub(crate) struct Fields<'a> {
+    /// The serial number, as the bytes of its integer.
+    pub(crate) serial: &'a [u8],
+    pub(crate) validity: Validity,
+    /// What the subject's name is made of.
+    pub(crate) subject: &'a [u8],
+    /// What follows the subject: its key, and extensions.
+    pub(crate) rest: &'a [u8],
+}
+
+/// Reads a certificate in DER; `None` when it is not one.
+pub(crate) fn fields(certificate: &[u8]) -> Option<Fields<'_>> {
+    // RFC 5280 §4.1: a certificate is a sequence whose first item is a sequence of: version
+    // (optional), serial number, signature algorithm, issuer, validity, subject, ...
+    let (certificate, _) = item(certificate, TAG_SEQUENCE)?;
+    let (body, _) = item(certificate, TAG_SEQUENCE)?;
+    let (serial, body) = item(past(body, tagged(0)), TAG_INTEGER)?;
+    let (_algorithm, body) = item(body, TAG_SEQUENCE)?;
+    let (_issuer, body) = item(body, TAG_SEQUENCE)?;
+    let (dates, body) = item(body, TAG_SEQUENCE)?;
+    let (not_before, dates) = time(dates)?;
+    let (not_after, _) = time(dates)?;
+    let (subject, rest) = item(body, TAG_SEQUENCE)?;
+    Some(Fields { serial, validity: Validity { not_before, not_after }, subject, rest })
+}
 
 /// Reads the dates of a certificate in DER; `None` when it is not one.
 pub(crate) fn validity(certificate: &[u8]) -> Option<Validity> {
-    // RFC 5280 §4.1: a certificate is a sequence whose first item is a sequence of: version
-    // (optional), serial number, signature algorithm, issuer, validity, ...
-    let (certificate, _) = item(certificate, TAG_SEQUENCE)?;
-    let (body, _) = item(certificate, TAG_SEQUENCE)?;
-    let body = item(body, TAG_VERSION).map_or(body, |(_, rest)| rest);
-    let (_serial, body) = item(body, TAG_INTEGER)?;
-    let (_algorithm, body) = item(body, TAG_SEQUENCE)?;
+    fields(certificate).map(|fields| fields.validity)
+}
+
+/// When the next list is due that replaces a list of revoked certificates; `None` if it does not say,
+/// or is no such list.
+pub(crate) fn next_update(list: &[u8]) -> Option<i64> {
+    // RFC 5280 §5.1: a sequence whose first item is a sequence of: version (optional), signature
+    // algorithm, issuer, this update, next update (optional), ...
+    let (list, _) = item(list, TAG_SEQUENCE)?;
+    let (body, _) = item(list, TAG_SEQUENCE)?;
+    let (_algorithm, body) = item(past(body, TAG_INTEGER), TAG_SEQUENCE)?;
     let (_issuer, body) = item(body, TAG_SEQUENCE)?;
-    let (dates, _) = item(body, TAG_SEQUENCE)?;
-    let (not_before, dates) = time(dates)?;
-    let (not_after, _) = time(dates)?;
-    Some(Validity { not_before, not_after })
-}
-
-/// The content of the item with this tag at the front, and what follows it.
-fn item(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&found, input) = input.split_first()?;
-    let (&first, input) = input.split_first()?;
-    // A length below 128 stands alone; otherwise the low bits say how many bytes of length follow.
-    let (length, input) = match first {
-        0..=0x7f => (usize::from(first), input),
-        0x81..=0x83 => {
-            let (length, rest) = input.split_at_checked(usize::from(first & 0x7f))?;
-            (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
-        }
-        _ => return None,
-    };
-    if found == tag { input.split_at_checked(length) } else { None }
-}
-
-/// The time at the front, in seconds since 1970, and what follows it.
-fn time(input: &[u8]) -> Option<(i64, &[u8])> {
-    if let Some((text, rest)) = item(input, TAG_UTC_TIME) {
-        // RFC 5280 §4.1.2.5.1: a year of 50 or more is in 19YY, one below in 20YY.
-        let (year, text) = number(text, 2)?;
-        let year = if year >= 50 { 1900 + year } else { 2000 + year };
-        return Some((seconds(year, text)?, rest));
-    }
-    let (text, rest) = item(input, TAG_GENERALIZED_TIME)?;
-    let (year, text) = number(text, 4)?;
-    Some((seconds(year, text)?, rest))
-}
-
-/// The decimal number in the first `digits` bytes, and what follows it.
-fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
-    let (number, rest) = text.split_at_checked(digits)?;
-    let number = number.iter().try_fold(0, |sum, byte| {
-        byte.is_ascii_digit().then(|| sum * 10 + i64::from(*byte - b'0'))
-    })?;
-    Some((number, rest))
-}
-
-/// Seconds since 1970 of a year and the text `MMDDHHMMSSZ`.
-fn seconds(year: i64, text: &[u8]) -> Option<i64> {
-    let (month, text) = number(text, 2)?;
-    let (day, text) = number(text, 2)?;
-    let (hour, text) = number(text, 2)?;
-    let (minute, text) = number(text, 2)?;
-    let (second, text) = number(text, 2)?;
-    if text != b"Z" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years that begin in March put the leap day last, so that the days before a month follow a
-    // straight line: 153 days in each five months.
-    let year = if month <= 2 { year - 1 } else { year };
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let days_to_1970 = 719_468;
-    let days = year * 365 + leap_days + day_of_year - days_to_1970;
-    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+    let (_this_update, body) = time(body)?;
+    time(body).map(|(next_update, _)| next_update)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{item, seconds, validity};
-
-    #[test]
-    fn dates_become_seconds_since_1970() {
-        for (year, text, expected) in [
-            (1970, "0101000000Z", 0),
-            (1969, "1231235959Z", -1),
-            (2000, "0229120000Z", 951_825_600),
-            (2000, "0301000000Z", 951_868_800),
-            (2026, "0731010203Z", 1_785_459_723),
-            (2100, "0301000000Z", 4_107_542_400),
-            (9999, "1231235959Z", 253_402_300_799),
-        ] {
-            assert_eq!(seconds(year, text.as_bytes()), Some(expected), "{year} {text}");
-        }
-        for text in ["", "0101000000", "1301000000Z", "0100000000Z", "01010000x0Z", "0101000000ZZ"]
-        {
-            assert_eq!(seconds(1970, text.as_bytes()), None, "{text}");
-        }
-    }
+    use super::{next_update, validity};
 
     #[test]
     fn the_dates_of_a_made_certificate_are_found() {
@@ -134,7 +81,7 @@ mod tests {
         #[test]
         fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
             let _ = validity(&bytes);
-            let _ = item(&bytes, 0x30);
+            let _ = next_update(&bytes);
         }
     }
 }

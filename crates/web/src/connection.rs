@@ -1,6 +1,7 @@
 //! Facts about the connection that a request came on.
 
 use crate::client::TrustedProxies;
+pub use crate::client_identity::ClientIdentity;
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
@@ -40,6 +41,12 @@ impl ConnectionInfo {
     pub fn is_secure(&self) -> bool {
         let is_proxied_so = || self.proxy.as_ref().is_some_and(|proxy| proxy.is_secure());
         self.tls.is_some() || self.behind_gateway || is_proxied_so()
+    }
+
+    /// Who the client is, if it has shown a certificate.
+    #[must_use]
+    pub fn client(&self) -> Option<&Arc<ClientIdentity>> {
+        self.tls.as_ref()?.client.as_ref()
     }
 }
 
@@ -180,4 +187,7 @@ pub struct TlsInfo {
     pub protocol: Option<Vec<u8>>,
     /// Was an earlier session resumed?
     pub resumed: bool,
+    /// Who the client is, if it has shown a certificate, in this handshake or in that of the session it
+    /// resumed.
+    pub client: Option<Arc<ClientIdentity>>,
 }

@@ -11,6 +11,7 @@ pub mod app;
 pub mod application;
 pub mod body;
 pub mod client;
+mod client_identity;
 #[doc(hidden)]
 pub mod clock;
 pub mod connection;

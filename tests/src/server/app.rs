@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use peregrine::middleware::BodyLimit;
 use peregrine::web::connection::ConnectionInfo;
-use peregrine::web::extract::{Interim, Path, State, TlsInfo};
+use peregrine::web::extract::{ClientIdentity, Interim, Path, State, TlsInfo};
 use peregrine::web::upgrade::OnUpgrade;
 use peregrine::web::{Body, BodyError, HandlerExt, Problem, Response};
 use peregrine::{App, Shutdown};
@@ -156,6 +156,10 @@ fn app(shared: &Shared) -> App {
         .get("/panic-late", panic_late)
         .get("/connection", connection)
         .get("/tls", async |tls: TlsInfo| format!("{} {}", tls.version, tls.resumed))
+        .get("/client", async |client: Option<ClientIdentity>| {
+            client.map_or("nobody".to_owned(), |client| client.subject)
+        })
+        .get("/client/required", async |client: ClientIdentity| client.dns_names.join(" "))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
     let app = super::websockets::talkers(super::events::talkers(super::kept::keepers(app)));

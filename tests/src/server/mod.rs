@@ -9,6 +9,7 @@
 
 pub mod app;
 mod attacks;
+pub mod authority;
 pub mod bench;
 pub mod callers;
 pub mod cases;
@@ -124,6 +125,9 @@ macro_rules! server {
             secure::plain_http_on_the_tls_port_is_told_so,
             secure::garbage_instead_of_tls_harms_nobody,
             secure::a_handshake_may_be_left,
+            secure::handlers_know_who_a_client_with_a_certificate_is,
+            secure::a_certificate_that_is_refused_is_counted_by_what_is_wrong_with_it,
+            secure::a_new_certificate_disturbs_no_connection_and_no_handshake,
             promised::a_handler_that_runs_to_its_end_hears_that_its_body_broke_off,
             promised::a_fault_of_tls_leaves_a_promised_handler_alone,
             promised::an_upgraded_connection_that_is_silent_ends,

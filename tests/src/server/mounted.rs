@@ -152,6 +152,7 @@ macro_rules! mounted {
             upgrades::an_upgrade_that_nobody_asked_for_is_a_500,
             upgrades::an_upgraded_connection_ends_with_its_peer,
             secure::requests_work_inside_tls,
+            secure::handlers_know_who_a_client_with_a_certificate_is,
             promised::an_upgraded_connection_that_is_silent_ends,
             promised::an_upgraded_protocol_may_await_the_order,
             promised::who_ignores_the_order_is_cut_in_time,

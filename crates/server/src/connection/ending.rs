@@ -74,13 +74,11 @@ impl<D: Driver> Connection<D> {
 
     /// Begins to close the connection.
     pub(super) fn end(&mut self, session: &mut Session<D>, close: Close) {
-        if let Ended::Rejected(_)
-        | Ended::Http2(_)
-        | Ended::TlsFailed(_)
-        | Ended::PlainOnTls
-        | Ended::Proxy(_)
-        | Ended::NoProxy = &close.ended
-        {
+        let is_refusal = matches!(
+            close.ended,
+            Ended::Rejected(_) | Ended::Http2(_) | Ended::Proxy(_) | Ended::NoProxy
+        );
+        if is_refusal || close.ended.is_by_tls() {
             self.worker.observed.refusal(&close.ended);
         }
         if matches!(close.ended, Ended::WriteStalled | Ended::ExchangeLate) {
@@ -93,7 +91,7 @@ impl<D: Driver> Connection<D> {
         if matches!(session.phase, Phase::Http2) {
             self.fail_streams(session);
             // After an alert nothing is said any more.
-            if !matches!(close.ended, Ended::TlsFailed(_) | Ended::PlainOnTls) {
+            if !close.ended.is_by_tls() {
                 session.http2.close(&mut session.io.writer.plain);
             }
         }
@@ -191,9 +189,10 @@ impl<D: Driver> Connection<D> {
             reason: reject.label(),
             alert: reject.alert().unwrap_or_default(),
         });
-        let ended = match reject {
-            TlsReject::PlainHttp => Ended::PlainOnTls,
-            reject => Ended::TlsFailed(reject.to_string()),
+        let ended = match (reject, reject.client_fault()) {
+            (TlsReject::PlainHttp, _) => Ended::PlainOnTls,
+            (_, Some(fault)) => Ended::ClientCertificate { fault, cause: reject.to_string() },
+            (_, None) => Ended::TlsFailed(reject.to_string()),
         };
         if let Phase::Upgraded(upgrade) = &mut session.phase {
             upgrade.fail();

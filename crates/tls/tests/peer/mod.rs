@@ -38,6 +38,80 @@ pub(crate) fn identity_with(
     Identity { certificate: certificate.pem(), key: key.serialize_pem() }
 }
 
+/// Somebody who issues certificates.
+pub(crate) struct Authority {
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+    /// Its own certificate, in PEM.
+    pub(crate) certificate: String,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let (parameters, key) = (Self::parameters(name), rcgen::KeyPair::generate().unwrap());
+        let certificate = parameters.self_signed(&key).unwrap().pem();
+        Self { issuer: rcgen::Issuer::new(parameters, key), certificate }
+    }
+
+    /// Another one, whose certificate this one issues.
+    pub(crate) fn issue_authority(&self, name: &str) -> Self {
+        let (parameters, key) = (Self::parameters(name), rcgen::KeyPair::generate().unwrap());
+        let certificate = parameters.signed_by(&key, &self.issuer).unwrap().pem();
+        Self { issuer: rcgen::Issuer::new(parameters, key), certificate }
+    }
+
+    fn parameters(name: &str) -> rcgen::CertificateParams {
+        let mut parameters = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        parameters.key_usages =
+            vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
+        parameters
+    }
+
+    /// A certificate for these names, with what `change` changes.
+    pub(crate) fn issue(
+        &self,
+        names: &[&str],
+        change: impl FnOnce(&mut rcgen::CertificateParams),
+    ) -> Identity {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut parameters = rcgen::CertificateParams::new(names).unwrap();
+        change(&mut parameters);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
+        Identity { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+
+    /// A list with these serial numbers, to be replaced in this year.
+    pub(crate) fn revokes(&self, serials: &[u64], year: i32) -> String {
+        let revoked = |serial: &u64| rcgen::RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let parameters = rcgen::CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2000, 1, 1),
+            next_update: rcgen::date_time_ymd(year, 1, 1),
+            crl_number: 1_u64.into(),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        parameters.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+}
+
+/// The certificate that the client was shown, in DER.
+pub(crate) fn shown(pair: &Pair) -> Vec<u8> {
+    pair.client.peer_certificates().unwrap()[0].to_vec()
+}
+
+pub(crate) fn der(pem: &str) -> Vec<u8> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+}
+
 /// A server for `localhost`, and a client that trusts it.
 pub(crate) fn server_and_client(version: &'static SupportedProtocolVersion) -> (Tls, ClientConfig) {
     let made = Tls::self_signed(&["localhost"]).unwrap();

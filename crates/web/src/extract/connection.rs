@@ -1,12 +1,13 @@
 //! Facts about the connection that a request came on.
 
 use super::{FromRequestParts, unfit};
-use crate::connection::{ConnectionInfo, TlsInfo};
+use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use crate::problem::Problem;
 use crate::request::Parts;
 use http::StatusCode;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The address of the peer, which may be a proxy. On a Unix domain socket and in tests there is no
 /// address: the extractor then answers with a problem of status 500, and `Option<PeerAddress>` is
@@ -80,12 +81,41 @@ impl FromRequestParts for TlsInfo {
     }
 }
 
+/// Who the client is, shared. Without a certificate this is a problem with status 403, and `None` for
+/// `Option<Arc<ClientIdentity>>`.
+impl FromRequestParts for Arc<ClientIdentity> {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        parts.connection().client().cloned().ok_or_else(|| {
+            Problem::new(
+                StatusCode::FORBIDDEN,
+                "client-certificate-required",
+                "this is only answered to clients with a certificate; connect again with one",
+            )
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.connection().client().cloned())
+    }
+}
+
+/// Who the client is, copied; `Arc<ClientIdentity>` shares it instead.
+impl FromRequestParts for ClientIdentity {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        let shared = Arc::<Self>::from_request_parts(parts).await?;
+        Ok(Self::clone(&shared))
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(parts.connection().client().map(|client| Self::clone(client)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{from_parts, get, now, parts_on};
     use super::*;
     use crate::connection::Peer;
-    use std::sync::Arc;
 
     fn secure_tcp() -> ConnectionInfo {
         ConnectionInfo {
@@ -117,5 +147,24 @@ mod tests {
         assert!(problem.detail.contains("https"));
         assert_eq!(now(from_parts::<Option<PeerAddress>>(&mut parts)), Ok(None));
         assert_eq!(now(from_parts::<Option<TlsInfo>>(&mut parts)), Ok(None));
+    }
+
+    #[test]
+    fn who_the_client_is_is_given_where_it_has_shown_a_certificate() {
+        let mut parts = parts_on(secure_tcp());
+        let problem = now(ClientIdentity::from_request_parts(&mut parts)).expect_err("none");
+        let kind = (problem.status.as_u16(), problem.kind.as_ref());
+        assert_eq!(kind, (403, "client-certificate-required"));
+        assert_eq!(now(from_parts::<Option<ClientIdentity>>(&mut parts)), Ok(None));
+        assert_eq!(now(from_parts::<Option<Arc<ClientIdentity>>>(&mut parts)), Ok(None));
+
+        let client = ClientIdentity { subject: "CN=a".to_owned(), ..ClientIdentity::default() };
+        let tls = TlsInfo { client: Some(Arc::new(client.clone())), ..TlsInfo::default() };
+        let mut parts =
+            parts_on(ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() });
+        assert_eq!(now(from_parts(&mut parts)), Ok(client.clone()));
+        assert_eq!(now(from_parts(&mut parts)), Ok(Some(client.clone())));
+        assert_eq!(now(from_parts(&mut parts)), Ok(Arc::new(client.clone())));
+        assert_eq!(now(from_parts(&mut parts)), Ok(Some(Arc::new(client))));
     }
 }

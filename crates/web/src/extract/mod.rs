@@ -22,7 +22,7 @@ mod target;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use crate::connection::{ConnectionInfo, TlsInfo};
+pub use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 pub use crate::interim::Interim;
 pub use client::ClientAddress;
 pub use connection::PeerAddress;

@@ -2,9 +2,13 @@
 
 use super::limits;
 use crate::server::app::{Shared, pattern};
+use crate::server::authority::{Authority, Identity, LONG_AFTER};
 use crate::server::bench::{Bench, Got, PATIENCE, Served, Wire};
 use crate::server::peer::Peer;
-use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
+use crate::server::secure::{Secure, VERSIONS, certificate_pem, client_config, server_tls};
+use peregrine_tls::{Certificate, ClientAuth, Tls};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 fn begin<B: Bench>(bench: &B) -> (B::Server, Shared) {
     let shared = Shared::default();
@@ -167,4 +171,107 @@ pub async fn a_handshake_may_be_left<B: Bench>(bench: &B) {
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.snapshot.requests, 1, "{outcome:?}");
+}
+
+/// What clients with certificates need; making it takes time.
+fn clients() -> &'static (Authority, Identity, Identity) {
+    static CLIENTS: OnceLock<(Authority, Identity, Identity)> = OnceLock::new();
+    CLIENTS.get_or_init(|| {
+        let authority = Authority::new("clients");
+        let alice = authority.issue("alice", "alice.test", LONG_AFTER);
+        let late = authority.issue("late", "late.test", Duration::from_secs(1_000_000_000));
+        (authority, alice, late)
+    })
+}
+
+/// Who shows a certificate is known to handlers, again after a resumption, and so is who shows none.
+pub async fn handlers_know_who_a_client_with_a_certificate_is<B: Bench>(bench: &B) {
+    let (authority, alice, _) = clients();
+    let asked = ClientAuth::optional().roots_pem(authority.certificate.as_bytes());
+    let tls = server_tls().with_client_auth(asked).expect("they are certificates");
+    let server = bench.start(limits(), Some(tls), Shared::default().app());
+    for version in VERSIONS {
+        for (own, subject, required) in
+            [(Some(alice), "CN=alice", Some("alice.test")), (None, "nobody", None)]
+        {
+            let config = authority.client(version, &[certificate_pem()], own);
+            for resumed in ["false", "true"] {
+                let mut peer = Peer::new(Secure::new(server.connect_secure(), &config));
+                peer.get("/tls");
+                let reply = peer.reply().await;
+                assert!(reply.text().ends_with(resumed), "{resumed}: {}", reply.text());
+                peer.get("/client");
+                assert_eq!(peer.reply().await.text(), subject);
+                peer.get("/client/required");
+                let reply = peer.reply().await;
+                match required {
+                    Some(name) => assert_eq!(reply.text(), name),
+                    None => {
+                        assert_eq!(reply.status, 403);
+                        assert!(reply.text().contains("client-certificate-required"));
+                    }
+                }
+            }
+        }
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// A client without a certificate, or with one that is not good, is refused where one is required, and
+/// the count says why.
+pub async fn a_certificate_that_is_refused_is_counted_by_what_is_wrong_with_it<B: Bench>(
+    bench: &B,
+) {
+    let (authority, alice, late) = clients();
+    let stranger = Authority::new("strangers").issue("alice", "alice.test", LONG_AFTER);
+    let asked = ClientAuth::required().roots_pem(authority.certificate.as_bytes());
+    let tls = server_tls().with_client_auth(asked).expect("they are certificates");
+    let server = bench.start(limits(), Some(tls), Shared::default().app());
+    for version in VERSIONS {
+        for own in [None, Some(late), Some(&stranger)] {
+            let config = authority.client(version, &[certificate_pem()], own);
+            let mut peer = Peer::new(Secure::new(server.connect_secure(), &config));
+            assert!(peer.rest().await.is_empty());
+        }
+        let config = authority.client(version, &[certificate_pem()], Some(alice));
+        Peer::new(Secure::new(server.connect_secure(), &config)).expect_alive().await;
+    }
+    server.shut_down();
+    let refused = ["client-certificate-expired", "client-certificate-missing"];
+    let refused = refused.into_iter().chain(["client-certificate-unknown"]);
+    let expected: Vec<_> = refused.map(|fault| (fault, 2)).collect();
+    assert_eq!(server.ended().await.endings(), expected);
+}
+
+/// A certificate that takes another one's place while the server runs disturbs neither connections that
+/// are open nor a handshake that is under way.
+pub async fn a_new_certificate_disturbs_no_connection_and_no_handshake<B: Bench>(bench: &B) {
+    let authority = Authority::new("servers");
+    let of = |number: u32| authority.issue(&number.to_string(), "localhost", LONG_AFTER);
+    let pem = |own: &Identity| {
+        let made = Certificate::from_pem(own.certificate.as_bytes(), own.key.as_bytes());
+        made.labelled("own")
+    };
+    let tls = Tls::from_certificate(pem(&of(0))).expect("it is one");
+    let server = bench.start(limits(), Some(tls.clone()), Shared::default().app());
+    let mut open = Vec::new();
+    for number in 1..5 {
+        for version in VERSIONS {
+            let config = authority.client(version, &[], None);
+            let under_way = Secure::new(server.connect_secure(), &config);
+            tls.put_certificate(pem(&of(number))).expect("it is one");
+            for wire in [under_way, Secure::new(server.connect_secure(), &config)] {
+                let mut peer = Peer::new(wire);
+                peer.expect_alive().await;
+                open.push(peer);
+            }
+        }
+        for peer in &mut open {
+            peer.expect_alive().await;
+        }
+    }
+    drop(open);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
 }

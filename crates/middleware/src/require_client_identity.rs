@@ -1,0 +1,109 @@
+//! A certificate of the client, where the handshake leaves it optional.
+
+use http::StatusCode;
+use peregrine_web::connection::ClientIdentity;
+use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
+use std::fmt;
+use std::rc::Rc;
+
+/// Answers requests of clients that have shown no certificate with 403, and of those whose certificate
+/// is not allowed, for the routes inside.
+///
+/// The server's TLS asks for certificates (`ClientAuth::optional()`) and verifies those that come. This
+/// says where one is demanded, because a server must not ask for one later (RFC 9113, section 9.2.3).
+///
+/// ```
+/// use peregrine::middleware::RequireClientIdentity;
+/// use peregrine::App;
+///
+/// let is_ours = RequireClientIdentity::new()
+///     .allow(|client| client.spiffe_id().is_some_and(|id| id.starts_with("spiffe://example.org/")));
+/// let app = App::new()
+///     .get("/", || "hello")
+///     .scope("/admin", |admin| admin.with(is_ours).get("/users", || "users"))
+///     .test();
+/// assert_eq!(app.get("/").send_now().status(), 200);
+/// assert_eq!(app.get("/admin/users").send_now().status(), 403);
+/// ```
+#[derive(Clone, Default)]
+pub struct RequireClientIdentity {
+    allows: Option<Rc<Allows>>,
+}
+
+type Allows = dyn Fn(&ClientIdentity) -> bool;
+
+impl RequireClientIdentity {
+    /// Demands a certificate, whoever it names.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets those through for whom `allows` is true. The last call counts.
+    #[must_use]
+    pub fn allow(mut self, allows: impl Fn(&ClientIdentity) -> bool + 'static) -> Self {
+        self.allows = Some(Rc::new(allows));
+        self
+    }
+}
+
+impl Middleware for RequireClientIdentity {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let client = request.parts.connection().client();
+        let problem = match (client, &self.allows) {
+            (None, _) => Problem::new(
+                StatusCode::FORBIDDEN,
+                "client-certificate-required",
+                "this is only answered to clients with a certificate; connect again with one",
+            ),
+            (Some(client), Some(allows)) if !allows(client) => Problem::new(
+                StatusCode::FORBIDDEN,
+                "client-not-allowed",
+                "whom the client's certificate names is not allowed here",
+            ),
+            (Some(_), _) => return next.call(request).await,
+        };
+        problem.into_response()
+    }
+}
+
+impl fmt::Debug for RequireClientIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let allows_all = self.allows.is_none();
+        f.debug_struct("RequireClientIdentity").field("allows_all", &allows_all).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+    use peregrine_web::connection::{ConnectionInfo, TlsInfo};
+    use std::sync::Arc;
+
+    fn with(subject: Option<&str>) -> ConnectionInfo {
+        let client = subject.map(|subject| {
+            Arc::new(ClientIdentity { subject: subject.to_owned(), ..ClientIdentity::default() })
+        });
+        let tls = TlsInfo { client, ..TlsInfo::default() };
+        ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
+    }
+
+    #[test]
+    fn who_has_no_certificate_or_is_not_allowed_is_told_so() {
+        let any = RequireClientIdentity::new();
+        let alice = any.clone().allow(|client| client.subject == "CN=alice");
+        for (demand, subject, expected) in [
+            (&any, None, (403, "client-certificate-required")),
+            (&any, Some("CN=bob"), (200, "hello")),
+            (&alice, None, (403, "client-certificate-required")),
+            (&alice, Some("CN=bob"), (403, "client-not-allowed")),
+            (&alice, Some("CN=alice"), (200, "hello")),
+        ] {
+            let client = App::new().with(demand.clone()).get("/", || "hello").test();
+            let response = client.on(with(subject)).get("/").send_now();
+            assert_eq!(response.status(), expected.0, "{demand:?} {subject:?}");
+            assert!(response.text().contains(expected.1), "{}", response.text());
+        }
+    }
+}

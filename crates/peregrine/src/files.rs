@@ -1,0 +1,185 @@
+//! Files that somebody else replaces, and noticing that.
+//!
+//! A file may be written in place, be renamed over, or be reached by symbolic links of which one is
+//! swapped. So its folder is watched, and the folder of each link on the way to it; and whether it has
+//! changed, its own stamp tells.
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Metadata};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How many links in a row are followed, as many as Linux follows.
+const LINKS_MAX: usize = 40;
+
+pub(crate) struct Files {
+    /// `None` where the system does not tell of changes.
+    watcher: Option<RecommendedWatcher>,
+    folders: BTreeSet<PathBuf>,
+    /// What each file was when it was looked at last.
+    stamps: BTreeMap<PathBuf, Option<Stamp>>,
+}
+
+/// Tells one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    /// Device and number, which differ for a file that took another one's place.
+    identity: (u64, u64),
+}
+
+impl Files {
+    /// Calls `wake` when a folder has changed.
+    pub(crate) fn watch(wake: impl Fn() + Send + 'static) -> Self {
+        let notice = move |event: notify::Result<notify::Event>| {
+            // To read a file is an event too, and none that matters. An error may hide a change.
+            if !event.is_ok_and(|event| is_read(event.kind)) {
+                wake();
+            }
+        };
+        let watcher = notify::recommended_watcher(notice)
+            .inspect_err(|error| {
+                tracing::warn!(target: "peregrine", %error,
+                    "changes of certificates are noticed within a minute only, because the system \
+                     does not tell of them");
+            })
+            .ok();
+        Self { watcher, folders: BTreeSet::new(), stamps: BTreeMap::new() }
+    }
+
+    /// Watches the folders of these files, and no others.
+    pub(crate) fn follow(&mut self, files: impl Iterator<Item = PathBuf>) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let wanted: BTreeSet<_> = files.flat_map(|file| folders_of(&file)).collect();
+        for folder in self.folders.difference(&wanted) {
+            // It may be gone, and its watch with it.
+            let _ = watcher.unwatch(folder);
+        }
+        let mut watched = BTreeSet::new();
+        for folder in wanted {
+            // A folder that was replaced by another has a new watch only if it is asked for again.
+            if self.folders.contains(&folder) {
+                let _ = watcher.unwatch(&folder);
+            }
+            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                Ok(()) => drop(watched.insert(folder)),
+                Err(error) => {
+                    tracing::warn!(target: "peregrine", folder = %folder.display(), %error,
+                        "changes of certificates are noticed within a minute only, because their \
+                         folder cannot be watched");
+                }
+            }
+        }
+        self.folders = watched;
+    }
+
+    /// Has one of these changed since the last call? A file that is new here has not.
+    pub(crate) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
+        let mut have_changed = false;
+        for file in files {
+            let stamp = fs::metadata(file).ok().map(|found| Stamp::of(&found));
+            let before = self.stamps.insert(file.clone(), stamp);
+            have_changed |= before.is_some_and(|before| before != stamp);
+        }
+        have_changed
+    }
+}
+
+fn is_read(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
+        EventKind::Access(_) => true,
+        _ => false,
+    }
+}
+
+impl Stamp {
+    fn of(found: &Metadata) -> Self {
+        #[cfg(unix)]
+        let identity = {
+            use std::os::unix::fs::MetadataExt;
+            (found.dev(), found.ino())
+        };
+        #[cfg(not(unix))]
+        let identity = (0, 0);
+        Self { modified: found.modified().ok(), bytes: found.len(), identity }
+    }
+}
+
+/// The folders in which something changes when the file becomes another.
+fn folders_of(file: &Path) -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::new();
+    let mut places = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
+    let mut links = 0;
+    while let Some(place) = places.pop() {
+        folders.extend(place.parent().map(Path::to_owned));
+        // The file may be a link, and so may each folder on the way to it.
+        for part in place.ancestors() {
+            let Ok(target) = fs::read_link(part) else { continue };
+            links += 1;
+            if links > LINKS_MAX {
+                return folders;
+            }
+            let Some(folder) = part.parent() else { continue };
+            folders.insert(folder.to_owned());
+            let rest = place.strip_prefix(part).unwrap_or(Path::new(""));
+            let next = folder.join(target);
+            places.push(if rest.as_os_str().is_empty() { next } else { next.join(rest) });
+        }
+    }
+    folders
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::{Files, folders_of};
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn the_folders_of_all_links_on_the_way_are_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        // As Kubernetes does: mount/tls.crt -> ..data/tls.crt, and ..data -> ..2026.
+        let mount = root.join("mount");
+        fs::create_dir_all(mount.join("..2026")).unwrap();
+        fs::write(mount.join("..2026/tls.crt"), "").unwrap();
+        symlink("..2026", mount.join("..data")).unwrap();
+        symlink("..data/tls.crt", mount.join("tls.crt")).unwrap();
+        let found = folders_of(&mount.join("tls.crt"));
+        assert!(found.contains(&mount) && found.contains(&mount.join("..2026")), "{found:?}");
+        // As certbot does: live/a.pem -> ../archive/a1.pem.
+        for folder in ["live", "archive"] {
+            fs::create_dir(root.join(folder)).unwrap();
+        }
+        symlink("../archive/a1.pem", root.join("live/a.pem")).unwrap();
+        let found = folders_of(&root.join("live/a.pem"));
+        assert!(found.contains(&root.join("live")), "{found:?}");
+        // Links in a circle have an end.
+        symlink("b", root.join("a")).unwrap();
+        symlink("a", root.join("b")).unwrap();
+        assert_eq!(folders_of(&root.join("a")), BTreeSet::from([root]));
+    }
+
+    #[test]
+    fn a_file_that_was_written_replaced_or_removed_has_changed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pem");
+        let mut files = Files::watch(|| {});
+        let mut has_changed = || files.have_changed(std::slice::from_ref(&path));
+        assert!(!has_changed(), "it is new here, though there is none");
+        fs::write(&path, "one").unwrap();
+        assert!(has_changed() && !has_changed());
+        fs::write(&path, "longer").unwrap();
+        assert!(has_changed() && !has_changed());
+        fs::write(folder.path().join("other"), "longer").unwrap();
+        fs::rename(folder.path().join("other"), &path).unwrap();
+        assert!(has_changed() && !has_changed());
+        fs::remove_file(&path).unwrap();
+        assert!(has_changed() && !has_changed());
+    }
+}

@@ -1,0 +1,223 @@
+//! The thread that looks after certificates: it reads them again when it is asked to, warns before they
+//! expire, and, where that is asked for, notices that their files have changed.
+
+#[cfg(feature = "tls-watch")]
+use crate::files::Files;
+use crate::orders::Reload;
+use peregrine_tls::Tls;
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often it looks whether a certificate is about to expire.
+const LOOK_PAUSE: Duration = Duration::from_secs(60 * 60);
+
+/// How often the same is warned of.
+const WARNING_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How often it looks at files that it watches, for systems that tell of no changes.
+#[cfg(feature = "tls-watch")]
+const FILES_PAUSE: Duration = Duration::from_secs(60);
+
+/// How long files must be left alone before they are read, because who replaces several does so one
+/// after another.
+#[cfg(feature = "tls-watch")]
+const QUIET: Duration = Duration::from_millis(300);
+
+/// How long that is waited for.
+#[cfg(feature = "tls-watch")]
+const QUIET_MAX: Duration = Duration::from_secs(5);
+
+/// What wakes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// Somebody asks for a reload.
+    Reload,
+    /// A folder that it watches has changed.
+    #[cfg(feature = "tls-watch")]
+    Touched,
+    /// The server has ended.
+    End,
+}
+
+/// What the thread knows.
+pub(crate) struct Keeper {
+    all: Vec<Tls>,
+    #[cfg(feature = "tls-watch")]
+    watches: bool,
+    #[cfg(feature = "tls-watch")]
+    files: Option<Files>,
+    /// When each warning was told.
+    told: HashMap<String, Instant>,
+}
+
+impl Keeper {
+    /// Looks after these, each once.
+    pub(crate) fn of<'t>(listeners: impl Iterator<Item = &'t Tls>) -> Self {
+        let mut all: Vec<Tls> = Vec::new();
+        for tls in listeners {
+            if !all.iter().any(|known| known.is_same(tls)) {
+                all.push(tls.clone());
+            }
+        }
+        Self {
+            all,
+            #[cfg(feature = "tls-watch")]
+            watches: false,
+            #[cfg(feature = "tls-watch")]
+            files: None,
+            told: HashMap::new(),
+        }
+    }
+
+    /// Looks at the files as well.
+    #[cfg(feature = "tls-watch")]
+    pub(crate) fn watching(self) -> Self {
+        Self { watches: true, ..self }
+    }
+
+    /// Begins, unless there is nothing to look after. It ends when what is returned is dropped.
+    ///
+    /// # Errors
+    /// The process is out of threads.
+    pub(crate) fn start(mut self) -> io::Result<Option<Arc<Reload>>> {
+        if self.all.is_empty() {
+            return Ok(None);
+        }
+        self.warn(Instant::now());
+        let (sender, wakes) = mpsc::channel();
+        #[cfg(feature = "tls-watch")]
+        if self.watches {
+            let touched = sender.clone();
+            let touch = move || {
+                let _ = touched.send(Wake::Touched);
+            };
+            self.files = Some(Files::watch(touch));
+            self.look_at_files();
+            // Files may have changed since they were read.
+            self.reload();
+        }
+        let end = EndOnDrop(Mutex::new(sender));
+        let keep = move || self.run(&wakes);
+        thread::Builder::new().name("peregrine-keeper".to_owned()).spawn(keep)?;
+        Ok(Some(Arc::new(move || end.tell(Wake::Reload))))
+    }
+
+    fn run(mut self, wakes: &mpsc::Receiver<Wake>) {
+        let mut next_look = Instant::now() + LOOK_PAUSE;
+        loop {
+            let pause = next_look.saturating_duration_since(Instant::now());
+            match wakes.recv_timeout(pause.min(self.pause())) {
+                Ok(Wake::Reload) => self.reload(),
+                #[cfg(feature = "tls-watch")]
+                Ok(Wake::Touched) => {
+                    let is_asked = await_quiet(wakes);
+                    self.look_at_files();
+                    match is_asked {
+                        Some(true) => self.reload(),
+                        Some(false) => {}
+                        None => return,
+                    }
+                }
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    #[cfg(feature = "tls-watch")]
+                    self.look_at_files();
+                    let now = Instant::now();
+                    if now >= next_look {
+                        next_look = now + LOOK_PAUSE;
+                        self.look(now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        #[cfg(feature = "tls-watch")]
+        if self.watches {
+            return FILES_PAUSE;
+        }
+        LOOK_PAUSE
+    }
+
+    /// The log has what came of it.
+    fn reload(&mut self) {
+        for tls in &self.all {
+            let _ = tls.reload();
+        }
+        // What was read now need not be read again.
+        #[cfg(feature = "tls-watch")]
+        if let Some(files) = &mut self.files {
+            for tls in &self.all {
+                files.have_changed(&tls.files());
+            }
+        }
+        self.warn(Instant::now());
+    }
+
+    fn look(&mut self, now: Instant) {
+        for tls in &self.all {
+            if tls.is_reload_due() {
+                let _ = tls.reload();
+            }
+        }
+        self.warn(now);
+    }
+
+    #[cfg(feature = "tls-watch")]
+    fn look_at_files(&mut self) {
+        let Some(files) = &mut self.files else { return };
+        files.follow(self.all.iter().flat_map(Tls::files));
+        for tls in &self.all {
+            if files.have_changed(&tls.files()) {
+                let _ = tls.reload();
+            }
+        }
+    }
+
+    /// Tells what there is to warn of, unless that was told today.
+    fn warn(&mut self, now: Instant) {
+        self.told.retain(|_, told| now.saturating_duration_since(*told) < WARNING_PAUSE);
+        for warning in self.all.iter().flat_map(|tls| tls.status().warnings) {
+            self.told.entry(warning.to_string()).or_insert_with_key(|warning| {
+                tracing::warn!(target: "peregrine", "{warning}");
+                now
+            });
+        }
+    }
+}
+
+/// Waits until nothing has changed for a moment. Says whether somebody asked for a reload meanwhile;
+/// `None` if the server has ended.
+#[cfg(feature = "tls-watch")]
+fn await_quiet(wakes: &mpsc::Receiver<Wake>) -> Option<bool> {
+    let (began, mut is_asked) = (Instant::now(), false);
+    while began.elapsed() < QUIET_MAX {
+        match wakes.recv_timeout(QUIET) {
+            Ok(Wake::Touched) => {}
+            Ok(Wake::Reload) => is_asked = true,
+            Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => break,
+        }
+    }
+    Some(is_asked)
+}
+
+/// Ends the thread when the server does.
+struct EndOnDrop(Mutex<mpsc::Sender<Wake>>);
+
+impl EndOnDrop {
+    fn tell(&self, wake: Wake) {
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(wake);
+    }
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.tell(Wake::End);
+    }
+}

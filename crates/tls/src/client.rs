@@ -1,0 +1,225 @@
+//! Certificates of clients: who issues them, which are revoked, and whether they are required.
+
+use crate::digest::{Digest, sha256_of};
+use crate::error::{Origin, TlsError, Warning};
+use crate::source::{Pem, Source};
+use crate::until;
+use crate::validity::{next_update, validity};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is asked of clients: a certificate from one of these issuers.
+///
+/// ```no_run
+/// use peregrine::tls::{ClientAuth, Tls};
+///
+/// let clients = ClientAuth::required().roots_file("clients-ca.pem").crl_file("revoked.crl");
+/// let tls = Tls::from_pem_files("server.pem", "server.key")?.with_client_auth(clients)?;
+/// # Ok::<(), peregrine::tls::TlsError>(())
+/// ```
+///
+/// - *Required*: a client without a certificate is refused in the handshake. *Optional*: it is served,
+///   and a route may demand a certificate (`ClientIdentity` as an argument, or the middleware
+///   `RequireClientIdentity`). A certificate that is sent must be good in both cases.
+/// - With lists of revoked certificates, each certificate of a client's chain must be covered by one, as
+///   with nginx; [`ClientAuth::revocation_of_clients_only`] asks that of the client's own only. Once a
+///   list is older than it says it may be, its clients are refused until there is a new one: put it there
+///   in time, and reload.
+/// - Files are read again when [`Tls`](crate::Tls) is reloaded. A session is resumed only while the
+///   same roots and lists count and the certificate is valid, so what is revoked is refused from then
+///   on; a connection that is open stays open.
+#[derive(Clone, Debug)]
+#[must_use = "it says what is asked of clients once `Tls::with_client_auth` has it"]
+pub struct ClientAuth {
+    roots: Vec<Source>,
+    lists: Vec<Source>,
+    is_required: bool,
+    of_clients_only: bool,
+}
+
+impl ClientAuth {
+    /// A client without a certificate is refused.
+    pub fn required() -> Self {
+        Self::new(true)
+    }
+
+    /// A client may have no certificate.
+    pub fn optional() -> Self {
+        Self::new(false)
+    }
+
+    fn new(is_required: bool) -> Self {
+        Self { roots: Vec::new(), lists: Vec::new(), is_required, of_clients_only: false }
+    }
+
+    /// Trusts the issuers whose certificates are in this PEM file, one or several.
+    pub fn roots_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.roots.push(Source::file(path));
+        self
+    }
+
+    /// As [`ClientAuth::roots_file`], from text that the program has already.
+    pub fn roots_pem(mut self, text: &[u8]) -> Self {
+        self.roots.push(Source::memory(text));
+        self
+    }
+
+    /// Refuses certificates on the lists in this file: PEM, or one list in DER.
+    pub fn crl_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.lists.push(Source::file(path));
+        self
+    }
+
+    /// As [`ClientAuth::crl_file`], from bytes that the program has already.
+    pub fn crl(mut self, list: &[u8]) -> Self {
+        self.lists.push(Source::memory(list));
+        self
+    }
+
+    /// Asks of no issuer between a client and a root whether it is revoked.
+    pub fn revocation_of_clients_only(mut self) -> Self {
+        self.of_clients_only = true;
+        self
+    }
+
+    /// The files to read.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.roots.iter().chain(&self.lists).filter_map(Source::path)
+    }
+
+    pub(crate) fn load(&self, provider: &Arc<CryptoProvider>) -> Result<LoadedClients, TlsError> {
+        let roots: Vec<Pem> = read_all(&self.roots)?;
+        let lists: Vec<Pem> = read_all(&self.lists)?;
+        let mut store = RootCertStore::empty();
+        for file in &roots {
+            for root in file.chain()? {
+                store
+                    .add(root)
+                    .map_err(|error| TlsError::BadRoot { origin: file.origin.clone(), error })?;
+            }
+        }
+        if store.is_empty() {
+            return Err(TlsError::NoRoots);
+        }
+        let mut ends = Vec::new();
+        let mut revoked = Vec::new();
+        for file in &lists {
+            let found = file.lists()?;
+            let end = found.iter().filter_map(|list| next_update(list)).min();
+            ends.extend(end.map(|end| (file.origin.clone(), end)));
+            revoked.extend(found);
+        }
+        let verifier = self.verifier(store, revoked, provider)?;
+        let settings = [u8::from(self.is_required), u8::from(self.of_clients_only)];
+        let texts = roots.iter().chain(&lists).map(|file| &file.text[..]);
+        let digest = sha256_of(std::iter::once(&settings[..]).chain(texts));
+        Ok(LoadedClients { verifier, digest, ends })
+    }
+
+    fn verifier(
+        &self,
+        roots: RootCertStore,
+        lists: Vec<CertificateRevocationListDer<'static>>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let provider = Arc::clone(provider);
+        let mut builder = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+            .with_crls(lists)
+            .enforce_revocation_expiration();
+        if self.of_clients_only {
+            builder = builder.only_check_end_entity_revocation();
+        }
+        if !self.is_required {
+            builder = builder.allow_unauthenticated();
+        }
+        let verifier = builder.build().map_err(|error| TlsError::BadRevocationList {
+            origins: self.lists.iter().map(|source| format!("{source:?}")).collect(),
+            error: error.to_string(),
+        })?;
+        Ok(Arc::new(NotesUntil(verifier)))
+    }
+}
+
+fn read_all(sources: &[Source]) -> Result<Vec<Pem>, TlsError> {
+    sources.iter().map(Source::read).collect()
+}
+
+/// What was read of it.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadedClients {
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    /// Of all that decides whether a client's certificate is good.
+    pub(crate) digest: Digest,
+    /// When the first list of each file is too old, in seconds since 1970.
+    ends: Vec<(Origin, i64)>,
+}
+
+impl LoadedClients {
+    pub(crate) fn warnings(&self, now: i64) -> impl Iterator<Item = Warning> {
+        let late = self.ends.iter().filter(move |(_, end)| *end <= now);
+        late.map(|(origin, _)| Warning::RevocationListExpired { origin: origin.clone() })
+    }
+}
+
+/// Lets another verifier decide, and notes until when the certificate is valid.
+#[derive(Debug)]
+struct NotesUntil(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for NotesUntil {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        let end = validity(end_entity).and_then(|valid| u64::try_from(valid.not_after).ok());
+        // A certificate whose dates cannot be read makes no ticket.
+        until::set(Some(end.unwrap_or(0)));
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.0.requires_raw_public_keys()
+    }
+}

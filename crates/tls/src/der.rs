@@ -1,0 +1,143 @@
+//! Reads DER, as much of it as certificates, revocation lists and OCSP responses need.
+
+pub(crate) const TAG_BOOLEAN: u8 = 0x01;
+pub(crate) const TAG_INTEGER: u8 = 0x02;
+pub(crate) const TAG_OCTETS: u8 = 0x04;
+pub(crate) const TAG_OBJECT: u8 = 0x06;
+pub(crate) const TAG_ENUMERATED: u8 = 0x0a;
+pub(crate) const TAG_UTC_TIME: u8 = 0x17;
+pub(crate) const TAG_GENERALIZED_TIME: u8 = 0x18;
+pub(crate) const TAG_SEQUENCE: u8 = 0x30;
+pub(crate) const TAG_SET: u8 = 0x31;
+
+/// The tag of a field that is told by its number, and has items inside.
+pub(crate) const fn tagged(number: u8) -> u8 {
+    0xa0 | number
+}
+
+/// The tag and the content of the item at the front, and what follows it.
+pub(crate) fn any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, input) = input.split_first()?;
+    let (&first, input) = input.split_first()?;
+    // A length below 128 stands alone; otherwise the low bits say how many bytes of length follow.
+    let (length, input) = match first {
+        0..=0x7f => (usize::from(first), input),
+        0x81..=0x83 => {
+            let (length, rest) = input.split_at_checked(usize::from(first & 0x7f))?;
+            (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = input.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// The content of the item with this tag at the front, and what follows it.
+pub(crate) fn item(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (found, content, rest) = any(input)?;
+    (found == tag).then_some((content, rest))
+}
+
+/// What follows the item with this tag, if there is one at the front; all of it otherwise.
+pub(crate) fn past(input: &[u8], tag: u8) -> &[u8] {
+    item(input, tag).map_or(input, |(_, rest)| rest)
+}
+
+/// The items that stand one after another; ends where the bytes are no item.
+pub(crate) fn items(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (tag, content, rest) = any(input)?;
+        input = rest;
+        Some((tag, content))
+    })
+}
+
+/// The time at the front, in seconds since 1970, and what follows it.
+pub(crate) fn time(input: &[u8]) -> Option<(i64, &[u8])> {
+    if let Some((text, rest)) = item(input, TAG_UTC_TIME) {
+        // RFC 5280 §4.1.2.5.1: a year of 50 or more is in 19YY, one below in 20YY.
+        let (year, text) = number(text, 2)?;
+        let year = if year >= 50 { 1900 + year } else { 2000 + year };
+        return Some((seconds(year, text)?, rest));
+    }
+    let (text, rest) = item(input, TAG_GENERALIZED_TIME)?;
+    let (year, text) = number(text, 4)?;
+    Some((seconds(year, text)?, rest))
+}
+
+/// The decimal number in the first `digits` bytes, and what follows it.
+fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
+    let (number, rest) = text.split_at_checked(digits)?;
+    let number = number.iter().try_fold(0, |sum, byte| {
+        byte.is_ascii_digit().then(|| sum * 10 + i64::from(*byte - b'0'))
+    })?;
+    Some((number, rest))
+}
+
+/// Seconds since 1970 of a year and the text `MMDDHHMMSSZ`.
+fn seconds(year: i64, text: &[u8]) -> Option<i64> {
+    let (month, text) = number(text, 2)?;
+    let (day, text) = number(text, 2)?;
+    let (hour, text) = number(text, 2)?;
+    let (minute, text) = number(text, 2)?;
+    let (second, text) = number(text, 2)?;
+    if text != b"Z" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Years that begin in March put the leap day last, so that the days before a month follow a
+    // straight line: 153 days in each five months.
+    let year = if month <= 2 { year - 1 } else { year };
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days_to_1970 = 719_468;
+    let days = year * 365 + leap_days + day_of_year - days_to_1970;
+    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{any, item, items, past, seconds, time};
+
+    #[test]
+    fn dates_become_seconds_since_1970() {
+        for (year, text, expected) in [
+            (1970, "0101000000Z", 0),
+            (1969, "1231235959Z", -1),
+            (2000, "0229120000Z", 951_825_600),
+            (2000, "0301000000Z", 951_868_800),
+            (2026, "0731010203Z", 1_785_459_723),
+            (2100, "0301000000Z", 4_107_542_400),
+            (9999, "1231235959Z", 253_402_300_799),
+        ] {
+            assert_eq!(seconds(year, text.as_bytes()), Some(expected), "{year} {text}");
+        }
+        for text in ["", "0101000000", "1301000000Z", "0100000000Z", "01010000x0Z", "0101000000ZZ"]
+        {
+            assert_eq!(seconds(1970, text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn items_are_cut_where_their_lengths_say() {
+        let bytes = [0x30, 2, 1, 2, 0x04, 0x81, 1, 9, 0x02];
+        assert_eq!(any(&bytes), Some((0x30, &[1, 2][..], &bytes[4..])));
+        assert_eq!(item(&bytes, 0x31), None);
+        assert_eq!(past(&bytes, 0x30), &bytes[4..]);
+        assert_eq!(past(&bytes, 0x31), &bytes);
+        let all: Vec<_> = items(&bytes).collect();
+        assert_eq!(all, [(0x30, &[1, 2][..]), (0x04, &[9][..])]);
+        for long in [&[0x30, 0x80][..], &[0x30, 0x84, 0, 0, 0, 0], &[0x30, 3, 1, 2], &[0x30]] {
+            assert_eq!(any(long), None, "{long:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+            let _ = items(&bytes).count();
+            let _ = item(&bytes, 0x30);
+            let _ = time(&bytes);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a server's TLS is made of, and making a configuration of rustls of it.
+
+use crate::certificate::{Certificate, Certificates, Loaded};
+use crate::choice::NotesChoice;
+use crate::client::{ClientAuth, LoadedClients};
+use crate::digest::Digest;
+use crate::error::{TlsError, Warning};
+use crate::limits::TICKETS_PER_HANDSHAKE;
+use crate::protocol::Protocol;
+use crate::tickets::{Reread, TicketKeys, Ticketer};
+use rustls::crypto::CryptoProvider;
+use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
+use rustls::{KeyLog, ServerConfig};
+use rustls_pki_types::UnixTime;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything that was asked for, with what was read of it. A change makes a new one, which counts
+/// when a configuration could be made of it.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) base: Base,
+    pub(crate) alpn: Vec<Vec<u8>>,
+    pub(crate) checks_hosts: bool,
+    /// How long before its end a certificate is warned of.
+    pub(crate) soon: Duration,
+}
+
+/// What decides all else.
+#[derive(Clone)]
+pub(crate) enum Base {
+    Own(Box<Own>),
+    /// A configuration made elsewhere.
+    Foreign(Arc<ServerConfig>),
+}
+
+#[derive(Clone)]
+pub(crate) struct Own {
+    certificates: Vec<(Certificate, Arc<Loaded>)>,
+    clients: Option<(ClientAuth, LoadedClients)>,
+    pub(crate) protocol: Protocol,
+    pub(crate) tickets: TicketKeys,
+    pub(crate) key_log: Option<Arc<dyn KeyLog>>,
+    provider: Arc<CryptoProvider>,
+}
+
+/// What came of a plan.
+pub(crate) struct Built {
+    pub(crate) config: Arc<ServerConfig>,
+    /// Certificates that are never chosen.
+    pub(crate) never_chosen: Vec<Warning>,
+}
+
+/// What a reload has replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reloaded {
+    /// The labels of certificates that are new, or have a new staple.
+    pub certificates: Vec<String>,
+    /// The roots or the lists that certificates of clients are checked with are new.
+    pub clients: bool,
+    /// The keys of tickets are new.
+    pub tickets: bool,
+}
+
+impl Reloaded {
+    /// Is anything new?
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_changed() {
+            return f.write_str("nothing has changed");
+        }
+        let certificates = (!self.certificates.is_empty())
+            .then(|| format!("certificates ({})", self.certificates.join(", ")));
+        let clients = self.clients.then(|| "roots or lists for clients".to_owned());
+        let tickets = self.tickets.then(|| "ticket keys".to_owned());
+        let all: Vec<_> = [certificates, clients, tickets].into_iter().flatten().collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+pub(crate) fn now() -> i64 {
+    i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
+}
+
+impl Plan {
+    /// What everybody gets, without a certificate.
+    pub(crate) fn new() -> Result<Self, TlsError> {
+        let protocol = Protocol::default();
+        let own = Own {
+            certificates: Vec::new(),
+            clients: None,
+            provider: Arc::new(protocol.provider()),
+            protocol,
+            tickets: TicketKeys::random()?,
+            key_log: None,
+        };
+        let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()];
+        Ok(Self { base: Base::Own(Box::new(own)), alpn, checks_hosts: false, soon: SOON })
+    }
+
+    pub(crate) fn foreign(config: Arc<ServerConfig>) -> Self {
+        let alpn = config.alpn_protocols.clone();
+        Self { base: Base::Foreign(config), alpn, checks_hosts: false, soon: SOON }
+    }
+
+    /// Ours, or an error if the configuration was made elsewhere.
+    pub(crate) fn own(&mut self) -> Result<&mut Own, TlsError> {
+        match &mut self.base {
+            Base::Own(own) => Ok(own),
+            Base::Foreign(_) => Err(TlsError::ForeignConfig),
+        }
+    }
+
+    /// The files to read.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let Base::Own(own) = &self.base else { return Vec::new() };
+        let certificates = own.certificates.iter().flat_map(|(source, _)| source.paths());
+        let clients = own.clients.iter().flat_map(|(clients, _)| clients.paths());
+        let all = certificates.chain(clients).chain(own.tickets.path());
+        all.map(ToOwned::to_owned).collect()
+    }
+
+    pub(crate) fn certificates(&self) -> Vec<Arc<Loaded>> {
+        let Base::Own(own) = &self.base else { return Vec::new() };
+        own.certificates.iter().map(|(_, loaded)| Arc::clone(loaded)).collect()
+    }
+
+    pub(crate) fn clients(&self) -> Option<&LoadedClients> {
+        let Base::Own(own) = &self.base else { return None };
+        own.clients.as_ref().map(|(_, loaded)| loaded)
+    }
+
+    pub(crate) fn build(&self) -> Result<Built, TlsError> {
+        match &self.base {
+            Base::Own(own) => own.build(&self.alpn, self.checks_hosts),
+            Base::Foreign(config) => {
+                let mut config = ServerConfig::clone(config);
+                config.alpn_protocols.clone_from(&self.alpn);
+                let resolver = Arc::clone(&config.cert_resolver);
+                let keeps_certificate = self.checks_hosts;
+                config.cert_resolver = Arc::new(NotesChoice { resolver, keeps_certificate });
+                Ok(Built { config: Arc::new(config), never_chosen: Vec::new() })
+            }
+        }
+    }
+
+    /// Reads all files again. The ticket keys that were read do not count before the rest does.
+    pub(crate) fn reread(&self) -> Result<(Self, Reloaded, Option<Reread>), TlsError> {
+        let mut next = self.clone();
+        let Base::Own(own) = &mut next.base else {
+            return Ok((next, Reloaded::default(), None));
+        };
+        let (mut reloaded, now) = (Reloaded::default(), now());
+        for (source, loaded) in &mut own.certificates {
+            let new = source.load(&own.provider, Some(&*loaded), now)?;
+            if !new.is_certificate_of(loaded) {
+                check_dates(&new, now)?;
+            }
+            if !Arc::ptr_eq(&new, loaded) {
+                reloaded.certificates.push(new.label.to_string());
+                *loaded = new;
+            }
+        }
+        if let Some((source, loaded)) = &mut own.clients {
+            let new = source.load(&own.provider)?;
+            reloaded.clients = new.digest != loaded.digest;
+            if reloaded.clients
+                && let Some(Warning::RevocationListExpired { origin }) = new.warnings(now).next()
+            {
+                return Err(TlsError::OldRevocationList { origin });
+            }
+            *loaded = new;
+        }
+        let tickets = own.tickets.reread()?;
+        Ok((next, reloaded, tickets))
+    }
+}
+
+/// How long before its end a certificate is warned of, unless something else is asked for: 14 days.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// A certificate that clients would refuse does not replace one that they accept.
+fn check_dates(loaded: &Loaded, now: i64) -> Result<(), TlsError> {
+    loaded.date_warning(now).map_or(Ok(()), |warning| Err(TlsError::NotValidNow { warning }))
+}
+
+impl Own {
+    /// Adds a certificate, before the server runs: one out of its time is warned of.
+    pub(crate) fn add(&mut self, source: Certificate) -> Result<(), TlsError> {
+        let loaded = source.load(&self.provider, None, now())?;
+        self.certificates.push((source, loaded));
+        Ok(())
+    }
+
+    /// Puts a certificate in the place of the one with its label, or after all others.
+    pub(crate) fn put(&mut self, source: Certificate) -> Result<(), TlsError> {
+        let now = now();
+        let loaded = source.load(&self.provider, None, now)?;
+        check_dates(&loaded, now)?;
+        match self.place_of(&loaded.label) {
+            Some(place) => self.certificates[place] = (source, loaded),
+            None => self.certificates.push((source, loaded)),
+        }
+        Ok(())
+    }
+
+    /// False if there is none with this label.
+    pub(crate) fn remove(&mut self, label: &str) -> Result<bool, TlsError> {
+        let Some(place) = self.place_of(label) else { return Ok(false) };
+        if self.certificates.len() == 1 {
+            return Err(TlsError::LastCertificate { label: label.to_owned() });
+        }
+        drop(self.certificates.remove(place));
+        Ok(true)
+    }
+
+    fn place_of(&self, label: &str) -> Option<usize> {
+        self.certificates.iter().position(|(_, loaded)| *loaded.label == *label)
+    }
+
+    pub(crate) fn set_clients(&mut self, clients: ClientAuth) -> Result<(), TlsError> {
+        let loaded = clients.load(&self.provider)?;
+        self.clients = Some((clients, loaded));
+        Ok(())
+    }
+
+    /// What was changed in the protocol counts from now on.
+    pub(crate) fn renew_provider(&mut self) {
+        self.provider = Arc::new(self.protocol.provider());
+    }
+
+    fn build(&self, alpn: &[Vec<u8>], checks_hosts: bool) -> Result<Built, TlsError> {
+        let mut certificates = Certificates::default();
+        let mut never_chosen = Vec::new();
+        for (_, loaded) in &self.certificates {
+            if !certificates.add(loaded) {
+                never_chosen.push(Warning::NeverChosen { origin: loaded.origin.clone() });
+            }
+        }
+        let resolver =
+            NotesChoice { resolver: Arc::new(certificates), keeps_certificate: checks_hosts };
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&self.protocol.versions()?)
+            .map_err(TlsError::BadConfig)?;
+        let (builder, context) = match &self.clients {
+            None => (builder.with_no_client_auth(), Digest::default()),
+            Some((_, clients)) => {
+                (builder.with_client_cert_verifier(Arc::clone(&clients.verifier)), clients.digest)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(resolver));
+        config.ignore_client_order = true;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::new(Ticketer { keys: self.tickets.clone(), context });
+        config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
+        config.alpn_protocols = alpn.to_vec();
+        if let Some(key_log) = &self.key_log {
+            config.key_log = Arc::clone(key_log);
+        }
+        let config = Arc::new(config);
+        check_makes_connections(&config)?;
+        Ok(Built { config, never_chosen })
+    }
+}
+
+/// Whether connections can be made depends on the configuration alone, so it is tried once.
+pub(crate) fn check_makes_connections(config: &Arc<ServerConfig>) -> Result<(), TlsError> {
+    UnbufferedServerConnection::new(Arc::clone(config)).map(drop).map_err(TlsError::BadConfig)
+}

@@ -1,0 +1,188 @@
+//! Versions, cipher suites and groups, by the names that people know them by.
+
+use crate::error::TlsError;
+use crate::facts::Version;
+use rustls::crypto::aws_lc_rs::{cipher_suite as suite, kx_group as group};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
+use rustls::version::{TLS12, TLS13};
+use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+
+/// What is offered to clients.
+#[derive(Clone, Debug)]
+pub(crate) struct Protocol {
+    pub(crate) minimum: Version,
+    suites: Vec<SupportedCipherSuite>,
+    groups: Vec<&'static dyn SupportedKxGroup>,
+}
+
+impl Default for Protocol {
+    fn default() -> Self {
+        Self {
+            minimum: Version::Tls12,
+            suites: SUITES.iter().map(|(suite, _)| *suite).collect(),
+            groups: aws_lc_rs::DEFAULT_KX_GROUPS.to_vec(),
+        }
+    }
+}
+
+impl Protocol {
+    pub(crate) fn set_suites(&mut self, names: &[&str]) -> Result<(), TlsError> {
+        let known = || SUITES.iter().map(|(_, names)| names[0]);
+        self.suites = choose("cipher suite", names, known, |name| {
+            let mut all = SUITES.iter();
+            all.find(|(_, names)| is_one_of(names, name)).map(|(suite, _)| *suite)
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn set_groups(&mut self, names: &[&str]) -> Result<(), TlsError> {
+        let known = || GROUPS.iter().map(|(_, names)| names[0]);
+        self.groups = choose("key exchange group", names, known, |name| {
+            let mut all = GROUPS.iter();
+            all.find(|(_, names)| is_one_of(names, name)).map(|(group, _)| *group)
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn provider(&self) -> CryptoProvider {
+        CryptoProvider {
+            cipher_suites: self.suites.clone(),
+            kx_groups: self.groups.clone(),
+            ..aws_lc_rs::default_provider()
+        }
+    }
+
+    /// The versions that are spoken.
+    ///
+    /// # Errors
+    /// A version that is asked for has no cipher suite.
+    pub(crate) fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsError> {
+        let has = |version: &SupportedProtocolVersion| {
+            self.suites.iter().any(|suite| suite.version().version == version.version)
+        };
+        match (self.minimum, has(&TLS12), has(&TLS13)) {
+            (Version::Tls12, true, true) => Ok(vec![&TLS13, &TLS12]),
+            (Version::Tls12 | Version::Tls13, _, true) => Ok(vec![&TLS13]),
+            (Version::Tls12, true, false) => Ok(vec![&TLS12]),
+            (minimum, _, false) => Err(TlsError::NoCipherSuite { minimum }),
+        }
+    }
+}
+
+/// What `names` name, in their order, without what comes twice.
+fn choose<'k, T: Copy, K: Iterator<Item = &'k str>>(
+    what: &'static str,
+    names: &[&str],
+    known: impl Fn() -> K,
+    find: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>, TlsError> {
+    let unknown = |name: &str| TlsError::UnknownName {
+        what,
+        name: name.to_owned(),
+        known: known().collect::<Vec<_>>().join(", "),
+    };
+    if names.is_empty() {
+        return Err(unknown(""));
+    }
+    let mut chosen: Vec<T> = Vec::with_capacity(names.len());
+    for (place, name) in names.iter().enumerate() {
+        let found = find(name).ok_or_else(|| unknown(name))?;
+        if !names[..place].iter().any(|before| before.eq_ignore_ascii_case(name)) {
+            chosen.push(found);
+        }
+    }
+    Ok(chosen)
+}
+
+fn is_one_of(names: &[&str], name: &str) -> bool {
+    names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// All cipher suites in the order of preference: AES-128 before AES-256, since it takes less time, and
+/// so does SHA-256 with its hardware support compared with the SHA-384 that goes with AES-256. The
+/// names: rustls', the registered one where it differs, and OpenSSL's.
+static SUITES: &[(SupportedCipherSuite, &[&str])] = &[
+    (suite::TLS13_AES_128_GCM_SHA256, &["TLS13_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
+    (suite::TLS13_AES_256_GCM_SHA384, &["TLS13_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"]),
+    (
+        suite::TLS13_CHACHA20_POLY1305_SHA256,
+        &["TLS13_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256"],
+    ),
+    (
+        suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        &["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"],
+    ),
+    (
+        suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"],
+    ),
+    (
+        suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        &["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"],
+    ),
+    (
+        suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        &["TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"],
+    ),
+    (
+        suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        &["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"],
+    ),
+    (
+        suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        &["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"],
+    ),
+];
+
+/// All groups, by their registered names and OpenSSL's.
+static GROUPS: &[(&dyn SupportedKxGroup, &[&str])] = &[
+    (group::X25519MLKEM768, &["X25519MLKEM768"]),
+    (group::X25519, &["X25519"]),
+    (group::SECP256R1, &["secp256r1", "P-256", "prime256v1"]),
+    (group::SECP384R1, &["secp384r1", "P-384"]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{Protocol, SUITES, Version};
+
+    #[test]
+    fn suites_and_groups_are_found_by_each_of_their_names() {
+        let mut protocol = Protocol::default();
+        for (suite, names) in SUITES {
+            for name in *names {
+                protocol.set_suites(&[name, &name.to_lowercase()]).unwrap();
+                assert_eq!(protocol.suites, [*suite]);
+            }
+        }
+        protocol.set_groups(&["P-384", "x25519"]).unwrap();
+        let names: Vec<_> = protocol.groups.iter().map(|group| group.name()).collect();
+        assert_eq!(format!("{names:?}"), "[secp384r1, X25519]");
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_is_an_error_with_those_that_are() {
+        let mut protocol = Protocol::default();
+        let error = protocol.set_suites(&["ECDHE-RSA-AES128-SHA"]).unwrap_err().to_string();
+        for part in ["ECDHE-RSA-AES128-SHA", "cipher suite", "TLS13_AES_128_GCM_SHA256"] {
+            assert!(error.contains(part), "{error}");
+        }
+        let error = protocol.set_groups(&["secp521r1"]).unwrap_err().to_string();
+        assert!(error.contains("key exchange group") && error.contains("X25519"), "{error}");
+        assert!(protocol.set_groups(&[]).is_err());
+    }
+
+    #[test]
+    fn a_version_without_a_suite_is_not_spoken_and_one_that_must_be_is_an_error() {
+        let mut protocol = Protocol::default();
+        let count = |protocol: &Protocol| protocol.versions().map(|versions| versions.len()).ok();
+        assert_eq!(count(&protocol), Some(2));
+        protocol.minimum = Version::Tls13;
+        assert_eq!(count(&protocol), Some(1));
+        protocol.set_suites(&["ECDHE-RSA-AES128-GCM-SHA256"]).unwrap();
+        let error = protocol.versions().unwrap_err().to_string();
+        assert!(error.contains("TLS 1.3"), "{error}");
+        protocol.minimum = Version::Tls12;
+        assert_eq!(count(&protocol), Some(1));
+    }
+}

@@ -1,0 +1,479 @@
+//! The keys of the tickets by which clients resume their sessions.
+//!
+//! A *secret* is 32 bytes. Of each secret there is a name of 16 bytes, HMAC-SHA-256 of a fixed text.
+//! A ticket is
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 16 | the name of the secret |
+//! | 16 | salt, random |
+//! | the rest | sealed by AES-256-GCM: when it was made (8), when it ends (8), the session; a tag (16) |
+//!
+//! Its key is HKDF-SHA-256 of secret and salt, so it seals one ticket only, and the nonce is zero: no
+//! number of instances with the same secret, and no number of tickets, makes a nonce come twice. What
+//! was asked of clients when the ticket was made, the *context*, is authenticated with it: roots and
+//! lists of revoked certificates. A ticket that was made when others counted is no ticket.
+
+use crate::digest::Digest;
+use crate::error::{Origin, TlsError};
+use crate::limits::SESSION_BYTES_MAX;
+use crate::source::Source;
+use crate::until;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use aws_lc_rs::hmac;
+use rustls::server::ProducesTickets;
+use rustls_pki_types::UnixTime;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How long a ticket is accepted: 12 hours.
+const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// How long a secret made here seals tickets: half of their lifetime, so that three are enough.
+const ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// How many secrets are kept. The first seals, all open.
+const SECRETS_MAX: usize = 8;
+
+/// How many are kept of those that were made here.
+const MADE_MAX: usize = 3;
+
+const NAME_BYTES: usize = 16;
+const SALT_BYTES: usize = 16;
+const TIMES_BYTES: usize = 16;
+
+/// The keys of session tickets, cheap to clone; a clone shares the keys, and may be used on any thread.
+///
+/// Who has the same keys accepts the same tickets: several instances behind one address, and the next
+/// process after this one. The first key makes tickets, all of them (eight at most) open tickets; a
+/// ticket is accepted for twelve hours, and never longer than the client's certificate is valid.
+///
+/// | made by | keys | changed by |
+/// |---|---|---|
+/// | [`TicketKeys::random`], the default | this process's own | themselves, every six hours |
+/// | [`TicketKeys::from_secrets`] | handed over | [`TicketKeys::rotate`], [`TicketKeys::set_secrets`] |
+/// | [`TicketKeys::from_file`] | in a file | the file, with a reload of [`Tls`](crate::Tls) |
+///
+/// # The file
+///
+/// A line for each key: 64 hexadecimal digits, as `openssl rand -hex 32` writes them. Empty lines and
+/// lines that begin with `#` say nothing. To change keys where several instances share them: add the
+/// new one as the second line everywhere, then make it the first, then remove the old one twelve hours
+/// later. Change them daily at least: who learns a key can read the traffic of all TLS 1.2 connections
+/// that were resumed with its tickets.
+///
+/// ```
+/// use peregrine::tls::{TicketKeys, Tls};
+///
+/// let keys = TicketKeys::from_secrets([[7; 32]])?;
+/// let tls = Tls::self_signed(&["localhost"])?.tls.with_ticket_keys(keys.clone());
+/// keys.rotate()?; // a new key makes tickets, the one before opens those that are there
+/// assert_eq!(keys.secrets().len(), 2);
+/// # Ok::<(), peregrine::tls::TlsError>(())
+/// ```
+#[derive(Clone)]
+pub struct TicketKeys {
+    ring: Arc<RwLock<Ring>>,
+    /// The file that they are in.
+    source: Option<Source>,
+}
+
+struct Ring {
+    keys: Vec<Key>,
+    /// When a new one is made, where they change by themselves.
+    next: Option<Instant>,
+}
+
+#[derive(Clone)]
+struct Key {
+    secret: [u8; 32],
+    name: [u8; NAME_BYTES],
+}
+
+impl TicketKeys {
+    /// A random key, and a new one every six hours.
+    ///
+    /// # Errors
+    /// [`TlsError::NoRandomness`].
+    pub fn random() -> Result<Self, TlsError> {
+        Ok(Self::of(vec![Key::random()?], Some(Instant::now() + ROTATION), None))
+    }
+
+    /// These keys, the one that makes tickets first. They stay until they are changed.
+    ///
+    /// # Errors
+    /// [`TlsError::BadTicketKeys`] if there is none, or if there are more than eight.
+    pub fn from_secrets(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Self, TlsError> {
+        Ok(Self::of(keys_of(secrets)?, None, None))
+    }
+
+    /// The keys in a file, read again with each reload.
+    ///
+    /// # Errors
+    /// [`TlsError::Unreadable`], or [`TlsError::BadTicketKeys`] which names the line.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TlsError> {
+        let source = Source::file(path);
+        let keys = read(&source)?;
+        Ok(Self::of(keys, None, Some(source)))
+    }
+
+    fn of(keys: Vec<Key>, next: Option<Instant>, source: Option<Source>) -> Self {
+        Self { ring: Arc::new(RwLock::new(Ring { keys, next })), source }
+    }
+
+    /// Puts a new random key before the others. The oldest are dropped so that eight are left.
+    ///
+    /// # Errors
+    /// [`TlsError::NoRandomness`].
+    pub fn rotate(&self) -> Result<(), TlsError> {
+        let key = Key::random()?;
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        ring.keys.insert(0, key);
+        ring.keys.truncate(SECRETS_MAX);
+        Ok(())
+    }
+
+    /// Puts these in the place of all keys.
+    ///
+    /// # Errors
+    /// As [`TicketKeys::from_secrets`]; the keys are as they were then.
+    pub fn set_secrets(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<(), TlsError> {
+        self.put(keys_of(secrets)?);
+        Ok(())
+    }
+
+    /// All keys, the one that makes tickets first, to be handed over to another process. Keep them
+    /// secret.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<[u8; 32]> {
+        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
+        ring.keys.iter().map(|key| key.secret).collect()
+    }
+
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.source.as_ref()?.path()
+    }
+
+    /// What is in the file now, if there is one. [`TicketKeys::apply`] makes it count.
+    pub(crate) fn reread(&self) -> Result<Option<Reread>, TlsError> {
+        self.source.as_ref().map(|source| read(source).map(Reread)).transpose()
+    }
+
+    /// Puts what was read in the place of all keys. False if nothing is different.
+    pub(crate) fn apply(&self, Reread(keys): Reread) -> bool {
+        let is_new = !keys.iter().map(|key| key.secret).eq(self.secrets());
+        if is_new {
+            self.put(keys);
+        }
+        is_new
+    }
+
+    fn put(&self, keys: Vec<Key>) {
+        self.ring.write().unwrap_or_else(PoisonError::into_inner).keys = keys;
+    }
+
+    /// Makes a new key if it is time for that.
+    fn rotate_if_due(&self, now: Instant) {
+        let is_due = |ring: &Ring| ring.next.is_some_and(|next| next <= now);
+        if !is_due(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been here first. Without randomness the old key has to do.
+        if is_due(&ring)
+            && let Ok(key) = Key::random()
+        {
+            ring.keys.insert(0, key);
+            ring.keys.truncate(MADE_MAX);
+            ring.next = Some(now + ROTATION);
+        }
+    }
+
+    fn seal(&self, context: &Digest, times: Times, session: &[u8]) -> Option<Vec<u8>> {
+        let mut salt = [0; SALT_BYTES];
+        aws_lc_rs::rand::fill(&mut salt).ok()?;
+        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
+        let key = ring.keys.first()?;
+        let mut sealed = Vec::with_capacity(TIMES_BYTES + session.len() + AES_256_GCM.tag_len());
+        sealed.extend_from_slice(&times.made.to_be_bytes());
+        sealed.extend_from_slice(&times.end.to_be_bytes());
+        sealed.extend_from_slice(session);
+        key.for_salt(&salt)?
+            .seal_in_place_append_tag(zero(), Aad::from(context), &mut sealed)
+            .ok()?;
+        Some([&key.name[..], &salt, &sealed].concat())
+    }
+
+    fn open(&self, context: &Digest, ticket: &[u8]) -> Option<(Times, Vec<u8>)> {
+        let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
+        let (salt, sealed) = rest.split_at_checked(SALT_BYTES)?;
+        let ring = self.ring.read().unwrap_or_else(PoisonError::into_inner);
+        // Names are no secret.
+        let key = ring.keys.iter().find(|key| key.name == name)?;
+        let mut sealed = sealed.to_vec();
+        let opened =
+            key.for_salt(salt)?.open_in_place(zero(), Aad::from(context), &mut sealed).ok()?;
+        let (made, rest) = opened.split_first_chunk()?;
+        let (end, session) = rest.split_first_chunk()?;
+        let times = Times { made: u64::from_be_bytes(*made), end: u64::from_be_bytes(*end) };
+        Some((times, session.to_vec()))
+    }
+}
+
+/// Keys are not for logs.
+impl fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TicketKeys").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// Keys that were read and do not count yet.
+pub(crate) struct Reread(Vec<Key>);
+
+impl Key {
+    fn new(secret: [u8; 32]) -> Self {
+        let whole = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            b"peregrine: the name of a secret for tickets",
+        );
+        let (name, _) = whole.as_ref().split_first_chunk().expect("32 bytes are more than 16");
+        Self { secret, name: *name }
+    }
+
+    fn random() -> Result<Self, TlsError> {
+        let mut secret = [0; 32];
+        aws_lc_rs::rand::fill(&mut secret).map_err(|_| TlsError::NoRandomness)?;
+        Ok(Self::new(secret))
+    }
+
+    /// What seals the one ticket that has this salt.
+    fn for_salt(&self, salt: &[u8]) -> Option<LessSafeKey> {
+        let random = Salt::new(HKDF_SHA256, salt).extract(&self.secret);
+        let key = random.expand(&[b"peregrine: the key of a ticket"], &AES_256_GCM).ok()?;
+        Some(LessSafeKey::new(UnboundKey::from(key)))
+    }
+}
+
+fn zero() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
+}
+
+fn keys_of(secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<Vec<Key>, TlsError> {
+    let keys: Vec<_> = secrets.into_iter().take(SECRETS_MAX + 1).map(Key::new).collect();
+    check_count(keys, &Origin::Memory)
+}
+
+fn check_count(keys: Vec<Key>, origin: &Origin) -> Result<Vec<Key>, TlsError> {
+    if (1..=SECRETS_MAX).contains(&keys.len()) {
+        return Ok(keys);
+    }
+    Err(TlsError::BadTicketKeys { origin: origin.clone(), line: None })
+}
+
+fn read(source: &Source) -> Result<Vec<Key>, TlsError> {
+    let file = source.read()?;
+    let bad = |line| TlsError::BadTicketKeys { origin: file.origin.clone(), line: Some(line) };
+    let mut keys = Vec::new();
+    for (number, line) in file.text.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        keys.push(Key::new(secret(line).ok_or_else(|| bad(number + 1))?));
+    }
+    check_count(keys, &file.origin)
+}
+
+fn secret(line: &[u8]) -> Option<[u8; 32]> {
+    let mut secret = [0; 32];
+    let digits = std::str::from_utf8(line).ok().filter(|text| text.len() == 64)?;
+    for (byte, pair) in secret.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
+    }
+    Some(secret)
+}
+
+/// When a ticket was made, and when it ends, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times {
+    made: u64,
+    end: u64,
+}
+
+impl Times {
+    /// Of a ticket that is made now, for a client whose certificate ends then.
+    fn from_now(now: u64, certificate_end: Option<u64>) -> Self {
+        let end = now.saturating_add(LIFETIME.as_secs());
+        Self { made: now, end: certificate_end.map_or(end, |other| other.min(end)) }
+    }
+
+    /// A clock that was set back, or is not the one of who made the ticket, makes no ticket live longer
+    /// than twice its lifetime.
+    fn hold(self, now: u64) -> bool {
+        now < self.end && self.made <= now.saturating_add(LIFETIME.as_secs())
+    }
+}
+
+/// Makes and opens the tickets of one configuration.
+#[derive(Debug)]
+pub(crate) struct Ticketer {
+    pub(crate) keys: TicketKeys,
+    /// What is asked of clients.
+    pub(crate) context: Digest,
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(LIFETIME.as_secs()).expect("it is a few hours")
+    }
+
+    fn encrypt(&self, session: &[u8]) -> Option<Vec<u8>> {
+        // Such a client makes a full handshake the next time.
+        if session.len() > SESSION_BYTES_MAX {
+            return None;
+        }
+        self.keys.rotate_if_due(Instant::now());
+        let times = Times::from_now(UnixTime::now().as_secs(), until::get());
+        self.keys.seal(&self.context, times, session)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (times, session) = self.keys.open(&self.context, ticket)?;
+        if !times.hold(UnixTime::now().as_secs()) {
+            return None;
+        }
+        // What ends a ticket sooner than its lifetime does is the client's certificate, and a ticket
+        // that is made in its place ends then as well.
+        if times.end < times.made.saturating_add(LIFETIME.as_secs()) {
+            until::set(Some(times.end));
+        }
+        Some(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTEXT: Digest = [1; 32];
+    const TIMES: Times = Times { made: 1_000, end: 2_000 };
+
+    #[test]
+    fn a_ticket_is_opened_by_who_has_its_key_and_asks_the_same_of_clients() {
+        let keys = TicketKeys::from_secrets([[1; 32], [2; 32]]).unwrap();
+        let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
+        let opened = Some((TIMES, b"session".to_vec()));
+        assert_eq!(keys.open(&CONTEXT, &ticket), opened);
+        let other = TicketKeys::from_secrets([[2; 32], [1; 32]]).unwrap();
+        assert_eq!(other.open(&CONTEXT, &ticket), opened, "any of the keys opens");
+        let stranger = TicketKeys::from_secrets([[2; 32]]).unwrap();
+        assert_eq!(stranger.open(&CONTEXT, &ticket), None);
+        assert_eq!(keys.open(&[2; 32], &ticket), None, "other roots count now");
+    }
+
+    #[test]
+    fn a_ticket_that_was_changed_is_none() {
+        let keys = TicketKeys::random().unwrap();
+        let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
+        for place in 0..ticket.len() {
+            let mut changed = ticket.clone();
+            changed[place] ^= 1;
+            assert_eq!(keys.open(&CONTEXT, &changed), None, "at {place}");
+            assert_eq!(keys.open(&CONTEXT, &ticket[..place]), None, "cut at {place}");
+        }
+        let again = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
+        assert_ne!(ticket, again, "no two tickets are alike");
+    }
+
+    #[test]
+    fn a_rotation_keeps_the_keys_before_up_to_a_number() {
+        let keys = TicketKeys::random().unwrap();
+        let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
+        for _ in 1..SECRETS_MAX {
+            keys.rotate().unwrap();
+            assert!(keys.open(&CONTEXT, &ticket).is_some());
+        }
+        keys.rotate().unwrap();
+        assert!(keys.open(&CONTEXT, &ticket).is_none());
+        assert_eq!(keys.secrets().len(), SECRETS_MAX);
+    }
+
+    #[test]
+    fn random_keys_change_by_themselves_and_outlive_their_tickets() {
+        let keys = TicketKeys::random().unwrap();
+        let (start, first) = (Instant::now(), keys.secrets()[0]);
+        keys.rotate_if_due(start);
+        assert_eq!(keys.secrets(), [first]);
+        let mut now = start;
+        for _ in 1..MADE_MAX {
+            now += ROTATION + Duration::from_secs(1);
+            keys.rotate_if_due(now);
+            assert_ne!(keys.secrets()[0], first);
+            assert!(keys.secrets().contains(&first));
+        }
+        assert!(now - start >= LIFETIME, "no ticket of the first key is left");
+        keys.rotate_if_due(now + ROTATION + Duration::from_secs(1));
+        assert!(!keys.secrets().contains(&first));
+    }
+
+    #[test]
+    fn a_ticket_ends_with_its_lifetime_or_with_the_certificate_and_clocks_may_jump() {
+        let life = LIFETIME.as_secs();
+        let now = 1_000_000;
+        assert_eq!(Times::from_now(now, None), Times { made: now, end: now + life });
+        assert_eq!(Times::from_now(now, Some(now + 60)).end, now + 60);
+        assert_eq!(Times::from_now(now, Some(u64::MAX)).end, now + life);
+        let times = Times::from_now(now, None);
+        for (then, holds) in [
+            (now, true),
+            (now + life - 1, true),
+            (now + life, false),
+            // The clock was set back, or another instance's is ahead.
+            (now - 60, true),
+            (now - life, true),
+            (now - life - 1, false),
+            (0, false),
+        ] {
+            assert_eq!(times.hold(then), holds, "{then}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_a_key_on_each_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets.keys");
+        let (one, two) = ("01".repeat(32), "aB".repeat(32));
+        std::fs::write(&path, format!("# new\n{one}\r\n\n  {two}")).unwrap();
+        let keys = TicketKeys::from_file(&path).unwrap();
+        assert_eq!(keys.secrets(), [[1; 32], [0xab; 32]]);
+        for (text, line) in [
+            (String::new(), None),
+            ("# nothing\n".to_owned(), None),
+            (format!("{one}\n").repeat(SECRETS_MAX + 1), None),
+            (format!("{one}\n{}", &two[1..]), Some(2)),
+            (format!("\n\n{one}0"), Some(3)),
+            (format!("{}g", &one[1..]), Some(1)),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error = TicketKeys::from_file(&path).unwrap_err();
+            let TlsError::BadTicketKeys { line: found, .. } = &error else { panic!("{error:?}") };
+            assert_eq!(*found, line, "{text}");
+            assert!(error.to_string().contains("openssl rand -hex 32"), "{error}");
+        }
+    }
+
+    #[test]
+    fn keys_are_in_no_log() {
+        let keys = TicketKeys::from_secrets([[0x77; 32]]).unwrap();
+        assert!(!format!("{keys:?}").contains("77"), "{keys:?}");
+        assert!(!format!("{keys:?}").contains("119"), "{keys:?}");
+    }
+}

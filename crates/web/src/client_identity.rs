@@ -1,0 +1,149 @@
+//! Who a client is, by the certificate that it has shown.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Who a client is, by its certificate, which the server has verified: `ClientAuth` of the server's TLS
+/// asks for one.
+///
+/// As an argument of a handler it demands a certificate, where that is optional in the handshake: a
+/// client without one gets a 403, and `Option<ClientIdentity>` is `None`. The middleware
+/// `RequireClientIdentity` does the same for a scope. HTTP/2 knows no other way: a certificate cannot
+/// be asked for later (RFC 9113, section 9.2.3).
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::web::connection::{ConnectionInfo, TlsInfo};
+/// use peregrine::web::extract::ClientIdentity;
+/// use std::sync::Arc;
+///
+/// async fn who(client: ClientIdentity) -> String {
+///     client.spiffe_id().unwrap_or(&client.subject).to_owned()
+/// }
+///
+/// let client = ClientIdentity { subject: "CN=alice".to_owned(), ..ClientIdentity::default() };
+/// let tls = TlsInfo { client: Some(Arc::new(client)), ..TlsInfo::default() };
+/// let connection = ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() };
+/// let app = App::new().get("/who", who).test();
+/// assert_eq!(app.get("/who").send_now().status(), 403);
+/// assert_eq!(app.on(connection).get("/who").send_now().text(), "CN=alice");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// The subject's name as RFC 4514 writes it, such as `CN=alice,O=Example`.
+    pub subject: String,
+    /// The subject's common name, the first if there are several.
+    pub common_name: Option<String>,
+    /// The DNS names among the subject's alternative names, in lower case.
+    pub dns_names: Vec<String>,
+    /// The URIs among them.
+    pub uris: Vec<String>,
+    /// The addresses of mail among them.
+    pub emails: Vec<String>,
+    /// The IP addresses among them.
+    pub addresses: Vec<IpAddr>,
+    /// The serial number, as the bytes of a big-endian integer.
+    pub serial: Vec<u8>,
+    /// When the certificate expires. A connection may last longer.
+    pub not_after: SystemTime,
+    /// SHA-256 of the certificate.
+    pub fingerprint: [u8; 32],
+    /// All certificates that the client sent, in DER, its own first.
+    pub chain: Vec<Vec<u8>>,
+}
+
+impl ClientIdentity {
+    /// The SPIFFE id, such as `spiffe://example.org/web`: the certificate's only URI, if it is one.
+    // X.509-SVID, 2: an SVID has exactly one URI among its alternative names.
+    #[must_use]
+    pub fn spiffe_id(&self) -> Option<&str> {
+        let [uri] = &self.uris[..] else { return None };
+        let (trust_domain, _) =
+            uri.strip_prefix("spiffe://").map(|rest| rest.split_once('/').unwrap_or((rest, "")))?;
+        (!trust_domain.is_empty()).then_some(uri)
+    }
+
+    /// The fingerprint in hexadecimal, in lower case and without colons.
+    #[must_use]
+    pub fn fingerprint_hex(&self) -> String {
+        hex(&self.fingerprint)
+    }
+
+    /// The serial number in hexadecimal.
+    #[must_use]
+    pub fn serial_hex(&self) -> String {
+        hex(&self.serial)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Nobody, which is where a test begins.
+impl Default for ClientIdentity {
+    fn default() -> Self {
+        Self {
+            subject: String::new(),
+            common_name: None,
+            dns_names: Vec::new(),
+            uris: Vec::new(),
+            emails: Vec::new(),
+            addresses: Vec::new(),
+            serial: Vec::new(),
+            not_after: UNIX_EPOCH,
+            fingerprint: [0; 32],
+            chain: Vec::new(),
+        }
+    }
+}
+
+/// A chain is long, and says in a log no more than its fingerprint does.
+impl fmt::Debug for ClientIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientIdentity")
+            .field("subject", &self.subject)
+            .field("dns_names", &self.dns_names)
+            .field("uris", &self.uris)
+            .field("serial", &self.serial_hex())
+            .field("fingerprint", &self.fingerprint_hex())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ClientIdentity;
+
+    #[test]
+    fn a_spiffe_id_is_the_only_uri() {
+        let id = "spiffe://example.org/web";
+        for (uris, expected) in [
+            (&[id][..], Some(id)),
+            (&["spiffe://example.org"], Some("spiffe://example.org")),
+            (&[], None),
+            (&[id, "https://example.org"], None),
+            (&["https://example.org"], None),
+            (&["spiffe:///web"], None),
+            (&["spiffe://"], None),
+        ] {
+            let uris = uris.iter().map(|uri| (*uri).to_owned()).collect();
+            let identity = ClientIdentity { uris, ..ClientIdentity::default() };
+            assert_eq!(identity.spiffe_id(), expected, "{identity:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_in_hexadecimal() {
+        let mut identity = ClientIdentity { serial: vec![0, 0xab], ..ClientIdentity::default() };
+        identity.fingerprint[31] = 7;
+        assert_eq!(identity.serial_hex(), "00ab");
+        assert_eq!(identity.fingerprint_hex(), format!("{}07", "00".repeat(31)));
+        assert!(format!("{identity:?}").contains("00ab"));
+    }
+}
