@@ -287,6 +287,8 @@ impl Server {
         }
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
+        #[cfg(feature = "tls")]
+        let keeper = self.keeper();
         let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
         let views = self.admin.as_ref().map(views);
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
@@ -301,8 +303,6 @@ impl Server {
         let admin = self.admin.zip(views.as_ref());
         let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
-        #[cfg(feature = "tls")]
-        let keeper = self.keeper();
         let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut places, mut files) = (Vec::new(), Vec::new());
         for listener in self.listeners {
@@ -329,7 +329,7 @@ impl Server {
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
         #[cfg(feature = "tls")]
-        let mut running = running.kept_by(keeper)?;
+        let running = running.kept_by(keeper)?;
         let line = if running.is_whole() {
             first_line(&running, &reason, workers)
         } else {
