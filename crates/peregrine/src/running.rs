@@ -444,20 +444,6 @@ impl Begin<'_> {
     }
 }
 
-/// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
-/// are none. So descriptors are tested for first.
-pub(crate) fn begin_tokio() -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        let pair = std::os::unix::net::UnixStream::pair;
-        drop([pair()?, pair()?, pair()?]);
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The caller may be inside a runtime, where waiting for another one to end panics.
-    runtime.shutdown_background();
-    Ok(())
-}
-
 /// The panic's message.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();

@@ -8,7 +8,7 @@ use crate::keeper::Keeper;
 use crate::listen::{Bound, Place, SocketFile};
 use crate::listener::Listener;
 use crate::orders::Orders;
-use crate::running::{Make, Running, Settings, Stopped, Worker, begin_tokio, makes};
+use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
 use peregrine_driver::{Options, Socket};
 use peregrine_server::{Limits, Listen};
 #[cfg(feature = "tls")]
@@ -364,6 +364,20 @@ pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
 /// The number of cores that this process may use.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
+/// are none. So descriptors are tested for first.
+fn begin_tokio() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let pair = std::os::unix::net::UnixStream::pair;
+        drop([pair()?, pair()?, pair()?]);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The caller may be inside a runtime, where waiting for another one to end panics.
+    runtime.shutdown_background();
+    Ok(())
 }
 
 /// One line that says what runs.
