@@ -57,9 +57,9 @@ const CLIENTS: [(&str, &str); 3] =
 fn routers_and_layers_see_the_client_that_a_trusted_proxy_tells() {
     let client = mounts().test().behind(["10.0.0.0/8"]);
     for path in TOLD {
-        for (list, expected) in &CLIENTS[..2] {
+        for (list, expected) in CLIENTS.into_iter().take(2) {
             let response = client.get(path).header("x-forwarded-for", list).send_now();
-            assert_eq!(response.text(), *expected, "{path}");
+            assert_eq!(response.text(), expected, "{path}");
         }
     }
     let response = client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_now();

@@ -7,11 +7,11 @@ use crate::observe::Rooms;
 use crate::proxied::ProxyProtocol;
 use crate::run::Listen;
 use crate::worker::Worker;
-use peregrine_driver::Driver;
+use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
-use peregrine_web::connection::Peer;
+use peregrine_web::connection::{Credentials, Peer};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -61,5 +61,18 @@ impl<D: Driver> Door<D> {
     /// The trusted proxies, if `peer` is one of them.
     pub(crate) fn proxies_at(&self, peer: &Peer) -> Option<Arc<TrustedProxies>> {
         self.proxies.as_ref().filter(|proxies| proxies.trusts(peer)).map(Arc::clone)
+    }
+}
+
+/// One end of a connection, as its driver tells it; `ask` asks whose process is there.
+pub(crate) fn peer(address: Address, ask: impl FnOnce() -> Option<driver::Credentials>) -> Peer {
+    match address {
+        Address::Tcp(address) => Peer::Tcp(address),
+        Address::Unix(path) => {
+            let credentials =
+                ask().map(|driver::Credentials { uid, gid, pid }| Credentials { uid, gid, pid });
+            Peer::Unix { path, credentials }
+        }
+        Address::Unknown => Peer::None,
     }
 }

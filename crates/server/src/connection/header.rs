@@ -55,7 +55,10 @@ impl<D: Driver> Connection<D> {
                 return Turn::Wait(For { bytes: true, room: false });
             }
             Ok(Received::Partial) if reader.is_empty() => return Turn::close(Ended::PeerClosed),
-            Ok(_) if settings.is_required() => return Turn::close(Ended::Proxy(Reject::Missing)),
+            Ok(Received::Partial) if settings.is_required() => return Turn::close(Ended::PeerLeft),
+            Ok(Received::Other) if settings.is_required() => {
+                return Turn::close(Ended::Proxy(Reject::Missing));
+            }
             Ok(_) => 0,
             Err(reject) => return Turn::close(Ended::Proxy(reject)),
         };

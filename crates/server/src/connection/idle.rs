@@ -2,7 +2,6 @@
 
 use super::{Connection, FirstBytes};
 use crate::ended::Ended;
-use crate::proxied::Beginning;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::Waiting;
@@ -12,9 +11,6 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request or of a handshake, or for something to do without any.
     pub(super) fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<FirstBytes<D>> {
-        if self.beginning == Beginning::Refused {
-            return Poll::Ready(Err(Ended::NoProxy));
-        }
         // The last response may turn out to find no room.
         if !self.stream.has_room() {
             return Poll::Ready(Ok(None));

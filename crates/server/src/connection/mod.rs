@@ -15,7 +15,7 @@ pub(crate) use self::session::{Sessions, sessions};
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
-use crate::door::Door;
+use crate::door::{Door, peer};
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
 use crate::http2::Core;
@@ -26,11 +26,11 @@ use crate::stage::Stage;
 use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
 use crate::worker::{Order, Worker};
-use peregrine_driver::{self as driver, Address, Driver, Stream};
+use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{self, Waiting};
 use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::{Reject as TlsReject, Tls};
-use peregrine_web::connection::{ConnectionInfo, Credentials, Peer};
+use peregrine_web::connection::ConnectionInfo;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -126,6 +126,7 @@ impl<D: Driver> Future for Connection<D> {
         loop {
             let mut session = match this.session.take() {
                 Some(session) => session,
+                None if this.beginning == Beginning::Refused => this.begin(Err(Ended::NoProxy)),
                 None => match this.poll_idle(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(first) => this.begin(first),
@@ -507,16 +508,4 @@ fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
 fn milliseconds(time: Duration) -> u64 {
     // Without the division of 128 bits that `as_millis` makes.
     time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_millis()))
-}
-
-fn peer(address: Address, ask: impl FnOnce() -> Option<driver::Credentials>) -> Peer {
-    match address {
-        Address::Tcp(address) => Peer::Tcp(address),
-        Address::Unix(path) => {
-            let credentials =
-                ask().map(|driver::Credentials { uid, gid, pid }| Credentials { uid, gid, pid });
-            Peer::Unix { path, credentials }
-        }
-        Address::Unknown => Peer::None,
-    }
 }
