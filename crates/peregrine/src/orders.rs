@@ -72,6 +72,7 @@ impl Handle {
     }
 
     /// From now on, for as long as somebody keeps it, this reads files again.
+    #[cfg(feature = "tls")]
     pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }

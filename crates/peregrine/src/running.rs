@@ -64,7 +64,7 @@ pub struct Running {
     admin: Option<Administering>,
     _files: SocketFiles,
     /// What reads certificates again, until the server has ended.
-    reload: Option<Arc<Reload>>,
+    _reload: Option<Arc<Reload>>,
 }
 
 /// What the server did, reported when it has ended.
@@ -102,7 +102,7 @@ impl Running {
             quiet: settings.quiet,
             admin: None,
             _files: files,
-            reload: None,
+            _reload: None,
         };
         let mut pulses = Vec::with_capacity(count);
         for worker in workers {
@@ -160,10 +160,11 @@ impl Running {
     /// Has its certificates looked after until it has ended.
     #[cfg(feature = "tls")]
     pub(crate) fn kept_by(mut self, keeper: Keeper) -> Result<Self, Error> {
-        self.reload = keeper.start().map_err(Error::Worker)?;
-        if let Some(reload) = &self.reload {
+        let reload = keeper.start().map_err(Error::Worker)?;
+        if let Some(reload) = &reload {
             self.handle.reload_by(reload);
         }
+        self._reload = reload;
         Ok(self)
     }
 
@@ -546,7 +547,7 @@ mod tests {
             shutdown_timeout: Duration::from_secs(3600),
             quiet: true,
             _files: Vec::new(),
-            reload: None,
+            _reload: None,
         };
         let other = thread::spawn(move || {
             let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };

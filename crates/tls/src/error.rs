@@ -166,6 +166,7 @@ pub enum TlsError {
 }
 
 impl fmt::Display for TlsError {
+    #[expect(clippy::too_many_lines, reason = "a table: a text for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { path, error } => {

@@ -147,7 +147,7 @@ fn text(tag: u8, value: &[u8]) -> Option<String> {
         // TeletexString is Latin-1 wherever it is found.
         0x14 => Some(value.iter().map(|byte| char::from(*byte)).collect()),
         // BMPString.
-        0x1e if value.len() % 2 == 0 => {
+        0x1e if value.len().is_multiple_of(2) => {
             let units = value.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
             char::decode_utf16(units).collect::<Result<_, _>>().ok()
         }
