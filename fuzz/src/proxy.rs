@@ -30,7 +30,7 @@ pub fn proxy(data: &[u8]) {
 ///
 /// If an address below is none.
 #[must_use]
-pub fn seeds() -> Vec<Vec<u8>> {
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let address = |text: &str| text.parse().expect("an address");
     let (v4, v6) = (address("192.0.2.1:56324"), address("[2001:db8::1]:443"));
     let tls = ssl(3, 0, &value(kind::SSL_VERSION, b"TLSv1.3"));

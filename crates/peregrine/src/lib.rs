@@ -18,6 +18,7 @@
 
 pub mod admin;
 mod choice;
+mod deadline;
 mod error;
 #[cfg(feature = "tls-watch")]
 mod files;

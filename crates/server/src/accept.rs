@@ -1,7 +1,6 @@
 //! Taking connections from a listener, as many as the limits allow.
 
-use crate::connection::Connection;
-use crate::door::Door;
+use crate::connection::{Connection, Entrance};
 use crate::observe::Room;
 use crate::shutdown::first_of;
 use crate::worker::{Order, Worker};
@@ -23,15 +22,15 @@ const LAST_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts until the worker drains, and then the connections that wait already.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    door: Rc<Door<D>>,
+    entrance: Rc<Entrance<D>>,
     listener: impl Listener<Stream = D::Stream>,
     is_shared: bool,
 ) {
-    let alarm = worker.wheel.alarm();
+    let (alarm, door) = (worker.wheel.alarm(), &entrance.door);
     let mut pause = PAUSE_MIN;
     let open = |room: Room, stream| {
-        let (shared, door) = (Rc::clone(&worker), Rc::clone(&door));
-        let connection = Connection::new(shared, door, stream, room.open());
+        let (shared, entrance) = (Rc::clone(&worker), Rc::clone(&entrance));
+        let connection = Connection::new(shared, entrance, stream, room.open());
         worker.driver.spawn(connection);
     };
     loop {

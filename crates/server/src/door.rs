@@ -1,11 +1,10 @@
 //! What all connections of one listener share, on one worker.
 
-use crate::connection::Sessions;
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
+use crate::listen::Listen;
 use crate::observe::Rooms;
 use crate::proxied::ProxyProtocol;
-use crate::run::Listen;
 use crate::worker::Worker;
 use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
@@ -16,8 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// What all connections of one listener share, on one worker.
-pub(crate) struct Door<D: Driver> {
-    pub(crate) sessions: Rc<Sessions<D>>,
+pub(crate) struct Door {
     pub(crate) limits: Limits,
     pub(crate) protocol: peregrine_proto::Limits,
     pub(crate) http2: h2::Limits,
@@ -30,11 +28,10 @@ pub(crate) struct Door<D: Driver> {
     proxies: Option<Arc<TrustedProxies>>,
 }
 
-impl<D: Driver> Door<D> {
+impl Door {
     /// The way in by a listener, and its socket.
-    pub(crate) fn new(
+    pub(crate) fn new<D: Driver>(
         worker: &Worker<D>,
-        sessions: &Rc<Sessions<D>>,
         listen: Listen<D::Socket>,
     ) -> (Self, D::Socket) {
         let Listen { socket, tls, limits, proxy_protocol, proxies, .. } = listen;
@@ -44,7 +41,6 @@ impl<D: Driver> Door<D> {
         };
         let limits = limits.unwrap_or_else(|| worker.limits.clone());
         let door = Self {
-            sessions: Rc::clone(sessions),
             protocol: limits.protocol(),
             http2: limits.http2(),
             limits,

@@ -75,7 +75,7 @@ impl<D: Driver> Io<D> {
 pub(crate) struct Link<'t, D: Driver> {
     pub(crate) worker: &'t Worker<D>,
     /// What the connection shares with those of the same listener.
-    pub(crate) door: &'t Door<D>,
+    pub(crate) door: &'t Door,
     pub(crate) stream: &'t D::Stream,
     pub(crate) stage: &'t mut Stage,
     /// The protocol core of HTTP/1.

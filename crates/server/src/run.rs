@@ -2,16 +2,14 @@
 
 use crate::accept;
 use crate::clock::announce_clock;
-use crate::connection::sessions;
+use crate::connection::{Entrance, sessions};
 use crate::door::Door;
 use crate::limits::Limits;
+use crate::listen::Listen;
 use crate::observe::Observed;
-use crate::proxied::ProxyProtocol;
 use crate::shutdown::{self, first_of};
 use crate::worker::{Order, Report, Worker};
 use peregrine_driver::Driver;
-use peregrine_tls::Tls;
-use peregrine_web::TrustedProxies;
 use peregrine_web::application::Application;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -20,39 +18,6 @@ use tokio::sync::watch;
 
 /// The time between two lines of the log that sum refused requests and handshakes up.
 const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
-
-/// What a worker listens on.
-#[derive(Debug)]
-pub struct Listen<S> {
-    /// The bound socket.
-    pub socket: S,
-    /// Speak TLS on it.
-    pub tls: Option<Tls>,
-    /// Others may have the socket too, and go on with it after this server, as a service manager
-    /// does. A drain does not close such a socket to new connections.
-    pub is_shared: bool,
-    /// Limits of its own in place of the worker's. What concerns a worker as a whole (`poll_budget`, `lame_duck`,
-    /// `shutdown_timeout`, `background_timeout`) is not taken from here.
-    pub limits: Option<Limits>,
-    /// Whether connections begin with a PROXY header.
-    pub proxy_protocol: Option<ProxyProtocol>,
-    /// Whose word counts about who sent a request.
-    pub proxies: Option<TrustedProxies>,
-}
-
-impl<S> Listen<S> {
-    /// Plain HTTP on a socket.
-    pub fn on(socket: S) -> Self {
-        Self {
-            socket,
-            tls: None,
-            is_shared: false,
-            limits: None,
-            proxy_protocol: None,
-            proxies: None,
-        }
-    }
-}
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
 /// [`Limits::background_timeout`] says; [`Driver::run`] goes on with that for blocking functions, and
@@ -74,14 +39,15 @@ pub async fn run<D: Driver>(
     let sessions = Rc::new(sessions());
     for listen in listens {
         let is_shared = listen.is_shared;
-        let (door, socket) = Door::new(&worker, &sessions, listen);
+        let (door, socket) = Door::new(&worker, listen);
         let listener = worker.driver.listen(socket)?;
-        let (worker, door) = (Rc::clone(&worker), Rc::new(door));
+        let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
+        let worker = Rc::clone(&worker);
         // The worker does not end before it has accepted the connections that wait already.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {
-            accept::run(worker, door, listener, is_shared).await;
+            accept::run(worker, entrance, listener, is_shared).await;
             drop(pending);
         });
     }

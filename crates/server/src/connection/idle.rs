@@ -23,7 +23,7 @@ impl<D: Driver> Connection<D> {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(Ended::Broken(error.kind()))),
             Poll::Pending => {}
         }
-        let (worker, limits) = (&*self.worker, &self.door.limits);
+        let (worker, limits) = (&*self.worker, &self.entrance.door.limits);
         let is_new = match &self.http2 {
             None => self.protocol.waiting() == Waiting::FirstByte,
             Some(core) => core.is_new(),

@@ -5,17 +5,17 @@
 //! ([`Connection::turn`]), then [`Connection::wait`] hands what was written to the driver and asks for
 //! whatever may happen next: bytes, room, a deadline, an order. That is the only place that waits.
 
+mod beginning;
 mod ending;
-mod header;
 mod idle;
 mod session;
 
-pub(crate) use self::session::{Sessions, sessions};
+pub(crate) use self::session::{Entrance, sessions};
 
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
-use crate::door::{Door, peer};
+use crate::door::peer;
 use crate::ended::Ended;
 use crate::handshakes::Handshake;
 use crate::http2::Core;
@@ -27,7 +27,7 @@ use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
-use peregrine_proto::h1::{self, Waiting};
+use peregrine_proto::h1;
 use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::{Reject as TlsReject, Tls};
 use peregrine_web::connection::ConnectionInfo;
@@ -59,7 +59,7 @@ enum Event {
 /// A connection. An idle connection costs what this struct has, and nothing else.
 pub(crate) struct Connection<D: Driver> {
     worker: Rc<Worker<D>>,
-    door: Rc<Door<D>>,
+    entrance: Rc<Entrance<D>>,
     stream: D::Stream,
     beginning: Beginning,
     stage: Stage,
@@ -81,11 +81,11 @@ impl<D: Driver> Unpin for Connection<D> {}
 impl<D: Driver> Connection<D> {
     pub(crate) fn new(
         worker: Rc<Worker<D>>,
-        door: Rc<Door<D>>,
+        entrance: Rc<Entrance<D>>,
         stream: D::Stream,
         open: Open,
     ) -> Self {
-        let now = milliseconds(worker.driver.now());
+        let (now, door) = (milliseconds(worker.driver.now()), &entrance.door);
         let peer_of = peer(stream.peer(), || stream.credentials());
         let beginning = |settings: &ProxyProtocol| settings.beginning(&peer_of);
         let beginning = door.proxy_protocol.as_ref().map_or(Beginning::Itself, beginning);
@@ -102,7 +102,7 @@ impl<D: Driver> Connection<D> {
         let alarm = worker.wheel.alarm();
         Self {
             worker,
-            door,
+            entrance,
             stream,
             beginning,
             stage,
@@ -149,7 +149,7 @@ impl<D: Driver> Future for Connection<D> {
                         has_progressed |= session.http2.has_progressed();
                         this.http2 = session.http2.take_core();
                     }
-                    this.door.sessions.give(session);
+                    this.entrance.sessions.give(session);
                     let is_http2 = this.http2.is_some();
                     this.open.moves(if is_http2 { Place::Http2Idle } else { Place::Http1Idle });
                     if has_progressed {
@@ -157,7 +157,7 @@ impl<D: Driver> Future for Connection<D> {
                     }
                 }
                 Poll::Ready(Some(ended)) => {
-                    this.door.sessions.give(session);
+                    this.entrance.sessions.give(session);
                     this.open.ended(&ended);
                     let peer = &this.info.peer;
                     tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
@@ -174,7 +174,7 @@ type FirstBytes<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, En
 impl<D: Driver> Connection<D> {
     /// Leases what it takes to work.
     fn begin(&mut self, first: FirstBytes<D>) -> Box<Session<D>> {
-        let mut session = self.door.sessions.take();
+        let mut session = self.entrance.sessions.take();
         if let Some(core) = self.http2.take() {
             session.http2.resume(core);
             session.phase = Phase::Http2;
@@ -198,30 +198,6 @@ impl<D: Driver> Connection<D> {
             }
         }
         session
-    }
-
-    /// The phase that the first bytes begin.
-    fn begin_phase(&mut self, session: &mut Session<D>) {
-        let limits = &self.door.limits;
-        let is_header = self.beginning == Beginning::Header;
-        if is_header || self.stage.is_handshaking() {
-            let (worker, most) = (&*self.worker, limits.handshakes_max);
-            let handshake = self.door.handshakes.begin(&worker.wheel, &self.alarm, most);
-            let (phase, until) = if is_header {
-                (Phase::Header(handshake), self.header_until())
-            } else {
-                let until = self.born().saturating_add(limits.handshake_timeout);
-                (Phase::Handshake(handshake), until)
-            };
-            session.phase = phase;
-            session.io.deadlines.set(Wait::Handshake, until);
-        } else if self.protocol.waiting() == Waiting::FirstByte
-            && matches!((&session.phase, &self.stage), (Phase::Http1, Stage::Plain))
-            && limits.http2.prior_knowledge
-            && is_preface(session.io.reader.unread()) != PrefaceMatch::No
-        {
-            session.phase = Phase::Preface;
-        }
     }
 
     /// Works until there is nothing to do. Ready when the connection is idle or, with its reason, over.
@@ -388,7 +364,7 @@ impl<D: Driver> Connection<D> {
             }
             return Poll::Ready(Event::Cut);
         }
-        let rate = self.door.limits.rate();
+        let rate = self.entrance.door.limits.rate();
         if self.stream.is_sent() {
             io.everything_is_sent(self.stream.progress());
         } else {
@@ -460,7 +436,7 @@ impl<D: Driver> Connection<D> {
         Link {
             born: self.born(),
             worker: &self.worker,
-            door: &self.door,
+            door: &self.entrance.door,
             stream: &self.stream,
             stage: &mut self.stage,
             protocol: &mut self.protocol,

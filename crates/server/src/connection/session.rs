@@ -2,6 +2,7 @@
 
 use crate::closing::Closing;
 use crate::counts::Place;
+use crate::door::Door;
 use crate::handshakes::Handshake;
 use crate::http1::Http1;
 use crate::http2::Http2;
@@ -9,6 +10,7 @@ use crate::link::Io;
 use crate::upgraded::Upgrade;
 use peregrine_driver::Driver;
 use peregrine_slot::{Pool, Reuse};
+use std::rc::Rc;
 
 /// Sessions kept for the next connections that have something to do; more are freed.
 const SESSIONS_MAX: usize = 128;
@@ -22,6 +24,12 @@ pub(crate) type Sessions<D> = Pool<Box<Session<D>>>;
 /// No sessions yet.
 pub(crate) fn sessions<D: Driver>() -> Sessions<D> {
     Pool::new(SESSIONS_MAX)
+}
+
+/// What connections of one listener share on a worker.
+pub(crate) struct Entrance<D: Driver> {
+    pub(crate) door: Door,
+    pub(crate) sessions: Rc<Sessions<D>>,
 }
 
 /// What a connection has while it works, and not while it waits for a request.

@@ -1,12 +1,15 @@
-//! A connection that begins with a PROXY header.
+//! How a connection begins: with a PROXY header, with a handshake, or with the preface of HTTP/2.
 
 use super::Connection;
 use super::session::{Phase, Session};
+use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{For, Turn};
 use crate::proxied::{Beginning, told};
 use crate::stage::Stage;
 use peregrine_driver::Driver;
+use peregrine_proto::h1::Waiting;
+use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_proto::proxy::{Received, Reject, receive};
 use peregrine_tls::Tls;
 use peregrine_web::connection::ConnectionInfo;
@@ -16,21 +19,45 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Does the connection begin with a handshake, behind its header if there is one?
     pub(super) fn is_to_shake_hands(&self) -> bool {
-        let begins_so = self.beginning == Beginning::Header && self.door.tls.is_some();
+        let begins_so = self.beginning == Beginning::Header && self.entrance.door.tls.is_some();
         begins_so || self.stage.is_handshaking()
+    }
+
+    /// The phase that the first bytes begin.
+    pub(super) fn begin_phase(&mut self, session: &mut Session<D>) {
+        let limits = &self.entrance.door.limits;
+        let is_header = self.beginning == Beginning::Header;
+        if is_header || self.stage.is_handshaking() {
+            let (worker, most) = (&*self.worker, limits.handshakes_max);
+            let handshake = self.entrance.door.handshakes.begin(&worker.wheel, &self.alarm, most);
+            let (phase, until) = if is_header {
+                (Phase::Header(handshake), self.header_until())
+            } else {
+                let until = self.born().saturating_add(limits.handshake_timeout);
+                (Phase::Handshake(handshake), until)
+            };
+            session.phase = phase;
+            session.io.deadlines.set(Wait::Handshake, until);
+        } else if self.protocol.waiting() == Waiting::FirstByte
+            && matches!((&session.phase, &self.stage), (Phase::Http1, Stage::Plain))
+            && limits.http2.prior_knowledge
+            && is_preface(session.io.reader.unread()) != PrefaceMatch::No
+        {
+            session.phase = Phase::Preface;
+        }
     }
 
     /// Until when the header must be whole.
     pub(super) fn header_until(&self) -> Duration {
-        let limits = &self.door.limits;
-        let is_tls = self.door.tls.is_some();
+        let limits = &self.entrance.door.limits;
+        let is_tls = self.entrance.door.tls.is_some();
         let patience = if is_tls { limits.handshake_timeout } else { limits.first_byte_timeout };
         self.born().saturating_add(patience)
     }
 
     /// The header was not whole in time.
     pub(super) fn header_late(&self) -> Ended {
-        if self.door.tls.is_some() { Ended::HandshakeLate } else { Ended::FirstByteLate }
+        if self.entrance.door.tls.is_some() { Ended::HandshakeLate } else { Ended::FirstByteLate }
     }
 
     /// Reads the header, if that is whole.
@@ -39,12 +66,13 @@ impl<D: Driver> Connection<D> {
             unreachable!("the header is read in its phase")
         };
         let reader = &mut session.io.reader;
-        let settings = self.door.proxy_protocol.as_ref().expect("without it no header is read");
+        let settings =
+            self.entrance.door.proxy_protocol.as_ref().expect("without it no header is read");
         let is_ended = reader.is_ended(&self.stage);
         let used = match receive(reader.unread(), settings.header_bytes_max) {
             Ok(Received::Header(used, header)) => {
                 let info = told(&self.info, &header);
-                let proxies = self.door.proxies_at(&info.peer);
+                let proxies = self.entrance.door.proxies_at(&info.peer);
                 self.info = Rc::new(ConnectionInfo { proxies, ..info });
                 used
             }
@@ -70,7 +98,7 @@ impl<D: Driver> Connection<D> {
     fn begin_behind_header(&mut self, session: &mut Session<D>) -> Turn {
         self.beginning = Beginning::Itself;
         session.io.deadlines.clear_all();
-        self.stage = Stage::new(self.door.tls.as_ref().map(Tls::session));
+        self.stage = Stage::new(self.entrance.door.tls.as_ref().map(Tls::session));
         // The header's place among the handshakes ends here, and the handshake takes one of its own.
         session.phase = Phase::Http1;
         let reader = &mut session.io.reader;
