@@ -17,12 +17,21 @@
 #![forbid(unsafe_code)]
 
 mod choice;
+mod deadline;
+mod entrances;
 mod error;
 mod listen;
+mod make;
 mod offload;
 mod orders;
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub mod restart;
+#[cfg(not(all(target_os = "linux", feature = "restart")))]
+#[path = "restart/absent.rs"]
+mod restart;
 mod running;
 mod server;
+mod serving;
 mod signals;
 pub mod test;
 #[cfg(feature = "tower")]
@@ -34,11 +43,12 @@ pub use choice::DriverChoice;
 pub use error::Error;
 pub use http;
 pub use listen::Place;
+pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket};
 pub use peregrine_middleware as middleware;
-pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot};
+pub use peregrine_server::{Cut, Http2Limits, Limits, Shutdown, Snapshot, Unfinished};
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
@@ -70,6 +80,10 @@ mod guide {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
+
+#[cfg(all(doctest, target_os = "linux", feature = "restart"))]
+#[doc = include_str!("../../../docs/guide/deployment.md")]
+mod deployment {}
 
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]

@@ -1,10 +1,11 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
-use crate::signals::Signals;
+use crate::restart::Restart;
+use crate::signals::{Asked, Signals};
 use peregrine_server::{Order, Report};
 use std::fmt;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use tokio::sync::watch as watched;
 
 /// Orders a running server to shut down, from any thread.
@@ -12,6 +13,7 @@ use tokio::sync::watch as watched;
 pub struct Handle {
     orders: watched::Sender<Order>,
     news: mpsc::Sender<News>,
+    restart: Arc<Restart>,
 }
 
 /// What wakes the thread that waits for a server's end.
@@ -39,7 +41,8 @@ pub(crate) struct Orders {
 impl Orders {
     pub(crate) fn new() -> Self {
         let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
-        Self { handle: Handle { orders, news: sender }, news }
+        let restart = Arc::default();
+        Self { handle: Handle { orders, news: sender, restart }, news }
     }
 }
 
@@ -67,14 +70,52 @@ impl Handle {
             std::mem::replace(present, next) < next
         });
         if is_new {
+            self.restart.ordered(self.present());
             self.tell(News::Ordered);
         }
     }
 
-    /// Makes SIGTERM and Ctrl-C go further, until the returned value is dropped.
-    pub(crate) fn obey_signals(&self) -> Result<Signals, Error> {
+    /// Drains at once: another process serves in place of this one.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub(crate) fn leave(&self) {
+        self.give(|_| Order::Leave);
+    }
+
+    /// Workers that begin are to accept nobody until [`open`](Self::open) is called. Before they begin.
+    pub(crate) fn hold_back(&self) {
+        self.from_to(Order::Serve, Order::Wait);
+    }
+
+    /// Workers accept from now on, unless there was an order to end.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub(crate) fn open(&self) {
+        self.from_to(Order::Wait, Order::Serve);
+    }
+
+    fn from_to(&self, present: Order, next: Order) {
+        self.orders.send_if_modified(|order| {
+            let is_so = *order == present;
+            if is_so {
+                *order = next;
+            }
+            is_so
+        });
+    }
+
+    /// Makes SIGTERM and Ctrl-C go further, until the returned value is dropped; and SIGUSR2 upgrade, if
+    /// it `may_upgrade`.
+    pub(crate) fn obey_signals(&self, may_upgrade: bool) -> Result<Signals, Error> {
         let handle = self.clone();
-        Signals::listen(move || handle.go_further()).map_err(Error::Signals)
+        let obey = move |asked| match asked {
+            Asked::End => handle.go_further(),
+            #[cfg(unix)]
+            Asked::Upgrade => handle.upgrade_beside(),
+        };
+        Signals::listen(may_upgrade, obey).map_err(Error::Signals)
+    }
+
+    pub(crate) fn restart(&self) -> &Restart {
+        &self.restart
     }
 
     pub(crate) fn present(&self) -> Order {

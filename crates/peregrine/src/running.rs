@@ -1,33 +1,30 @@
 //! A server at work: its threads, its addresses, and its end.
 
 use crate::choice::Seat;
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::listen::Place;
+use crate::make::Make;
 use crate::orders::{Ended, Handle, News, Orders};
-use crate::server::{IntoApplication, SocketFiles, tell, url};
+use crate::restart::{Answering, Heir};
+use crate::server::{SocketFiles, tell, url};
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Cut, Limits, Listen, Observed, Order, Pulse, Report, Snapshot};
-use peregrine_web::BuildError;
-use peregrine_web::application::Application;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch as watched;
-
-/// How long beyond the shutdown timeout a worker may take to end before it is given up. Only a handler
-/// that blocks its thread makes a worker take longer.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// How long a shutdown may take before the terminal says what it is waiting for.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// The inputs of one worker's thread.
 pub(crate) struct Worker {
@@ -96,16 +93,21 @@ impl Running {
             _files: files,
         };
         let mut pulses = Vec::with_capacity(count);
+        let mut watchdog = running.handle.restart().watchdog();
         for worker in workers {
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
             let name = format!("peregrine-{}", worker.number);
-            let body = worker.body(makes(), &running.handle, pulse);
+            let answering = watchdog.as_mut().map(|watchdog| watchdog.answering());
+            let body = worker.body(makes(), &running.handle, pulse, answering);
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
         }
         running.await_start(count)?;
         if let Some(budget) = settings.limits.poll_budget {
             watch::start(pulses, budget).map_err(Error::Worker)?;
+        }
+        if let Some(watchdog) = watchdog {
+            watchdog.start(running.handle()).map_err(Error::Worker)?;
         }
         Ok(running)
     }
@@ -132,6 +134,19 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// Serves in place of the process before this one, as soon as that says so.
+    pub(crate) fn succeed(&mut self, heir: &mut Heir) -> Result<(), Error> {
+        let handle = self.handle();
+        heir.succeed(&handle, || {
+            while let Ok(news) = self.news.try_recv() {
+                if let News::Ended(ended) = news {
+                    self.note(ended);
+                }
+            }
+            self.failed.take().map_or(Ok(()), Err)
+        })
     }
 
     /// Were all workers ready before any order?
@@ -196,6 +211,7 @@ impl Running {
     fn wait_with(mut self, way_out: &str) -> Result<Stopped, Error> {
         let mut deadline = Deadline::default();
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
+        self.handle.restart().finish();
         self.stopped.is_cut_ordered = deadline.is_cut_ordered;
         let failed = self.failed.take();
         failed.map_or_else(|| Ok(std::mem::take(&mut self.stopped)), Err)
@@ -247,12 +263,14 @@ impl Running {
         }
     }
 
-    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts.
+    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. On Linux,
+    /// SIGUSR2 upgrades in place.
     ///
     /// # Errors
     /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
-        let _signals = self.handle().obey_signals()?;
+        let may_upgrade = self.handle.restart().is_by_signal();
+        let _signals = self.handle().obey_signals(may_upgrade)?;
         self.wait_obeying()
     }
 
@@ -262,68 +280,27 @@ impl Running {
     }
 }
 
-/// When workers that have not ended are given up.
-#[derive(Debug, Default)]
-struct Deadline {
-    order: Order,
-    at: Option<Instant>,
-    /// When connections are cut.
-    cut_at: Option<Instant>,
-    /// Was there an order to cut before that?
-    is_cut_ordered: bool,
-    /// When to say what is waited for; `None` when there is no need.
-    tell_at: Option<Instant>,
-}
-
-impl Deadline {
-    /// Follows an order, which may only bring the end nearer.
-    fn follow(&mut self, order: Order, shutdown_timeout: Duration, now: Instant) {
-        if order <= self.order {
-            return;
-        }
-        self.order = order;
-        self.tell_at = (order == Order::Drain).then_some(now + SILENCE);
-        if order == Order::Drain {
-            self.cut_at = now.checked_add(shutdown_timeout);
-        } else {
-            self.is_cut_ordered = self.cut_at.is_none_or(|at| now < at);
-        }
-        let patience =
-            if order == Order::Cut { GRACE } else { shutdown_timeout.saturating_add(GRACE) };
-        // A time too far away for the clock never comes.
-        self.at = self.at.into_iter().chain(now.checked_add(patience)).min();
-    }
-
-    /// How long there is nothing to do: `Some(None)` without an end. `None` when all patience is used
-    /// up.
-    fn next(&self, now: Instant) -> Option<Option<Duration>> {
-        let Some(at) = self.at else {
-            return Some(self.tell_at.map(|at| at.saturating_duration_since(now)));
-        };
-        let left = at.checked_duration_since(now)?;
-        Some(Some(self.tell_at.map_or(left, |at| at.saturating_duration_since(now).min(left))))
-    }
-
-    /// True once, when a shutdown has taken long enough to need an explanation.
-    fn is_silent_too_long(&mut self, now: Instant) -> bool {
-        self.tell_at.take_if(|at| *at <= now).is_some()
-    }
-}
-
 impl Drop for Running {
     fn drop(&mut self) {
         self.handle.cut();
+        self.handle.restart().finish();
     }
 }
 
 impl Worker {
     /// The body of the worker's thread. It reports its end whatever the cause.
-    fn body(self, make: Make, handle: &Handle, pulse: Arc<Pulse>) -> impl FnOnce() + Send + use<> {
+    fn body(
+        self,
+        make: Make,
+        handle: &Handle,
+        pulse: Arc<Pulse>,
+        answering: Option<Answering>,
+    ) -> impl FnOnce() + Send + use<> {
         let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
         move || {
             let started = || handle.tell(News::Ready(number));
             // Nothing of the worker is used after it.
-            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, &started));
+            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, answering, &started));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
                 Err(Error::Panicked { worker: number, cause: message(&*panic) })
             });
@@ -331,19 +308,20 @@ impl Worker {
         }
     }
 
-    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker is
-    /// ready.
+    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker has
+    /// its application and listens.
     fn run(
         self,
         make: Make,
         orders: watched::Receiver<Order>,
         pulse: Arc<Pulse>,
+        answering: Option<Answering>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
         let Self { listeners, limits, options, seat, .. } = self;
         let observed = Rc::new(Observed::new(pulse));
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders };
+        let begin = Begin { make, started, listeners, limits, observed, orders, answering };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -351,27 +329,6 @@ impl Worker {
         };
         // The driver has waited for blocking functions in the meantime.
         Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
-    }
-}
-
-/// Makes a worker's application, on the worker's thread.
-pub(crate) type Make = Box<dyn FnOnce() -> Result<Application, BuildError> + Send>;
-
-/// What makes the applications of all workers, without their type. By that all of the server is compiled
-/// with this crate, and not with each application.
-pub(crate) fn makes<A, M>(make: M) -> impl FnMut() -> Make
-where
-    A: IntoApplication + 'static,
-    M: Fn() -> A + Clone + Send + 'static,
-{
-    move || {
-        let make = make.clone();
-        Box::new(move || {
-            let application = make().into_application();
-            // Values that it holds must not keep tasks alive that end with the application.
-            drop(make);
-            application
-        })
     }
 }
 
@@ -383,17 +340,43 @@ struct Begin<'a> {
     limits: Limits,
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
+    answering: Option<Answering>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, orders } = self;
-        let application = make().map_err(Error::Build)?;
-        started();
+        let Self { make, started, listeners, limits, observed, mut orders, answering } = self;
+        let application = {
+            // What an application that takes time to make waits for, the driver does not know.
+            let _hold = driver.hold();
+            let (mut made, mut ended) =
+                (pin!(make()), pin!(orders.wait_for(|o| *o > Order::Serve)));
+            let made = poll_fn(|context| match made.as_mut().poll(context) {
+                Poll::Ready(application) => Poll::Ready(Some(application)),
+                Poll::Pending => ended.as_mut().poll(context).map(|_| None),
+            });
+            match made.await {
+                Some(application) => application.map_err(Error::Build)?,
+                None => return Ok(Report::default()),
+            }
+        };
+        if let Some(answering) = answering {
+            driver.spawn(answering.run(orders.clone()));
+        }
         let running =
             peregrine_server::run(driver, listeners, application, limits, observed, orders);
-        running.await.map_err(Error::Worker)
+        let mut running = pin!(running);
+        // The first poll listens.
+        let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
+        if ended.is_pending() {
+            started();
+        }
+        match ended {
+            Poll::Ready(report) => report,
+            Poll::Pending => running.await,
+        }
+        .map_err(Error::Worker)
     }
 }
 
@@ -483,6 +466,7 @@ impl fmt::Debug for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deadline::GRACE;
 
     #[test]
     fn what_did_not_end_is_in_the_last_line() {
@@ -542,56 +526,12 @@ mod tests {
             for (order, at) in [(Order::Drain, drained), (Order::Cut, cut)] {
                 at.into_iter().for_each(|at| deadline.follow(order, hour, at));
             }
-            let peer = Cut { peer: "a".to_owned(), request: None, age: hour };
+            let unfinished = peregrine_server::Unfinished::Head;
+            let peer = "a".to_owned();
+            let peer = Cut { peer, request: None, unfinished, busy: None, age: hour };
             let is_cut_ordered = deadline.is_cut_ordered;
             let stopped = Stopped { cut: vec![peer], is_cut_ordered, ..Stopped::default() };
             assert!(stopped.to_string().contains(expected), "{stopped}");
         }
-    }
-
-    #[test]
-    fn patience_has_no_end_before_an_order_and_none_is_left_after_the_deadline() {
-        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
-        let mut deadline = Deadline::default();
-        assert_eq!(deadline.next(now), Some(None));
-        deadline.follow(Order::Drain, hour, now);
-        assert_eq!(deadline.next(now), Some(Some(SILENCE)));
-        assert!(deadline.is_silent_too_long(now + SILENCE));
-        assert_eq!(deadline.next(now), Some(Some(hour + GRACE)));
-        assert_eq!(deadline.next(now + hour + GRACE + SILENCE), None);
-    }
-
-    #[test]
-    fn a_long_shutdown_is_told_of_once() {
-        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
-        let mut deadline = Deadline::default();
-        assert!(!deadline.is_silent_too_long(now + hour));
-        deadline.follow(Order::Drain, hour, now);
-        assert!(!deadline.is_silent_too_long(now));
-        assert!(deadline.is_silent_too_long(now + SILENCE));
-        assert!(!deadline.is_silent_too_long(now + SILENCE));
-    }
-
-    #[test]
-    fn an_order_to_cut_brings_the_end_nearer_and_nothing_moves_it_away() {
-        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
-        let mut deadline = Deadline::default();
-        deadline.follow(Order::Serve, hour, now);
-        assert_eq!(deadline.at, None);
-        deadline.follow(Order::Drain, hour, now);
-        deadline.follow(Order::Drain, hour, now + hour);
-        assert_eq!(deadline.at, Some(now + hour + GRACE));
-        deadline.follow(Order::Cut, hour, now);
-        assert_eq!(deadline.at, Some(now + GRACE));
-    }
-
-    #[test]
-    fn a_shutdown_may_take_for_ever_until_it_is_cut() {
-        let now = Instant::now();
-        let mut deadline = Deadline::default();
-        deadline.follow(Order::Drain, Duration::MAX, now);
-        assert_eq!(deadline.at, None);
-        deadline.follow(Order::Cut, Duration::MAX, now);
-        assert_eq!(deadline.at, Some(now + GRACE));
     }
 }

@@ -1,12 +1,15 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
 use crate::choice::{Chosen, DriverChoice};
+use crate::entrances::Entrances;
 use crate::error::Error;
-use crate::listen::{self, Bound, Place, SocketFile};
+use crate::listen::{Place, SocketFile};
+use crate::make::{Make, MakeApplication, makes};
 use crate::orders::Orders;
-use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
+use crate::restart::{Heir, Successor};
+use crate::running::{Running, Settings, Stopped, Worker};
 use peregrine_driver::{Options, Socket};
-use peregrine_server::{Limits, Listen};
+use peregrine_server::Limits;
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError};
@@ -36,12 +39,19 @@ pub struct Server {
     options: Options,
     pin: bool,
     quiet: bool,
+    successor: Successor,
+    tells_manager: bool,
 }
 
+/// Where to listen.
 #[derive(Debug)]
-enum Source {
+pub(crate) enum Source {
     Address(String),
+    /// What somebody else bound.
     Listener(Socket),
+    /// Sockets of the service manager, by name, and where to listen if it made none.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    Activated(String, Option<String>),
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
@@ -89,6 +99,8 @@ impl Server {
             options: Options::default(),
             pin: false,
             quiet: false,
+            successor: Successor::new(),
+            tells_manager: false,
         }
     }
 
@@ -133,6 +145,62 @@ impl Server {
     #[cfg(feature = "tls")]
     pub fn tls_listener(mut self, listener: impl Into<Socket>, tls: Tls) -> Self {
         self.listeners.push((Source::Listener(listener.into()), Some(tls)));
+        self
+    }
+
+    /// Speaks HTTP on the sockets called `name` that a service manager made: systemd, by a socket unit with
+    /// `FileDescriptorName=name`. They stay open when this process ends, so that nobody is refused while
+    /// the next one starts. Their number and kind, TCP or Unix, are the manager's business. On Linux.
+    ///
+    /// It is an error if there are none. [`activated_or`](Self::activated_or) listens elsewhere then.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(mut self, name: impl Into<String>) -> Self {
+        self.listeners.push((Source::Activated(name.into(), None), None));
+        self
+    }
+
+    /// The same, or at `address` where no sockets at all were handed to this process: under a service
+    /// manager or by hand, with one program. If there are sockets, but none of that name, it is an error.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
+        self.listeners.push((Source::Activated(name.into(), Some(address.into())), None));
+        self
+    }
+
+    /// Speaks HTTPS on sockets that a service manager made. With the feature `tls`.
+    #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
+    pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
+        self.listeners.push((Source::Activated(name.into(), None), Some(tls)));
+        self
+    }
+
+    /// The same, or at `address` where no sockets at all were handed to this process.
+    #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
+    pub fn tls_activated_or(
+        mut self,
+        name: impl Into<String>,
+        address: impl Into<String>,
+        tls: Tls,
+    ) -> Self {
+        self.listeners.push((Source::Activated(name.into(), Some(address.into())), Some(tls)));
+        self
+    }
+
+    /// What an upgrade in place starts, and at which signal. Default: this program again, at SIGUSR2
+    /// where [`serve`](Self::serve) is called. See [`restart`](crate::restart).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn successor(mut self, successor: Successor) -> Self {
+        self.successor = successor;
+        self
+    }
+
+    /// Tells the service manager (`NOTIFY_SOCKET`, as systemd sets it for `Type=notify`) when the server
+    /// serves, upgrades and ends, and for its watchdog while every worker goes on. [`serve`](Self::serve)
+    /// does so by itself, as the server is all that its program waits for; a program that
+    /// [starts](Self::start) one may have more to be ready for. On Linux.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn tell_service_manager(mut self) -> Self {
+        self.tells_manager = true;
         self
     }
 
@@ -184,44 +252,63 @@ impl Server {
     /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
     ///
     /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
-    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. Make values
-    /// that workers share before, and clone them inside.
+    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. It may be
+    /// `async`, for those that connect at once; the server is ready when all workers have their
+    /// application. Make values that workers share before, and clone them inside.
+    ///
+    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and a service manager is told
+    /// how the server is.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn serve<A, M>(self, make: M) -> Result<(), Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
         let orders = Orders::new();
         // A start may take long, and a signal may follow as soon as its line is read.
-        let _signals = orders.handle.obey_signals()?;
+        let _signals = orders.handle.obey_signals(self.may_upgrade())?;
+        orders.handle.restart().tell_manager();
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
 
-    #[cfg(feature = "tower")]
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Starts serving and returns once all sockets are bound and all workers are ready.
+    /// Does SIGUSR2 upgrade, where signals are obeyed?
+    pub(crate) fn may_upgrade(&self) -> bool {
+        self.successor.is_by_signal()
+    }
+
+    /// Starts serving and returns once all sockets are bound and all workers are ready. It blocks until
+    /// then. Signals and the service manager are the caller's.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn start<A, M>(self, make: M) -> Result<Running, Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    pub fn start<Via, M: MakeApplication<Via>>(self, make: M) -> Result<Running, Error> {
         self.start_under(&mut makes(make), Orders::new())
     }
 
     /// The same for a server that has orders already. If one of them says to end, the start ends early.
     pub(crate) fn start_under(
         self,
+        makes: &mut dyn FnMut() -> Make,
+        orders: Orders,
+    ) -> Result<Running, Error> {
+        let mut heir = Heir::find()?;
+        let running = self.start_from(&mut heir, makes, orders);
+        if let (Err(error), Some(heir)) = (&running, &heir) {
+            heir.fail(error);
+        }
+        if let Some(unused) = heir.filter(|heir| !heir.is_used()) {
+            unused.put_back();
+        }
+        running
+    }
+
+    fn start_from(
+        self,
+        heir: &mut Option<Heir>,
         makes: &mut dyn FnMut() -> Make,
         orders: Orders,
     ) -> Result<Running, Error> {
@@ -235,21 +322,8 @@ impl Server {
             (0..workers).map(|number| Options { cpu: cpu(number), ..self.options.clone() });
         let options: Vec<_> = options.collect();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
-        let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
-        let (mut places, mut files) = (Vec::new(), Vec::new());
-        for (source, tls) in self.listeners {
-            let is_shared = matches!(source, Source::Listener(_));
-            let bound = match source {
-                Source::Address(address) => listen::bind(&address, workers)?,
-                Source::Listener(listener) => listen::adopt(listener, workers)?,
-            };
-            let Bound { place, sockets, file } = bound;
-            for (plan, socket) in plans.iter_mut().zip(sockets) {
-                plan.push(Listen { socket, tls: tls.clone(), is_shared });
-            }
-            places.push((place, tls.is_some()));
-            files.extend(file);
-        }
+        let Entrances { plans, places, files, holdings } =
+            Entrances::open(self.listeners, workers, heir)?;
         let given = plans.into_iter().zip(options).zip(seats).enumerate();
         let starts = given.map(|(number, ((listeners, options), seat))| Worker {
             number,
@@ -258,14 +332,28 @@ impl Server {
             options,
             seat,
         });
+        let heir = heir.as_mut().filter(|heir| heir.is_used());
+        if heir.is_some() {
+            orders.handle.hold_back();
+        }
+        if self.tells_manager {
+            orders.handle.restart().tell_manager();
+        }
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
-        let running = Running::start(starts.collect(), makes, places, files, &settings, orders)?;
-        let line = if running.is_whole() {
-            first_line(&running, &reason, workers)
+        let mut running =
+            Running::start(starts.collect(), makes, places, files, &settings, orders)?;
+        if let Some(heir) = heir {
+            running.succeed(heir)?;
+        }
+        if running.is_whole() {
+            let line = first_line(&running, &reason, workers);
+            // Who reads the line may upgrade at once.
+            let handle = running.handle();
+            handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
+            tell(&line, self.quiet);
         } else {
-            "peregrine: ordered to end before all workers had begun".to_owned()
-        };
-        tell(&line, self.quiet);
+            tell("peregrine: ordered to end before all workers had begun", self.quiet);
+        }
         Ok(running)
     }
 }
@@ -275,6 +363,16 @@ impl Server {
 pub(crate) fn tell(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         tracing::info!(target: "peregrine", "{text}");
+    } else if !quiet {
+        eprintln!("{text}");
+    }
+}
+
+/// Tells people of a failure that ends nothing.
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub(crate) fn complain(text: &str, quiet: bool) {
+    if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
+        tracing::error!(target: "peregrine", "{text}");
     } else if !quiet {
         eprintln!("{text}");
     }
@@ -326,10 +424,9 @@ pub(crate) fn url(place: &Place, is_tls: bool) -> String {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn serve<A, M>(address: impl Into<String>, make: M) -> Result<(), Error>
-where
-    A: IntoApplication + 'static,
-    M: Fn() -> A + Clone + Send + 'static,
-{
+pub fn serve<Via, M: MakeApplication<Via>>(
+    address: impl Into<String>,
+    make: M,
+) -> Result<(), Error> {
     Server::bind(address).serve(make)
 }

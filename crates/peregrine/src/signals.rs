@@ -1,10 +1,20 @@
-//! The signals that ask a server to end.
+//! The signals that ask a server to end, or to upgrade.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Passes SIGTERM and Ctrl-C to a function on its own thread. While one of these exists the signals do
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// SIGTERM and Ctrl-C.
+    End,
+    /// SIGUSR2.
+    #[cfg(unix)]
+    Upgrade,
+}
+
+/// Passes such signals to a function on its own thread. While one of these exists the signals do
 /// not end the process; when the last one is dropped they do what they did before.
 pub(crate) struct Signals {
     #[cfg(unix)]
@@ -12,7 +22,8 @@ pub(crate) struct Signals {
 }
 
 /// How many of these exist.
-static LISTENING: Mutex<Count> = Mutex::new(Count { now: 0, is_prepared: false });
+static LISTENING: Mutex<Count> =
+    Mutex::new(Count { now: 0, is_prepared: false, may_upgrade: None });
 
 /// Is nobody listening? Then a signal does what it does in a process without handlers.
 static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
@@ -20,14 +31,20 @@ static IS_UNHEARD: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicB
 struct Count {
     now: usize,
     is_prepared: bool,
+    /// Had the program no handler of its own for the signal that upgrades, when this was first asked?
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
+    may_upgrade: Option<bool>,
 }
 
 #[cfg(unix)]
 impl Signals {
     /// # Errors
     /// The process is out of descriptors or threads, or the system does not deliver signals.
-    pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
-        use signal_hook::consts::{SIGINT, SIGTERM};
+    pub(crate) fn listen(
+        may_upgrade: bool,
+        mut obey: impl FnMut(Asked) + Send + 'static,
+    ) -> io::Result<Self> {
+        use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
         let listener = signals.handle();
@@ -39,9 +56,20 @@ impl Signals {
         }
         listener.add_signal(SIGINT)?;
         listener.add_signal(SIGTERM)?;
+        if may_upgrade && count.may_upgrade.is_none() {
+            count.may_upgrade = Some(is_default(SIGUSR2));
+            prepare(&[SIGUSR2])?;
+        }
+        if may_upgrade && count.may_upgrade == Some(true) {
+            listener.add_signal(SIGUSR2)?;
+        }
+        let obey = move |signal| match signal {
+            SIGUSR2 => obey(Asked::Upgrade),
+            _ => obey(Asked::End),
+        };
         std::thread::Builder::new()
             .name("peregrine-signals".to_owned())
-            .spawn(move || signals.forever().for_each(|_| obey()))?;
+            .spawn(move || signals.forever().for_each(obey))?;
         count.now += 1;
         IS_UNHEARD.store(false, Ordering::SeqCst);
         Ok(Self { listener })
@@ -86,7 +114,10 @@ impl Drop for Signals {
 impl Signals {
     /// # Errors
     /// The process is out of threads.
-    pub(crate) fn listen(mut obey: impl FnMut() + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn listen(
+        _: bool,
+        mut obey: impl FnMut(Asked) + Send + 'static,
+    ) -> io::Result<Self> {
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
         count.is_prepared = true;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -96,7 +127,7 @@ impl Signals {
                 if IS_UNHEARD.load(Ordering::SeqCst) {
                     std::process::exit(130);
                 }
-                obey();
+                obey(Asked::End);
             }
         };
         std::thread::Builder::new().name("peregrine-signals".to_owned()).spawn(listen)?;

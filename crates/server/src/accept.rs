@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Sessions};
 use crate::observe::Room;
+use crate::shared::Shared;
 use crate::shutdown::first_of;
 use crate::stage::Stage;
 use crate::worker::{Order, Worker};
@@ -27,7 +28,7 @@ pub(crate) async fn run<D: Driver>(
     sessions: Rc<Sessions<D>>,
     listener: impl Listener<Stream = D::Stream>,
     tls: Option<Tls>,
-    is_shared: bool,
+    shared: Shared,
 ) {
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
@@ -37,7 +38,8 @@ pub(crate) async fn run<D: Driver>(
         let connection = Connection::new(shared, sessions, stream, stage, room.open());
         worker.driver.spawn(connection);
     };
-    loop {
+    worker.ordered(&alarm, Order::Serve).await;
+    while worker.order() < Order::Drain {
         // A connection that would be one too many stays in the kernel's backlog.
         let room = worker.observed.room(worker.limits.connections_max);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
@@ -68,7 +70,7 @@ pub(crate) async fn run<D: Driver>(
             }
         }
     }
-    if is_shared {
+    if shared.is_so() {
         return;
     }
     listener.refuse_new();

@@ -5,6 +5,7 @@ use crate::clock::announce_clock;
 use crate::connection::sessions;
 use crate::limits::Limits;
 use crate::observe::Observed;
+use crate::shared::Shared;
 use crate::shutdown::{self, first_of};
 use crate::worker::{Order, Report, Worker};
 use peregrine_driver::Driver;
@@ -25,9 +26,8 @@ pub struct Listen<S> {
     pub socket: S,
     /// Speak TLS on it.
     pub tls: Option<Tls>,
-    /// Others may have the socket too, and go on with it after this server, as a service manager
-    /// does. A drain does not close such a socket to new connections.
-    pub is_shared: bool,
+    /// Do others have the socket too?
+    pub shared: Shared,
 }
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
@@ -45,17 +45,18 @@ pub async fn run<D: Driver>(
     orders: watch::Receiver<Order>,
 ) -> std::io::Result<Report> {
     shutdown::announce(&orders);
-    let worker = Rc::new(Worker::new(driver, application, limits, observed));
+    let present = *orders.borrow();
+    let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
     announce_clock(&worker);
     let sessions = Rc::new(sessions());
-    for Listen { socket, tls, is_shared } in listens {
+    for Listen { socket, tls, shared } in listens {
         let listener = worker.driver.listen(socket)?;
         let (worker, sessions) = (Rc::clone(&worker), Rc::clone(&sessions));
         // The worker does not end before it has accepted the connections that wait already.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {
-            accept::run(worker, sessions, listener, tls, is_shared).await;
+            accept::run(worker, sessions, listener, tls, shared).await;
             drop(pending);
         });
     }
