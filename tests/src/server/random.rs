@@ -11,7 +11,7 @@ use crate::server::reply::{self, Reply};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim};
-use peregrine_server::{Listen, Observed, Order, Report, Shared};
+use peregrine_server::{Listen, Observed, Order, Report};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -283,7 +283,8 @@ async fn live(driver: Sim, seed: u64) -> Report {
     let application = Shared::default().app()().into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let listeners = vec![Listen { socket: port, tls: None, shared: Shared::default() }];
+    let listeners =
+        vec![Listen { socket: port, tls: None, shared: peregrine_server::Shared::default() }];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random(6) {
         network.spawn(client(network.clone(), place, done.clone()));

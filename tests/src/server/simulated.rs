@@ -4,7 +4,7 @@ use crate::server::bench::{Bench, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
-use peregrine_server::{Listen, Observed, Order, Report, Shared};
+use peregrine_server::{Listen, Observed, Order, Report};
 use peregrine_tls::Tls;
 use std::cell::Cell;
 use std::future::Future;
@@ -101,12 +101,17 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
-        let mut listeners = vec![Listen { socket: plain, tls: None, shared: Shared::default() }];
+        let mut listeners =
+            vec![Listen { socket: plain, tls: None, shared: peregrine_server::Shared::default() }];
         let mut secure_place = None;
         if let Some(tls) = tls {
             let secure = network.bind();
             secure_place = Some(secure.id());
-            listeners.push(Listen { socket: secure, tls: Some(tls), shared: Shared::default() });
+            listeners.push(Listen {
+                socket: secure,
+                tls: Some(tls),
+                shared: peregrine_server::Shared::default(),
+            });
         }
         let application = make().into_application().expect("the application is sound");
         let (orders, receiver) = watch::channel(Order::Serve);

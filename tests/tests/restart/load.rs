@@ -31,6 +31,9 @@ pub(crate) struct Size {
     pub(crate) tls: usize,
 }
 
+/// The number of the next request, which no other request of this process has.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 /// Clients at work.
 pub(crate) struct Load {
     told: Arc<Told>,
@@ -42,7 +45,6 @@ pub(crate) struct Load {
 #[derive(Default)]
 struct Told {
     is_over: AtomicBool,
-    next: AtomicU64,
     answered: AtomicU64,
     connected: AtomicU64,
     /// Requests that were asked again under another number.
@@ -58,7 +60,9 @@ impl Load {
         let (address, shared) = (program.address(), Arc::clone(&told));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(run(address, tls, size, shared));
+            let clients = tokio::task::LocalSet::new();
+            let all = clients.run_until(run(address, tls, size, shared));
+            runtime.expect("a runtime").block_on(all);
         };
         let load = Self { told, size, thread: thread::spawn(work) };
         load.goes_on();
@@ -124,13 +128,13 @@ async fn run(
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..size.kept + size.new {
         let (told, is_kept) = (Arc::clone(&told), number < size.kept);
-        clients.spawn(async move {
+        clients.spawn_local(async move {
             client(is_kept, pause, &told, async || TcpStream::connect(address).await).await;
         });
     }
     for _ in 0..size.tls {
         let (told, (address, connector)) = (Arc::clone(&told), tls.clone().expect("it is asked"));
-        clients.spawn(async move {
+        clients.spawn_local(async move {
             let connect = async || {
                 let name = ServerName::try_from("localhost").expect("a name");
                 connector.connect(name, TcpStream::connect(address).await?).await
@@ -150,7 +154,7 @@ where
     let mut connection: Option<S> = None;
     let lost = |text: String| told.lost.lock().expect("no panic").push(text);
     while !told.is_over.load(Ordering::Relaxed) {
-        let number = told.next.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let is_used = connection.is_some();
         let mut stream = match connection.take() {
             Some(stream) => stream,

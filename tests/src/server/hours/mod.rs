@@ -23,7 +23,7 @@ mod world;
 use peregrine::IntoApplication;
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Network, Sim};
-use peregrine_server::{Listen, Observed, Order, Report, Shared, Snapshot};
+use peregrine_server::{Listen, Observed, Order, Report, Snapshot};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -110,7 +110,8 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
     let application = app::app(world.ledger.clone()).into_application().expect("it is sound");
     let (orders, receiver) = watch::channel(Order::Serve);
     let observed = Rc::new(Observed::default());
-    let listeners = vec![Listen { socket: port, tls: None, shared: Shared::default() }];
+    let listeners =
+        vec![Listen { socket: port, tls: None, shared: peregrine_server::Shared::default() }];
     let report = Rc::new(RefCell::new(None));
     let (told, driven) = (Rc::clone(&report), driver.clone());
     let counts = Rc::clone(&observed);
