@@ -154,6 +154,10 @@ impl Heir {
         handle: &Handle,
         mut check: impl FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        // Not all workers are ready then.
+        if handle.present() > Order::Serve {
+            return Ok(());
+        }
         for one in &self.inherited {
             parcel::send(&self.link, step::UNTAKEN, one.key.as_bytes(), &[])
                 .map_err(Error::TakeOver)?;

@@ -271,7 +271,10 @@ impl<'a> Attempt<'a> {
         if self.handle.present() > Order::Serve {
             return Err(UpgradeError::Ended);
         }
-        parcel::send(&self.link, step::GO, &[], &[]).map_err(UpgradeError::Link)?;
+        if parcel::send(&self.link, step::GO, &[], &[]).is_err() {
+            let status = self.successor.exits();
+            return Err(self.died(status));
+        }
         self.hears(step::SERVING, false)
     }
 
