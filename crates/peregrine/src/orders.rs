@@ -83,16 +83,16 @@ impl Handle {
 
     /// Workers that begin are to accept nobody until [`open`](Self::open) is called. Before they begin.
     pub(crate) fn hold_back(&self) {
-        self.from_to(Order::Serve, Order::Wait);
+        self.replace(Order::Serve, Order::Wait);
     }
 
     /// Workers accept from now on, unless there was an order to end.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub(crate) fn open(&self) {
-        self.from_to(Order::Wait, Order::Serve);
+        self.replace(Order::Wait, Order::Serve);
     }
 
-    fn from_to(&self, present: Order, next: Order) {
+    fn replace(&self, present: Order, next: Order) {
         self.orders.send_if_modified(|order| {
             let is_so = *order == present;
             if is_so {
