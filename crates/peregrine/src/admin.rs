@@ -107,10 +107,10 @@ impl Admin {
         user::install();
         let bound = match self.source {
             Source::Address(address) => listen::bind(&address, 1)?,
-            Source::Listener(listener) => listen::adopt(listener, 1)?,
+            Source::Listener(listener) => listen::adopt(listener)?,
             Source::None => return Ok(None),
         };
-        let Bound { place, mut sockets, file } = bound;
+        let Bound { place, mut sockets, file, .. } = bound;
         let socket = sockets.pop().expect("a socket was asked for");
         let (orders, ordered) = watched::channel(Order::Serve);
         let (tell, told) = mpsc::channel();

@@ -29,12 +29,19 @@ impl Deadline {
         if order <= self.order {
             return;
         }
+        let was_draining = self.order > Order::Serve;
         self.order = order;
-        self.tell_at = (order == Order::Drain).then_some(now + SILENCE);
-        if order == Order::Drain {
-            self.cut_at = now.checked_add(shutdown_timeout);
-        } else {
-            self.is_cut_ordered = self.cut_at.is_none_or(|at| now < at);
+        match order {
+            Order::Wait | Order::Serve | Order::LameDuck => return,
+            Order::Leave | Order::Drain if was_draining => return,
+            Order::Leave | Order::Drain => {
+                self.tell_at = Some(now + SILENCE);
+                self.cut_at = now.checked_add(shutdown_timeout);
+            }
+            Order::Cut => {
+                self.tell_at = None;
+                self.is_cut_ordered = self.cut_at.is_none_or(|at| now < at);
+            }
         }
         let patience =
             if order == Order::Cut { GRACE } else { shutdown_timeout.saturating_add(GRACE) };

@@ -54,6 +54,8 @@ pub enum Error {
     Blocked(Vec<usize>),
     /// The signals that end a server cannot be received.
     Signals(io::Error),
+    /// The process that started this one for an upgrade does not hand over what it has.
+    TakeOver(io::Error),
 }
 
 impl fmt::Display for Error {
@@ -87,6 +89,14 @@ impl fmt::Display for Error {
             Self::Signals(cause) => {
                 write!(f, "cannot listen for SIGTERM and Ctrl-C: {cause}{}", exhaustion(cause))
             }
+            Self::TakeOver(cause) => write!(
+                f,
+                "cannot take over from the process that started this one: {cause}{}",
+                match cause.kind() {
+                    io::ErrorKind::UnexpectedEof => "; it has ended",
+                    _ => exhaustion(cause),
+                }
+            ),
         }
     }
 }
@@ -137,7 +147,8 @@ impl StdError for Error {
             Self::Address { cause, .. }
             | Self::Bind { cause, .. }
             | Self::Worker(cause)
-            | Self::Signals(cause) => Some(cause),
+            | Self::Signals(cause)
+            | Self::TakeOver(cause) => Some(cause),
             Self::Tls(error) => Some(error),
             Self::Build(error) => Some(error),
             Self::Driver { .. } | Self::Config(_) | Self::Panicked { .. } | Self::Blocked(_) => {
@@ -164,9 +175,10 @@ impl From<TlsError> for Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Bind { cause, .. } | Error::Worker(cause) | Error::Signals(cause) => {
-                cause.kind()
-            }
+            Error::Bind { cause, .. }
+            | Error::Worker(cause)
+            | Error::Signals(cause)
+            | Error::TakeOver(cause) => cause.kind(),
             Error::Address { .. } | Error::Tls(_) | Error::Build(_) | Error::Config(_) => {
                 io::ErrorKind::InvalidInput
             }

@@ -19,6 +19,7 @@
 pub mod admin;
 mod choice;
 mod deadline;
+mod entrances;
 mod error;
 #[cfg(feature = "tls-watch")]
 mod files;
@@ -26,10 +27,17 @@ mod files;
 mod keeper;
 mod listen;
 mod listener;
+mod make;
 mod offload;
 mod orders;
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub mod restart;
+#[cfg(not(all(target_os = "linux", feature = "restart")))]
+#[path = "restart/absent.rs"]
+mod restart;
 mod running;
 mod server;
+mod serving;
 mod signals;
 pub mod test;
 #[cfg(feature = "tower")]
@@ -43,11 +51,14 @@ pub use error::Error;
 pub use http;
 pub use listen::Place;
 pub use listener::Listener;
+pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket};
 pub use peregrine_middleware as middleware;
-pub use peregrine_server::{Cut, Http2Limits, Limits, ProxyProtocol, Shutdown, Snapshot};
+pub use peregrine_server::{
+    Cut, Http2Limits, Limits, ProxyProtocol, Shutdown, Snapshot, Unfinished,
+};
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
@@ -88,6 +99,10 @@ mod proxies {}
 #[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../../docs/guide/tls.md")]
 mod tls_in_operation {}
+
+#[cfg(all(doctest, target_os = "linux", feature = "restart"))]
+#[doc = include_str!("../../../docs/guide/deployment.md")]
+mod deployment {}
 
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]

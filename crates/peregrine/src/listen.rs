@@ -1,7 +1,8 @@
-//! Places to listen, and a socket there for each worker.
+//! Places to listen, the sockets there, and which worker accepts from which of them.
 
 use crate::error::Error;
 use peregrine_driver::Socket;
+use peregrine_server::Shared;
 use socket2::{Domain, Protocol, SockAddr, Type};
 use std::fmt;
 use std::io;
@@ -29,36 +30,64 @@ impl fmt::Display for Place {
     }
 }
 
-/// The sockets of one place, one for each worker.
+/// The sockets of one place. Each has a queue of its own in the kernel, and there may be more of them
+/// than workers, or fewer.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) place: Place,
     pub(crate) sockets: Vec<Socket>,
     /// Removes the file of a Unix socket when the server has ended.
     pub(crate) file: Option<SocketFile>,
+    pub(crate) shared: Shared,
+    /// Somebody else made the sockets, and keeps them.
+    pub(crate) is_foreign: bool,
 }
 
-/// The file of a Unix socket, removed when this is dropped, unless another file has taken its place.
+impl Bound {
+    fn own(place: Place, sockets: Vec<Socket>) -> Self {
+        Self { place, sockets, file: None, shared: Shared::default(), is_foreign: false }
+    }
+
+    /// Duplicates of the sockets, for each of `workers` those that it accepts from. Every queue has
+    /// somebody, and no worker has none.
+    pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
+        let count = self.sockets.len();
+        // Where the queues cannot be dealt out evenly, all workers take from all of them.
+        let is_even = count.is_multiple_of(workers);
+        let is_for = |worker, queue: usize| !is_even || queue % workers == worker;
+        let of = |worker| {
+            let queues = self.sockets.iter().enumerate();
+            let own = queues.filter(move |(queue, _)| is_for(worker, *queue));
+            own.map(|(_, socket)| duplicate(socket)).collect()
+        };
+        (0..workers).map(of).collect()
+    }
+}
+
+/// The file of a Unix socket, removed when this is dropped, unless another file has taken its place or
+/// others have the socket too.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     #[cfg(unix)]
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     #[cfg(unix)]
-    identity: Identity,
+    pub(crate) identity: Identity,
+    #[cfg(unix)]
+    pub(crate) shared: Shared,
 }
 
 #[cfg(unix)]
 impl SocketFile {
     /// The socket that was just bound to `path`.
-    fn of(path: &Path) -> io::Result<Self> {
+    fn of(path: &Path, shared: Shared) -> io::Result<Self> {
         let identity = identity(&std::fs::symlink_metadata(path)?);
-        Ok(Self { path: path.to_path_buf(), identity })
+        Ok(Self { path: path.to_path_buf(), identity, shared })
     }
 }
 
 /// A file's device, number and time of change: numbers alone are soon reused.
 #[cfg(unix)]
-type Identity = (u64, u64, i64, i64);
+pub(crate) type Identity = (u64, u64, i64, i64);
 
 #[cfg(unix)]
 fn identity(metadata: &std::fs::Metadata) -> Identity {
@@ -69,19 +98,20 @@ fn identity(metadata: &std::fs::Metadata) -> Identity {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         #[cfg(unix)]
-        if std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| identity(&found) == self.identity)
+        if !self.shared.is_so()
+            && std::fs::symlink_metadata(&self.path)
+                .is_ok_and(|found| identity(&found) == self.identity)
         {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Listens at `address` with a socket for each of `workers`.
+/// Listens at `address`, with a socket for each of `workers` where each can have one.
 pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
     let bind = |cause| Error::Bind { address: address.to_owned(), cause };
     if let Some(path) = address.strip_prefix("unix:") {
-        return bind_unix(Path::new(path), workers).map_err(bind);
+        return bind_unix(Path::new(path)).map_err(bind);
     }
     let all = address
         .to_socket_addrs()
@@ -98,8 +128,9 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
 
 /// Without SO_REUSEPORT, all workers share one socket.
 #[cfg(not(unix))]
-fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
-    share(Socket::Tcp(listener(address, false)?), workers)
+fn bind_tcp(address: SocketAddr, _: usize) -> io::Result<Bound> {
+    let listener = listener(address, false)?;
+    Ok(Bound::own(Place::Tcp(listener.local_addr()?), vec![Socket::Tcp(listener)]))
 }
 
 #[cfg(unix)]
@@ -112,8 +143,7 @@ fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     let first = listener(address, is_any_port && workers > 1)?;
     let address = first.local_addr()?;
     if workers == 1 {
-        let sockets = vec![Socket::Tcp(first)];
-        return Ok(Bound { place: Place::Tcp(address), sockets, file: None });
+        return Ok(Bound::own(Place::Tcp(address), vec![Socket::Tcp(first)]));
     }
     let mut sockets = Vec::with_capacity(workers);
     if is_any_port {
@@ -124,7 +154,7 @@ fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
     while sockets.len() < workers {
         sockets.push(Socket::Tcp(listener(address, true)?));
     }
-    Ok(Bound { place: Place::Tcp(address), sockets, file: None })
+    Ok(Bound::own(Place::Tcp(address), sockets))
 }
 
 fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
@@ -149,7 +179,7 @@ fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
 
 /// One socket, shared by all workers: Unix sockets have no SO_REUSEPORT.
 #[cfg(unix)]
-fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
+fn bind_unix(path: &Path) -> io::Result<Bound> {
     use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::UnixListener;
     if let Ok(found) = std::fs::symlink_metadata(path) {
@@ -161,15 +191,11 @@ fn bind_unix(path: &Path, workers: usize) -> io::Result<Bound> {
         }
         std::fs::remove_file(path)?;
     }
-    let first = UnixListener::bind(path)?;
-    first.set_nonblocking(true)?;
-    let file = Some(SocketFile::of(path)?);
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 1..workers {
-        sockets.push(Socket::Unix(first.try_clone()?));
-    }
-    sockets.push(Socket::Unix(first));
-    Ok(Bound { place: Place::Unix(path.to_path_buf()), sockets, file })
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    let bound = Bound::own(Place::Unix(path.to_path_buf()), vec![Socket::Unix(listener)]);
+    let file = Some(SocketFile::of(path, bound.shared.clone())?);
+    Ok(Bound { file, ..bound })
 }
 
 /// Does nobody listen at `path`? An owner that is slow to accept still listens, and is not waited for.
@@ -182,28 +208,30 @@ fn is_refused(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(unix))]
-fn bind_unix(_: &Path, _: usize) -> io::Result<Bound> {
+fn bind_unix(_: &Path) -> io::Result<Bound> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets"))
 }
 
-/// The sockets for a listener that the caller bound.
-pub(crate) fn adopt(listener: Socket, workers: usize) -> Result<Bound, Error> {
+/// A listener that somebody else bound, and may go on with.
+pub(crate) fn adopt(listener: Socket) -> Result<Bound, Error> {
     let failed = |cause| Error::Bind { address: "(a given listener)".to_owned(), cause };
-    share(listener, workers).map_err(failed)
+    // A driver may take connections ahead from a socket that blocks. One that it has when the server
+    // leaves would be lost.
+    unblock(&listener).map_err(failed)?;
+    let place = place_of(&listener).map_err(failed)?;
+    let shared = Shared::from(true);
+    Ok(Bound { place, sockets: vec![listener], file: None, shared, is_foreign: true })
 }
 
-/// One socket for all workers.
-fn share(listener: Socket, workers: usize) -> io::Result<Bound> {
-    let place = place_of(&listener)?;
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 1..workers {
-        sockets.push(duplicate(&listener)?);
+fn unblock(listener: &Socket) -> io::Result<()> {
+    match listener {
+        Socket::Tcp(listener) => listener.set_nonblocking(true),
+        #[cfg(unix)]
+        Socket::Unix(listener) => listener.set_nonblocking(true),
     }
-    sockets.push(listener);
-    Ok(Bound { place, sockets, file: None })
 }
 
-fn place_of(listener: &Socket) -> io::Result<Place> {
+pub(crate) fn place_of(listener: &Socket) -> io::Result<Place> {
     Ok(match listener {
         Socket::Tcp(listener) => Place::Tcp(listener.local_addr()?),
         #[cfg(unix)]
@@ -215,7 +243,7 @@ fn place_of(listener: &Socket) -> io::Result<Place> {
     })
 }
 
-fn duplicate(listener: &Socket) -> io::Result<Socket> {
+pub(crate) fn duplicate(listener: &Socket) -> io::Result<Socket> {
     match listener {
         Socket::Tcp(listener) => listener.try_clone().map(Socket::Tcp),
         #[cfg(unix)]
@@ -261,6 +289,31 @@ mod tests {
     fn an_address_that_is_none_says_how_to_write_one() {
         let text = bind("no port", 1).expect_err("not an address").to_string();
         assert!(text.contains("`no port`") && text.contains("127.0.0.1:8080"), "{text}");
+    }
+
+    #[test]
+    fn every_queue_has_a_worker_and_every_worker_has_one() {
+        for (queues, workers, expected) in [
+            (1, 1, vec![vec![0]]),
+            (3, 3, vec![vec![0], vec![1], vec![2]]),
+            (1, 3, vec![vec![0]; 3]),
+            (2, 3, vec![vec![0, 1]; 3]),
+            (4, 2, vec![vec![0, 2], vec![1, 3]]),
+            (3, 2, vec![vec![0, 1, 2]; 2]),
+            (3, 1, vec![vec![0, 1, 2]]),
+        ] {
+            let one = |_| Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+            let sockets: Vec<_> = (0..queues).map(one).collect();
+            let places: Vec<_> = sockets.iter().map(|one| place_of(one).expect("bound")).collect();
+            let bound = Bound::own(places[0].clone(), sockets);
+            let number = |socket| {
+                let place = place_of(&socket).expect("bound");
+                places.iter().position(|known| *known == place).expect("one of them")
+            };
+            let dealt = bound.deal(workers).expect("there are descriptors").into_iter();
+            let dealt = dealt.map(|own| own.into_iter().map(number).collect::<Vec<_>>());
+            assert_eq!(dealt.collect::<Vec<_>>(), expected, "{queues} for {workers}");
+        }
     }
 
     #[cfg(unix)]

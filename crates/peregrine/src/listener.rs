@@ -1,9 +1,8 @@
 //! One place to listen, and what holds there.
 
 use crate::error::Error;
-use crate::listen::{self, Bound};
 use peregrine_driver::Socket;
-use peregrine_server::{Limits, Listen, ProxyProtocol};
+use peregrine_server::{Limits, Listen, ProxyProtocol, Shared};
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
 use std::net::{SocketAddr, TcpListener};
@@ -30,10 +29,15 @@ pub struct Listener {
     proxies: Option<TrustedProxies>,
 }
 
+/// Where to listen.
 #[derive(Debug)]
-enum Source {
+pub(crate) enum Source {
     Address(String),
+    /// What somebody else bound.
     Bound(Socket),
+    /// Sockets of the service manager, by name, and where to listen if it made none.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    Activated(String, Option<String>),
 }
 
 impl Listener {
@@ -41,6 +45,19 @@ impl Listener {
     /// any free port.
     pub fn at(address: impl Into<String>) -> Self {
         Self::new(Source::Address(address.into()))
+    }
+
+    /// The sockets called `name` that a service manager made; see
+    /// [`Server::activated`](crate::Server::activated).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(name: impl Into<String>) -> Self {
+        Self::new(Source::Activated(name.into(), None))
+    }
+
+    /// The same, or `address` where no sockets at all were handed to this process.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
+        Self::new(Source::Activated(name.into(), Some(address.into())))
     }
 
     fn new(source: Source) -> Self {
@@ -86,16 +103,17 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// Listens, with a socket for each of `workers`. `proxies` are those of the server.
-    pub(crate) fn bind(
+    /// Where to listen, and what holds there. `proxies` are those of the server.
+    pub(crate) fn parts(
         self,
-        workers: usize,
         proxies: Option<&TrustedProxies>,
-    ) -> Result<(Bound, Settings), Error> {
+    ) -> Result<(Source, Settings), Error> {
         let proxies = self.proxies.or_else(|| proxies.cloned());
         let place = || match &self.source {
             Source::Address(address) => address.clone(),
             Source::Bound(_) => "(a given listener)".to_owned(),
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Source::Activated(name, _) => name.clone(),
         };
         let faults = [
             ("PROXY protocol", self.proxy_protocol.as_ref().and_then(ProxyProtocol::fault)),
@@ -106,31 +124,29 @@ impl Listener {
                 return Err(Error::Config(format!("{what} of {}: {fault}", place())));
             }
         }
-        let is_shared = matches!(self.source, Source::Bound(_));
-        let bound = match self.source {
-            Source::Address(address) => listen::bind(&address, workers)?,
-            Source::Bound(socket) => listen::adopt(socket, workers)?,
-        };
-        let Self { tls, limits, proxy_protocol, .. } = self;
-        Ok((bound, Settings { tls, is_shared, limits, proxy_protocol, proxies }))
+        let Self { source, tls, limits, proxy_protocol, .. } = self;
+        Ok((source, Settings { tls, limits, proxy_protocol, proxies }))
     }
 }
 
 /// What holds for the connections of a place, on every worker.
 pub(crate) struct Settings {
     tls: Option<Tls>,
-    is_shared: bool,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
     proxies: Option<TrustedProxies>,
 }
 
 impl Settings {
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// What one worker listens on.
-    pub(crate) fn listen(&self, socket: Socket) -> Listen<Socket> {
+    pub(crate) fn listen(&self, socket: Socket, shared: Shared) -> Listen<Socket> {
         Listen {
             tls: self.tls.clone(),
-            is_shared: self.is_shared,
+            shared,
             limits: self.limits.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
             proxies: self.proxies.clone(),
@@ -189,6 +205,7 @@ impl From<Socket> for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entrances::Entrances;
     use peregrine_web::App;
 
     fn fault(server: crate::Server) -> String {
@@ -220,8 +237,11 @@ mod tests {
         let text = "127.0.0.1:0".to_owned();
         let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
         for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
-            let (bound, settings) = listener.bind(2, None).expect("it is free");
-            assert_eq!((bound.sockets.len(), settings.is_shared), (2, is_shared));
+            let all = Entrances::open(vec![listener], None, 2, &mut None).expect("it is free");
+            for plan in all.plans {
+                let shared: Vec<_> = plan.iter().map(|listen| listen.shared.is_so()).collect();
+                assert_eq!(shared, [is_shared], "each worker accepts there");
+            }
         }
     }
 }

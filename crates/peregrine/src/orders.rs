@@ -1,7 +1,8 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
-use crate::signals::{Signals, Wish};
+use crate::restart::Restart;
+use crate::signals::{Hears, Signals, Wish};
 use peregrine_server::{Order, Report};
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
@@ -14,6 +15,7 @@ pub struct Handle {
     news: mpsc::Sender<News>,
     /// What reads files again, once there is something to read.
     reload: Arc<OnceLock<Weak<Reload>>>,
+    restart: Arc<Restart>,
 }
 
 /// Reads files again, on a thread of its own.
@@ -44,7 +46,8 @@ pub(crate) struct Orders {
 impl Orders {
     pub(crate) fn new() -> Self {
         let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
-        Self { handle: Handle { orders, news: sender, reload: Arc::default() }, news }
+        let (restart, reload) = (Arc::default(), Arc::default());
+        Self { handle: Handle { orders, news: sender, reload, restart }, news }
     }
 }
 
@@ -93,24 +96,58 @@ impl Handle {
             std::mem::replace(present, next) < next
         });
         if is_new {
+            self.restart.ordered(self.present());
             self.tell(News::Ordered);
         }
     }
 
-    /// Makes SIGTERM and Ctrl-C go further, and SIGHUP reload if the server `can_reload`, until the
-    /// returned value is dropped.
-    pub(crate) fn obey_signals(&self, can_reload: bool) -> Result<Signals, Error> {
+    /// Drains at once: another process serves in place of this one.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub(crate) fn leave(&self) {
+        self.give(|_| Order::Leave);
+    }
+
+    /// Workers that begin are to accept nobody until [`open`](Self::open) is called. Before they begin.
+    pub(crate) fn hold_back(&self) {
+        self.replace(Order::Serve, Order::Wait);
+    }
+
+    /// Workers accept from now on, unless there was an order to end.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub(crate) fn open(&self) {
+        self.replace(Order::Wait, Order::Serve);
+    }
+
+    fn replace(&self, present: Order, next: Order) {
+        self.orders.send_if_modified(|order| {
+            let is_so = *order == present;
+            if is_so {
+                *order = next;
+            }
+            is_so
+        });
+    }
+
+    /// Makes SIGTERM and Ctrl-C go further, SIGHUP reload and SIGUSR2 upgrade where the server `hears` them,
+    /// until the returned value is dropped.
+    pub(crate) fn obey_signals(&self, hears: Hears) -> Result<Signals, Error> {
         let handle = self.clone();
         let obey = move |wish| match wish {
             Wish::End => handle.go_further(),
             Wish::Reload => handle.read_again(),
+            #[cfg(unix)]
+            Wish::Upgrade => handle.upgrade_beside(),
         };
-        Signals::listen(can_reload, obey).map_err(Error::Signals)
+        Signals::listen(hears, obey).map_err(Error::Signals)
     }
 
     /// Is there something that a reload reads?
     pub(crate) fn can_reload(&self) -> bool {
         self.reload.get().is_some()
+    }
+
+    pub(crate) fn restart(&self) -> &Restart {
+        &self.restart
     }
 
     pub(crate) fn present(&self) -> Order {

@@ -7,21 +7,25 @@ use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
 use crate::listen::Place;
+use crate::make::Make;
 use crate::orders::{Ended, Handle, News, Orders, Reload};
-use crate::server::{IntoApplication, SocketFiles, tell, url};
+use crate::restart::{Answering, Heir};
+use crate::server::{SocketFiles, tell, url};
+use crate::signals::Hears;
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Cut, Limits, Listen, Observed, Order, Pulse, Report, Snapshot};
-use peregrine_web::BuildError;
-use peregrine_web::application::Application;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch as watched;
@@ -99,6 +103,7 @@ impl Running {
             _reload: None,
         };
         let mut pulses = Vec::with_capacity(count);
+        let mut watchdog = running.handle.restart().watchdog();
         for worker in workers {
             let pulse = Arc::new(Pulse::default());
             pulses.push(Arc::downgrade(&pulse));
@@ -106,12 +111,16 @@ impl Running {
                 shown.view().show_pulse(&pulse);
             }
             let name = format!("peregrine-{}", worker.number);
-            let body = worker.body(makes(), &running.handle, pulse);
+            let answering = watchdog.as_mut().map(|watchdog| watchdog.answering());
+            let body = worker.body(makes(), &running.handle, pulse, answering);
             thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
         }
         running.await_start(count)?;
         if let Some(budget) = settings.limits.poll_budget {
             watch::start(pulses, budget).map_err(Error::Worker)?;
+        }
+        if let Some(watchdog) = watchdog {
+            watchdog.start(running.handle()).map_err(Error::Worker)?;
         }
         Ok(running)
     }
@@ -160,6 +169,19 @@ impl Running {
         }
         self._reload = reload;
         Ok(self)
+    }
+
+    /// Serves in place of the process before this one, as soon as that says so.
+    pub(crate) fn succeed(&mut self, heir: &mut Heir) -> Result<(), Error> {
+        let handle = self.handle();
+        heir.succeed(&handle, || {
+            while let Ok(news) = self.news.try_recv() {
+                if let News::Ended(ended) = news {
+                    self.note(ended);
+                }
+            }
+            self.failed.take().map_or(Ok(()), Err)
+        })
     }
 
     /// Were all workers ready before any order?
@@ -224,6 +246,7 @@ impl Running {
     fn wait_with(mut self, way_out: &str) -> Result<Stopped, Error> {
         let mut deadline = Deadline::default();
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
+        self.handle.restart().finish();
         self.stopped.is_cut_ordered = deadline.is_cut_ordered;
         if let Some(admin) = self.admin.take() {
             admin.end();
@@ -279,12 +302,14 @@ impl Running {
     }
 
     /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. Where the
-    /// server speaks TLS, SIGHUP reloads its certificates.
+    /// server speaks TLS, SIGHUP reloads its certificates. On Linux, SIGUSR2 upgrades in place.
     ///
     /// # Errors
     /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
-        let _signals = self.handle.obey_signals(self.handle.can_reload())?;
+        let upgrade = self.handle.restart().is_by_signal();
+        let hears = Hears { reload: self.handle.can_reload(), upgrade };
+        let _signals = self.handle.obey_signals(hears)?;
         self.wait_obeying()
     }
 
@@ -297,17 +322,24 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.handle.cut();
+        self.handle.restart().finish();
     }
 }
 
 impl Worker {
     /// The body of the worker's thread. It reports its end whatever the cause.
-    fn body(self, make: Make, handle: &Handle, pulse: Arc<Pulse>) -> impl FnOnce() + Send + use<> {
+    fn body(
+        self,
+        make: Make,
+        handle: &Handle,
+        pulse: Arc<Pulse>,
+        answering: Option<Answering>,
+    ) -> impl FnOnce() + Send + use<> {
         let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
         move || {
             let started = || handle.tell(News::Ready(number));
             // Nothing of the worker is used after it.
-            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, &started));
+            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, answering, &started));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
                 Err(Error::Panicked { worker: number, cause: message(&*panic) })
             });
@@ -315,13 +347,14 @@ impl Worker {
         }
     }
 
-    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker is
-    /// ready.
+    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker has
+    /// its application and listens.
     fn run(
         self,
         make: Make,
         orders: watched::Receiver<Order>,
         pulse: Arc<Pulse>,
+        answering: Option<Answering>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
         let Self { listeners, limits, options, seat, shown, .. } = self;
@@ -330,7 +363,7 @@ impl Worker {
             None => Observed::new(pulse),
         });
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders, shown };
+        let begin = Begin { make, started, listeners, limits, observed, orders, shown, answering };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -338,27 +371,6 @@ impl Worker {
         };
         // The driver has waited for blocking functions in the meantime.
         Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
-    }
-}
-
-/// Makes a worker's application, on the worker's thread.
-pub(crate) type Make = Box<dyn FnOnce() -> Result<Application, BuildError> + Send>;
-
-/// What makes the applications of all workers, without their type. By that all of the server is compiled
-/// with this crate, and not with each application.
-pub(crate) fn makes<A, M>(make: M) -> impl FnMut() -> Make
-where
-    A: IntoApplication + 'static,
-    M: Fn() -> A + Clone + Send + 'static,
-{
-    move || {
-        let make = make.clone();
-        Box::new(move || {
-            let application = make().into_application();
-            // Values that it holds must not keep tasks alive that end with the application.
-            drop(make);
-            application
-        })
     }
 }
 
@@ -371,23 +383,50 @@ struct Begin<'a> {
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
     shown: Option<Begun>,
+    answering: Option<Answering>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, orders, shown } = self;
+        let Self { make, started, listeners, limits, observed, mut orders, shown, answering } =
+            self;
         if let Some(shown) = &shown {
             shown.before();
         }
-        let application = make().map_err(Error::Build)?;
+        let application = {
+            // What an application that takes time to make waits for, the driver does not know.
+            let _hold = driver.hold();
+            let (mut made, mut ended) =
+                (pin!(make()), pin!(orders.wait_for(|o| *o > Order::Serve)));
+            let made = poll_fn(|context| match made.as_mut().poll(context) {
+                Poll::Ready(application) => Poll::Ready(Some(application)),
+                Poll::Pending => ended.as_mut().poll(context).map(|_| None),
+            });
+            match made.await {
+                Some(application) => application.map_err(Error::Build)?,
+                None => return Ok(Report::default()),
+            }
+        };
         if let Some(shown) = &shown {
             shown.serve(&application);
         }
-        started();
+        if let Some(answering) = answering {
+            driver.spawn(answering.run(orders.clone()));
+        }
         let running =
             peregrine_server::run(driver, listeners, application, limits, observed, orders);
-        running.await.map_err(Error::Worker)
+        let mut running = pin!(running);
+        // The first poll listens.
+        let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
+        if ended.is_pending() {
+            started();
+        }
+        match ended {
+            Poll::Ready(report) => report,
+            Poll::Pending => running.await,
+        }
+        .map_err(Error::Worker)
     }
 }
 
@@ -525,7 +564,9 @@ mod tests {
             for (order, at) in [(Order::Drain, drained), (Order::Cut, cut)] {
                 at.into_iter().for_each(|at| deadline.follow(order, hour, at));
             }
-            let peer = Cut { peer: "a".to_owned(), request: None, age: hour };
+            let unfinished = peregrine_server::Unfinished::Head;
+            let peer = "a".to_owned();
+            let peer = Cut { peer, request: None, unfinished, busy: None, age: hour };
             let is_cut_ordered = deadline.is_cut_ordered;
             let stopped = Stopped { cut: vec![peer], is_cut_ordered, ..Stopped::default() };
             assert!(stopped.to_string().contains(expected), "{stopped}");

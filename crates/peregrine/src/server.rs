@@ -2,15 +2,19 @@
 
 use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
+use crate::entrances::Entrances;
 use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
-use crate::listen::{Bound, Place, SocketFile};
+use crate::listen::{Place, SocketFile};
 use crate::listener::Listener;
+use crate::make::{Make, MakeApplication, makes};
 use crate::orders::Orders;
-use crate::running::{Make, Running, Settings, Stopped, Worker, makes};
+use crate::restart::{Heir, Successor};
+use crate::running::{Running, Settings, Stopped, Worker};
+use crate::signals::Hears;
 use peregrine_driver::{Options, Socket};
-use peregrine_server::{Limits, Listen};
+use peregrine_server::Limits;
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
@@ -46,6 +50,8 @@ pub struct Server {
     admin: Option<Admin>,
     #[cfg(feature = "tls-watch")]
     watches_certificates: bool,
+    successor: Successor,
+    tells_manager: bool,
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
@@ -97,6 +103,8 @@ impl Server {
             admin: None,
             #[cfg(feature = "tls-watch")]
             watches_certificates: false,
+            successor: Successor::new(),
+            tells_manager: false,
         }
     }
 
@@ -176,6 +184,62 @@ impl Server {
         self
     }
 
+    /// Speaks HTTP on the sockets called `name` that a service manager made: systemd, by a socket unit with
+    /// `FileDescriptorName=name`. They stay open when this process ends, so that nobody is refused while
+    /// the next one starts. Their number and kind, TCP or Unix, are the manager's business. On Linux.
+    ///
+    /// It is an error if there are none. [`activated_or`](Self::activated_or) listens elsewhere then.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(mut self, name: impl Into<String>) -> Self {
+        self.listeners.push(Listener::activated(name));
+        self
+    }
+
+    /// The same, or at `address` where no sockets at all were handed to this process: under a service
+    /// manager or by hand, with one program. If there are sockets, but none of that name, it is an error.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(mut self, name: impl Into<String>, address: impl Into<String>) -> Self {
+        self.listeners.push(Listener::activated_or(name, address));
+        self
+    }
+
+    /// Speaks HTTPS on sockets that a service manager made. With the feature `tls`.
+    #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
+    pub fn tls_activated(mut self, name: impl Into<String>, tls: Tls) -> Self {
+        self.listeners.push(Listener::activated(name).tls(tls));
+        self
+    }
+
+    /// The same, or at `address` where no sockets at all were handed to this process.
+    #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
+    pub fn tls_activated_or(
+        mut self,
+        name: impl Into<String>,
+        address: impl Into<String>,
+        tls: Tls,
+    ) -> Self {
+        self.listeners.push(Listener::activated_or(name, address).tls(tls));
+        self
+    }
+
+    /// What an upgrade in place starts, and at which signal. Default: this program again, at SIGUSR2
+    /// where [`serve`](Self::serve) is called. See [`restart`](crate::restart).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn successor(mut self, successor: Successor) -> Self {
+        self.successor = successor;
+        self
+    }
+
+    /// Tells the service manager (`NOTIFY_SOCKET`, as systemd sets it for `Type=notify`) when the server
+    /// serves, upgrades and ends, and for its watchdog while every worker goes on. [`serve`](Self::serve)
+    /// does so by itself, as the server is all that its program waits for; a program that
+    /// [starts](Self::start) one may have more to be ready for. On Linux.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn tell_service_manager(mut self) -> Self {
+        self.tells_manager = true;
+        self
+    }
+
     /// Replaces all limits and timeouts. A [`Listener`] may have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -227,20 +291,21 @@ impl Server {
     /// the old ones stay.
     ///
     /// `make` is called once on each worker's thread, inside its tokio runtime: clients that connect on
-    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. Make values
-    /// that workers share before, and clone them inside.
+    /// first use (`connect_lazy` of sqlx, say) and the worker's own tasks may begin there. It may be
+    /// `async`, for those that connect at once; the server is ready when all workers have their
+    /// application. Make values that workers share before, and clone them inside.
+    ///
+    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and a service manager is told
+    /// how the server is.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn serve<A, M>(self, make: M) -> Result<(), Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    pub fn serve<Via, M: MakeApplication<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
         let orders = Orders::new();
         // A start may take long, and a signal may follow as soon as its line is read.
-        let _signals = orders.handle.obey_signals(self.speaks_tls())?;
+        let _signals = orders.handle.obey_signals(self.hears())?;
+        orders.handle.restart().tell_manager();
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
     }
@@ -254,30 +319,45 @@ impl Server {
         keeper
     }
 
-    pub(crate) fn speaks_tls(&self) -> bool {
-        self.listeners.iter().any(Listener::is_tls)
+    /// Which signals mean something where signals are obeyed.
+    pub(crate) fn hears(&self) -> Hears {
+        let reload = self.listeners.iter().any(Listener::is_tls);
+        Hears { reload, upgrade: self.successor.is_by_signal() }
     }
 
-    #[cfg(feature = "tower")]
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Starts serving and returns once all sockets are bound and all workers are ready.
+    /// Starts serving and returns once all sockets are bound and all workers are ready. It blocks until
+    /// then. Signals and the service manager are the caller's.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn start<A, M>(self, make: M) -> Result<Running, Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    pub fn start<Via, M: MakeApplication<Via>>(self, make: M) -> Result<Running, Error> {
         self.start_under(&mut makes(make), Orders::new())
     }
 
     /// The same for a server that has orders already. If one of them says to end, the start ends early.
     pub(crate) fn start_under(
         self,
+        makes: &mut dyn FnMut() -> Make,
+        orders: Orders,
+    ) -> Result<Running, Error> {
+        let mut heir = Heir::find()?;
+        let running = self.start_from(&mut heir, makes, orders);
+        if let (Err(error), Some(heir)) = (&running, &heir) {
+            heir.fail(error);
+        }
+        if let Some(unused) = heir.filter(|heir| !heir.is_used()) {
+            unused.put_back();
+        }
+        running
+    }
+
+    fn start_from(
+        self,
+        heir: &mut Option<Heir>,
         makes: &mut dyn FnMut() -> Make,
         orders: Orders,
     ) -> Result<Running, Error> {
@@ -303,18 +383,8 @@ impl Server {
         let admin = self.admin.zip(views.as_ref());
         let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
-        let mut plans: Vec<Vec<Listen<Socket>>> = (0..workers).map(|_| Vec::new()).collect();
-        let (mut places, mut files) = (Vec::new(), Vec::new());
-        for listener in self.listeners {
-            let is_tls = listener.is_tls();
-            let (bound, settings) = listener.bind(workers, self.proxies.as_ref())?;
-            let Bound { place, sockets, file } = bound;
-            for (plan, socket) in plans.iter_mut().zip(sockets) {
-                plan.push(settings.listen(socket));
-            }
-            places.push((place, is_tls));
-            files.extend(file);
-        }
+        let Entrances { plans, places, files, holdings } =
+            Entrances::open(self.listeners, self.proxies.as_ref(), workers, heir)?;
         let given = plans.into_iter().zip(options).zip(seats).enumerate();
         let starts = given.map(|(number, ((listeners, options), seat))| Worker {
             number,
@@ -324,18 +394,31 @@ impl Server {
             seat,
             shown: shown(number),
         });
+        let heir = heir.as_mut().filter(|heir| heir.is_used());
+        if heir.is_some() {
+            orders.handle.hold_back();
+        }
+        if self.tells_manager {
+            orders.handle.restart().tell_manager();
+        }
         let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
         #[cfg(feature = "tls")]
-        let running = running.kept_by(keeper)?;
-        let line = if running.is_whole() {
-            first_line(&running, &reason, workers)
+        let mut running = running.kept_by(keeper)?;
+        if let Some(heir) = heir {
+            running.succeed(heir)?;
+        }
+        if running.is_whole() {
+            let line = first_line(&running, &reason, workers);
+            // Who reads the line may upgrade at once.
+            let handle = running.handle();
+            handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
+            tell(&line, self.quiet);
         } else {
-            "peregrine: ordered to end before all workers had begun".to_owned()
-        };
-        tell(&line, self.quiet);
+            tell("peregrine: ordered to end before all workers had begun", self.quiet);
+        }
         Ok(running)
     }
 }
@@ -345,6 +428,16 @@ impl Server {
 pub(crate) fn tell(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         tracing::info!(target: "peregrine", "{text}");
+    } else if !quiet {
+        eprintln!("{text}");
+    }
+}
+
+/// Tells people of a failure that ends nothing.
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub(crate) fn complain(text: &str, quiet: bool) {
+    if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
+        tracing::error!(target: "peregrine", "{text}");
     } else if !quiet {
         eprintln!("{text}");
     }
@@ -413,10 +506,9 @@ pub(crate) fn url(place: &Place, is_tls: bool) -> String {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn serve<A, M>(place: impl Into<Listener>, make: M) -> Result<(), Error>
-where
-    A: IntoApplication + 'static,
-    M: Fn() -> A + Clone + Send + 'static,
-{
+pub fn serve<Via, M: MakeApplication<Via>>(
+    place: impl Into<Listener>,
+    make: M,
+) -> Result<(), Error> {
     Server::bind(place).serve(make)
 }

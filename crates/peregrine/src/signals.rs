@@ -1,11 +1,11 @@
-//! The signals that ask a server to end, or to read its certificates again.
+//! The signals that ask a server to end, to read its certificates again, or to upgrade.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Passes SIGTERM and Ctrl-C, and where that is asked for SIGHUP, to a function on its own thread. While
-/// one of these exists the signals do not end the process; when the last one is dropped they do what
+/// Passes SIGTERM and Ctrl-C, and where that is asked for SIGHUP and SIGUSR2, to a function on its own thread.
+/// While one of these exists the signals do not end the process; when the last one is dropped they do what
 /// they did before.
 pub(crate) struct Signals {
     #[cfg(unix)]
@@ -20,6 +20,18 @@ pub(crate) enum Wish {
     /// SIGHUP.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
     Reload,
+    /// SIGUSR2.
+    #[cfg(unix)]
+    Upgrade,
+}
+
+/// Which signals are heard beside those that end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hears {
+    /// SIGHUP.
+    pub(crate) reload: bool,
+    /// SIGUSR2.
+    pub(crate) upgrade: bool,
 }
 
 /// How many of these exist.
@@ -27,6 +39,7 @@ static LISTENING: Mutex<Count> = Mutex::new(Count {
     now: 0,
     #[cfg(unix)]
     prepared: Vec::new(),
+    may_upgrade: None,
 });
 
 /// Is nobody listening? Then a signal does what it does in a process without handlers.
@@ -37,6 +50,9 @@ struct Count {
     /// The signals for which [`IS_UNHEARD`] decides.
     #[cfg(unix)]
     prepared: Vec<i32>,
+    /// Had the program no handler of its own for the signal that upgrades, when this was first asked?
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
+    may_upgrade: Option<bool>,
 }
 
 #[cfg(unix)]
@@ -44,12 +60,18 @@ impl Signals {
     /// # Errors
     /// The process is out of descriptors or threads, or the system does not deliver signals.
     pub(crate) fn listen(
-        hears_reload: bool,
+        hears: Hears,
         mut obey: impl FnMut(Wish) + Send + 'static,
     ) -> io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let wanted = [SIGINT, SIGTERM].into_iter().chain(hears_reload.then_some(SIGHUP));
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
+        // A program's own handler of SIGUSR2, which it had when this was first asked, stays the only one.
+        let may_upgrade =
+            hears.upgrade && *count.may_upgrade.get_or_insert_with(|| is_default(SIGUSR2));
+        let further = [(hears.reload, SIGHUP), (may_upgrade, SIGUSR2)];
+        let further =
+            further.into_iter().filter_map(|(is_heard, signal)| is_heard.then_some(signal));
+        let wanted = [SIGINT, SIGTERM].into_iter().chain(further);
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
         let listener = signals.handle();
         for signal in wanted {
@@ -61,7 +83,11 @@ impl Signals {
             }
             listener.add_signal(signal)?;
         }
-        let wish = |signal| if signal == SIGHUP { Wish::Reload } else { Wish::End };
+        let wish = |signal| match signal {
+            SIGHUP => Wish::Reload,
+            SIGUSR2 => Wish::Upgrade,
+            _ => Wish::End,
+        };
         std::thread::Builder::new()
             .name("peregrine-signals".to_owned())
             .spawn(move || signals.forever().for_each(|signal| obey(wish(signal))))?;
@@ -108,7 +134,7 @@ impl Signals {
     /// # Errors
     /// The process is out of threads.
     pub(crate) fn listen(
-        _hears_reload: bool,
+        _: Hears,
         mut obey: impl FnMut(Wish) + Send + 'static,
     ) -> io::Result<Self> {
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);

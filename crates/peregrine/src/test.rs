@@ -3,8 +3,9 @@
 //! Most tests need none: `App::test` calls the application in process, which is quicker.
 
 use crate::error::Error;
+use crate::make::MakeApplication;
 use crate::running::Running;
-use crate::server::{IntoApplication, Server};
+use crate::server::Server;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
@@ -28,11 +29,7 @@ impl TestServer {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn start<A, M>(make: M) -> Result<Self, Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    pub fn start<Via, M: MakeApplication<Via>>(make: M) -> Result<Self, Error> {
         Self::start_with(|server| server, make)
     }
 
@@ -40,14 +37,10 @@ impl TestServer {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn start_with<A, M>(
+    pub fn start_with<Via, M: MakeApplication<Via>>(
         configure: impl FnOnce(Server) -> Server,
         make: M,
-    ) -> Result<Self, Error>
-    where
-        A: IntoApplication + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
+    ) -> Result<Self, Error> {
         let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
         let running = configure(server).start(make)?;
         let address = running.http_address().expect("the server was bound to a TCP address");

@@ -18,9 +18,10 @@
 //! hyper or axum.
 
 use crate::error::Error;
-use crate::orders::{Handle, Orders};
-use crate::running::{Running, makes};
-use crate::server::{IntoApplication, Server, report};
+use crate::make::makes;
+use crate::running::Running;
+use crate::server::{IntoApplication, Server};
+use crate::serving;
 use peregrine_driver::Socket;
 pub use peregrine_mount::*;
 #[cfg(feature = "tls")]
@@ -31,9 +32,7 @@ use std::fmt;
 use std::net::TcpListener;
 #[cfg(unix)]
 use std::os::unix::net::UnixListener;
-use std::pin::{Pin, pin};
-use std::task::Poll;
-use tokio::sync::oneshot;
+use std::pin::Pin;
 
 impl<R: Reach> IntoApplication for Tower<R> {
     fn into_application(self) -> Result<Application, BuildError> {
@@ -248,44 +247,7 @@ impl<R> Serving<R> {
 impl<R: Reach + Send> Serving<R> {
     async fn run(self) -> Result<(), Error> {
         let Self { server, tower, until } = self;
-        let server = server?;
-        let quiet = server.is_quiet();
-        let orders = Orders::new();
-        let handle = orders.handle.clone();
-        let signals = match until {
-            None => Some(handle.obey_signals(server.speaks_tls())?),
-            Some(_) => None,
-        };
-        let running = server.start_under(&mut makes(move || tower.clone()), orders)?;
-        let _cut = CutOnDrop(running.handle());
-        let (sender, mut ended) = oneshot::channel();
-        let wait = move || {
-            let stopped = match signals {
-                Some(_) => running.wait_obeying(),
-                None => running.wait(),
-            };
-            drop(signals);
-            let _ = sender.send(stopped);
-        };
-        let name = "peregrine-wait".to_owned();
-        std::thread::Builder::new().name(name).spawn(wait).map_err(Error::Worker)?;
-        if let Some(until) = until {
-            let mut until = pin!(until);
-            let early = std::future::poll_fn(|context| {
-                if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(context) {
-                    return Poll::Ready(Some(stopped));
-                }
-                until.as_mut().poll(context).map(|()| None)
-            });
-            if let Some(stopped) = early.await {
-                return report(
-                    &stopped.expect("the thread that waits sends before it ends")?,
-                    quiet,
-                );
-            }
-            handle.shut_down();
-        }
-        report(&ended.await.expect("the thread that waits sends before it ends")?, quiet)
+        serving::serve(server?, makes(move || tower.clone()), until).await
     }
 }
 
@@ -295,15 +257,6 @@ impl<R: Reach + Send> IntoFuture for Serving<R> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
-    }
-}
-
-/// Ends a server whose future is dropped.
-struct CutOnDrop(Handle);
-
-impl Drop for CutOnDrop {
-    fn drop(&mut self) {
-        self.0.cut();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Entrance};
 use crate::observe::Room;
+use crate::shared::Shared;
 use crate::shutdown::first_of;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener};
@@ -24,7 +25,7 @@ pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     entrance: Rc<Entrance<D>>,
     listener: impl Listener<Stream = D::Stream>,
-    is_shared: bool,
+    shared: Shared,
 ) {
     let (alarm, door) = (worker.wheel.alarm(), &entrance.door);
     let mut pause = PAUSE_MIN;
@@ -33,7 +34,8 @@ pub(crate) async fn run<D: Driver>(
         let connection = Connection::new(shared, entrance, stream, room.open());
         worker.driver.spawn(connection);
     };
-    loop {
+    worker.ordered(&alarm, Order::Serve).await;
+    while worker.order() < Order::Drain {
         // A connection that would be one too many stays in the kernel's backlog.
         let room = door.rooms.room(door.limits.connections_max);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
@@ -64,7 +66,7 @@ pub(crate) async fn run<D: Driver>(
             }
         }
     }
-    if is_shared {
+    if shared.is_so() {
         return;
     }
     listener.refuse_new();

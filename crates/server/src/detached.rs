@@ -1,6 +1,7 @@
 //! Handlers that run to their end, after their connection is over.
 
 use crate::exchange::Exchange;
+use crate::unfinished::Unfinished;
 use crate::worker::{Cut, Order, Worker};
 use peregrine_driver::Driver;
 use std::future::poll_fn;
@@ -44,9 +45,17 @@ pub(crate) fn spawn<D: Driver>(
             alarm.poll(context).map(|()| false)
         });
         if is_cut.await {
-            let age = worker.driver.now().saturating_sub(born);
-            let request = Some(request_name(&exchange));
-            worker.cut.borrow_mut().push(Cut { peer, request, age });
+            let now = worker.driver.now();
+            let request = exchange.in_progress();
+            worker.cut.borrow_mut().push(Cut {
+                peer,
+                request: Some(request_name(&exchange)),
+                unfinished: Unfinished::Handler,
+                busy: request
+                    .and_then(|request| request.since)
+                    .map(|since| now.saturating_sub(since)),
+                age: now.saturating_sub(born),
+            });
             worker.observed.handler_cut();
         }
         exchange.clear();

@@ -7,6 +7,7 @@
 
 use crate::pulse::Pulse;
 use crate::tally::Tally;
+use crate::unfinished::Unfinished;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
@@ -52,6 +53,8 @@ pub(crate) struct Exchange {
     /// The other protocol that a stream speaks from its response on.
     protocol: Option<Pin<Box<dyn Future<Output = ()>>>>,
     name: Option<RequestName>,
+    /// Since when its end has been waited for.
+    since: Option<Duration>,
     on_disconnect: OnDisconnect,
     /// What is measured of it.
     pub(crate) tally: Tally,
@@ -76,6 +79,21 @@ impl fmt::Display for RequestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = self.method.name().unwrap_or("(extension)");
         write!(f, "{method} {}", readable(self.pattern.as_deref().unwrap_or("(no route)")))
+    }
+}
+
+/// A request that is not over.
+pub(crate) struct InProgress<'a> {
+    pub(crate) name: &'a RequestName,
+    pub(crate) unfinished: Unfinished,
+    /// Since when it has been waited for.
+    pub(crate) since: Option<Duration>,
+}
+
+impl<'a> InProgress<'a> {
+    /// One whose response is complete, and not with the peer.
+    pub(crate) fn delivery(name: &'a RequestName) -> Self {
+        Self { name, unfinished: Unfinished::Delivery, since: None }
     }
 }
 
@@ -107,6 +125,21 @@ impl Exchange {
         let method = request.parts.head.index().method;
         self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
         self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
+    }
+
+    /// It is not over at once: from `now` on it is waited for.
+    pub(crate) fn goes_on(&mut self, now: Duration) {
+        self.since.get_or_insert(now);
+    }
+
+    /// The request, as long as it is not over.
+    pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
+        let unfinished = match () {
+            () if self.handler.is_some() => Unfinished::Handler,
+            () if self.protocol.is_some() => Unfinished::Protocol,
+            () => Unfinished::Response,
+        };
+        self.name.as_ref().map(|name| InProgress { name, unfinished, since: self.since })
     }
 
     /// The request's name, from the beginning to [`Exchange::clear`].
@@ -291,7 +324,7 @@ impl Exchange {
     /// The exchange is over: what is left of it is dropped.
     pub(crate) fn clear(&mut self) {
         self.stop();
-        (self.name, self.head, self.span) = (None, None, None);
+        (self.name, self.head, self.span, self.since) = (None, None, None, None);
     }
 }
 

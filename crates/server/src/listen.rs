@@ -2,6 +2,7 @@
 
 use crate::limits::Limits;
 use crate::proxied::ProxyProtocol;
+use crate::shared::Shared;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
 
@@ -12,9 +13,8 @@ pub struct Listen<S> {
     pub socket: S,
     /// Speak TLS on it.
     pub tls: Option<Tls>,
-    /// Others may have the socket too, and go on with it after this server, as a service manager
-    /// does. A drain does not close such a socket to new connections.
-    pub is_shared: bool,
+    /// Do others have the socket too?
+    pub shared: Shared,
     /// Limits of its own in place of the worker's. What concerns a worker as a whole (`poll_budget`, `lame_duck`,
     /// `shutdown_timeout`, `background_timeout`) is not taken from here.
     pub limits: Option<Limits>,
@@ -30,7 +30,7 @@ impl<S> Listen<S> {
         Self {
             socket,
             tls: None,
-            is_shared: false,
+            shared: Shared::default(),
             limits: None,
             proxy_protocol: None,
             proxies: None,

@@ -34,11 +34,12 @@ pub async fn run<D: Driver>(
     orders: watch::Receiver<Order>,
 ) -> std::io::Result<Report> {
     shutdown::announce(&orders);
-    let worker = Rc::new(Worker::new(driver, application, limits, observed));
+    let present = *orders.borrow();
+    let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
     announce_clock(&worker);
     let sessions = Rc::new(sessions());
     for listen in listens {
-        let is_shared = listen.is_shared;
+        let shared = listen.shared.clone();
         let (door, socket) = Door::new(&worker, listen);
         let listener = worker.driver.listen(socket)?;
         let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
@@ -47,7 +48,7 @@ pub async fn run<D: Driver>(
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {
-            accept::run(worker, entrance, listener, is_shared).await;
+            accept::run(worker, entrance, listener, shared).await;
             drop(pending);
         });
     }

@@ -49,7 +49,7 @@ impl Shutdown {
     /// Was the shutdown ordered?
     #[must_use]
     pub fn is_ordered(&self) -> bool {
-        self.0.as_ref().is_some_and(|orders| *orders.borrow() >= Order::Drain)
+        self.0.as_ref().is_some_and(|orders| *orders.borrow() > Order::Serve)
     }
 
     /// Ends when the shutdown is ordered. Dropping the future loses nothing.
@@ -77,14 +77,18 @@ pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     mut orders: watch::Receiver<Order>,
 ) -> Report {
+    if worker.order() == Order::Wait && next_order(&mut orders, Order::Wait).await == Order::Serve {
+        worker.give(Order::Serve);
+    }
     let mut first = next_order(&mut orders, Order::Serve).await;
     let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
-    if first < Order::Cut && !worker.limits.lame_duck.is_zero() {
+    if first == Order::Drain && !worker.limits.lame_duck.is_zero() {
         worker.give(Order::LameDuck);
         let over = worker.driver.now().saturating_add(worker.limits.lame_duck).min(deadline);
         first_of(worker.driver.sleep_until(over), cut(&mut orders)).await;
-        first = (*orders.borrow()).max(Order::Drain);
+        first = *orders.borrow();
     }
+    first = first.max(Order::Drain);
     worker.give(first);
     if first < Order::Cut {
         let over = worker.driver.sleep_until(deadline);

@@ -2,7 +2,7 @@
 
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, RequestName};
+use crate::exchange::{Exchange, InProgress};
 use crate::link::{For, Link, Turn};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -33,8 +33,8 @@ impl Upgrade {
     }
 
     /// The request that asked for the protocol.
-    pub(crate) fn request_name(&self) -> Option<&RequestName> {
-        self.exchange.request_name()
+    pub(crate) fn in_progress(&self) -> Option<InProgress<'_>> {
+        self.exchange.in_progress()
     }
 
     /// Moves bytes both ways, and lets the protocol run.

@@ -5,6 +5,7 @@ use crate::limits::Limits;
 use crate::observe::{Observed, Rooms, Snapshot};
 use crate::pulse::Pulse;
 use crate::tally::Meters;
+use crate::unfinished::Unfinished;
 use crate::wheel::{Alarm, Wheel};
 use peregrine_driver::Driver;
 use peregrine_proto::Date;
@@ -21,12 +22,17 @@ use std::time::Duration;
 /// An order to all workers. Orders only go forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
+    /// Be ready, but accept nobody yet: another process still serves here.
+    Wait,
     /// Serve.
     #[default]
     Serve,
     /// Serve, but let each connection end with its next response. A worker gives this order to
     /// itself when it is told to drain and has [`Limits::lame_duck`].
     LameDuck,
+    /// Drain, without being a lame duck before: another process serves here from now on. For a worker
+    /// it is the order to drain.
+    Leave,
     /// Stop accepting, close what is idle, let the rest finish until the shutdown timeout.
     Drain,
     /// End everything at once.
@@ -49,6 +55,10 @@ pub struct Cut {
     pub peer: String,
     /// Method and route of the request whose response was not sent yet; `None` if there was none.
     pub request: Option<String>,
+    /// What was not over: why the connection was cut.
+    pub unfinished: Unfinished,
+    /// How long the request had been waited for; `None` if it was not.
+    pub busy: Option<Duration>,
     /// How long the connection had existed.
     pub age: Duration,
 }
@@ -56,7 +66,11 @@ pub struct Cut {
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let request = self.request.as_deref().unwrap_or("(no whole request)");
-        write!(f, "{} during {request}, connected for {:.1?}", self.peer, self.age)
+        write!(f, "{} during {request}: {}", self.peer, self.unfinished)?;
+        if let Some(busy) = self.busy {
+            write!(f, " after {busy:.1?}")?;
+        }
+        write!(f, ", connected for {:.1?}", self.age)
     }
 }
 
@@ -88,6 +102,7 @@ impl<D: Driver> Worker<D> {
         application: Application,
         limits: Limits,
         observed: Rc<Observed>,
+        present: Order,
     ) -> Self {
         let pulse = Arc::clone(observed.pulse());
         pulse.name_routes(&application);
@@ -105,7 +120,7 @@ impl<D: Driver> Worker<D> {
             meters,
             handshakes: Rc::default(),
             cut: RefCell::default(),
-            order: Cell::new(Order::Serve),
+            order: Cell::new(present.min(Order::Serve)),
             ordered_at: Cell::new(Duration::ZERO),
             date: Cell::new((0, Date::from_unix_seconds(0))),
             local: RefCell::default(),

@@ -7,7 +7,9 @@ use crate::counts::TlsFailure;
 use crate::deadlines::Wait;
 use crate::detached;
 use crate::ended::Ended;
+use crate::exchange::InProgress;
 use crate::link::{Close, Turn};
+use crate::unfinished::Unfinished;
 use crate::worker::Cut;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::Reject as TlsReject;
@@ -147,18 +149,31 @@ impl<D: Driver> Connection<D> {
         self.reset_if_cut_short(session);
         // What was delivered is not named.
         let is_sent = session.io.writer.is_empty() && self.stream.is_sent();
-        let age = self.worker.driver.now().saturating_sub(self.born());
-        let name = |request| Cut { peer: self.info.peer.to_string(), request, age };
+        let now = self.worker.driver.now();
+        let peer = || self.info.peer.to_string();
+        let age = now.saturating_sub(self.born());
+        let name = |request: InProgress<'_>| Cut {
+            peer: peer(),
+            request: Some(request.name.to_string()),
+            unfinished: request.unfinished,
+            busy: request.since.map(|since| now.saturating_sub(since)),
+            age,
+        };
         let mut cut = self.worker.cut.borrow_mut();
         let before = cut.len();
-        let streams = session.http2.request_names(is_sent);
-        cut.extend(streams.map(|request| name(Some(request.to_string()))));
+        cut.extend(session.http2.in_progress(is_sent).map(name));
         if cut.len() == before {
             let request = match &session.phase {
-                Phase::Upgraded(upgrade) => upgrade.request_name(),
-                _ => session.http1.request_name(is_sent),
+                Phase::Upgraded(upgrade) => upgrade.in_progress(),
+                _ => session.http1.in_progress(is_sent),
             };
-            cut.push(name(request.map(ToString::to_string)));
+            let unfinished = match &session.phase {
+                Phase::Handshake(_) => Unfinished::Handshake,
+                Phase::Closing(_) => Unfinished::Delivery,
+                _ => Unfinished::Head,
+            };
+            let nameless = || Cut { peer: peer(), request: None, unfinished, busy: None, age };
+            cut.push(request.map_or_else(nameless, name));
         }
         Ended::Cut
     }

@@ -36,9 +36,9 @@ impl<D: Driver> Connection<D> {
         let since = Duration::from_millis(self.since);
         let end_of_life = self.born().saturating_add(limits.lifetime_max.unwrap_or(Duration::MAX));
         let drained = match worker.order() {
-            Order::Serve | Order::LameDuck => Duration::MAX,
+            Order::Wait | Order::Serve | Order::LameDuck => Duration::MAX,
             // A request may be under way to a connection that is idle.
-            Order::Drain => {
+            Order::Leave | Order::Drain => {
                 worker.ordered_at().max(since).saturating_add(limits.drain_idle_timeout)
             }
             Order::Cut => Duration::ZERO,

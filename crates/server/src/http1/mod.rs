@@ -11,7 +11,7 @@ use self::send::Streaming;
 use crate::counts::Fault;
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, Panicked, RequestName};
+use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
 use crate::respond;
@@ -190,8 +190,9 @@ impl Http1 {
     }
 
     /// The request whose response is not complete or, unless everything `is_sent`, not sent.
-    pub(crate) fn request_name(&self, is_sent: bool) -> Option<&RequestName> {
-        self.exchange.request_name().or(self.written.as_ref().filter(|_| !is_sent))
+    pub(crate) fn in_progress(&self, is_sent: bool) -> Option<InProgress<'_>> {
+        let written = self.written.as_ref().filter(|_| !is_sent);
+        self.exchange.in_progress().or(written.map(InProgress::delivery))
     }
 
     /// Is a response being sent whose end is that of the connection?
@@ -318,7 +319,8 @@ impl Http1 {
     }
 
     /// Begins the time that an exchange may take as a whole, where there is such a limit.
-    fn limit_exchange<D: Driver>(&self, now: Duration, link: &mut Link<'_, D>) {
+    fn limit_exchange<D: Driver>(&mut self, now: Duration, link: &mut Link<'_, D>) {
+        self.exchange.goes_on(now);
         if let Some(timeout) = link.door.limits.exchange_timeout {
             link.io.deadlines.begin(Wait::Exchange, now.saturating_add(timeout));
         }

@@ -13,7 +13,7 @@ mod tunnel;
 use self::streams::{Step, Stream, Streams};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::exchange::{Exchange, Panicked, RequestName};
+use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::respond;
 use crate::worker::Order;
@@ -270,6 +270,7 @@ impl Http2 {
         let timeout = |timeout: Option<Duration>| {
             timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
         };
+        stream.exchange.goes_on(now);
         stream.deadlines.handler = timeout(stream.exchange.timeout);
         stream.deadlines.exchange = timeout(link.door.limits.exchange_timeout);
         self.hasten(number, link);
@@ -395,9 +396,9 @@ impl Http2 {
 
     /// Requests whose responses are not complete and, unless everything `is_sent`, the last one that
     /// was answered.
-    pub(crate) fn request_names(&self, is_sent: bool) -> impl Iterator<Item = &RequestName> {
-        let open = self.streams.open_streams().filter_map(|stream| stream.exchange.request_name());
-        open.chain(self.written.as_ref().filter(|_| !is_sent))
+    pub(crate) fn in_progress(&self, is_sent: bool) -> impl Iterator<Item = InProgress<'_>> {
+        let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_progress());
+        open.chain(self.written.as_ref().filter(|_| !is_sent).map(InProgress::delivery))
     }
 
     /// Did a stream end during this lease?

@@ -138,8 +138,10 @@ impl Http2 {
 
     /// Begins the time that an exchange may take as a whole, where there is such a limit.
     fn limit_sending<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
+        let now = link.worker.driver.now();
+        self.streams.at(number).exchange.goes_on(now);
         if let Some(timeout) = link.door.limits.exchange_timeout {
-            let until = link.worker.driver.now().saturating_add(timeout);
+            let until = now.saturating_add(timeout);
             let deadlines = &mut self.streams.at(number).deadlines;
             deadlines.exchange = deadlines.exchange.min(until);
         }

@@ -1,0 +1,126 @@
+//! Everything that a server listens on, opened or inherited, and dealt out to its workers.
+
+use crate::error::Error;
+#[cfg(unix)]
+use crate::listen::Identity;
+use crate::listen::{self, Bound, Place, SocketFile};
+use crate::listener::{Listener, Settings, Source};
+#[cfg(all(target_os = "linux", feature = "restart"))]
+use crate::restart;
+use crate::restart::Heir;
+use peregrine_driver::Socket;
+use peregrine_server::{Listen, Shared};
+use peregrine_web::TrustedProxies;
+
+/// All places, with their sockets.
+#[derive(Default)]
+pub(crate) struct Entrances {
+    /// What each worker accepts from.
+    pub(crate) plans: Vec<Vec<Listen<Socket>>>,
+    /// Where that is, and whether TLS is spoken there.
+    pub(crate) places: Vec<(Place, bool)>,
+    pub(crate) files: Vec<SocketFile>,
+    pub(crate) holdings: Vec<Holding>,
+}
+
+/// The sockets of one place, as a successor of this process would get them.
+#[derive(Debug)]
+#[cfg_attr(
+    not(all(target_os = "linux", feature = "restart")),
+    expect(dead_code, reason = "no process succeeds this one")
+)]
+pub(crate) struct Holding {
+    /// By which the successor knows it.
+    pub(crate) key: String,
+    pub(crate) sockets: Vec<Socket>,
+    /// Of the file of a Unix socket that is removed at the end.
+    #[cfg(unix)]
+    pub(crate) file: Option<Identity>,
+    pub(crate) shared: Shared,
+    /// Others have the sockets in any case.
+    pub(crate) is_foreign: bool,
+}
+
+impl Entrances {
+    /// Opens all of `listeners` for so many `workers`, those that there is an `heir` to by inheriting them.
+    pub(crate) fn open(
+        listeners: Vec<Listener>,
+        proxies: Option<&TrustedProxies>,
+        workers: usize,
+        heir: &mut Option<Heir>,
+    ) -> Result<Self, Error> {
+        let mut all = Self { plans: (0..workers).map(|_| Vec::new()).collect(), ..Self::default() };
+        for listener in listeners {
+            let (source, settings) = listener.parts(proxies)?;
+            let key = source.key();
+            let inherited = heir.as_mut().map(|heir| source.inherit(heir)).unwrap_or_default();
+            let bound = if inherited.is_empty() { source.open(workers)? } else { inherited };
+            for bound in bound {
+                all.add(&key, bound, &settings)?;
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, key: &str, bound: Bound, settings: &Settings) -> Result<(), Error> {
+        let address = || bound.place.to_string();
+        let dealt = bound.deal(self.plans.len());
+        let dealt = dealt.map_err(|cause| Error::Bind { address: address(), cause })?;
+        for (plan, sockets) in self.plans.iter_mut().zip(dealt) {
+            let listen = |socket| settings.listen(socket, bound.shared.clone());
+            plan.extend(sockets.into_iter().map(listen));
+        }
+        self.places.push((bound.place, settings.is_tls()));
+        self.holdings.push(Holding {
+            key: key.to_owned(),
+            sockets: bound.sockets,
+            #[cfg(unix)]
+            file: bound.file.as_ref().map(|file| file.identity),
+            shared: bound.shared,
+            is_foreign: bound.is_foreign,
+        });
+        self.files.extend(bound.file);
+        Ok(())
+    }
+}
+
+impl Source {
+    /// By which the next process of this program knows what this one listens on.
+    fn key(&self) -> String {
+        match self {
+            Self::Address(address) => format!("address {address}"),
+            Self::Bound(listener) => {
+                let place = listen::place_of(listener).map(|place| place.to_string());
+                format!("listener {}", place.unwrap_or_default())
+            }
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Self::Activated(name, _) => format!("activated {name}"),
+        }
+    }
+
+    /// What the process before listened on there. A program that makes its listeners itself has them.
+    fn inherit(&self, heir: &mut Heir) -> Vec<Bound> {
+        match self {
+            Self::Address(address) => heir.take(&self.key(), Some(address)),
+            Self::Bound(_) => Vec::new(),
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Self::Activated(..) => heir.take(&self.key(), None),
+        }
+    }
+
+    fn open(self, workers: usize) -> Result<Vec<Bound>, Error> {
+        let bound = match self {
+            Self::Address(address) => listen::bind(&address, workers)?,
+            Self::Bound(listener) => listen::adopt(listener)?,
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Self::Activated(name, address) => {
+                let given = restart::activated(&name, address.is_some())?;
+                match address.filter(|_| given.is_empty()) {
+                    Some(address) => listen::bind(&address, workers)?,
+                    None => return given.into_iter().map(listen::adopt).collect(),
+                }
+            }
+        };
+        Ok(vec![bound])
+    }
+}

@@ -1,0 +1,325 @@
+//! The process that takes over.
+
+use super::parcel::{self, Parcel};
+use super::{lock, step};
+use crate::error::Error;
+use crate::listen::{Bound, Identity, Place, SocketFile, place_of};
+use crate::orders::Handle;
+use peregrine_driver::Socket;
+use peregrine_server::{Order, Shared};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
+use std::env;
+use std::fs::File;
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// The environment variable that tells a process of its predecessor: the version of what the two say to
+/// each other, and the number of the socket that is the heir's standard input. A process that only
+/// inherited the variable has another input.
+pub(super) const VARIABLE: &str = "PEREGRINE_PREDECESSOR";
+const VERSION: &str = "1";
+
+/// How long a predecessor may take to hand over, and to say its last word.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to listen to it before looking whether there are orders.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What the predecessor of this process handed over.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    link: UnixStream,
+    inherited: Vec<Inherited>,
+    /// Sockets that are this process's alone when it has taken over.
+    own: Vec<Shared>,
+}
+
+/// The sockets of one place.
+#[derive(Debug)]
+struct Inherited {
+    key: String,
+    place: Place,
+    sockets: Vec<Socket>,
+    is_foreign: bool,
+    file: Option<Identity>,
+}
+
+/// What was found when a server first looked, until a server takes it.
+static FOUND: Mutex<Option<Option<Heir>>> = Mutex::new(None);
+
+/// The value of [`VARIABLE`] for a process with this standard input.
+pub(super) fn variable(input: &UnixStream) -> io::Result<String> {
+    Ok(format!("{VERSION}:{}", number(input.as_fd().try_clone_to_owned()?)?))
+}
+
+fn number(descriptor: OwnedFd) -> io::Result<u64> {
+    File::from(descriptor).metadata().map(|metadata| metadata.ino())
+}
+
+impl Heir {
+    /// What the predecessor handed over, if there is one and no other server of this process has it.
+    ///
+    /// # Errors
+    /// The predecessor is there, and does not hand over.
+    pub(crate) fn find() -> Result<Option<Self>, Error> {
+        let mut found = lock(&FOUND);
+        if found.is_none() {
+            *found = Some(Self::read().map_err(Error::TakeOver)?);
+        }
+        Ok(found.as_mut().and_then(Option::take))
+    }
+
+    /// Leaves it to another server of this process: this one needs nothing of it.
+    pub(crate) fn put_back(self) {
+        *lock(&FOUND) = Some(Some(self));
+    }
+
+    /// Was anything taken?
+    pub(crate) fn is_used(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    fn read() -> io::Result<Option<Self>> {
+        let Ok(value) = env::var(VARIABLE) else { return Ok(None) };
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        let Some((version, expected)) = value.split_once(':') else { return Ok(None) };
+        if expected.parse().ok() != number(input.try_clone()?).ok() {
+            return Ok(None);
+        }
+        if version != VERSION {
+            let text =
+                format!("it speaks version {version} of this, not {VERSION}: restart instead");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        let mut heir = Self { link: input.into(), inherited: Vec::new(), own: Vec::new() };
+        loop {
+            let parcel = parcel::receive(&heir.link, PATIENCE)?.ok_or(io::ErrorKind::TimedOut)?;
+            let Parcel { name, bytes, mut descriptors } = parcel;
+            match &*name {
+                step::END => return Ok(Some(heir)),
+                // The link took its place.
+                step::INPUT => {
+                    descriptors.pop().map_or(Ok(()), rustix::stdio::dup2_stdin)?;
+                }
+                name => {
+                    if let Some(key) = name.strip_prefix(step::LISTENER) {
+                        heir.inherited.extend(Inherited::from(key, &bytes, descriptors)?);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What listens where `key` says, which may be the address in other words.
+    pub(crate) fn take(&mut self, key: &str, address: Option<&str>) -> Vec<Bound> {
+        let mut taken: Vec<_> = self.inherited.extract_if(.., |one| one.key == key).collect();
+        if let (Some(address), true) = (address, taken.is_empty()) {
+            let position = self.inherited.iter().position(|one| leads_to(address, &one.place));
+            taken.extend(position.map(|position| self.inherited.remove(position)));
+        }
+        // An address that is named twice, such as port 0, leads to one place each time.
+        if address.is_some() && taken.len() > 1 {
+            self.inherited.extend(taken.drain(1..));
+        }
+        taken.into_iter().map(|one| self.bound(one)).collect()
+    }
+
+    fn bound(&mut self, one: Inherited) -> Bound {
+        let Inherited { place, sockets, is_foreign, file, .. } = one;
+        let shared = Shared::from(true);
+        // A foreign one stays shared for ever, and what is in this list has a clone of its own.
+        self.own.push(if is_foreign { Shared::default() } else { shared.clone() });
+        let file = match (&place, file) {
+            (Place::Unix(path), Some(identity)) => {
+                Some(SocketFile { path: path.clone(), identity, shared: shared.clone() })
+            }
+            _ => None,
+        };
+        Bound { place, sockets, file, shared, is_foreign }
+    }
+
+    /// Serves when the predecessor says so, and waits until it has left. Nothing happens if this process
+    /// is ordered to end before. `check` says whether the workers are well.
+    ///
+    /// # Errors
+    /// The predecessor ended before it said so, or a worker did.
+    pub(crate) fn succeed(
+        &mut self,
+        handle: &Handle,
+        mut check: impl FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // Not all workers are ready then.
+        if handle.present() > Order::Serve {
+            return Ok(());
+        }
+        for one in &self.inherited {
+            parcel::send(&self.link, step::UNTAKEN, one.key.as_bytes(), &[])
+                .map_err(Error::TakeOver)?;
+        }
+        parcel::send(&self.link, step::READY, &[], &[]).map_err(Error::TakeOver)?;
+        loop {
+            if handle.present() > Order::Serve {
+                return Ok(());
+            }
+            check()?;
+            match parcel::receive(&self.link, PAUSE).map_err(Error::TakeOver)? {
+                Some(Parcel { name, .. }) if name == step::GO => break,
+                _ => {}
+            }
+        }
+        // What this process does not listen on, the other one closes.
+        self.inherited.clear();
+        handle.open();
+        // Whatever is wrong with the predecessor now, this process serves.
+        let _ = parcel::send(&self.link, step::SERVING, &[], &[]);
+        while let Ok(Some(Parcel { name, .. })) = parcel::receive(&self.link, PATIENCE) {
+            if name == step::YOURS {
+                break;
+            }
+        }
+        self.own.iter().for_each(|shared| shared.set(false));
+        Ok(())
+    }
+
+    /// Tells the predecessor why this process does not take over.
+    pub(crate) fn fail(&self, error: &Error) {
+        // If it is gone, nobody needs to know.
+        let _ = parcel::send(&self.link, step::FAILED, error.to_string().as_bytes(), &[]);
+    }
+}
+
+impl Inherited {
+    /// `None` if there are no sockets.
+    fn from(key: &str, note: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Option<Self>> {
+        let note = String::from_utf8_lossy(note);
+        let mut words = note.split(' ');
+        let (mut is_foreign, mut file) = (false, None);
+        while let Some(word) = words.next() {
+            match word {
+                "foreign" => is_foreign = words.next() == Some("1"),
+                "file" => file = identity(words.by_ref().take(4)),
+                _ => {}
+            }
+        }
+        let sockets: io::Result<Vec<_>> = descriptors.into_iter().map(socket).collect();
+        let sockets = sockets?;
+        let Some(first) = sockets.first() else { return Ok(None) };
+        let place = place_of(first)?;
+        Ok(Some(Self { key: key.to_owned(), place, sockets, is_foreign, file }))
+    }
+}
+
+fn identity<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Identity> {
+    Some((
+        words.next()?.parse().ok()?,
+        words.next()?.parse().ok()?,
+        words.next()?.parse().ok()?,
+        words.next()?.parse().ok()?,
+    ))
+}
+
+fn socket(descriptor: OwnedFd) -> io::Result<Socket> {
+    Ok(match socket_domain(&descriptor)? {
+        AddressFamily::UNIX => Socket::Unix(UnixListener::from(descriptor)),
+        _ => Socket::Tcp(TcpListener::from(descriptor)),
+    })
+}
+
+/// Does an address, as people write it, lead to that place?
+fn leads_to(address: &str, place: &Place) -> bool {
+    match (address.strip_prefix("unix:"), place) {
+        (Some(path), Place::Unix(known)) => Path::new(path) == known,
+        (None, Place::Tcp(known)) => {
+            address.to_socket_addrs().is_ok_and(|mut all| all.any(|one| one == *known))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heir(keys: &[&str]) -> (Heir, Vec<Place>) {
+        let inherited = keys.iter().map(|key| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let one = Inherited::from(key, b"foreign 0", vec![listener.into()]);
+            one.expect("it is a listener").expect("there is one")
+        });
+        let (link, _) = UnixStream::pair().expect("there are descriptors");
+        let inherited: Vec<_> = inherited.collect();
+        let places = inherited.iter().map(|one| one.place.clone()).collect();
+        (Heir { link, inherited, own: Vec::new() }, places)
+    }
+
+    fn taken(heir: &mut Heir, key: &str, address: Option<&str>) -> Vec<Place> {
+        heir.take(key, address).into_iter().map(|bound| bound.place).collect()
+    }
+
+    #[test]
+    fn an_address_is_known_by_its_words_and_else_by_where_it_leads() {
+        let (mut heir, places) = heir(&["address localhost:1", "address 127.0.0.1:0"]);
+        let address = "127.0.0.1:0";
+        assert_eq!(taken(&mut heir, "address 127.0.0.1:0", Some(address)), places[1..]);
+        assert!(taken(&mut heir, "address 127.0.0.1:0", Some(address)).is_empty());
+        let other = places[0].to_string();
+        assert_eq!(taken(&mut heir, &format!("address {other}"), Some(&other)), places[..1]);
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_leads_to_one_place_each_time() {
+        let (mut heir, places) = heir(&["address 127.0.0.1:0"; 2]);
+        let mut both = taken(&mut heir, "address 127.0.0.1:0", Some("127.0.0.1:0"));
+        assert_eq!(both.len(), 1);
+        both.extend(taken(&mut heir, "address 127.0.0.1:0", Some("127.0.0.1:0")));
+        assert_eq!(both, places);
+    }
+
+    #[test]
+    fn sockets_of_a_service_manager_are_known_by_their_name_all_at_once() {
+        let (mut heir, places) = heir(&["activated web", "activated admin", "activated web"]);
+        let both = [places[0].clone(), places[2].clone()];
+        assert_eq!(taken(&mut heir, "activated web", None), both);
+        assert!(heir.is_used());
+    }
+
+    #[test]
+    fn the_file_of_a_unix_socket_stays_until_it_is_the_heirs_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let listener = UnixListener::bind(&path).expect("a new path");
+        let data = std::fs::symlink_metadata(&path).expect("it is there");
+        let (device, inode) = (data.dev(), data.ino());
+        let note =
+            format!("foreign 0 file {device} {inode} {} {}", data.mtime(), data.mtime_nsec());
+        let descriptor = OwnedFd::from(listener);
+        for is_own in [false, true] {
+            let descriptors = vec![descriptor.try_clone().expect("there are descriptors")];
+            let one = Inherited::from("address unix:s", note.as_bytes(), descriptors);
+            let (mut heir, _) = heir(&[]);
+            heir.inherited.extend(one.expect("it is a listener"));
+            let bound = heir.take("address", Some(&format!("unix:{}", path.display())));
+            assert_eq!(bound.len(), 1);
+            if is_own {
+                heir.own.iter().for_each(|shared| shared.set(false));
+            }
+            drop(bound);
+            assert_eq!(path.exists(), !is_own);
+        }
+    }
+
+    #[test]
+    fn a_note_of_a_newer_predecessor_is_understood_as_far_as_it_goes() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let one = Inherited::from("k", b"new 5 foreign 1 more", vec![listener.into()]);
+        let one = one.expect("it is a listener").expect("there is one");
+        assert!(one.is_foreign && one.file.is_none());
+        assert!(Inherited::from("k", b"", Vec::new()).expect("no error").is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! What a service manager is told of a server (sd_notify).
+
+use rustix::time::{ClockId, clock_gettime};
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::time::Duration;
+
+/// The environment variable that names the manager's socket.
+const VARIABLE: &str = "NOTIFY_SOCKET";
+/// How long a manager that does not read holds the server up.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The service manager of this process.
+#[derive(Debug)]
+pub(super) struct Manager {
+    socket: UnixDatagram,
+    address: SocketAddr,
+}
+
+impl Manager {
+    /// The one that the environment names, if it names one.
+    pub(super) fn from_environment() -> Option<Self> {
+        let name = env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
+        match Self::at(&name) {
+            Ok(manager) => Some(manager),
+            Err(error) => {
+                tracing::warn!(target: "peregrine", %error, ?name,
+                    "{VARIABLE} names no socket that can be told anything");
+                None
+            }
+        }
+    }
+
+    fn at(name: &OsStr) -> io::Result<Self> {
+        let address = match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+            [b'/', ..] => SocketAddr::from_pathname(Path::new(name))?,
+            _ => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "neither a path nor @name"));
+            }
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self { socket, address })
+    }
+
+    /// All workers serve.
+    pub(super) fn ready(&self, status: &str) {
+        self.tell("READY=1", status);
+    }
+
+    /// A successor is started.
+    pub(super) fn reloading(&self, status: &str) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"), status);
+    }
+
+    /// Another process is the service from now on, and serves.
+    pub(super) fn succeeded_by(&self, process: u32, status: &str) {
+        self.tell(&format!("MAINPID={process}\nREADY=1"), status);
+    }
+
+    /// The server was ordered to end.
+    pub(super) fn stopping(&self, status: &str) {
+        self.tell("STOPPING=1", status);
+    }
+
+    /// All workers go on.
+    pub(super) fn is_alive(&self) {
+        self.send("WATCHDOG=1");
+    }
+
+    fn tell(&self, what: &str, status: &str) {
+        self.send(&format!("{what}\nSTATUS={}", status.replace('\n', " ")));
+    }
+
+    /// A manager that is gone, or does not read, changes nothing for those who are served.
+    fn send(&self, text: &str) {
+        if let Err(error) = self.socket.send_to_addr(text.as_bytes(), &self.address) {
+            tracing::warn!(target: "peregrine", %error, text, "the service manager was not told");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a manager at `address` hears of `told`.
+    fn heard(address: &SocketAddr, name: &OsStr, told: impl FnOnce(&Manager)) -> String {
+        let socket = UnixDatagram::bind_addr(address).expect("a new name");
+        told(&Manager::at(name).expect("a name"));
+        let mut text = [0; 1024];
+        let length = socket.recv(&mut text).expect("it was told");
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    }
+
+    #[test]
+    fn a_manager_is_told_at_a_path_and_at_an_abstract_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notify");
+        let address = SocketAddr::from_pathname(&path).expect("a short path");
+        let text = heard(&address, path.as_os_str(), |manager| manager.ready("a\nb"));
+        assert_eq!(text, "READY=1\nSTATUS=a b");
+        let name = format!("peregrine-notify-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let name = format!("@{name}");
+        let text = heard(&address, name.as_ref(), |manager| manager.succeeded_by(7, "c"));
+        assert_eq!(text, "MAINPID=7\nREADY=1\nSTATUS=c");
+    }
+
+    #[test]
+    fn a_reload_says_when_it_began() {
+        let name = format!("peregrine-reload-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let name = format!("@{name}");
+        let now = || clock_gettime(ClockId::Monotonic).tv_sec;
+        let before = now();
+        let text = heard(&address, name.as_ref(), |manager| manager.reloading("x"));
+        let time = text.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
+        let seconds = time.expect("it is said").parse::<i64>().expect("a number") / 1_000_000;
+        assert!((before..=now()).contains(&seconds), "{text}");
+        assert!(text.starts_with("RELOADING=1\n"), "{text}");
+    }
+
+    #[test]
+    fn a_manager_that_is_gone_is_no_error_and_what_is_no_name_is_none() {
+        Manager::at("@peregrine-nobody".as_ref()).expect("a name").stopping("x");
+        for name in ["relative", "vsock:2:1234"] {
+            assert!(Manager::at(name.as_ref()).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The service manager's watchdog: it is told that the server lives while every worker answers.
+//!
+//! A worker answers from its own thread, so that one whose thread is blocked, by whatever, does not.
+
+use crate::orders::Handle;
+use peregrine_server::Order;
+use std::env;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::watch as watched;
+
+/// Looks in each half of the manager's time.
+const LOOKS: u32 = 2;
+/// A manager that asks for less is answered no faster.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// Asks the workers whether they go on.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    /// How long the manager waits before it ends the process.
+    patience: Duration,
+    asked: watched::Sender<u64>,
+    answers: Vec<Arc<AtomicU64>>,
+}
+
+/// A worker's end of it.
+#[derive(Debug)]
+pub(crate) struct Answering {
+    asked: watched::Receiver<u64>,
+    answer: Arc<AtomicU64>,
+}
+
+impl Watchdog {
+    /// The one that the manager wants, if it wants one of this process.
+    pub(super) fn from_environment() -> Option<Self> {
+        let variable = |name| env::var(name).ok();
+        let patience = patience(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"))?;
+        Some(Self { patience, asked: watched::Sender::new(0), answers: Vec::new() })
+    }
+
+    /// One more worker is asked.
+    pub(crate) fn answering(&mut self) -> Answering {
+        let answer = Arc::<AtomicU64>::default();
+        self.answers.push(Arc::clone(&answer));
+        Answering { asked: self.asked.subscribe(), answer }
+    }
+
+    /// Asks on a thread of its own until the server is ordered to end.
+    pub(crate) fn start(mut self, handle: Handle) -> io::Result<()> {
+        let name = "peregrine-watchdog".to_owned();
+        let look = move || {
+            let half = self.patience / 2;
+            let mut told = Instant::now();
+            loop {
+                thread::sleep((half / LOOKS).max(PAUSE_MIN));
+                let order = handle.present();
+                if order > Order::Serve {
+                    return;
+                }
+                let is_time = told.elapsed() + half / LOOKS / 2 >= half;
+                // Before that it is for the predecessor to speak.
+                let is_service = order == Order::Serve;
+                if self.ask() && is_time && is_service {
+                    told = Instant::now();
+                    handle.restart().manager().into_iter().for_each(|manager| manager.is_alive());
+                }
+            }
+        };
+        thread::Builder::new().name(name).spawn(look).map(drop)
+    }
+
+    /// Have all workers answered since the last question? Then there is another one.
+    fn ask(&mut self) -> bool {
+        let question = *self.asked.borrow();
+        let is_answered = |answer: &Arc<AtomicU64>| answer.load(Ordering::Relaxed) >= question;
+        let all = self.answers.iter().all(is_answered);
+        if all {
+            self.asked.send_replace(question + 1);
+        }
+        all && question > 0
+    }
+}
+
+impl Answering {
+    /// Answers until there is an order to end, or nobody asks any more.
+    pub(crate) async fn run(mut self, mut orders: watched::Receiver<Order>) {
+        let ordered = async move { drop(orders.wait_for(|order| *order > Order::Serve).await) };
+        let answers = async move {
+            while self.asked.changed().await.is_ok() {
+                let question = *self.asked.borrow_and_update();
+                self.answer.store(question, Ordering::Relaxed);
+            }
+        };
+        let (mut ordered, mut answers) = (pin!(ordered), pin!(answers));
+        poll_fn(|context| match ordered.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => answers.as_mut().poll(context),
+        })
+        .await;
+    }
+}
+
+/// How long the manager waits, if its question is for this process.
+fn patience(microseconds: Option<String>, process: Option<String>) -> Option<Duration> {
+    let is_own = process.is_none_or(|process| process.parse() == Ok(std::process::id()));
+    let microseconds = microseconds?.parse().ok().filter(|time| *time > 0)?;
+    is_own.then(|| Duration::from_micros(microseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_is_for_the_process_that_it_names() {
+        let own = std::process::id();
+        for (time, process, expected) in [
+            (None, None, None),
+            (Some("30000000"), None, Some(30)),
+            (Some("30000000"), Some(own), Some(30)),
+            (Some("30000000"), Some(own + 1), None),
+            (Some("0"), None, None),
+            (Some("soon"), None, None),
+        ] {
+            let process = process.map(|process| process.to_string());
+            let found = patience(time.map(str::to_owned), process).map(|time| time.as_secs());
+            assert_eq!(found, expected, "{time:?}");
+        }
+    }
+
+    #[test]
+    fn one_worker_that_does_not_answer_is_enough() {
+        let asked = watched::Sender::new(0);
+        let mut watchdog = Watchdog { patience: PAUSE_MIN, asked, answers: Vec::new() };
+        let [first, second] = [(), ()].map(|()| watchdog.answering());
+        assert!(!watchdog.ask(), "nobody was asked");
+        first.answer.store(1, Ordering::Relaxed);
+        assert!(!watchdog.ask() && !watchdog.ask());
+        second.answer.store(1, Ordering::Relaxed);
+        assert!(watchdog.ask());
+        assert!(!watchdog.ask(), "that was an answer to the question before");
+    }
+}

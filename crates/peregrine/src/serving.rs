@@ -1,0 +1,120 @@
+//! A server inside of a program that has a runtime of its own, and perhaps signals.
+
+use crate::error::Error;
+use crate::make::{Make, MakeApplication, makes};
+use crate::orders::{Handle, Orders};
+use crate::running::{Running, Stopped};
+use crate::server::{Server, report};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::thread;
+use tokio::sync::oneshot;
+
+impl Server {
+    /// Serves from within an `async` program until `end` completes, and then shuts down in order. Signals
+    /// are the program's: none does anything here except through `end`.
+    ///
+    /// The workers have their own threads, each with a runtime, whatever the caller's runtime is; that
+    /// only waits, and is never blocked. Dropping the future cuts all connections.
+    ///
+    /// ```no_run
+    /// use peregrine::prelude::*;
+    ///
+    /// #[tokio::main]
+    /// async fn main() -> peregrine::Result<()> {
+    ///     let stop = async { tokio::signal::ctrl_c().await.unwrap() };
+    ///     Server::bind("127.0.0.1:8080").serve_until(|| App::new().get("/", || "hello"), stop).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn serve_until<Via, M, F>(self, make: M, end: F) -> Result<(), Error>
+    where
+        Via: 'static,
+        M: MakeApplication<Via>,
+        F: Future<Output = ()>,
+    {
+        serve(self, makes(make), Some(end)).await
+    }
+}
+
+impl Running {
+    /// [`wait`](Self::wait), without blocking the caller's thread. Dropping the future cuts all
+    /// connections.
+    ///
+    /// # Errors
+    /// A worker ended with an error or a panic; the others are then shut down.
+    pub async fn ended(self) -> Result<Stopped, Error> {
+        let _cut = CutOnDrop(self.handle());
+        beside(move || self.wait())?.await.expect(SENT)
+    }
+}
+
+/// The invariant of [`beside`].
+const SENT: &str = "the thread sends before it ends";
+
+/// Serves until `end`, or until a signal where there is none.
+pub(crate) async fn serve(
+    server: Server,
+    mut makes: impl FnMut() -> Make + Send + 'static,
+    end: Option<impl Future<Output = ()>>,
+) -> Result<(), Error> {
+    let quiet = server.is_quiet();
+    let orders = Orders::new();
+    let handle = orders.handle.clone();
+    let signals = match end {
+        None => {
+            handle.restart().tell_manager();
+            Some(handle.obey_signals(server.hears())?)
+        }
+        Some(_) => None,
+    };
+    let _cut = CutOnDrop(handle.clone());
+    let mut ended = beside(move || {
+        // An application may take long to be made, perhaps by the help of the caller's runtime.
+        let running = server.start_under(&mut makes, orders)?;
+        match signals {
+            Some(_) => running.wait_obeying(),
+            None => running.wait(),
+        }
+    })?;
+    if let Some(end) = end {
+        let mut end = pin!(end);
+        let early = poll_fn(|context| {
+            if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(context) {
+                return Poll::Ready(Some(stopped));
+            }
+            end.as_mut().poll(context).map(|()| None)
+        });
+        if let Some(stopped) = early.await {
+            return report(&stopped.expect(SENT)?, quiet);
+        }
+        handle.shut_down();
+    }
+    report(&ended.await.expect(SENT)?, quiet)
+}
+
+/// The result of `work`, which blocks, on a thread of its own.
+fn beside(
+    work: impl FnOnce() -> Result<Stopped, Error> + Send + 'static,
+) -> Result<oneshot::Receiver<Result<Stopped, Error>>, Error> {
+    let (sender, ended) = oneshot::channel();
+    let wait = move || {
+        // Nobody waits for it where the future was dropped.
+        let _ = sender.send(work());
+    };
+    let name = "peregrine-wait".to_owned();
+    thread::Builder::new().name(name).spawn(wait).map_err(Error::Worker)?;
+    Ok(ended)
+}
+
+/// Ends a server whose future is dropped.
+struct CutOnDrop(Handle);
+
+impl Drop for CutOnDrop {
+    fn drop(&mut self) {
+        self.0.cut();
+    }
+}
