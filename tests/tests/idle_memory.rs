@@ -74,32 +74,51 @@ async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
     client
 }
 
+/// The bytes that are held once nothing changes any more: the fewest that a while shows.
+async fn settled<B: Bench>(bench: &B) -> isize {
+    let mut fewest = isize::MAX;
+    let mut unchanged = 0;
+    while unchanged < 8 {
+        bench.sleep(Duration::from_millis(200)).await;
+        let now = held::bytes().expect("it is counted");
+        unchanged = if now < fewest { 0 } else { unchanged + 1 };
+        fewest = fewest.min(now);
+    }
+    fewest
+}
+
+/// The bytes that each of many peers holds that `open` makes. A first round of them, which ends before
+/// anything is counted, fills the pools of the worker: what those keep is not a peer's.
+async fn held_by_each_of<B: Bench, P>(bench: &B, mut open: impl AsyncFnMut() -> P) -> isize {
+    let mut before = 0;
+    let mut with_peers = 0;
+    for _ in 0..2 {
+        before = settled(bench).await;
+        let mut peers = Vec::new();
+        for _ in 0..PEERS {
+            peers.push(open().await);
+        }
+        with_peers = settled(bench).await;
+    }
+    (with_peers - before) / PEERS.cast_signed()
+}
+
 /// The bytes that each of many idle connections holds.
 async fn held_by_each<B: Bench>(bench: &B, way: Way) -> isize {
     let shared = Shared::default();
     let server = bench.start(without_tables(), Some(server_tls()), shared.app());
-    let mut peers = Vec::new();
-    for _ in 0..PEERS {
-        peers.push(use_connection(&server, way).await);
-    }
-    bench.sleep(Duration::from_millis(1_500)).await;
-    let held = held::bytes().expect("it is counted");
-    // What the worker's pools have got stays when the connections are gone.
-    drop(peers);
-    bench.sleep(Duration::from_millis(700)).await;
-    let rest = held::bytes().expect("it is counted");
+    let held = held_by_each_of(bench, async || use_connection(&server, way).await).await;
     way.connect(&server).await.expect_alive().await;
     server.shut_down();
     server.ended().await;
-    (held - rest) / PEERS.cast_signed()
+    held
 }
 
 /// The bytes that each of many idle WebSockets holds, which have carried messages of all sizes.
 async fn held_by_each_websocket<B: Bench>(bench: &B, way: events::Way) -> isize {
     let shared = Shared::default();
     let server = bench.start(without_tables(), Some(server_tls()), shared.app());
-    let mut sockets = Vec::new();
-    for _ in 0..PEERS {
+    let held = held_by_each_of(bench, async || {
         let mut socket = Socket::open::<B>(&server, way, "/ws/echo").await;
         for size in [10, 1_000, 20_000, 300_000] {
             let bytes = pattern(size);
@@ -112,16 +131,12 @@ async fn held_by_each_websocket<B: Bench>(bench: &B, way: events::Way) -> isize 
         for _ in 0..200 {
             socket.expect_text("many at a time").await;
         }
-        sockets.push(socket);
-    }
-    bench.sleep(Duration::from_millis(1_500)).await;
-    let held = held::bytes().expect("it is counted");
-    drop(sockets);
-    bench.sleep(Duration::from_millis(700)).await;
-    let rest = held::bytes().expect("it is counted");
+        socket
+    })
+    .await;
     server.shut_down();
     server.ended().await;
-    (held - rest) / PEERS.cast_signed()
+    held
 }
 
 fn an_idle_websocket_holds_little(choice: DriverChoice) {
