@@ -78,7 +78,7 @@ async fn use_connection<S: Served>(server: &S, way: Way) -> Client<S::Wire> {
 async fn settled<B: Bench>(bench: &B) -> isize {
     let mut fewest = isize::MAX;
     let mut unchanged = 0;
-    while unchanged < 8 {
+    while unchanged < 4 {
         bench.sleep(Duration::from_millis(200)).await;
         let now = held::bytes().expect("it is counted");
         unchanged = if now < fewest { 0 } else { unchanged + 1 };
@@ -87,20 +87,22 @@ async fn settled<B: Bench>(bench: &B) -> isize {
     fewest
 }
 
-/// The bytes that each of many peers holds that `open` makes. A first round of them, which ends before
-/// anything is counted, fills the pools of the worker: what those keep is not a peer's.
+/// The bytes that each of many peers holds that `open` makes: what their end gives back.
+///
+/// The less of two rounds, because the pools of the worker, which are nobody's, grow and shrink in between.
 async fn held_by_each_of<B: Bench, P>(bench: &B, mut open: impl AsyncFnMut() -> P) -> isize {
-    let mut before = 0;
-    let mut with_peers = 0;
+    let mut least = isize::MAX;
     for _ in 0..2 {
-        before = settled(bench).await;
         let mut peers = Vec::new();
         for _ in 0..PEERS {
             peers.push(open().await);
         }
-        with_peers = settled(bench).await;
+        let held = settled(bench).await;
+        drop(peers);
+        let rest = settled(bench).await;
+        least = least.min((held - rest) / PEERS.cast_signed());
     }
-    (with_peers - before) / PEERS.cast_signed()
+    least
 }
 
 /// The bytes that each of many idle connections holds.
