@@ -13,11 +13,14 @@ mod view;
 
 pub(crate) use self::view::{Begun, Views};
 
+use crate::entrances::{AdminEntrance, Entrances};
 use crate::error::Error;
-use crate::listen::{self, Bound, Place, SocketFile};
+use crate::listen::Place;
+use crate::listener::Source;
+use crate::restart::Heir;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Observed, Order};
+use peregrine_server::{Limits, Listen, Observed, Order, Shared};
 use peregrine_web::App;
 use std::io;
 use std::rc::Rc;
@@ -57,34 +60,44 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Debug)]
 pub struct Admin {
-    source: Source,
+    /// Nowhere, if the application has the pages.
+    source: Option<Source>,
     live_within: Duration,
-}
-
-#[derive(Debug)]
-enum Source {
-    Address(String),
-    Listener(Socket),
-    /// The application has the pages.
-    None,
 }
 
 impl Admin {
     /// An admin listener at `address`: `127.0.0.1:9000`, `unix:/run/app/admin.sock`. Port 0 takes any
     /// free port, which [`Running::admin_place`](crate::Running::admin_place) tells.
     pub fn at(address: impl Into<String>) -> Self {
-        Self { source: Source::Address(address.into()), live_within: LIVE_WITHIN }
+        Self::from_source(Source::Address(address.into()))
     }
 
     /// An admin listener that was bound elsewhere, such as by a service manager.
     pub fn on(listener: impl Into<Socket>) -> Self {
-        Self { source: Source::Listener(listener.into()), live_within: LIVE_WITHIN }
+        Self::from_source(Source::Bound(listener.into()))
+    }
+
+    /// An admin listener on the sockets called `name` that a service manager made; see
+    /// [`Server::activated`](crate::Server::activated).
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated(name: impl Into<String>) -> Self {
+        Self::from_source(Source::Activated(name.into(), None))
+    }
+
+    /// The same, or at `address` where no sockets at all were handed to this process.
+    #[cfg(all(target_os = "linux", feature = "restart"))]
+    pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
+        Self::from_source(Source::Activated(name.into(), Some(address.into())))
+    }
+
+    fn from_source(source: Source) -> Self {
+        Self { source: Some(source), live_within: LIVE_WITHIN }
     }
 
     /// No listener: requests are measured, and the application has the pages where it wants ([`app`]). While
     /// workers are blocked or full, nobody is answered then.
     pub fn mounted() -> Self {
-        Self { source: Source::None, live_within: LIVE_WITHIN }
+        Self { source: None, live_within: LIVE_WITHIN }
     }
 
     /// How long a handler may keep a worker's thread, without an `await` that waits, before `/livez` says
@@ -98,26 +111,34 @@ impl Admin {
 
     /// What workers are to show.
     pub(crate) fn views(&self, workers: usize, orders: watched::Receiver<Order>) -> Arc<Views> {
+        #[cfg(feature = "metrics")]
+        user::install();
         Arc::new(Views::new(workers, orders, self.live_within))
     }
 
-    /// Listens, and answers on a thread of its own.
-    pub(crate) fn start(self, views: &Arc<Views>) -> Result<Option<Administering>, Error> {
-        #[cfg(feature = "metrics")]
-        user::install();
-        let bound = match self.source {
-            Source::Address(address) => listen::bind(&address, 1)?,
-            Source::Listener(listener) => listen::adopt(listener)?,
-            Source::None => return Ok(None),
-        };
-        let Bound { place, mut sockets, file, .. } = bound;
-        let socket = sockets.pop().expect("a socket was asked for");
-        let (orders, ordered) = watched::channel(Order::Serve);
+    /// Opens what it listens on, and inherits that where there is an `heir` to it.
+    pub(crate) fn open(
+        self,
+        all: &mut Entrances,
+        heir: &mut Option<Heir>,
+    ) -> Result<Option<AdminEntrance>, Error> {
+        self.source.map(|source| all.open_admin(source, heir)).transpose()
+    }
+}
+
+impl AdminEntrance {
+    /// Answers there, on a thread of its own.
+    pub(crate) fn start(self, views: &Arc<Views>) -> Result<Administering, Error> {
+        let Self { listens, place, shared, is_inherited } = self;
+        // The process before this one answers until it leaves.
+        let first = if is_inherited { Order::Wait } else { Order::Serve };
+        let orders = watched::Sender::new(first);
+        let own = orders.clone();
         let (tell, told) = mpsc::channel();
         let views = Arc::clone(views);
         let body = move || {
             let ready = tell.clone();
-            let ended = run(socket, &views, ordered, move || drop(ready.send(Ok(()))));
+            let ended = run(listens, &views, own, shared, move || drop(ready.send(Ok(()))));
             if let Err(error) = ended {
                 let _ = tell.send(Err(error));
             }
@@ -126,7 +147,7 @@ impl Admin {
         thread.spawn(body).map_err(Error::Worker)?;
         let begun = told.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
         begun.map_err(Error::Worker)?;
-        Ok(Some(Administering { orders, told, place, _file: file }))
+        Ok(Administering { orders, told, place })
     }
 }
 
@@ -162,21 +183,35 @@ pub fn app() -> App {
 
 /// Serves the pages on the calling thread, until it is ordered to end.
 fn run(
-    socket: Socket,
+    listens: Vec<Listen<Socket>>,
     views: &Arc<Views>,
-    orders: watched::Receiver<Order>,
+    orders: watched::Sender<Order>,
+    shared: Shared,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
     let application =
         pages::app(views).build().expect("the routes of the admin listener are sound");
-    let listens = vec![Listen::on(socket)];
     Tokio::run(&Options::default(), |driver| async move {
         ready();
         driver.spawn(view::watch(driver.clone(), Arc::downgrade(views)));
+        let ordered = orders.subscribe();
+        driver.spawn(leave_with(views.orders(), orders, shared));
         let observed = Rc::new(Observed::default());
-        peregrine_server::run(driver, listens, application, limits(), observed, orders).await
+        peregrine_server::run(driver, listens, application, limits(), observed, ordered).await
     })?
     .map(drop)
+}
+
+/// Leaves the place to the process that serves in place of this one, if that has it.
+async fn leave_with(
+    mut server: watched::Receiver<Order>,
+    own: watched::Sender<Order>,
+    shared: Shared,
+) {
+    let has_left = server.wait_for(|order| *order == Order::Leave).await.is_ok();
+    if has_left && shared.is_so() {
+        own.send_modify(|order| *order = Order::Leave.max(*order));
+    }
 }
 
 /// Little is needed to ask for a page, and nobody is to have more.
@@ -207,7 +242,6 @@ pub(crate) struct Administering {
     /// Says no more when the thread has ended.
     told: mpsc::Receiver<io::Result<()>>,
     place: Place,
-    _file: Option<SocketFile>,
 }
 
 impl Administering {
@@ -215,9 +249,14 @@ impl Administering {
         &self.place
     }
 
+    /// The process before this one has left.
+    pub(crate) fn open(&self) {
+        self.orders.send_modify(|order| *order = Order::Serve.max(*order));
+    }
+
     /// Ends it when nothing is left to tell, and waits for that.
     pub(crate) fn end(self) {
-        self.orders.send_replace(Order::Drain);
+        self.orders.send_modify(|order| *order = Order::Drain.max(*order));
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.told.recv_timeout(END_MAX) {
             tracing::debug!(target: "peregrine", "the admin listener did not end in time");
         }

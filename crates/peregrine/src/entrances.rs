@@ -3,13 +3,15 @@
 use crate::error::Error;
 #[cfg(unix)]
 use crate::listen::Identity;
-use crate::listen::{self, Bound, Place, SocketFile};
+use crate::listen::{self, Bound, Place, Secrets, SocketFile};
 use crate::listener::{Listener, Settings, Source};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use crate::restart;
 use crate::restart::Heir;
 use peregrine_driver::Socket;
 use peregrine_server::{Listen, Shared};
+#[cfg(feature = "tls")]
+use peregrine_tls::TicketKeys;
 use peregrine_web::TrustedProxies;
 
 /// All places, with their sockets.
@@ -39,6 +41,45 @@ pub(crate) struct Holding {
     pub(crate) shared: Shared,
     /// Others have the sockets in any case.
     pub(crate) is_foreign: bool,
+    /// The keys of tickets that clients were given there.
+    #[cfg(feature = "tls")]
+    pub(crate) tickets: Option<TicketKeys>,
+}
+
+impl Holding {
+    fn of(key: &str, bound: &mut Bound) -> Self {
+        Self {
+            key: key.to_owned(),
+            sockets: std::mem::take(&mut bound.sockets),
+            #[cfg(unix)]
+            file: bound.file.as_ref().map(|file| file.identity),
+            shared: bound.shared.clone(),
+            is_foreign: bound.is_foreign,
+            #[cfg(feature = "tls")]
+            tickets: None,
+        }
+    }
+
+    /// By which clients resume their sessions now.
+    #[cfg_attr(
+        not(all(target_os = "linux", feature = "restart")),
+        expect(dead_code, reason = "no process succeeds this one")
+    )]
+    pub(crate) fn secrets(&self) -> Secrets {
+        #[cfg(feature = "tls")]
+        return Secrets(self.tickets.as_ref().map(TicketKeys::secrets).unwrap_or_default());
+        #[cfg(not(feature = "tls"))]
+        Secrets::default()
+    }
+}
+
+/// Where the admin listener listens.
+pub(crate) struct AdminEntrance {
+    pub(crate) listens: Vec<Listen<Socket>>,
+    pub(crate) place: Place,
+    pub(crate) shared: Shared,
+    /// The process before this one answers there, until it leaves.
+    pub(crate) is_inherited: bool,
 }
 
 impl Entrances {
@@ -53,8 +94,7 @@ impl Entrances {
         for listener in listeners {
             let (source, settings) = listener.parts(proxies)?;
             let key = source.key();
-            let inherited = heir.as_mut().map(|heir| source.inherit(heir)).unwrap_or_default();
-            let bound = if inherited.is_empty() { source.open(workers)? } else { inherited };
+            let (bound, _) = source.open_or_inherit(workers, heir)?;
             for bound in bound {
                 all.add(&key, bound, &settings)?;
             }
@@ -62,26 +102,48 @@ impl Entrances {
         Ok(all)
     }
 
-    fn add(&mut self, key: &str, bound: Bound, settings: &Settings) -> Result<(), Error> {
-        let address = || bound.place.to_string();
-        let dealt = bound.deal(self.plans.len());
-        let dealt = dealt.map_err(|cause| Error::Bind { address: address(), cause })?;
+    /// Opens likewise what the admin listener listens on.
+    pub(crate) fn open_admin(
+        &mut self,
+        source: Source,
+        heir: &mut Option<Heir>,
+    ) -> Result<AdminEntrance, Error> {
+        let key = source.key();
+        let (all, is_inherited) = source.open_or_inherit(1, heir)?;
+        let first = all.first().expect("a place was asked for");
+        let (place, shared) = (first.place.clone(), first.shared.clone());
+        let mut listens = Vec::new();
+        for mut bound in all {
+            let sockets = dealt(&bound, 1)?.into_iter().flatten();
+            let listen = |socket| Listen { shared: bound.shared.clone(), ..Listen::on(socket) };
+            listens.extend(sockets.map(listen));
+            self.holdings.push(Holding::of(&key, &mut bound));
+            self.files.extend(bound.file);
+        }
+        Ok(AdminEntrance { listens, place, shared, is_inherited })
+    }
+
+    fn add(&mut self, key: &str, mut bound: Bound, settings: &Settings) -> Result<(), Error> {
+        settings.inherit(&bound.secrets);
+        let dealt = dealt(&bound, self.plans.len())?;
         for (plan, sockets) in self.plans.iter_mut().zip(dealt) {
             let listen = |socket| settings.listen(socket, bound.shared.clone());
             plan.extend(sockets.into_iter().map(listen));
         }
-        self.places.push((bound.place, settings.is_tls()));
         self.holdings.push(Holding {
-            key: key.to_owned(),
-            sockets: bound.sockets,
-            #[cfg(unix)]
-            file: bound.file.as_ref().map(|file| file.identity),
-            shared: bound.shared,
-            is_foreign: bound.is_foreign,
+            #[cfg(feature = "tls")]
+            tickets: settings.tickets(),
+            ..Holding::of(key, &mut bound)
         });
+        self.places.push((bound.place, settings.is_tls()));
         self.files.extend(bound.file);
         Ok(())
     }
+}
+
+fn dealt(bound: &Bound, workers: usize) -> Result<Vec<Vec<Socket>>, Error> {
+    let dealt = bound.deal(workers);
+    dealt.map_err(|cause| Error::Bind { address: bound.place.to_string(), cause })
 }
 
 impl Source {
@@ -106,6 +168,19 @@ impl Source {
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(..) => heir.take(&self.key(), None),
         }
+    }
+
+    /// What listens there, and whether that did so in the process before this one.
+    fn open_or_inherit(
+        self,
+        workers: usize,
+        heir: &mut Option<Heir>,
+    ) -> Result<(Vec<Bound>, bool), Error> {
+        let inherited = heir.as_mut().map(|heir| self.inherit(heir)).unwrap_or_default();
+        if inherited.is_empty() {
+            return self.open(workers).map(|bound| (bound, false));
+        }
+        Ok((inherited, true))
     }
 
     fn open(self, workers: usize) -> Result<Vec<Bound>, Error> {

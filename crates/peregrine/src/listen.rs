@@ -41,11 +41,30 @@ pub(crate) struct Bound {
     pub(crate) shared: Shared,
     /// Somebody else made the sockets, and keeps them.
     pub(crate) is_foreign: bool,
+    /// By which the process before this one made tickets there.
+    pub(crate) secrets: Secrets,
+}
+
+/// Secrets of the tickets by which clients resume sessions of TLS.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Secrets(pub(crate) Vec<[u8; 32]>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} secrets", self.0.len())
+    }
 }
 
 impl Bound {
     fn own(place: Place, sockets: Vec<Socket>) -> Self {
-        Self { place, sockets, file: None, shared: Shared::default(), is_foreign: false }
+        Self {
+            place,
+            sockets,
+            file: None,
+            shared: Shared::default(),
+            is_foreign: false,
+            secrets: Secrets::default(),
+        }
     }
 
     /// Duplicates of the sockets, for each of `workers` those that it accepts from. Every queue has
@@ -220,7 +239,7 @@ pub(crate) fn adopt(listener: Socket) -> Result<Bound, Error> {
     unblock(&listener).map_err(failed)?;
     let place = place_of(&listener).map_err(failed)?;
     let shared = Shared::from(true);
-    Ok(Bound { place, sockets: vec![listener], file: None, shared, is_foreign: true })
+    Ok(Bound { shared, is_foreign: true, ..Bound::own(place, vec![listener]) })
 }
 
 fn unblock(listener: &Socket) -> io::Result<()> {

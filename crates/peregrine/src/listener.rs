@@ -1,8 +1,11 @@
 //! One place to listen, and what holds there.
 
 use crate::error::Error;
+use crate::listen::Secrets;
 use peregrine_driver::Socket;
 use peregrine_server::{Limits, Listen, ProxyProtocol, Shared};
+#[cfg(feature = "tls")]
+use peregrine_tls::TicketKeys;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
 use std::net::{SocketAddr, TcpListener};
@@ -140,6 +143,23 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// Clients resume the sessions that they began with the process before this one.
+    pub(crate) fn inherit(&self, Secrets(secrets): &Secrets) {
+        #[cfg(feature = "tls")]
+        if let (Some(keys), false) = (self.tickets(), secrets.is_empty())
+            && let Err(error) = keys.inherit(secrets.iter().copied())
+        {
+            tracing::warn!(target: "peregrine", %error, "the ticket keys of the predecessor");
+        }
+        #[cfg(not(feature = "tls"))]
+        let _ = secrets;
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn tickets(&self) -> Option<TicketKeys> {
+        self.tls.as_ref().and_then(Tls::ticket_keys)
     }
 
     /// What one worker listens on.

@@ -154,6 +154,11 @@ impl Running {
         self.admin = admin;
     }
 
+    /// The process before this one has left the admin listener to this one.
+    pub(crate) fn open_admin(&self) {
+        self.admin.iter().for_each(Administering::open);
+    }
+
     /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
     #[must_use]
     pub fn admin_place(&self) -> Option<&Place> {

@@ -379,12 +379,13 @@ impl Server {
         });
         let options: Vec<_> = options.collect();
         begin_tokio().map_err(Error::Worker)?;
-        // It is there before the workers, so that whoever waits for them can ask.
-        let admin = self.admin.zip(views.as_ref());
-        let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
         let Chosen { seats, reason } = self.choice.choose(&options)?;
-        let Entrances { plans, places, files, holdings } =
-            Entrances::open(self.listeners, self.proxies.as_ref(), workers, heir)?;
+        let mut all = Entrances::open(self.listeners, self.proxies.as_ref(), workers, heir)?;
+        let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
+        // It is there before the workers, so that whoever waits for them can ask.
+        let admin = admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views));
+        let admin = admin.transpose()?;
+        let Entrances { plans, places, files, holdings } = all;
         let given = plans.into_iter().zip(options).zip(seats).enumerate();
         let starts = given.map(|(number, ((listeners, options), seat))| Worker {
             number,
@@ -409,6 +410,7 @@ impl Server {
         let mut running = running.kept_by(keeper)?;
         if let Some(heir) = heir {
             running.succeed(heir)?;
+            running.open_admin();
         }
         if running.is_whole() {
             let line = first_line(&running, &reason, workers);

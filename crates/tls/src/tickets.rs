@@ -145,6 +145,22 @@ impl TicketKeys {
         Ok(())
     }
 
+    /// Puts the secrets of the process before this one in the place of random keys, which go on to change
+    /// by themselves. Keys that were given, or are in a file, stay: who gave them knows better, and then this
+    /// is false.
+    ///
+    /// # Errors
+    /// As [`TicketKeys::from_secrets`]; the keys are as they were then.
+    pub fn inherit(&self, secrets: impl IntoIterator<Item = [u8; 32]>) -> Result<bool, TlsError> {
+        let keys = keys_of(secrets)?;
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        let is_random = ring.next.is_some();
+        if is_random {
+            ring.keys = keys;
+        }
+        Ok(is_random)
+    }
+
     /// All keys, the one that makes tickets first, to be handed over to another process. Keep them
     /// secret.
     #[must_use]
@@ -377,6 +393,20 @@ mod tests {
         let stranger = TicketKeys::from_secrets([[2; 32]]).unwrap();
         assert_eq!(stranger.open(&CONTEXT, &ticket), None);
         assert_eq!(keys.open(&[2; 32], &ticket), None, "other roots count now");
+    }
+
+    #[test]
+    fn random_keys_give_way_to_those_of_the_process_before_and_go_on_to_change() {
+        let before = TicketKeys::random().expect("there is randomness");
+        let keys = TicketKeys::random().expect("there is randomness");
+        assert!(keys.inherit(before.secrets()).expect("they are keys"));
+        assert_eq!(keys.secrets(), before.secrets());
+        keys.rotate_if_due(Instant::now() + 2 * ROTATION);
+        assert_eq!(keys.secrets()[1..], before.secrets());
+        assert!(keys.inherit([[0; 32]; SECRETS_MAX + 1]).is_err());
+        let given = TicketKeys::from_secrets([[7; 32]]).expect("it is a key");
+        assert!(!given.inherit(before.secrets()).expect("they are keys"));
+        assert_eq!(given.secrets(), [[7; 32]]);
     }
 
     #[test]

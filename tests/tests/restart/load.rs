@@ -105,15 +105,19 @@ impl Told {
 }
 
 fn connector(program: &Program) -> TlsConnector {
+    TlsConnector::from(Arc::new(client_config(program)))
+}
+
+/// A client that trusts the program's certificate.
+pub(crate) fn client_config(program: &Program) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     let pem = fs::read(program.folder().join("certificate.pem")).expect("it was written");
     roots.add(CertificateDer::from_pem_slice(&pem).expect("it was made")).expect("it was made");
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("they are known")
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
+        .with_no_client_auth()
 }
 
 async fn run(

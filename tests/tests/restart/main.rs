@@ -2,6 +2,7 @@
 //! end of a pod. The servers are processes of their own: this program again.
 #![cfg(target_os = "linux")]
 
+mod estate;
 mod faults;
 mod load;
 mod managed;

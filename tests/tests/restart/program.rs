@@ -4,7 +4,7 @@
 use crate::PATIENCE;
 use peregrine::prelude::*;
 use peregrine::restart::Successor;
-use peregrine::{DriverChoice, Error, Limits, Server};
+use peregrine::{Admin, DriverChoice, Error, Limits, Server};
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
@@ -151,6 +151,10 @@ impl Program {
 
     pub(crate) fn tls_address(&self) -> SocketAddr {
         self.place("https://").parse().expect("an address")
+    }
+
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.place("admin http://").parse().expect("an address")
     }
 
     pub(crate) fn unix(&self) -> PathBuf {
@@ -308,7 +312,10 @@ pub(crate) fn child() {
         server = match *word {
             "tcp" => server.listen("127.0.0.1:0"),
             "unix" => server.unix(folder.join("s")),
+            "admin" => server.admin("127.0.0.1:0"),
+            "admin-activated" => server.admin(Admin::activated("admin")),
             "tls" => server.tls("127.0.0.1:0", tls(&folder)),
+            "tls-elsewhere" => server.tls_activated_or("secure", "127.0.0.1:0", tls(&folder)),
             "activated" => server.activated("web"),
             "activated-or" => server.activated_or("web", "127.0.0.1:0"),
             "dies" => exit(3),

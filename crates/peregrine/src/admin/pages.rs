@@ -5,7 +5,7 @@ use super::view::{View, Views};
 use http::{HeaderMap, StatusCode, header};
 use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Family, Format, Kind, Page, Value};
-use peregrine_server::Counts;
+use peregrine_server::{Counts, Order};
 use peregrine_web::App;
 use peregrine_web::extract::StateRef;
 use std::fmt::{self, Write as _};
@@ -50,12 +50,12 @@ fn livez(views: Shown) -> Answer {
 }
 
 fn readyz(views: Shown) -> Answer {
-    if views.are_ordered_to_end() {
-        probe(false, "shutting down")
-    } else if views.are_serving() {
-        probe(true, "ready")
-    } else {
-        probe(false, "starting")
+    match views.order() {
+        Order::Serve if views.are_serving() => probe(true, "ready"),
+        // Another process serves there, and whoever asks here asks for that.
+        Order::Leave => probe(true, "served by the next process"),
+        Order::Wait | Order::Serve => probe(false, "starting"),
+        _ => probe(false, "shutting down"),
     }
 }
 

@@ -137,9 +137,14 @@ impl Views {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
 
-    /// Was the server ordered to shut down?
-    pub(super) fn are_ordered_to_end(&self) -> bool {
-        *self.orders.borrow() > Order::Serve
+    /// What the server is ordered to do now.
+    pub(super) fn order(&self) -> Order {
+        *self.orders.borrow()
+    }
+
+    /// The orders that the server is given.
+    pub(super) fn orders(&self) -> watched::Receiver<Order> {
+        self.orders.clone()
     }
 
     /// Looks at all pulses, and returns handlers that have been seen for too long.
@@ -230,6 +235,6 @@ mod tests {
         }
         drop(pulse);
         assert_eq!(views.stuck(now), []);
-        assert!(!views.are_serving() && !views.are_ordered_to_end());
+        assert!(!views.are_serving() && views.order() == Order::Serve);
     }
 }

@@ -3,7 +3,7 @@
 use super::parcel::{self, Parcel};
 use super::{lock, step};
 use crate::error::Error;
-use crate::listen::{Bound, Identity, Place, SocketFile, place_of};
+use crate::listen::{Bound, Identity, Place, Secrets, SocketFile, place_of};
 use crate::orders::Handle;
 use peregrine_driver::Socket;
 use peregrine_server::{Order, Shared};
@@ -48,6 +48,7 @@ struct Inherited {
     sockets: Vec<Socket>,
     is_foreign: bool,
     file: Option<Identity>,
+    secrets: Secrets,
 }
 
 /// What was found when a server first looked, until a server takes it.
@@ -131,7 +132,7 @@ impl Heir {
     }
 
     fn bound(&mut self, one: Inherited) -> Bound {
-        let Inherited { place, sockets, is_foreign, file, .. } = one;
+        let Inherited { place, sockets, is_foreign, file, secrets, .. } = one;
         let shared = Shared::from(true);
         // A foreign one stays shared for ever, and what is in this list has a clone of its own.
         self.own.push(if is_foreign { Shared::default() } else { shared.clone() });
@@ -141,7 +142,7 @@ impl Heir {
             }
             _ => None,
         };
-        Bound { place, sockets, file, shared, is_foreign }
+        Bound { place, sockets, file, shared, is_foreign, secrets }
     }
 
     /// Serves when the predecessor says so, and waits until it has left. Nothing happens if this process
@@ -199,11 +200,12 @@ impl Inherited {
     fn from(key: &str, note: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Option<Self>> {
         let note = String::from_utf8_lossy(note);
         let mut words = note.split(' ');
-        let (mut is_foreign, mut file) = (false, None);
+        let (mut is_foreign, mut file, mut secrets) = (false, None, Secrets::default());
         while let Some(word) = words.next() {
             match word {
                 "foreign" => is_foreign = words.next() == Some("1"),
                 "file" => file = identity(words.by_ref().take(4)),
+                "secret" => secrets.0.extend(words.next().and_then(secret)),
                 _ => {}
             }
         }
@@ -211,7 +213,7 @@ impl Inherited {
         let sockets = sockets?;
         let Some(first) = sockets.first() else { return Ok(None) };
         let place = place_of(first)?;
-        Ok(Some(Self { key: key.to_owned(), place, sockets, is_foreign, file }))
+        Ok(Some(Self { key: key.to_owned(), place, sockets, is_foreign, file, secrets }))
     }
 }
 
@@ -222,6 +224,18 @@ fn identity<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Identity> {
         words.next()?.parse().ok()?,
         words.next()?.parse().ok()?,
     ))
+}
+
+/// Reads 64 hexadecimal digits.
+fn secret(word: &str) -> Option<[u8; 32]> {
+    let mut secret = [0; 32];
+    if word.len() != 2 * secret.len() {
+        return None;
+    }
+    for (at, byte) in secret.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(word.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(secret)
 }
 
 fn socket(descriptor: OwnedFd) -> io::Result<Socket> {
@@ -320,6 +334,7 @@ mod tests {
         let one = Inherited::from("k", b"new 5 foreign 1 more", vec![listener.into()]);
         let one = one.expect("it is a listener").expect("there is one");
         assert!(one.is_foreign && one.file.is_none());
+        assert_eq!(one.secrets, Secrets::default());
         assert!(Inherited::from("k", b"", Vec::new()).expect("no error").is_none());
     }
 }

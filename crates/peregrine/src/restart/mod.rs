@@ -48,8 +48,8 @@ mod step {
     pub(super) const INPUT: &str = "input";
     /// A place to listen: the rest of the name is its key.
     pub(super) const LISTENER: &str = "listener ";
-    // Whatever else a successor is to have (keys of TLS tickets, the admin listener's socket) goes here:
-    // a parcel with a name of its own, which a successor that does not know it passes over.
+    // Whatever else a successor is to have goes here: a parcel with a name of its own, which a successor
+    // that does not know it passes over.
     /// Everything was handed over.
     pub(super) const END: &str = "end";
     /// The successor does not listen where this key leads.

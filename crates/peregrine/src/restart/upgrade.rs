@@ -134,6 +134,10 @@ fn note(holding: &Holding) -> String {
     if let Some((device, number, seconds, nanoseconds)) = holding.file {
         note += &format!(" file {device} {number} {seconds} {nanoseconds}");
     }
+    for secret in holding.secrets().0 {
+        note += " secret ";
+        secret.iter().for_each(|byte| note += &format!("{byte:02x}"));
+    }
     note
 }
 
