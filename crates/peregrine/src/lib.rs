@@ -39,10 +39,12 @@ mod running;
 mod server;
 mod serving;
 mod signals;
+mod tell;
 pub mod test;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod watch;
+mod worker;
 
 pub use admin::Admin;
 pub use bytes;

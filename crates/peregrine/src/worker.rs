@@ -1,0 +1,141 @@
+//! One worker's thread, from its application to its end.
+
+use crate::admin::Begun;
+use crate::choice::Seat;
+use crate::error::Error;
+use crate::make::Make;
+use crate::orders::{Ended, Handle, News};
+use crate::restart::Answering;
+use peregrine_driver::{Driver, Options, Socket};
+use peregrine_driver_tokio::Tokio;
+use peregrine_server::{Limits, Listen, Observed, Order, Pulse, Report};
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use tokio::sync::watch as watched;
+
+/// The inputs of one worker's thread.
+pub(crate) struct Worker {
+    pub(crate) number: usize,
+    pub(crate) listeners: Vec<Listen<Socket>>,
+    pub(crate) limits: Limits,
+    pub(crate) options: Options,
+    pub(crate) seat: Seat,
+    /// What it shows to the admin listener.
+    pub(crate) shown: Option<Begun>,
+}
+
+impl Worker {
+    /// The body of the worker's thread. It reports its end whatever the cause.
+    pub(crate) fn body(
+        self,
+        make: Make,
+        handle: &Handle,
+        pulse: Arc<Pulse>,
+        answering: Option<Answering>,
+    ) -> impl FnOnce() + Send + use<> {
+        let (number, handle, orders) = (self.number, handle.clone(), handle.subscribe());
+        move || {
+            let started = || handle.tell(News::Ready(number));
+            // Nothing of the worker is used after it.
+            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, answering, &started));
+            let result = catch_unwind(run).unwrap_or_else(|panic| {
+                Err(Error::Panicked { worker: number, cause: message(&*panic) })
+            });
+            handle.tell(News::Ended(Ended { number, result }));
+        }
+    }
+
+    /// Runs to the end. `make` is called inside the worker's runtime, and `started` when the worker has
+    /// its application and listens.
+    fn run(
+        self,
+        make: Make,
+        orders: watched::Receiver<Order>,
+        pulse: Arc<Pulse>,
+        answering: Option<Answering>,
+        started: &dyn Fn(),
+    ) -> Result<Report, Error> {
+        let Self { listeners, limits, options, seat, shown, .. } = self;
+        let observed = Rc::new(match &shown {
+            Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
+            None => Observed::new(pulse),
+        });
+        let counts = Rc::clone(&observed);
+        let begin = Begin { make, started, listeners, limits, observed, orders, shown, answering };
+        let report = match seat {
+            Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
+            #[cfg(target_os = "linux")]
+            Seat::Uring(ring) => ring.run(&options, |driver| begin.on(driver)),
+        };
+        // The driver has waited for blocking functions in the meantime.
+        Ok(Report { snapshot: counts.snapshot(), ..report.map_err(Error::Worker)?? })
+    }
+}
+
+/// A worker's work once its driver exists.
+struct Begin<'a> {
+    make: Make,
+    started: &'a dyn Fn(),
+    listeners: Vec<Listen<Socket>>,
+    limits: Limits,
+    observed: Rc<Observed>,
+    orders: watched::Receiver<Order>,
+    shown: Option<Begun>,
+    answering: Option<Answering>,
+}
+
+impl Begin<'_> {
+    /// What a driver needs besides its handle exists when this is polled.
+    async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
+        let Self { make, started, listeners, limits, observed, mut orders, shown, answering } =
+            self;
+        if let Some(shown) = &shown {
+            shown.before();
+        }
+        let application = {
+            // What an application that takes time to make waits for, the driver does not know.
+            let _hold = driver.hold();
+            let (mut made, mut ended) =
+                (pin!(make()), pin!(orders.wait_for(|o| *o > Order::Serve)));
+            let made = poll_fn(|context| match made.as_mut().poll(context) {
+                Poll::Ready(application) => Poll::Ready(Some(application)),
+                Poll::Pending => ended.as_mut().poll(context).map(|_| None),
+            });
+            match made.await {
+                Some(application) => application.map_err(Error::Build)?,
+                None => return Ok(Report::default()),
+            }
+        };
+        if let Some(shown) = &shown {
+            shown.serve(&application);
+        }
+        if let Some(answering) = answering {
+            driver.spawn(answering.run(orders.clone()));
+        }
+        let running =
+            peregrine_server::run(driver, listeners, application, limits, observed, orders);
+        let mut running = pin!(running);
+        // The first poll listens.
+        let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;
+        if ended.is_pending() {
+            started();
+        }
+        match ended {
+            Poll::Ready(report) => report,
+            Poll::Pending => running.await,
+        }
+        .map_err(Error::Worker)
+    }
+}
+
+/// The panic's message.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("(it said nothing)").to_owned()
+}
