@@ -254,8 +254,10 @@ impl Runs<'_> {
 /// `saved:NAME`: how much less than it the reference needs, in per cent. `noise`: in per cent.
 /// `memory:NAME`: what a further idle connection takes, in bytes, by the median readings.
 /// `ns:OPERATION:MODE:NAME`: of a benchmark inside a process; spaces of an operation are `_`.
+/// A space of a name, as in `peregrine (echo)`, is `+`.
 fn field_of(file: &RunFile, field: &str) -> Option<f64> {
     let (kind, name) = field.split_once(':').unwrap_or((field, ""));
+    let name = &*name.replace('+', " ");
     if kind == "noise" {
         return file.again.as_ref().map(|again| again.band * 100.0);
     }

@@ -249,7 +249,7 @@ impl Guard {
     pub fn boundary(&mut self, expected: &Expected) -> Vec<Trip> {
         let now = Snapshot::read(&self.root);
         let trips = compare(&self.last, &now, &self.sets, expected, &self.tolerances);
-        let (servers, clients) = families(&self.last, &now, expected);
+        let (servers, clients) = families(&self.last, &now, &self.sets, expected);
         let known = servers.union(&clients).copied().collect();
         self.used = Use::between(&self.last, &now, &self.sets.server, &servers, &known);
         self.last = now;
@@ -273,7 +273,7 @@ pub fn compare(
     tolerances: &Tolerances,
 ) -> Vec<Trip> {
     let mut trips = Vec::new();
-    let (servers, clients) = families(before, after, expected);
+    let (servers, clients) = families(before, after, sets, expected);
     let known: BTreeSet<u32> = servers.union(&clients).copied().collect();
     for (side, cpus, members) in
         [(Side::Server, &sets.server, &servers), (Side::Client, &sets.client, &clients)]
@@ -294,10 +294,12 @@ pub fn compare(
     trips
 }
 
-/// The servers with all that they started, and the clients with theirs.
+/// The servers with all that they started, and the clients with theirs; with each the kernel's threads
+/// that do what interrupts on their CPUs left over: on loopback that is the run's own traffic.
 fn families(
     before: &Snapshot,
     after: &Snapshot,
+    sets: &CpuSets,
     expected: &Expected,
 ) -> (BTreeSet<u32>, BTreeSet<u32>) {
     let family = |heads: &[u32]| {
@@ -305,11 +307,23 @@ fn families(
         members.extend(processes::families(&before.processes, heads));
         members
     };
-    let servers = family(&expected.servers);
+    let mut servers = family(&expected.servers);
     let mut clients = family(&expected.clients);
     // Servers are children of the client that starts them, but work on their own CPUs.
     clients.retain(|id| !servers.contains(id));
+    servers.extend(interrupt_threads(after, &sets.server));
+    clients.extend(interrupt_threads(after, &sets.client));
     (servers, clients)
+}
+
+/// Children of the kernel's own process are its threads.
+const KERNEL: u32 = 2;
+
+fn interrupt_threads(now: &Snapshot, cpus: &Cpus) -> impl Iterator<Item = u32> {
+    let names: BTreeSet<_> = cpus.iter().map(|cpu| format!("ksoftirqd/{cpu}")).collect();
+    let all = now.processes.values();
+    all.filter(move |process| process.parent == KERNEL && names.contains(&process.name))
+        .map(|process| process.id)
 }
 
 /// The three strangers that used most, among those last seen on `cpus`.

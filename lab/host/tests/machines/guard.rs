@@ -82,6 +82,20 @@ fn a_stranger_elsewhere_or_below_the_tolerance_does_not_void_a_run() {
 }
 
 #[test]
+fn what_interrupts_of_the_runs_own_traffic_left_over_is_no_strangers() {
+    let with = |parent, cpu| {
+        trips(&Tolerances::default(), |machine| {
+            machine.process(70, "ksoftirqd/8", parent, 0, 200, cpu);
+            let mut busy = busy(0);
+            busy[2].1 += 200;
+            machine.ticks(100_000, &busy);
+        })
+    };
+    assert_eq!(with(2, 8), []);
+    assert!(!with(1, 8).is_empty(), "anybody may be called so");
+}
+
+#[test]
 fn stolen_time_trips_the_side_it_was_stolen_from() {
     let found = trips(&Tolerances::default(), |machine| {
         let mut busy = busy(0);
