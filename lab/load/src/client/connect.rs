@@ -64,8 +64,50 @@ fn greet(stream: &mut (impl Read + Write), opening: Opening<'_>) -> Result<Speec
         }
         out.clear();
         match stream.read(&mut bytes) {
-            Ok(0) | Err(_) => return Err(Fault::Connect),
+            Ok(0) => return Err(Fault::Connect),
             Ok(count) => speech.greet(&bytes[..count], &mut out)?,
+            // The kernel may interrupt a read that has a timeout, for what a ring of this thread has done.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Err(Fault::Connect),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server's first words, which the kernel interrupts.
+    struct Interrupted<'a>(Vec<&'a [u8]>);
+
+    impl Read for Interrupted<'_> {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            match self.0.pop() {
+                None => Ok(0),
+                Some(b"") => Err(io::ErrorKind::Interrupted.into()),
+                Some(piece) => {
+                    bytes[..piece.len()].copy_from_slice(piece);
+                    Ok(piece.len())
+                }
+            }
+        }
+    }
+
+    impl Write for Interrupted<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_read_that_was_interrupted_is_made_again() {
+        // SETTINGS without any, in two pieces: the last is read first.
+        let mut server = Interrupted(vec![&[4, 0, 0, 0, 0, 0], b"", &[0, 0, 0], b""]);
+        assert!(greet(&mut server, Opening::Http2).is_ok());
+        assert!(greet(&mut Interrupted(vec![b""]), Opening::Http2).is_err(), "it ends");
     }
 }
