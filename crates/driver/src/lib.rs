@@ -26,7 +26,7 @@ pub use share::{Open, Share};
 pub use threads::{Functions, Threads};
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -128,6 +128,17 @@ pub trait Listener: 'static {
     /// The *socket* is told, for good: no other worker or process that has it gets a new connection
     /// from it. Use it for sockets that close soon, and that were not and will not be handed over.
     fn refuse_new(&self) {}
+
+    /// The connection that this worker was woken for when it stopped accepting, if nobody has taken it.
+    /// Whoever leaves a socket that others go on with asks this once: where the kernel wakes one worker
+    /// for each connection, nobody else was told of that one. The default is for drivers that are woken
+    /// together with all others.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    fn last(&self) -> impl Future<Output = io::Result<Option<Self::Stream>>> {
+        ready(Ok(None))
+    }
 }
 
 /// One connection, both directions. Dropping it closes the connection.

@@ -225,7 +225,8 @@ fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         rate_slack: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
-        drain_idle_timeout: Duration::ZERO,
+        // Whoever was just accepted is answered.
+        drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
         linger_max: Duration::from_millis(500),
         shutdown_timeout: Duration::from_secs(1),

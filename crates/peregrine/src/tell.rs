@@ -10,8 +10,14 @@ pub(crate) fn tell(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         tracing::info!(target: "peregrine", "{text}");
     } else if !quiet {
-        eprintln!("{text}");
+        print_line(text);
     }
+}
+
+/// In one piece, since another process may write to the same terminal, such as a successor.
+fn print_line(text: &str) {
+    let line = format!("{text}\n");
+    eprint!("{line}");
 }
 
 /// Tells people of a failure that ends nothing.
@@ -20,7 +26,7 @@ pub(crate) fn complain(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
         tracing::error!(target: "peregrine", "{text}");
     } else if !quiet {
-        eprintln!("{text}");
+        print_line(text);
     }
 }
 

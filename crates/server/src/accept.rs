@@ -35,7 +35,12 @@ pub(crate) async fn run<D: Driver>(
         worker.driver.spawn(connection);
     };
     worker.ordered(&alarm, Order::Serve).await;
-    while worker.order() < Order::Drain {
+    // Whoever is ordered to end before it was to serve accepts nobody.
+    let is_late = worker.order() >= Order::Drain;
+    loop {
+        if is_late {
+            break;
+        }
         // A connection that would be one too many stays in the kernel's backlog.
         let room = door.rooms.room(door.limits.connections_max);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
@@ -67,6 +72,11 @@ pub(crate) async fn run<D: Driver>(
         }
     }
     if shared.is_so() {
+        if let Some(room) = door.rooms.try_room(door.limits.connections_max)
+            && let Ok(Some(stream)) = listener.last().await
+        {
+            open(room, stream);
+        }
         return;
     }
     listener.refuse_new();

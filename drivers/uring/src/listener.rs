@@ -9,7 +9,7 @@
 //! The mode of the listening descriptor (`O_NONBLOCK`) belongs to everybody who shares the socket, so
 //! that it is left as it is. There is a way to accept for each mode.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::pin::Pin;
@@ -171,11 +171,34 @@ impl UringListener {
     }
 }
 
+impl UringListener {
+    /// Waits until nothing is armed any more: whatever wakes somebody then wakes another worker.
+    fn poll_last(&self, context: &Context<'_>) -> Poll<io::Result<Option<UringStream>>> {
+        let mut listeners = self.shared.listeners.borrow_mut();
+        let listening = &mut listeners[self.index as usize];
+        self.shared.end_accept(self.index, listening);
+        if listening.accepting == Accepting::Ending {
+            let old = listening.waiter.register(context, &self.shared.tasks);
+            drop(listeners);
+            drop(old);
+            return Poll::Pending;
+        }
+        listening.due = listening.due.max(1);
+        let taken = self.shared.next_connection(listening);
+        drop(listeners);
+        Poll::Ready(taken.map(|taken| taken.map(|it| UringStream::open(&self.shared, it))))
+    }
+}
+
 impl Listener for UringListener {
     type Stream = UringStream;
 
     fn accept(&self) -> impl Future<Output = io::Result<UringStream>> {
         Accept { listener: self, waits: false }
+    }
+
+    async fn last(&self) -> io::Result<Option<UringStream>> {
+        poll_fn(|context| self.poll_last(context)).await
     }
 
     /// For TCP: the peer's kernel tries again for a while, in vain. A Unix socket cannot be told: its
@@ -367,7 +390,10 @@ fn free_when_done(listeners: &mut peregrine_slot::Table<Listening>, index: u32) 
 
 #[cfg(test)]
 mod tests {
+    use std::future::{Future, poll_fn};
     use std::net::{TcpListener, TcpStream};
+    use std::task::Poll;
+    use std::time::Duration;
 
     use peregrine_driver::{Driver, Listener, Options, Socket};
     use socket2::SockRef;
@@ -379,6 +405,29 @@ mod tests {
         for is_blocking in [true, false] {
             options_are_set_with(is_blocking);
         }
+    }
+
+    #[test]
+    fn a_connection_that_came_while_accepting_ended_is_not_left_behind() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let address = socket.local_addr().unwrap();
+        Uring::run(&Options::default(), |driver| async move {
+            let listener = driver.listen(Socket::Tcp(socket)).unwrap();
+            for turns in 0..3 {
+                let mut accept = Box::pin(listener.accept());
+                for _ in 0..turns {
+                    let poll = poll_fn(|context| Poll::Ready(accept.as_mut().poll(context)));
+                    assert!(poll.await.is_pending(), "nobody is there");
+                    driver.sleep_until(driver.now() + Duration::from_millis(2)).await;
+                }
+                let _client = TcpStream::connect(address).unwrap();
+                drop(accept);
+                assert!(listener.last().await.unwrap().is_some(), "after {turns} turns");
+                assert!(listener.last().await.unwrap().is_none(), "after {turns} turns");
+            }
+        })
+        .unwrap();
     }
 
     fn options_are_set_with(is_blocking: bool) {

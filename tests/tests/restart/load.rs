@@ -2,7 +2,7 @@
 //! before, without a byte of an answer, is asked again. Everything else that fails is lost.
 
 use crate::PATIENCE;
-use crate::program::{Program, take_descriptors};
+use crate::program::{Program, say, take_descriptors};
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
@@ -93,7 +93,7 @@ impl Load {
         let twice: Vec<u64> = twice.filter(|number| again.contains(number)).collect();
         assert!(twice.is_empty(), "begun, and not answered: {twice:?}");
         let (answered, connected) = (&told.answered, &told.connected);
-        eprintln!("{answered:?} answered on {connected:?} connections, {} again", again.len());
+        say(&format!("{answered:?} answered on {connected:?} connections, {} again", again.len()));
     }
 }
 

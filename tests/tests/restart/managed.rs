@@ -1,6 +1,6 @@
 //! A service manager: sockets that it made, and what it is told.
 
-use crate::program::{Handed, Program, answer, ask};
+use crate::program::{Handed, Program, answer, ask, say};
 use crate::{PATIENCE, on_both_drivers};
 use rustix::process::Signal;
 use std::net::TcpListener;
@@ -106,7 +106,7 @@ fn a_server_is_started_by_the_first_connection_to_a_socket_of_systemd() {
     if !std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|folder| folder.join(activator).exists())
     {
-        eprintln!("skipped: there is no {activator}");
+        say(&format!("skipped: there is no {activator}"));
         return;
     }
     let mut program = Program::begin("auto", "app activated", Vec::new(), |command, folder| {

@@ -1,7 +1,7 @@
 //! The end of a pod: SIGTERM, then a time of grace, then SIGKILL, which is to find nobody.
 
 use crate::on_both_drivers;
-use crate::program::{Program, answer, ask, until};
+use crate::program::{Program, answer, ask, say, until};
 use futures_core::Stream;
 use peregrine::prelude::*;
 use peregrine::websocket::{WebSocket, WebSocketUpgrade};
@@ -27,7 +27,7 @@ pub(crate) fn routes(app: App) -> App {
         .get("/events", || Sse::new(OneEvent(false)))
         .get("/talk", |upgrade: WebSocketUpgrade| upgrade.on_upgrade(talk))
         .get("/endless", async || {
-            eprintln!("an endless request has come");
+            say("an endless request has come");
             std::future::pending::<()>().await;
         })
 }

@@ -30,7 +30,7 @@ pub(crate) fn has_uring() -> bool {
         let server = Server::bind("127.0.0.1:0").driver(DriverChoice::Uring);
         match server.workers(NonZeroUsize::MIN).quiet().start(App::new) {
             Err(Error::Driver { cause, .. }) => {
-                eprintln!("skipped: {cause}");
+                say(&format!("skipped: {cause}"));
                 false
             }
             running => running.is_ok(),
@@ -281,6 +281,12 @@ pub(crate) fn take_descriptors() {
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
+/// Says a line in one piece: another process may say something at the same time.
+pub(crate) fn say(text: &str) {
+    let line = format!("{text}\n");
+    eprint!("{line}");
+}
+
 /// The child's side: does what the plan says, unless it is a test like any other.
 pub(crate) fn child() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -292,7 +298,7 @@ pub(crate) fn child() {
         exit(9);
     });
     let plan = fs::read_to_string(folder.join("plan")).expect("there is a plan");
-    eprintln!("process {} begins", std::process::id());
+    say(&format!("process {} begins", std::process::id()));
     take_descriptors();
     let plan: Vec<_> = plan.split_whitespace().collect();
     let number = |name: &str| plan.iter().find_map(|word| word.strip_prefix(name)?.parse().ok());
@@ -339,7 +345,7 @@ pub(crate) fn child() {
         server.successor(successor).serve(make)
     };
     if let Err(error) = &served {
-        eprintln!("failed: {error}");
+        say(&format!("failed: {error}"));
     }
     exit(i32::from(served.is_err()));
 }
@@ -353,13 +359,13 @@ fn tls(folder: &Path) -> Tls {
 fn application(name: &str, folder: &Path) -> App {
     match name {
         "hangs" => {
-            eprintln!("process {} hangs", std::process::id());
+            say(&format!("process {} hangs", std::process::id()));
             loop {
                 thread::park();
             }
         }
         "slow" => {
-            eprintln!("process {} is slow", std::process::id());
+            say(&format!("process {} is slow", std::process::id()));
             thread::sleep(Duration::from_secs(2));
         }
         "broken" => return App::new().get("/", || "one").get("/", || "two"),
@@ -390,7 +396,7 @@ fn application(name: &str, folder: &Path) -> App {
         })
         .get("/blocks", move || {
             if let Some(released) = &released {
-                eprintln!("process {} blocks", std::process::id());
+                say(&format!("process {} blocks", std::process::id()));
                 while !released.exists() {
                     thread::sleep(Duration::from_millis(5));
                 }
