@@ -72,7 +72,8 @@ pub(crate) async fn run<D: Driver>(
         }
     }
     if shared.is_so() {
-        if let Some(room) = door.rooms.try_room(door.limits.connections_max)
+        if !is_late
+            && let Some(room) = door.rooms.try_room(door.limits.connections_max)
             && let Ok(Some(stream)) = listener.last().await
         {
             open(room, stream);
