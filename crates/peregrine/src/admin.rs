@@ -15,7 +15,7 @@ pub(crate) use self::view::{Begun, Views};
 
 use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
-use peregrine_driver::{Driver, Options, Socket};
+use peregrine_driver::{Driver, Options, Socket, SocketOptions};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Limits, Listen, Observed, Order};
 use peregrine_web::App;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::watch as watched;
 
 /// How long a handler may keep a worker's thread before the server counts as dead.
-const LIVE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long the admin listener may take to end.
 const END_MAX: Duration = Duration::from_secs(2);
@@ -42,6 +42,7 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// | `/startupz` | 200 once all workers serve |
 /// | `/routes` | the application's routes, in JSON |
 /// | `/connections` | how many connections do what, by worker, in JSON |
+/// | `/config` | all settings that count, in TOML, of a server that was made of a tree (the feature `config`) |
 ///
 /// There is no authentication: choose an address that only those can reach who may know, such as one of
 /// the loopback interface or a Unix domain socket.
@@ -106,7 +107,7 @@ impl Admin {
         #[cfg(feature = "metrics")]
         user::install();
         let bound = match self.source {
-            Source::Address(address) => listen::bind(&address, 1)?,
+            Source::Address(address) => listen::bind(&address, 1, &SocketOptions::default())?,
             Source::Listener(listener) => listen::adopt(listener)?,
             Source::None => return Ok(None),
         };

@@ -8,7 +8,7 @@ use crate::listener::{Listener, Settings, Source};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use crate::restart;
 use crate::restart::Heir;
-use peregrine_driver::Socket;
+use peregrine_driver::{Socket, SocketOptions};
 use peregrine_server::{Listen, Shared};
 use peregrine_web::TrustedProxies;
 
@@ -47,6 +47,7 @@ impl Entrances {
         listeners: Vec<Listener>,
         proxies: Option<&TrustedProxies>,
         workers: usize,
+        sockets: &SocketOptions,
         heir: &mut Option<Heir>,
     ) -> Result<Self, Error> {
         let mut all = Self { plans: (0..workers).map(|_| Vec::new()).collect(), ..Self::default() };
@@ -54,7 +55,8 @@ impl Entrances {
             let (source, settings) = listener.parts(proxies)?;
             let key = source.key();
             let inherited = heir.as_mut().map(|heir| source.inherit(heir)).unwrap_or_default();
-            let bound = if inherited.is_empty() { source.open(workers)? } else { inherited };
+            let bound =
+                if inherited.is_empty() { source.open(workers, sockets)? } else { inherited };
             for bound in bound {
                 all.add(&key, bound, &settings)?;
             }
@@ -108,15 +110,15 @@ impl Source {
         }
     }
 
-    fn open(self, workers: usize) -> Result<Vec<Bound>, Error> {
+    fn open(self, workers: usize, sockets: &SocketOptions) -> Result<Vec<Bound>, Error> {
         let bound = match self {
-            Self::Address(address) => listen::bind(&address, workers)?,
+            Self::Address(address) => listen::bind(&address, workers, sockets)?,
             Self::Bound(listener) => listen::adopt(listener)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
                 let given = restart::activated(&name, address.is_some())?;
                 match address.filter(|_| given.is_empty()) {
-                    Some(address) => listen::bind(&address, workers)?,
+                    Some(address) => listen::bind(&address, workers, sockets)?,
                     None => return given.into_iter().map(listen::adopt).collect(),
                 }
             }

@@ -2,6 +2,8 @@
 
 use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
+#[cfg(feature = "config")]
+use crate::config::{Began, Configured};
 use crate::entrances::Entrances;
 use crate::error::Error;
 #[cfg(feature = "tls")]
@@ -13,7 +15,7 @@ use crate::orders::Orders;
 use crate::restart::{Heir, Successor};
 use crate::running::{Running, Settings, Stopped, Worker};
 use crate::signals::Hears;
-use peregrine_driver::{Options, Socket};
+use peregrine_driver::{Options, Socket, SocketOptions};
 use peregrine_server::Limits;
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
@@ -52,6 +54,8 @@ pub struct Server {
     watches_certificates: bool,
     successor: Successor,
     tells_manager: bool,
+    #[cfg(feature = "config")]
+    configured: Option<Configured>,
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
@@ -105,6 +109,8 @@ impl Server {
             watches_certificates: false,
             successor: Successor::new(),
             tells_manager: false,
+            #[cfg(feature = "config")]
+            configured: None,
         }
     }
 
@@ -266,6 +272,12 @@ impl Server {
         self
     }
 
+    /// Options of the sockets that the server listens on, and of their connections; see [`SocketOptions`].
+    pub fn sockets(mut self, sockets: SocketOptions) -> Self {
+        self.options.sockets = sockets;
+        self
+    }
+
     /// Keeps each worker's thread on its own core. Default: the kernel decides.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
@@ -319,9 +331,22 @@ impl Server {
         keeper
     }
 
+    #[cfg(feature = "config")]
+    pub(crate) fn configured(mut self, configured: Configured) -> Self {
+        self.configured = Some(configured);
+        self
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn configured_mut(&mut self) -> Option<&mut Configured> {
+        self.configured.as_mut()
+    }
+
     /// Which signals mean something where signals are obeyed.
     pub(crate) fn hears(&self) -> Hears {
         let reload = self.listeners.iter().any(Listener::is_tls);
+        #[cfg(feature = "config")]
+        let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
         Hears { reload, upgrade: self.successor.is_by_signal() }
     }
 
@@ -371,6 +396,20 @@ impl Server {
         let keeper = self.keeper();
         let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
         let views = self.admin.as_ref().map(views);
+        #[cfg(feature = "config")]
+        let configured = self.configured.map(|mut configured| {
+            configured.begin(&Began {
+                limits: &self.limits,
+                proxies: self.proxies.as_ref(),
+                workers: self.workers,
+                pin_workers: self.pin,
+                quiet: self.quiet,
+            });
+            if let Some(views) = &views {
+                let _ = views.config.set(configured.text());
+            }
+            configured
+        });
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| Options {
             cpu: cpu(number),
@@ -382,9 +421,10 @@ impl Server {
         // It is there before the workers, so that whoever waits for them can ask.
         let admin = self.admin.zip(views.as_ref());
         let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
+        let sockets = &self.options.sockets;
         let Chosen { seats, reason } = self.choice.choose(&options)?;
         let Entrances { plans, places, files, holdings } =
-            Entrances::open(self.listeners, self.proxies.as_ref(), workers, heir)?;
+            Entrances::open(self.listeners, self.proxies.as_ref(), workers, sockets, heir)?;
         let given = plans.into_iter().zip(options).zip(seats).enumerate();
         let starts = given.map(|(number, ((listeners, options), seat))| Worker {
             number,
@@ -406,7 +446,16 @@ impl Server {
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
         #[cfg(feature = "tls")]
-        let mut running = running.kept_by(keeper)?;
+        let reload = keeper.start().map_err(Error::Worker)?;
+        #[cfg(all(feature = "config", not(feature = "tls")))]
+        let reload = None;
+        #[cfg(feature = "config")]
+        let reload = match configured {
+            Some(configured) => configured.start(reload).map_err(Error::Worker)?,
+            None => reload,
+        };
+        #[cfg(any(feature = "tls", feature = "config"))]
+        running.reloads_by(reload);
         if let Some(heir) = heir {
             running.succeed(heir)?;
         }
@@ -434,7 +483,7 @@ pub(crate) fn tell(text: &str, quiet: bool) {
 }
 
 /// Tells people of a failure that ends nothing.
-#[cfg(all(target_os = "linux", feature = "restart"))]
+#[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
 pub(crate) fn complain(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
         tracing::error!(target: "peregrine", "{text}");
