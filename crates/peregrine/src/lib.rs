@@ -32,6 +32,7 @@ mod listener;
 mod make;
 mod offload;
 mod orders;
+mod readers;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub mod restart;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]

@@ -78,7 +78,6 @@ impl Handle {
     }
 
     /// From now on, for as long as somebody keeps it, this reads files again.
-    #[cfg(any(feature = "tls", feature = "config"))]
     pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }

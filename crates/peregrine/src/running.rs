@@ -159,7 +159,6 @@ impl Running {
     }
 
     /// Has this read files again, until it has ended.
-    #[cfg(any(feature = "tls", feature = "config"))]
     pub(crate) fn reloads_by(&mut self, reload: Option<Arc<Reload>>) {
         if let Some(reload) = &reload {
             self.handle.reload_by(reload);

@@ -1,6 +1,6 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
-use crate::admin::{Admin, Begun};
+use crate::admin::{Admin, Begun, Views};
 use crate::choice::{Chosen, DriverChoice};
 #[cfg(feature = "config")]
 use crate::config::{Began, Configured};
@@ -12,6 +12,7 @@ use crate::listen::{Place, SocketFile};
 use crate::listener::Listener;
 use crate::make::{Make, MakeApplication, makes};
 use crate::orders::Orders;
+use crate::readers::Readers;
 use crate::restart::{Heir, Successor};
 use crate::running::{Running, Settings, Stopped, Worker};
 use crate::signals::Hears;
@@ -322,6 +323,32 @@ impl Server {
         report(&stopped, quiet)
     }
 
+    /// What reads files again. It begins with what the server has.
+    fn readers(&mut self, views: Option<&Views>) -> Readers {
+        #[cfg(feature = "config")]
+        let configured = self.configured.take().map(|mut configured| {
+            configured.begin(&Began {
+                limits: &self.limits,
+                proxies: self.proxies.as_ref(),
+                workers: self.workers,
+                pin_workers: self.pin,
+                quiet: self.quiet,
+            });
+            if let Some(views) = views {
+                let _ = views.config.set(configured.text());
+            }
+            configured
+        });
+        #[cfg(not(feature = "config"))]
+        let _ = views;
+        Readers {
+            #[cfg(feature = "tls")]
+            keeper: self.keeper(),
+            #[cfg(feature = "config")]
+            configured,
+        }
+    }
+
     /// Who looks after the certificates of all listeners.
     #[cfg(feature = "tls")]
     fn keeper(&self) -> Keeper {
@@ -381,7 +408,7 @@ impl Server {
     }
 
     fn start_from(
-        self,
+        mut self,
         heir: &mut Option<Heir>,
         makes: &mut dyn FnMut() -> Make,
         orders: Orders,
@@ -391,25 +418,10 @@ impl Server {
             return Err(Error::Config(cause.to_owned()));
         }
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
-        let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
-        #[cfg(feature = "tls")]
-        let keeper = self.keeper();
         let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
         let views = self.admin.as_ref().map(views);
-        #[cfg(feature = "config")]
-        let configured = self.configured.map(|mut configured| {
-            configured.begin(&Began {
-                limits: &self.limits,
-                proxies: self.proxies.as_ref(),
-                workers: self.workers,
-                pin_workers: self.pin,
-                quiet: self.quiet,
-            });
-            if let Some(views) = &views {
-                let _ = views.config.set(configured.text());
-            }
-            configured
-        });
+        let readers = self.readers(views.as_deref());
+        let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| Options {
             cpu: cpu(number),
@@ -445,17 +457,7 @@ impl Server {
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
-        #[cfg(feature = "tls")]
-        let reload = keeper.start().map_err(Error::Worker)?;
-        #[cfg(all(feature = "config", not(feature = "tls")))]
-        let reload = None;
-        #[cfg(feature = "config")]
-        let reload = match configured {
-            Some(configured) => configured.start(reload).map_err(Error::Worker)?,
-            None => reload,
-        };
-        #[cfg(any(feature = "tls", feature = "config"))]
-        running.reloads_by(reload);
+        running.reloads_by(readers.start().map_err(Error::Worker)?);
         if let Some(heir) = heir {
             running.succeed(heir)?;
         }

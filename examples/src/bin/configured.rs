@@ -71,7 +71,7 @@ fn main() -> peregrine::Result<()> {
     log.init();
     let server = server.on_reload(move |config| match EnvFilter::try_new(&config.logs.level) {
         Ok(level) => drop(levels.reload(level)),
-        Err(error) => tracing::error!(%error, "the log's level stays as it is"),
+        Err(error) => eprintln!("the log's level stays as it is: {error}"),
     });
     server.serve(|| App::new().get("/", || "configured\n"))
 }
