@@ -348,7 +348,7 @@ mod in_step {
 
     /// Compares with the file, or writes it where `PEREGRINE_WRITE` is set.
     fn is_in_step(name: &str, text: &str) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = folder.join(name);
         if std::env::var_os("PEREGRINE_WRITE").is_some() {
             fs::write(&path, text).expect("the folder is there");
