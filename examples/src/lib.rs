@@ -31,6 +31,12 @@ pub fn address(about: &str) -> String {
             exit(2);
         }
     }
+    place()
+}
+
+/// Where the environment says that an example listens.
+#[must_use]
+pub fn place() -> String {
     match (env::var("ADDRESS"), env::var("PORT")) {
         (Ok(address), _) => address,
         (Err(_), Err(_)) => "127.0.0.1:8080".to_owned(),

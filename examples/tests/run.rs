@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-const ALL: [&str; 8] = [
+const ALL: [&str; 9] = [
     env!("CARGO_BIN_EXE_chat"),
+    env!("CARGO_BIN_EXE_configured"),
     env!("CARGO_BIN_EXE_events"),
     env!("CARGO_BIN_EXE_hello"),
     env!("CARGO_BIN_EXE_middleware"),
@@ -192,6 +193,36 @@ fn production() {
     holds(&example.get("/report"), "503", r#"{"error":"handler-late""#);
     holds(&example.get("/nowhere"), "404", r#"{"error":"unknown-route""#);
     example.end();
+}
+
+#[test]
+fn configured() {
+    let example = Example::start(env!("CARGO_BIN_EXE_configured"));
+    holds(&example.get("/"), "200", "configured");
+    example.end();
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_configured"));
+        let command = command.args(arguments).env("ADDRESS", "127.0.0.1:8089");
+        command.envs(variables.iter().copied()).output().expect("the example was built")
+    };
+    let printed = run(&["--print-config"], &[("PEREGRINE_LIMITS__IDLE_TIMEOUT", "2m")]);
+    let text = String::from_utf8(printed.stdout).expect("text");
+    assert!(printed.status.success(), "{text}");
+    for part in ["idle_timeout = \"2m\"", "[listeners.main]", "address = \"127.0.0.1:8089\""] {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+    // What is printed can be read.
+    let path = std::env::temp_dir().join(format!("peregrine-{}.toml", std::process::id()));
+    std::fs::write(&path, &text).expect("a file of this test");
+    let file = path.to_str().expect("a path that is text");
+    let again = run(&["--config", file, "--print-config"], &[]);
+    let is_same = String::from_utf8(again.stdout).expect("text") == text;
+    std::fs::write(&path, "[limits]\nidle_timout = '2m'\n").expect("a file of this test");
+    let wrong = run(&["--config", file, "--check-config"], &[]);
+    std::fs::remove_file(&path).expect("it is there");
+    assert!(is_same, "it prints what it read: {text}");
+    let text = String::from_utf8(wrong.stderr).expect("text");
+    assert!(!wrong.status.success() && text.contains("did you mean `idle_timeout`?"), "{text}");
 }
 
 /// What a program that ends by itself says.

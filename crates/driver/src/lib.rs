@@ -19,10 +19,12 @@
 
 mod figures;
 mod share;
+mod sockets;
 mod threads;
 
 pub use figures::{Figures, TURN_BOUNDS};
 pub use share::{Open, Share};
+pub use sockets::SocketOptions;
 pub use threads::{Functions, Threads};
 
 use std::fmt;
@@ -318,12 +320,17 @@ pub struct Options {
     /// Default 8. A driver may then go on in fewer and larger pieces, at most one of them unread at a
     /// time.
     pub receive_ahead_max: usize,
+    /// Bytes of a receive on a connection that fills its buffers, in memory of its own. Default 64 KiB, between 4 KiB
+    /// and 1 MiB. Larger ones gain little and make the other connections wait.
+    pub receive_large_bytes: usize,
     /// Microseconds to look for completions before sleeping in the kernel. Spends idle CPU to lower
     /// latency. Default 0: sleep at once.
     pub spin_us: u32,
     /// The CPU to pin the worker's thread to, as an index into those that the process may use, wrapping
     /// around. Default none.
     pub cpu: Option<usize>,
+    /// Options of sockets.
+    pub sockets: SocketOptions,
     /// Where the driver shows its counts to other threads: one place for each worker. Default none, and then
     /// it reads no clock for them. A server with an admin listener sets it.
     pub figures: Option<Arc<Figures>>,
@@ -335,10 +342,20 @@ impl Default for Options {
             receive_buffers: 256,
             receive_buffer_bytes: 4096,
             receive_ahead_max: 8,
+            receive_large_bytes: 64 * 1024,
             spin_us: 0,
             cpu: None,
+            sockets: SocketOptions::default(),
             figures: None,
         }
+    }
+}
+
+impl Options {
+    /// Bytes of a large receive, within what is sensible.
+    #[must_use]
+    pub fn large_bytes(&self) -> usize {
+        self.receive_large_bytes.clamp(4 * 1024, 1024 * 1024)
     }
 }
 

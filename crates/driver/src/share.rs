@@ -41,7 +41,12 @@ pub struct Open(Arc<AtomicUsize>);
 type Shares = Mutex<Vec<Arc<AtomicUsize>>>;
 
 /// A socket's device and number.
+#[cfg(unix)]
 type Identity = (u64, u64);
+
+/// Where sockets have no number, the address: within a process, nobody else listens there.
+#[cfg(not(unix))]
+type Identity = std::net::SocketAddr;
 
 /// All sockets of the process on which workers listen.
 static SOCKETS: Mutex<Vec<(Identity, Weak<Shares>)>> = Mutex::new(Vec::new());
@@ -131,10 +136,10 @@ fn identity(socket: &Socket) -> io::Result<Option<Identity>> {
     Ok(Some((metadata.dev(), metadata.ino())))
 }
 
-/// Sockets have no identity here: the worker acts alone.
 #[cfg(not(unix))]
-fn identity(_: &Socket) -> io::Result<Option<Identity>> {
-    Ok(None)
+fn identity(socket: &Socket) -> io::Result<Option<Identity>> {
+    let Socket::Tcp(listener) = socket;
+    listener.local_addr().map(Some)
 }
 
 #[cfg(test)]

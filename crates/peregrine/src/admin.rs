@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::watch as watched;
 
 /// How long a handler may keep a worker's thread before the server counts as dead.
-const LIVE_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long the admin listener may take to end.
 const END_MAX: Duration = Duration::from_secs(2);
@@ -45,6 +45,7 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// | `/startupz` | 200 once all workers serve |
 /// | `/routes` | the application's routes, in JSON |
 /// | `/connections` | how many connections do what, by worker, in JSON |
+/// | `/config` | all settings that count, in TOML, of a server that was made of a tree (the feature `config`) |
 ///
 /// There is no authentication: choose an address that only those can reach who may know, such as one of
 /// the loopback interface or a Unix domain socket.

@@ -8,7 +8,7 @@ use crate::listener::{Listener, Settings, Source};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use crate::restart;
 use crate::restart::Heir;
-use peregrine_driver::Socket;
+use peregrine_driver::{Socket, SocketOptions};
 use peregrine_server::{Listen, Shared};
 #[cfg(feature = "tls")]
 use peregrine_tls::TicketKeys;
@@ -88,13 +88,14 @@ impl Entrances {
         listeners: Vec<Listener>,
         proxies: Option<&TrustedProxies>,
         workers: usize,
+        sockets: &SocketOptions,
         heir: &mut Option<Heir>,
     ) -> Result<Self, Error> {
         let mut all = Self { plans: (0..workers).map(|_| Vec::new()).collect(), ..Self::default() };
         for listener in listeners {
             let (source, settings) = listener.parts(proxies)?;
             let key = source.key();
-            let (bound, _) = source.open_or_inherit(workers, heir)?;
+            let (bound, _) = source.open_or_inherit(workers, sockets, heir)?;
             for bound in bound {
                 all.add(&key, bound, &settings)?;
             }
@@ -109,7 +110,7 @@ impl Entrances {
         heir: &mut Option<Heir>,
     ) -> Result<AdminEntrance, Error> {
         let key = source.key();
-        let (all, is_inherited) = source.open_or_inherit(1, heir)?;
+        let (all, is_inherited) = source.open_or_inherit(1, &SocketOptions::default(), heir)?;
         let first = all.first().expect("a place was asked for");
         let (place, shared) = (first.place.clone(), first.shared.clone());
         let mut listens = Vec::new();
@@ -174,24 +175,25 @@ impl Source {
     fn open_or_inherit(
         self,
         workers: usize,
+        sockets: &SocketOptions,
         heir: &mut Option<Heir>,
     ) -> Result<(Vec<Bound>, bool), Error> {
         let inherited = heir.as_mut().map(|heir| self.inherit(heir)).unwrap_or_default();
         if inherited.is_empty() {
-            return self.open(workers).map(|bound| (bound, false));
+            return self.open(workers, sockets).map(|bound| (bound, false));
         }
         Ok((inherited, true))
     }
 
-    fn open(self, workers: usize) -> Result<Vec<Bound>, Error> {
+    fn open(self, workers: usize, sockets: &SocketOptions) -> Result<Vec<Bound>, Error> {
         let bound = match self {
-            Self::Address(address) => listen::bind(&address, workers)?,
+            Self::Address(address) => listen::bind(&address, workers, sockets)?,
             Self::Bound(listener) => listen::adopt(listener)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
                 let given = restart::activated(&name, address.is_some())?;
                 match address.filter(|_| given.is_empty()) {
-                    Some(address) => listen::bind(&address, workers)?,
+                    Some(address) => listen::bind(&address, workers, sockets)?,
                     None => return given.into_iter().map(listen::adopt).collect(),
                 }
             }

@@ -18,6 +18,8 @@
 
 pub mod admin;
 mod choice;
+#[cfg(feature = "config")]
+pub mod config;
 mod deadline;
 mod entrances;
 mod error;
@@ -30,6 +32,7 @@ mod listener;
 mod make;
 mod offload;
 mod orders;
+mod readers;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub mod restart;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
@@ -56,7 +59,7 @@ pub use listener::Listener;
 pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
-pub use peregrine_driver::{Options as DriverOptions, Socket};
+pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, ProxyProtocol, Shutdown, Snapshot, Unfinished,
@@ -89,6 +92,10 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}
+
+#[cfg(all(doctest, feature = "config"))]
+#[doc = include_str!("../../../docs/guide/configuration.md")]
+mod configuration {}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]

@@ -1,7 +1,7 @@
 //! Places to listen, the sockets there, and which worker accepts from which of them.
 
 use crate::error::Error;
-use peregrine_driver::Socket;
+use peregrine_driver::{Socket, SocketOptions};
 use peregrine_server::Shared;
 use socket2::{Domain, Protocol, SockAddr, Type};
 use std::fmt;
@@ -9,8 +9,9 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-/// Connections that may wait in the kernel before they are accepted; the kernel may allow fewer.
-const BACKLOG: i32 = 4096;
+/// Whether the kernel distributes connections evenly among sockets with `SO_REUSEPORT`. On macOS and the BSDs the last
+/// socket gets all of them, and Windows has no such option: one queue, from which all workers accept, is what there is.
+const DISTRIBUTES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,17 +128,17 @@ impl Drop for SocketFile {
 }
 
 /// Listens at `address`, with a socket for each of `workers` where each can have one.
-pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
+pub(crate) fn bind(address: &str, workers: usize, options: &SocketOptions) -> Result<Bound, Error> {
     let bind = |cause| Error::Bind { address: address.to_owned(), cause };
     if let Some(path) = address.strip_prefix("unix:") {
-        return bind_unix(Path::new(path)).map_err(bind);
+        return bind_unix(Path::new(path), options).map_err(bind);
     }
     let all = address
         .to_socket_addrs()
         .map_err(|cause| Error::Address { address: address.to_owned(), cause })?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for candidate in all {
-        match bind_tcp(candidate, workers) {
+        match bind_tcp(candidate, workers, options) {
             Ok(bound) => return Ok(bound),
             Err(error) => last = error,
         }
@@ -145,21 +146,15 @@ pub(crate) fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
     Err(bind(last))
 }
 
-/// Without SO_REUSEPORT, all workers share one socket.
-#[cfg(not(unix))]
-fn bind_tcp(address: SocketAddr, _: usize) -> io::Result<Bound> {
-    let listener = listener(address, false)?;
-    Ok(Bound::own(Place::Tcp(listener.local_addr()?), vec![Socket::Tcp(listener)]))
-}
-
-#[cfg(unix)]
-fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
+fn bind_tcp(address: SocketAddr, workers: usize, options: &SocketOptions) -> io::Result<Bound> {
+    // All workers share one socket where each cannot have, or is not to have, its own.
+    let workers = if DISTRIBUTES && !options.one_queue { workers } else { 1 };
     // A socket with SO_REUSEPORT also binds where another process of ours listens, and silently takes
     // half of its connections. So the first socket binds without it, which fails if anybody is there,
     // and makes room for the others by closing. Nobody else is at a port that the kernel chooses, and
     // nobody must get there before the others.
     let is_any_port = address.port() == 0;
-    let first = listener(address, is_any_port && workers > 1)?;
+    let first = listener(address, is_any_port && workers > 1, options)?;
     let address = first.local_addr()?;
     if workers == 1 {
         return Ok(Bound::own(Place::Tcp(address), vec![Socket::Tcp(first)]));
@@ -171,34 +166,55 @@ fn bind_tcp(address: SocketAddr, workers: usize) -> io::Result<Bound> {
         drop(first);
     }
     while sockets.len() < workers {
-        sockets.push(Socket::Tcp(listener(address, true)?));
+        sockets.push(Socket::Tcp(listener(address, true, options)?));
     }
     Ok(Bound::own(Place::Tcp(address), sockets))
 }
 
-fn listener(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
+fn listener(
+    address: SocketAddr,
+    is_shared: bool,
+    options: &SocketOptions,
+) -> io::Result<TcpListener> {
     let kind = Type::STREAM;
     let socket = socket2::Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     if is_shared {
-        #[cfg(unix)]
+        #[cfg(any(target_os = "linux", target_os = "android"))]
         socket.set_reuse_port(true)?;
     }
     if address.is_ipv6() {
-        // `[::]` then means IPv4 too, as users of every other server expect.
-        socket.set_only_v6(false)?;
+        // `[::]` means IPv4 too, as users of every other server expect, unless something else is asked for.
+        socket.set_only_v6(options.ipv6_only)?;
     }
+    set_buffers(&socket, options)?;
     socket.bind(&SockAddr::from(address))?;
-    socket.listen(BACKLOG)?;
+    socket.listen(backlog(options))?;
     // A worker may then take several connections at a time.
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
+/// Connections have the buffers of their listening socket. They must be known before it listens: the kernel tells
+/// peers how far its window will go.
+fn set_buffers(socket: &socket2::Socket, options: &SocketOptions) -> io::Result<()> {
+    if let Some(bytes) = options.receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.send_buffer_bytes {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    Ok(())
+}
+
+fn backlog(options: &SocketOptions) -> i32 {
+    i32::try_from(options.backlog).unwrap_or(i32::MAX)
+}
+
 /// One socket, shared by all workers: Unix sockets have no SO_REUSEPORT.
 #[cfg(unix)]
-fn bind_unix(path: &Path) -> io::Result<Bound> {
+fn bind_unix(path: &Path, options: &SocketOptions) -> io::Result<Bound> {
     use std::os::unix::fs::FileTypeExt;
     use std::os::unix::net::UnixListener;
     if let Ok(found) = std::fs::symlink_metadata(path) {
@@ -210,8 +226,12 @@ fn bind_unix(path: &Path) -> io::Result<Bound> {
         }
         std::fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    set_buffers(&socket, options)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(backlog(options))?;
+    socket.set_nonblocking(true)?;
+    let listener = UnixListener::from(socket);
     let bound = Bound::own(Place::Unix(path.to_path_buf()), vec![Socket::Unix(listener)]);
     let file = Some(SocketFile::of(path, bound.shared.clone())?);
     Ok(Bound { file, ..bound })
@@ -227,7 +247,7 @@ fn is_refused(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(unix))]
-fn bind_unix(_: &Path) -> io::Result<Bound> {
+fn bind_unix(_: &Path, _: &SocketOptions) -> io::Result<Bound> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets"))
 }
 
@@ -274,6 +294,10 @@ pub(crate) fn duplicate(listener: &Socket) -> io::Result<Socket> {
 mod tests {
     use super::*;
 
+    fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
+        super::bind(address, workers, &SocketOptions::default())
+    }
+
     #[test]
     fn many_at_a_time_find_free_ports() {
         let find = || (0..200).try_for_each(|_| bind("127.0.0.1:0", 3).map(drop));
@@ -301,6 +325,47 @@ mod tests {
         let bound = bind("127.0.0.1:0", 3).expect("any free port");
         for socket in &bound.sockets {
             assert_eq!(place_of(socket).expect("bound"), bound.place);
+        }
+    }
+
+    #[test]
+    fn with_one_queue_all_workers_take_from_it() {
+        let options = SocketOptions { one_queue: true, ..SocketOptions::default() };
+        let bound = super::bind("127.0.0.1:0", 3, &options).expect("any free port");
+        assert_eq!(bound.sockets.len(), 1);
+        let dealt = bound.deal(3).expect("there are descriptors");
+        assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn sockets_have_the_options_that_were_asked_for() {
+        let options = SocketOptions {
+            receive_buffer_bytes: Some(20_000),
+            send_buffer_bytes: Some(30_000),
+            ipv6_only: true,
+            ..SocketOptions::default()
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let unix = format!("unix:{}", folder.path().join("s").display());
+        for address in ["127.0.0.1:0", "[::1]:0", &unix] {
+            let Ok(bound) = super::bind(address, 2, &options) else {
+                // There may be no IPv6.
+                assert_eq!(address, "[::1]:0");
+                continue;
+            };
+            for socket in &bound.sockets {
+                let socket = match socket {
+                    Socket::Tcp(listener) => socket2::SockRef::from(listener),
+                    Socket::Unix(listener) => socket2::SockRef::from(listener),
+                };
+                // Linux doubles what it is asked for.
+                assert_eq!(socket.recv_buffer_size().expect("a socket"), 40_000, "{address}");
+                assert_eq!(socket.send_buffer_size().expect("a socket"), 60_000, "{address}");
+                if address.starts_with('[') {
+                    assert!(socket.only_v6().expect("a socket of IPv6"));
+                }
+            }
         }
     }
 

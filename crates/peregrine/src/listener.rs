@@ -3,12 +3,13 @@
 use crate::error::Error;
 use crate::listen::Secrets;
 use peregrine_driver::Socket;
-use peregrine_server::{Limits, Listen, ProxyProtocol, Shared};
+use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
 #[cfg(feature = "tls")]
 use peregrine_tls::TicketKeys;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
 use std::net::{SocketAddr, TcpListener};
+use tokio::sync::watch;
 
 /// One place to listen, and what holds for its connections: TLS, limits, PROXY headers, trusted proxies.
 ///
@@ -30,6 +31,8 @@ pub struct Listener {
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
     proxies: Option<TrustedProxies>,
+    /// What changes of these while the server runs.
+    live: Option<watch::Receiver<Live>>,
 }
 
 /// Where to listen.
@@ -64,7 +67,7 @@ impl Listener {
     }
 
     fn new(source: Source) -> Self {
-        Self { source, tls: None, limits: None, proxy_protocol: None, proxies: None }
+        Self { source, tls: None, limits: None, proxy_protocol: None, proxies: None, live: None }
     }
 
     /// Speaks HTTPS. With the feature `tls`, which is on by default.
@@ -93,6 +96,13 @@ impl Listener {
     /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
     pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
         self.proxies = Some(proxies.into());
+        self
+    }
+
+    /// From now on, limits and trusted proxies are what this says last.
+    #[cfg(feature = "config")]
+    pub(crate) fn live(mut self, live: watch::Receiver<Live>) -> Self {
+        self.live = Some(live);
         self
     }
 
@@ -127,8 +137,8 @@ impl Listener {
                 return Err(Error::Config(format!("{what} of {}: {fault}", place())));
             }
         }
-        let Self { source, tls, limits, proxy_protocol, .. } = self;
-        Ok((source, Settings { tls, limits, proxy_protocol, proxies }))
+        let Self { source, tls, limits, proxy_protocol, live, .. } = self;
+        Ok((source, Settings { tls, limits, proxy_protocol, proxies, live }))
     }
 }
 
@@ -138,6 +148,7 @@ pub(crate) struct Settings {
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
     proxies: Option<TrustedProxies>,
+    live: Option<watch::Receiver<Live>>,
 }
 
 impl Settings {
@@ -170,6 +181,7 @@ impl Settings {
             limits: self.limits.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
             proxies: self.proxies.clone(),
+            live: self.live.clone(),
             ..Listen::on(socket)
         }
     }
@@ -226,6 +238,7 @@ impl From<Socket> for Listener {
 mod tests {
     use super::*;
     use crate::entrances::Entrances;
+    use peregrine_driver::SocketOptions;
     use peregrine_web::App;
 
     fn fault(server: crate::Server) -> String {
@@ -257,7 +270,9 @@ mod tests {
         let text = "127.0.0.1:0".to_owned();
         let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
         for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
-            let all = Entrances::open(vec![listener], None, 2, &mut None).expect("it is free");
+            let all =
+                Entrances::open(vec![listener], None, 2, &SocketOptions::default(), &mut None)
+                    .expect("it is free");
             for plan in all.plans {
                 let shared: Vec<_> = plan.iter().map(|listen| listen.shared.is_so()).collect();
                 assert_eq!(shared, [is_shared], "each worker accepts there");

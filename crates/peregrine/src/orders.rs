@@ -62,7 +62,10 @@ impl Handle {
     /// Reads certificates and what belongs to them again, for all listeners that speak TLS, as SIGHUP
     /// does; see [`Tls::reload`](crate::tls::Tls::reload). A thread of its own does that: the log has the
     /// result, and [`Tls::status`](crate::tls::Tls::status) has it later.
-    #[cfg(feature = "tls")]
+    ///
+    /// Where the server was made of a tree of settings that came from a file (the feature `config`), that is read again
+    /// before; see `config` for what can change.
+    #[cfg(any(feature = "tls", feature = "config"))]
     pub fn reload(&self) {
         self.read_again();
     }
@@ -75,7 +78,6 @@ impl Handle {
     }
 
     /// From now on, for as long as somebody keeps it, this reads files again.
-    #[cfg(feature = "tls")]
     pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }

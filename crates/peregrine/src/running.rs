@@ -3,8 +3,6 @@
 use crate::admin::Administering;
 use crate::deadline::Deadline;
 use crate::error::Error;
-#[cfg(feature = "tls")]
-use crate::keeper::Keeper;
 use crate::listen::Place;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News, Orders, Reload};
@@ -42,7 +40,7 @@ pub struct Running {
     quiet: bool,
     admin: Option<Administering>,
     _files: SocketFiles,
-    /// What reads certificates again, until the server has ended.
+    /// What reads files again, until the server has ended.
     _reload: Option<Arc<Reload>>,
 }
 
@@ -146,15 +144,12 @@ impl Running {
         self.admin.as_ref().map(Administering::place)
     }
 
-    /// Has its certificates looked after until it has ended.
-    #[cfg(feature = "tls")]
-    pub(crate) fn kept_by(mut self, keeper: Keeper) -> Result<Self, Error> {
-        let reload = keeper.start().map_err(Error::Worker)?;
+    /// Has this read files again, until it has ended.
+    pub(crate) fn reloads_by(&mut self, reload: Option<Arc<Reload>>) {
         if let Some(reload) = &reload {
             self.handle.reload_by(reload);
         }
         self._reload = reload;
-        Ok(self)
     }
 
     /// Serves in place of the process before this one, as soon as that says so.
@@ -287,8 +282,8 @@ impl Running {
         }
     }
 
-    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. Where the
-    /// server speaks TLS, SIGHUP reloads its certificates. On Linux, SIGUSR2 upgrades in place.
+    /// Waits for SIGTERM or Ctrl-C, shuts down, and waits for the end. A second signal cuts. SIGHUP reloads
+    /// certificates, and the configuration where that came from a file. On Linux, SIGUSR2 upgrades in place.
     ///
     /// # Errors
     /// A worker ended with an error or a panic, or signals cannot be received.

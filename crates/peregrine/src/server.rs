@@ -1,7 +1,9 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
-use crate::admin::{Admin, Begun};
+use crate::admin::{Admin, Begun, Views};
 use crate::choice::{Chosen, DriverChoice};
+#[cfg(feature = "config")]
+use crate::config::{Began, Configured};
 use crate::entrances::Entrances;
 use crate::error::Error;
 #[cfg(feature = "tls")]
@@ -10,12 +12,13 @@ use crate::listen::SocketFile;
 use crate::listener::Listener;
 use crate::make::{Make, MakeApplication, makes};
 use crate::orders::Orders;
+use crate::readers::Readers;
 use crate::restart::{Heir, Successor};
 use crate::running::{Running, Settings};
 use crate::signals::Hears;
 use crate::tell::{first_line, report, tell};
 use crate::worker::Worker;
-use peregrine_driver::{Options, Socket};
+use peregrine_driver::{Options, Socket, SocketOptions};
 use peregrine_server::Limits;
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
@@ -54,6 +57,8 @@ pub struct Server {
     watches_certificates: bool,
     successor: Successor,
     tells_manager: bool,
+    #[cfg(feature = "config")]
+    configured: Option<Configured>,
 }
 
 /// What [`Server::serve`] can serve: an [`App`], or an application that is already built.
@@ -107,6 +112,8 @@ impl Server {
             watches_certificates: false,
             successor: Successor::new(),
             tells_manager: false,
+            #[cfg(feature = "config")]
+            configured: None,
         }
     }
 
@@ -268,6 +275,12 @@ impl Server {
         self
     }
 
+    /// Options of the sockets that the server listens on, and of their connections; see [`SocketOptions`].
+    pub fn sockets(mut self, sockets: SocketOptions) -> Self {
+        self.options.sockets = sockets;
+        self
+    }
+
     /// Keeps each worker's thread on its own core. Default: the kernel decides.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
@@ -312,6 +325,32 @@ impl Server {
         report(&stopped, quiet)
     }
 
+    /// What reads files again. It begins with what the server has.
+    fn readers(&mut self, views: Option<&Views>) -> Readers {
+        #[cfg(feature = "config")]
+        let configured = self.configured.take().map(|mut configured| {
+            configured.begin(&Began {
+                limits: &self.limits,
+                proxies: self.proxies.as_ref(),
+                workers: self.workers,
+                pin_workers: self.pin,
+                quiet: self.quiet,
+            });
+            if let Some(views) = views {
+                let _ = views.config.set(configured.text());
+            }
+            configured
+        });
+        #[cfg(not(feature = "config"))]
+        let _ = views;
+        Readers {
+            #[cfg(feature = "tls")]
+            keeper: self.keeper(),
+            #[cfg(feature = "config")]
+            configured,
+        }
+    }
+
     /// Who looks after the certificates of all listeners.
     #[cfg(feature = "tls")]
     fn keeper(&self) -> Keeper {
@@ -321,9 +360,22 @@ impl Server {
         keeper
     }
 
+    #[cfg(feature = "config")]
+    pub(crate) fn configured(mut self, configured: Configured) -> Self {
+        self.configured = Some(configured);
+        self
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn configured_mut(&mut self) -> Option<&mut Configured> {
+        self.configured.as_mut()
+    }
+
     /// Which signals mean something where signals are obeyed.
     pub(crate) fn hears(&self) -> Hears {
         let reload = self.listeners.iter().any(Listener::is_tls);
+        #[cfg(feature = "config")]
+        let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
         Hears { reload, upgrade: self.successor.is_by_signal() }
     }
 
@@ -358,7 +410,7 @@ impl Server {
     }
 
     fn start_from(
-        self,
+        mut self,
         heir: &mut Option<Heir>,
         makes: &mut dyn FnMut() -> Make,
         orders: Orders,
@@ -368,11 +420,10 @@ impl Server {
             return Err(Error::Config(cause.to_owned()));
         }
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
-        let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
-        #[cfg(feature = "tls")]
-        let keeper = self.keeper();
         let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
         let views = self.admin.as_ref().map(views);
+        let readers = self.readers(views.as_deref());
+        let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| Options {
             cpu: cpu(number),
@@ -382,7 +433,8 @@ impl Server {
         let options: Vec<_> = options.collect();
         begin_tokio().map_err(Error::Worker)?;
         let Chosen { seats, reason } = self.choice.choose(&options)?;
-        let mut all = Entrances::open(self.listeners, self.proxies.as_ref(), workers, heir)?;
+        let (proxies, sockets) = (self.proxies.as_ref(), &self.options.sockets);
+        let mut all = Entrances::open(self.listeners, proxies, workers, sockets, heir)?;
         let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
         // It is there before the workers, so that whoever waits for them can ask.
         let admin = admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views));
@@ -408,8 +460,7 @@ impl Server {
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
-        #[cfg(feature = "tls")]
-        let mut running = running.kept_by(keeper)?;
+        running.reloads_by(readers.start().map_err(Error::Worker)?);
         if let Some(heir) = heir {
             running.succeed(heir)?;
             running.open_admin();

@@ -21,7 +21,7 @@ fn print_line(text: &str) {
 }
 
 /// Tells people of a failure that ends nothing.
-#[cfg(all(target_os = "linux", feature = "restart"))]
+#[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
 pub(crate) fn complain(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
         tracing::error!(target: "peregrine", "{text}");

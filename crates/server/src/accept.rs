@@ -1,6 +1,7 @@
 //! Taking connections from a listener, as many as the limits allow.
 
 use crate::connection::{Connection, Entrance};
+use crate::live::Live;
 use crate::observe::Room;
 use crate::shared::Shared;
 use crate::shutdown::first_of;
@@ -12,6 +13,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The first pause after the process ran out of something, doubled each time up to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -23,14 +25,15 @@ const LAST_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts until the worker drains, and then the connections that wait already.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    entrance: Rc<Entrance<D>>,
+    mut entrance: Rc<Entrance<D>>,
     listener: impl Listener<Stream = D::Stream>,
     shared: Shared,
+    mut live: Option<watch::Receiver<Live>>,
 ) {
-    let (alarm, door) = (worker.wheel.alarm(), &entrance.door);
+    let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
-    let open = |room: Room, stream| {
-        let (shared, entrance) = (Rc::clone(&worker), Rc::clone(&entrance));
+    let open = |entrance: &Rc<Entrance<D>>, room: Room, stream| {
+        let (shared, entrance) = (Rc::clone(&worker), Rc::clone(entrance));
         let connection = Connection::new(shared, entrance, stream, room.open());
         worker.driver.spawn(connection);
     };
@@ -42,6 +45,7 @@ pub(crate) async fn run<D: Driver>(
             break;
         }
         // A connection that would be one too many stays in the kernel's backlog.
+        let door = &entrance.door;
         let room = door.rooms.room(door.limits.connections_max);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
         let accepted = before(listener.accept(), worker.ordered(&alarm, Order::Drain)).await;
@@ -49,7 +53,10 @@ pub(crate) async fn run<D: Driver>(
             None => break,
             Some(Ok(stream)) => {
                 pause = PAUSE_MIN;
-                open(room, stream);
+                if let Some(changed) = live.as_mut().and_then(|live| changed(&entrance, live)) {
+                    entrance = changed;
+                }
+                open(&entrance, room, stream);
             }
             // The peer was gone before it was accepted.
             Some(Err(error)) if is_of_the_peer(&error) => {
@@ -81,6 +88,7 @@ pub(crate) async fn run<D: Driver>(
         return;
     }
     listener.refuse_new();
+    let door = &entrance.door;
     let cut = worker.wheel.alarm();
     while worker.order() < Order::Cut
         && let Some(room) = door.rooms.try_room(door.limits.connections_max)
@@ -88,7 +96,7 @@ pub(crate) async fn run<D: Driver>(
         let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
         let over = first_of(over, worker.ordered(&cut, Order::Cut));
         match before(listener.accept(), over).await {
-            Some(Ok(stream)) => open(room, stream),
+            Some(Ok(stream)) => open(&entrance, room, stream),
             Some(Err(error)) if is_of_the_peer(&error) => {}
             Some(Err(error)) => {
                 tracing::warn!(target: "peregrine", %error, "cannot accept who waits at the end");
@@ -97,6 +105,19 @@ pub(crate) async fn run<D: Driver>(
             None => return,
         }
     }
+}
+
+/// The way in with settings that have changed, if they have.
+fn changed<D: Driver>(
+    entrance: &Entrance<D>,
+    live: &mut watch::Receiver<Live>,
+) -> Option<Rc<Entrance<D>>> {
+    // Who could change them may be gone, and what was changed last counts.
+    if !live.has_changed().unwrap_or(false) {
+        return None;
+    }
+    let door = entrance.door.with(&live.borrow_and_update());
+    Some(Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) }))
 }
 
 /// What `future` gives, unless `end` comes before it.

@@ -3,6 +3,7 @@
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::listen::Listen;
+use crate::live::Live;
 use crate::observe::Rooms;
 use crate::proxied::ProxyProtocol;
 use crate::worker::Worker;
@@ -52,6 +53,22 @@ impl Door {
             proxies: proxies.map(Arc::new),
         };
         (door, socket)
+    }
+
+    /// The same way in for connections that come from now on, with other settings. Connections are counted with those
+    /// that are there.
+    pub(crate) fn with(&self, live: &Live) -> Self {
+        let Live { limits, proxies } = live;
+        Self {
+            protocol: limits.protocol(),
+            http2: limits.http2(),
+            limits: limits.clone(),
+            rooms: Rc::clone(&self.rooms),
+            handshakes: Rc::clone(&self.handshakes),
+            tls: self.tls.clone(),
+            proxy_protocol: self.proxy_protocol.clone(),
+            proxies: proxies.clone().map(Arc::new),
+        }
     }
 
     /// The trusted proxies, if `peer` is one of them.

@@ -1,6 +1,8 @@
 //! Every limit and timeout of the server, with its default.
 
 use crate::meter::Rate;
+#[cfg(feature = "config")]
+use peregrine_config::{MaybeTime, Size, Time};
 use peregrine_proto::h2;
 use std::time::Duration;
 
@@ -19,30 +21,42 @@ use std::time::Duration;
 /// assert_eq!(limits.head_bytes_max, 32 * 1024);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "config", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Limits {
     /// A whole head: request line, fields, and the empty line. Default 32 KiB, at most 65,535.
     /// Passing it: 431 and close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub head_bytes_max: usize,
     /// The request line. Default 8 KiB. Passing it: 414 and close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub request_line_bytes_max: usize,
     /// One field line. Default 16 KiB. Passing it: 431 and close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub field_bytes_max: usize,
     /// Field lines in one head. Default 100. Passing it: 431 and close.
     pub fields_max: usize,
     /// The extensions of one chunk of a chunked body. Default 256. Passing it: 400 and close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub chunk_extension_bytes_max: u16,
     /// The trailer section of a chunked body. Default 8 KiB. Passing it: 431 and close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub trailer_bytes_max: usize,
     /// A request's body, unless its route has a limit of its own. Default 2 MiB. Passing it is an
     /// error for whoever reads the body; the extractors answer 413.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub body_bytes_max: u64,
     /// How much of a body that the handler did not read is received and thrown away so that the
     /// connection can be used again. Default 256 KiB. Passing it: close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub drain_bytes_max: u32,
     /// From the connection's start to the first byte of its first request. Default 30 s. Passing it:
     /// close.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub first_byte_timeout: Duration,
     /// From the first byte of a head to its last. Default 10 s. Passing it: 408 and close.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub head_timeout: Duration,
     /// The least rate, in bytes a second, at which a peer must send the content that the server waits
     /// for, and take a response. Default 240; 0: any byte will do.
@@ -59,10 +73,12 @@ pub struct Limits {
     /// 30 s. Passing it with a request's body: its reader sees an error (408), and the connection is
     /// closed after the response. With a response: the connection is reset, so that the kernel keeps
     /// nothing of what the peer did not take.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub rate_slack: Duration,
     /// From the moment when a request could not be answered at once to the end of its response, and
     /// of its body where somebody goes on reading that. Default none. Passing it: 503, or a reset if
     /// the response has begun. Who reads on sees an error.
+    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub exchange_timeout: Option<Duration>,
     /// Between a response and the first byte of the next request. Default 75 s. Passing it: close.
     ///
@@ -70,13 +86,16 @@ pub struct Limits {
     /// If that task takes nothing for so long, though there is something, the connection is idle as
     /// well, by the application's doing: the reader sees an error, and the rest is treated as one that
     /// nobody wants.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub idle_timeout: Duration,
     /// The age at which a connection is told to close, after the response in progress. Default none.
+    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub lifetime_max: Option<Duration>,
     /// Connections open at a time, per worker. Default 16,384. When it is reached, further
     /// connections wait in the kernel's backlog.
     pub connections_max: usize,
     /// From the connection's start to the end of the TLS handshake. Default 10 s. Passing it: close.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub handshake_timeout: Duration,
     /// TLS handshakes in progress at a time, per worker. Default 1,024. One too many ends the oldest
     /// of them, which is one whose peer does not go on.
@@ -84,17 +103,30 @@ pub struct Limits {
     /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
     /// does not read, parse or produce more for this connection until the peer took them. HTTP/2 produces no
     /// more content then, and reads on until twice as much waits.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub pending_output_bytes_max: usize,
+    /// Content of a request that may wait for its handler to take it. Default 64 KiB, and at most one piece of what
+    /// the driver receives more. When it is reached, nothing more is read of this request, and over HTTP/1.1 of this
+    /// connection. Over HTTP/2 windows bound it as well.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    pub unread_body_bytes_max: usize,
+    /// What is read ahead of a connection of HTTP/1.1 while its request is answered: requests that follow it, and
+    /// whether the peer leaves. Default 16 KiB. When it is reached, nothing more is read until the response is written.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
+    pub read_ahead_bytes_max: usize,
     /// After an answer that ends the connection while the peer still sends, the server goes on reading,
     /// so that the answer is not lost to a reset: until the peer has been silent for this long. Default
     /// 5 s. Passing it: close.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_timeout: Duration,
     /// How long the server goes on reading at the most, however fast the peer sends. Default 30 s.
     /// Passing it: close.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub linger_max: Duration,
     /// How long no byte may move on an upgraded connection, or of a conversation (see `rate_min`), either way.
     /// Default 1 hour; `None` for protocols that watch their peers themselves. Passing it: close; in a
     /// conversation, whoever reads the request's content sees an error.
+    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long a handler, or a stream that it made, may keep its thread at a time, between two
     /// `await`s that wait. Default 100 ms; `None` looks for nothing. Passing it by half: a warning
@@ -107,19 +139,23 @@ pub struct Limits {
     /// are polled, and sleeps while none is; the poll that wakes it pays for that.
     ///
     /// [`Snapshot::blocked`]: crate::Snapshot::blocked
+    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub poll_budget: Option<Duration>,
     /// From the order to shut down: how long the server goes on accepting and answering as before, but
     /// with `Connection: close`. Default zero. Meanwhile [`Shutdown::is_ordered`] is true, so that a
     /// readiness probe can tell a load balancer to look elsewhere.
     ///
     /// [`Shutdown::is_ordered`]: crate::Shutdown::is_ordered
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub lame_duck: Duration,
     /// After `lame_duck`: how long connections without a request stay open, since one may be on its
     /// way. Default 1 s.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub drain_idle_timeout: Duration,
     /// From the order to shut down, `lame_duck` included, to the moment when what is still in progress is
     /// cut: connections that are busy, and tasks and blocking functions that outlive their requests.
     /// Default 30 s.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub shutdown_timeout: Duration,
     /// When the last connection is over, how long to wait for tasks of the worker's runtime and for
     /// functions on its blocking threads, within `shutdown_timeout`. Default 10 s; zero drops them at
@@ -130,6 +166,7 @@ pub struct Limits {
     /// [`Shutdown::ordered`](crate::Shutdown::ordered).
     ///
     /// [`Snapshot::tasks_cut`]: crate::Snapshot::tasks_cut
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub background_timeout: Duration,
     /// Whether all plain connections come from a gateway that is trusted to have spoken TLS with the
     /// client: a request may then be for `https`, as HAProxy and Envoy say in HTTP/2. Default false: such a
@@ -161,6 +198,8 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(10),
             handshakes_max: 1024,
             pending_output_bytes_max: 64 * 1024,
+            unread_body_bytes_max: peregrine_web::pipe::PIPE_BYTES_MAX,
+            read_ahead_bytes_max: 16 * 1024,
             linger_timeout: Duration::from_secs(5),
             linger_max: Duration::from_secs(30),
             upgraded_idle_timeout: Some(Duration::from_secs(3600)),
@@ -233,6 +272,9 @@ impl Limits {
 /// assert!(limits.http2.prior_knowledge);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "config", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http2Limits {
     /// Whether a connection without TLS may begin with HTTP/2 at once, as curl's
     /// `--http2-prior-knowledge` and gRPC without TLS do. Default true. Without it, such a connection is
@@ -249,6 +291,7 @@ pub struct Http2Limits {
     /// for it is left, and its connection closed. Default 60 s; `None` asks nobody. A conversation, or a
     /// response that waits for news, would otherwise keep its handler long after a client that lost its
     /// network.
+    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub ping_after: Option<Duration>,
     /// Streams open at a time. Default 128: the standard recommends no less than 100, which is what
     /// browsers and load tools use. At most 32,768. Passing it: the stream is refused, and the peer may
@@ -256,22 +299,29 @@ pub struct Http2Limits {
     pub streams_max: u32,
     /// How much content a new stream may send before the handler takes any. Default 65,535, the
     /// protocol's own.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub stream_window: u32,
     /// How far that grows while content fills it within a round trip. Default 4 MiB, which is 300 Mbit/s
     /// over 100 ms.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub stream_window_max: u32,
     /// How much content all streams of a connection may send before handlers take any: what a peer can
     /// make the server hold. Default 1 MiB. No less than 65,535.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub connection_window: u32,
     /// How far that grows. Default 8 MiB.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub connection_window_max: u32,
     /// The table of fields that the peer fills. Default 4 KiB, the protocol's own. At most 65,535.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub decoder_table_bytes_max: u32,
     /// The table of fields of responses. Default 2 KiB, which is some thirty. At most 65,535. It is given back
     /// when a connection has been idle for 20 s.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub encoder_table_bytes_max: u32,
     /// A compressed head with all its CONTINUATION frames. Default 64 KiB: twice what a head may have,
     /// so that one that is too long can be answered. Passing it: GOAWAY and close.
+    #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub block_bytes_max: u32,
     /// CONTINUATION frames of one head. Default 32. Passing it: GOAWAY and close.
     pub continuations_max: u16,

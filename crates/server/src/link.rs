@@ -138,6 +138,11 @@ impl<D: Driver> Link<'_, D> {
         self.io.writer.plain.len() >= self.door.limits.pending_output_bytes_max.max(1)
     }
 
+    /// Is there room to read what follows the present request?
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.io.reader.unread().len() < self.door.limits.read_ahead_bytes_max
+    }
+
     /// Has so much been written that nothing more is read? HTTP/2 reads on when it is full: the peer's
     /// frames open windows, reset streams and ask for answers, all of which is little.
     pub(crate) fn is_flooded(&self) -> bool {

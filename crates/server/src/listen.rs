@@ -1,10 +1,12 @@
 //! What a worker listens on.
 
 use crate::limits::Limits;
+use crate::live::Live;
 use crate::proxied::ProxyProtocol;
 use crate::shared::Shared;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
+use tokio::sync::watch;
 
 /// What a worker listens on.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Listen<S> {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Whose word counts about who sent a request.
     pub proxies: Option<TrustedProxies>,
+    /// What holds in place of limits and proxies from the next connection on, each time that it changes.
+    pub live: Option<watch::Receiver<Live>>,
 }
 
 impl<S> Listen<S> {
@@ -34,6 +38,7 @@ impl<S> Listen<S> {
             limits: None,
             proxy_protocol: None,
             proxies: None,
+            live: None,
         }
     }
 }

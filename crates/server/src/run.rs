@@ -39,7 +39,7 @@ pub async fn run<D: Driver>(
     announce_clock(&worker);
     let sessions = Rc::new(sessions());
     for listen in listens {
-        let shared = listen.shared.clone();
+        let (shared, live) = (listen.shared.clone(), listen.live.clone());
         let (door, socket) = Door::new(&worker, listen);
         let listener = worker.driver.listen(socket)?;
         let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
@@ -48,7 +48,7 @@ pub async fn run<D: Driver>(
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {
-            accept::run(worker, entrance, listener, shared).await;
+            accept::run(worker, entrance, listener, shared, live).await;
             drop(pending);
         });
     }

@@ -7,8 +7,8 @@ use std::mem::replace;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use peregrine_driver::{Share, Socket};
-use socket2::SockRef;
+use peregrine_driver::{Share, Socket, SocketOptions};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
 #[cfg(unix)]
 use tokio::net::UnixListener;
@@ -17,11 +17,6 @@ use tokio::task::coop::has_budget_remaining;
 use crate::connection::Connection;
 use crate::stream::Stream;
 use crate::worker::{Worker, increment};
-
-/// Bytes beyond those in flight that the kernel takes for a TCP connection, where it can be told.
-/// What it takes grows with what the peer takes then, and a peer that does not read costs little.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const NOT_SENT_BYTES_MAX: u32 = 64 * 1024;
 
 /// A listening socket of one worker. The kernel closes what is in its backlog when it is dropped.
 pub struct Listener {
@@ -63,7 +58,7 @@ impl Listener {
                 listener.set_nonblocking(true)?;
                 // On Linux accepted sockets have the options of the listening one, which saves calls
                 // for each of them.
-                prepare(SockRef::from(&listener))?;
+                prepare(SockRef::from(&listener), &worker.sockets)?;
                 Source::Tcp(TcpListener::from_std(listener)?)
             }
             #[cfg(unix)]
@@ -127,7 +122,7 @@ impl peregrine_driver::Listener for Listener {
             && (!INHERITS || self.earlier.get() != Earlier::None)
         {
             // It fails only if the peer is gone, which shows at the first receive.
-            let _ = prepare(SockRef::from(socket));
+            let _ = prepare(SockRef::from(socket), &self.worker.sockets);
         }
         increment(&self.worker.figures.accepted);
         Ok(Stream::new(connection, self.share.accepted(), Rc::clone(&self.worker)))
@@ -143,11 +138,18 @@ impl peregrine_driver::Listener for Listener {
 }
 
 /// Sets the options of a TCP connection on its own or on its listening socket.
-fn prepare(socket: SockRef<'_>) -> io::Result<()> {
-    // A reply must not wait for the peer's delayed acknowledgement.
-    socket.set_tcp_nodelay(true)?;
+fn prepare(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
+    socket.set_tcp_nodelay(options.nodelay)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    socket.set_tcp_notsent_lowat(NOT_SENT_BYTES_MAX)?;
+    socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
+    if let Some(time) = options.keep_alive {
+        let keep_alive = TcpKeepalive::new().with_time(time);
+        #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+        let keep_alive = keep_alive
+            .with_interval(options.keep_alive_interval)
+            .with_retries(options.keep_alive_probes);
+        socket.set_tcp_keepalive(&keep_alive)?;
+    }
     Ok(())
 }
 

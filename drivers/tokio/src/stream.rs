@@ -35,9 +35,6 @@ pub(crate) struct Shared {
     large: Cell<bool>,
 }
 
-/// Bytes of a large read. Larger ones gain nothing and make the other connections wait.
-const LARGE_BYTES: usize = 64 * 1024;
-
 impl Stream {
     pub(crate) fn new(connection: Connection, open: Open, worker: Rc<Worker>) -> Self {
         let shared = Shared {
@@ -139,7 +136,7 @@ impl Shared {
         let mut connection = self.connection.borrow_mut();
         let pool = &self.worker.pool;
         if self.large.get() {
-            return self.poll_receive_own(&mut connection, context, LARGE_BYTES);
+            return self.poll_receive_own(&mut connection, context, self.worker.large_bytes);
         }
         let Some(mut buffer) = pool.lease() else {
             // Others hold all buffers: whoever has something to read gets memory of its own.

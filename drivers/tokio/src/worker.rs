@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use peregrine_driver::{Counters, Driver, Figures, Functions, Options, Socket};
+use peregrine_driver::{Counters, Driver, Figures, Functions, Options, Socket, SocketOptions};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
 use crate::listener::Listener;
@@ -36,6 +36,9 @@ pub struct Tokio {
 pub(crate) struct Worker {
     start: Instant,
     pub(crate) pool: Rc<Pool>,
+    /// Bytes of a large read.
+    pub(crate) large_bytes: usize,
+    pub(crate) sockets: SocketOptions,
     pub(crate) figures: Own,
     functions: Functions,
 }
@@ -123,6 +126,8 @@ impl Driver for Tokio {
         let worker = Rc::new(Worker {
             start,
             pool: Rc::new(Pool::new(options)),
+            large_bytes: options.large_bytes(),
+            sockets: options.sockets.clone(),
             figures: Own { shown: options.figures.clone(), ..Own::default() },
             functions,
         });

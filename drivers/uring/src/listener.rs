@@ -17,8 +17,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::{opcode, types};
-use peregrine_driver::{Listener, Socket};
-use socket2::{SockFilter, SockRef};
+use peregrine_driver::{Listener, Socket, SocketOptions};
+use socket2::{SockFilter, SockRef, TcpKeepalive};
 
 use crate::operation::{Kind, Token};
 use crate::stream::UringStream;
@@ -31,10 +31,6 @@ const EARLIER_MAX: u32 = 65_536;
 
 /// Tasks polled in a turn for each connection that is taken in the next one: see [`Shared::share`].
 const POLLS_PER_CONNECTION: usize = 8;
-
-/// Bytes that the kernel takes of a connection beyond those it can send. Progress of a send is seen
-/// by what the kernel takes, and a peer that does not read costs no more than this.
-const UNSENT_BYTES_MAX: u32 = 64 * 1024;
 
 /// Lets TCP segments pass unless they begin a connection: SYN without ACK. A listening socket's
 /// filter sees each segment from its TCP header on; the flags are in byte 13.
@@ -109,26 +105,35 @@ impl Listening {
         }
     }
 
-    fn prepare(&mut self, descriptor: &OwnedFd) {
+    fn prepare(&mut self, descriptor: &OwnedFd, options: &SocketOptions) {
         if self.earlier > 0 {
             self.earlier -= 1;
             // It fails only if the peer is gone, which shows at the first receive.
-            let _ = set_options(&SockRef::from(descriptor));
+            let _ = set_options(&SockRef::from(descriptor), options);
         }
     }
 }
 
 /// Sets what accepted sockets inherit from a listening one.
-fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)
+fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
+    socket.set_tcp_nodelay(options.nodelay)?;
+    // Progress of a send is seen by what the kernel takes.
+    socket.set_tcp_notsent_lowat(options.unsent_bytes_max)?;
+    if let Some(time) = options.keep_alive {
+        let keep_alive = TcpKeepalive::new()
+            .with_time(time)
+            .with_interval(options.keep_alive_interval)
+            .with_retries(options.keep_alive_probes);
+        socket.set_tcp_keepalive(&keep_alive)?;
+    }
+    Ok(())
 }
 
 impl UringListener {
     pub(crate) fn open(shared: &Rc<Shared>, socket: Socket) -> io::Result<Self> {
         let earlier = match &socket {
             Socket::Tcp(listener) => {
-                set_options(&SockRef::from(listener))?;
+                set_options(&SockRef::from(listener), &shared.sockets)?;
                 EARLIER_MAX
             }
             Socket::Unix(_) => 0,
@@ -262,7 +267,7 @@ impl Shared {
         match listening.take() {
             Ok(descriptor) => {
                 self.accepted.set(self.accepted.get() + 1);
-                listening.prepare(&descriptor);
+                listening.prepare(&descriptor, &self.sockets);
                 Ok(Some(descriptor))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -320,7 +325,7 @@ impl Shared {
             Some(_abandoned) if listening.closing => {}
             Some(descriptor) => {
                 self.accepted.set(self.accepted.get() + 1);
-                listening.prepare(&descriptor);
+                listening.prepare(&descriptor, &self.sockets);
                 listening.ready = Some(descriptor);
             }
             // The second tells that somebody has changed the mode of the descriptor.
@@ -395,7 +400,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    use peregrine_driver::{Driver, Listener, Options, Socket};
+    use peregrine_driver::{Driver, Listener, Options, Socket, SocketOptions};
     use socket2::SockRef;
 
     use crate::Uring;
@@ -435,14 +440,21 @@ mod tests {
         socket.set_nonblocking(!is_blocking).unwrap();
         let address = socket.local_addr().unwrap();
         let _older = TcpStream::connect(address).unwrap();
-        Uring::run(&Options::default(), |driver| async move {
+        let sockets = SocketOptions {
+            nodelay: false,
+            unsent_bytes_max: 20_000,
+            keep_alive: Some(Duration::from_secs(77)),
+            ..SocketOptions::default()
+        };
+        Uring::run(&Options { sockets, ..Options::default() }, |driver| async move {
             let listener = driver.listen(Socket::Tcp(socket)).unwrap();
             for accepted in 0..3 {
                 let stream = listener.accept().await.unwrap();
                 let streams = stream.shared.streams.borrow();
                 let socket = SockRef::from(&streams[stream.index as usize].descriptor);
-                assert!(socket.tcp_nodelay().unwrap(), "connection {accepted}");
-                assert_eq!(socket.tcp_notsent_lowat().unwrap(), super::UNSENT_BYTES_MAX);
+                assert!(!socket.tcp_nodelay().unwrap(), "connection {accepted}");
+                assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
+                assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
                 drop(streams);
                 // The later ones inherit it.
                 stream.shared.listeners.borrow_mut()[0].earlier = 0;

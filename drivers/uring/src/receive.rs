@@ -52,14 +52,11 @@ pub(crate) enum Pace {
     Stream,
     /// One operation for one chunk in a shared buffer.
     Single,
-    /// One operation for one chunk of up to [`LARGE_BYTES`] in memory of its own, and only when its
+    /// One operation for one chunk of up to [`Shared::large_bytes`] in memory of its own, and only when its
     /// reader waits for it. It takes what is in the socket and never waits for more, so that a
     /// connection whose peer pauses holds no such memory.
     Large,
 }
-
-/// Bytes of a large receive. Larger ones gain nothing and make the other connections wait.
-const LARGE_BYTES: usize = 64 * 1024;
 
 impl UringStream {
     pub(crate) fn poll_chunk(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
@@ -147,7 +144,10 @@ impl Shared {
                     .build()
                     .flags(squeue::Flags::BUFFER_SELECT)
             }
-            Pace::Large => return self.arm_own(index, connection, LARGE_BYTES, libc::MSG_DONTWAIT),
+            Pace::Large => {
+                let bytes = self.large_bytes;
+                return self.arm_own(index, connection, bytes, libc::MSG_DONTWAIT);
+            }
         };
         // SAFETY: the kernel writes to memory of the registered buffers only, which `Shared` keeps
         // until the ring is closed, and which it lends out only while the kernel does not own it.

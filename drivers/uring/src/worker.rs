@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, squeue, types};
-use peregrine_driver::{Counters, Figures, Functions, Options};
+use peregrine_driver::{Counters, Figures, Functions, Options, SocketOptions};
 use peregrine_slot::{Pool, Table};
 
 use crate::buffers::Buffers;
@@ -37,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) streams: RefCell<Table<Connection>>,
     /// Memory of sends that are over, for the next ones.
     pub(crate) spare: Pool<Vec<u8>>,
+    /// Bytes of a large receive.
+    pub(crate) large_bytes: usize,
+    pub(crate) sockets: SocketOptions,
     pub(crate) listeners: RefCell<Table<Listening>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) clock: Clock,
@@ -75,6 +78,8 @@ impl Shared {
             ring: RefCell::new(ring),
             buffers,
             receive_ahead_max: options.receive_ahead_max.max(1),
+            large_bytes: options.large_bytes(),
+            sockets: options.sockets.clone(),
             streams: RefCell::new(Table::new()),
             spare: Pool::new(64),
             listeners: RefCell::default(),

@@ -9,7 +9,7 @@ use peregrine_server::{Counts, Order};
 use peregrine_web::App;
 use peregrine_web::extract::StateRef;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 type Answer = (StatusCode, [(&'static str, &'static str); 2], String);
@@ -25,6 +25,7 @@ pub(super) fn app(views: &Arc<Views>) -> App {
         .get("/startupz", startupz)
         .get("/routes", routes)
         .get("/connections", connections)
+        .get("/config", config)
 }
 
 fn answer(status: StatusCode, media_type: &'static str, text: String) -> Answer {
@@ -95,6 +96,21 @@ fn connections(views: Shown) -> Answer {
         );
     }
     json(format!("{{\"open\":{all},\"workers\":[{text}]}}"))
+}
+
+/// There are names of files in it, and nothing of what is in them.
+fn config(views: Shown) -> Answer {
+    match views.config.get() {
+        Some(text) => {
+            let text = text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            answer(StatusCode::OK, "application/toml", text)
+        }
+        None => answer(
+            StatusCode::NOT_FOUND,
+            "text/plain; charset=utf-8",
+            "this server was not made of a configuration (`Server::from_config`)\n".to_owned(),
+        ),
+    }
 }
 
 fn json(text: String) -> Answer {

@@ -102,6 +102,8 @@ pub(crate) struct Views {
     pub(crate) workers: Vec<View>,
     orders: watched::Receiver<Order>,
     live_within: Duration,
+    /// All settings that count, as text, if there is a tree of them.
+    pub(crate) config: OnceLock<Arc<Mutex<String>>>,
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
 }
@@ -129,7 +131,7 @@ impl Views {
     ) -> Self {
         let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
-        Self { workers, orders, live_within, seen }
+        Self { workers, orders, live_within, config: OnceLock::new(), seen }
     }
 
     /// Do all workers serve?

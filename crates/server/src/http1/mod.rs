@@ -27,10 +27,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Unread bytes of further requests that may pile up while a handler is waiting. Beyond this, the
-/// server stops reading, and learns that the peer left only when it answers.
-const READ_AHEAD_BYTES_MAX: usize = 16 * 1024;
-
 /// The first pause between two probes of a peer that ended its sending side, doubled each time up
 /// to the last.
 const PROBE_PAUSE_MIN: Duration = Duration::from_millis(200);
@@ -369,7 +365,7 @@ impl Http1 {
                 Turn::Wait(For::default())
             }
             Fed::Over => {
-                let bytes = link.io.reader.unread().len() < READ_AHEAD_BYTES_MAX;
+                let bytes = link.reads_ahead();
                 Turn::Wait(For { bytes, room: false })
             }
         }

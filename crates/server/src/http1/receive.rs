@@ -1,6 +1,6 @@
 //! A request's body: from the bytes that came to the handler, or away.
 
-use super::{Http1, READ_AHEAD_BYTES_MAX, Step};
+use super::{Http1, Step};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{For, Link, Turn};
@@ -13,7 +13,7 @@ use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next};
 use peregrine_proto::{BodyLength, Reject};
 use peregrine_web::body::BodyError;
-use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
+use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::task::Context;
 
@@ -64,7 +64,7 @@ impl Http1 {
                     return Ok(Body::buffer(here).limited(limit));
                 }
                 Received::End => {
-                    let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+                    let (writer, reader) = pipe(link.door.limits.unread_body_bytes_max, length);
                     writer.push(Bytes::from(here));
                     writer.finish(respond::trailers(link.protocol));
                     return Ok(Body::incoming(reader, limit));
@@ -73,7 +73,7 @@ impl Http1 {
                 Received::Reject(reject) => return Err(reject),
             }
         }
-        let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
+        let (writer, reader) = pipe(link.door.limits.unread_body_bytes_max, length);
         let is_awaited = framing.expect_continue && here.is_empty();
         if here.is_empty() {
             pool::give(here);
@@ -107,7 +107,7 @@ impl Http1 {
                 // The peer sends nothing before the handler asks for it, but a reset may come.
                 Room::Unasked => {
                     link.pause_content();
-                    return Fed::Wait(link.io.reader.unread().len() < READ_AHEAD_BYTES_MAX);
+                    return Fed::Wait(link.reads_ahead());
                 }
                 Room::Awaited => {
                     link.protocol.send_interim(100, std::iter::empty(), &mut link.io.writer.plain);

@@ -16,7 +16,7 @@ use peregrine_proto::h2::{Code, Event, Request, StreamKey};
 use peregrine_proto::{BodyLength, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
-use peregrine_web::pipe::{PIPE_BYTES_MAX, pipe};
+use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::mem::take;
 use std::ops::Range;
@@ -162,8 +162,9 @@ impl Http2 {
             stream.step = step;
             return;
         };
+        let unread_max = link.door.limits.unread_body_bytes_max;
         self.begin(number, head, link, |stream, limit| {
-            let (writer, reader) = pipe(PIPE_BYTES_MAX, stream.length);
+            let (writer, reader) = pipe(unread_max, stream.length);
             stream.taken = Some(writer.taken());
             let is_awaited = request.expect_continue && stream.gathered.is_empty();
             if stream.gathered.is_empty() {

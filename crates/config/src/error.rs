@@ -1,0 +1,284 @@
+//! What is wrong with settings, and where.
+
+use crate::value::Origin;
+use serde::de::{Expected, Unexpected};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why settings cannot be used: where that was said, which setting it is, what was expected, and what comes near.
+///
+/// The debug form is also the readable text, because Rust prints that form when `main` returns an error.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The names on the way to the setting, the last one first.
+    path: Vec<String>,
+    origin: Option<Origin>,
+    fault: Fault,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fault {
+    /// There is no such setting; what there is.
+    Unknown(String, Vec<String>),
+    /// There is no such word; what there is.
+    NoWord(String, &'static [&'static str]),
+    /// Found, and expected.
+    Wrong(String, String),
+    Missing(&'static str),
+    Unreadable(PathBuf, String),
+    Other(String),
+}
+
+impl ConfigError {
+    /// A fault that only its text tells.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self::of(Fault::Other(text.into()))
+    }
+
+    /// The same, of a setting of this name.
+    #[must_use]
+    pub fn of_setting(path: &str, text: impl Into<String>) -> Self {
+        let mut error = Self::new(text);
+        error.path = path.split('.').rev().map(ToOwned::to_owned).collect();
+        error
+    }
+
+    fn of(fault: Fault) -> Self {
+        Self { path: Vec::new(), origin: None, fault }
+    }
+
+    pub(crate) fn unreadable(path: PathBuf, cause: impl fmt::Display) -> Self {
+        Self::of(Fault::Unreadable(path, cause.to_string()))
+    }
+
+    /// A setting of this name, of the environment, that there is not.
+    pub(crate) fn unknown(key: &str, known: Vec<String>) -> Self {
+        Self::of(Fault::Unknown(key.to_owned(), known))
+    }
+
+    pub(crate) fn below(mut self, key: &str) -> Self {
+        self.path.push(key.to_owned());
+        self
+    }
+
+    /// Names the place, unless a nearer one is known.
+    #[must_use]
+    pub fn at(mut self, origin: &Origin) -> Self {
+        self.origin.get_or_insert_with(|| origin.clone());
+        self
+    }
+
+    /// The setting's whole name; empty where it is of none.
+    #[must_use]
+    pub fn setting(&self) -> String {
+        let mut names: Vec<&str> = self.path.iter().rev().map(String::as_str).collect();
+        match &self.fault {
+            Fault::Unknown(key, _) => names.push(key),
+            Fault::Missing(key) => names.push(key),
+            _ => {}
+        }
+        names.join(".")
+    }
+
+    /// Where it was said, if that is known.
+    #[must_use]
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(origin) = &self.origin {
+            write!(f, "{origin}: ")?;
+        }
+        let setting = self.setting();
+        if !setting.is_empty() {
+            write!(f, "`{setting}`: ")?;
+        }
+        match &self.fault {
+            Fault::Unknown(key, known) => {
+                f.write_str("there is no such setting")?;
+                suggest(f, key, known)
+            }
+            Fault::NoWord(word, known) => {
+                write!(f, "`{word}` is no word for it")?;
+                let known: Vec<_> = known.iter().map(|word| (*word).to_owned()).collect();
+                suggest(f, word, &known)
+            }
+            Fault::Wrong(found, expected) => write!(f, "expected {expected}, found {found}"),
+            Fault::Missing(_) => f.write_str("this setting must be there"),
+            Fault::Unreadable(path, cause) => write!(f, "cannot read {}: {cause}", path.display()),
+            Fault::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// How many names are told where none comes near.
+const NAMES_MAX: usize = 24;
+
+fn suggest(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Result {
+    if let Some(nearest) = nearest(word, known) {
+        return write!(f, "; did you mean `{nearest}`?");
+    }
+    let told: Vec<_> = known.iter().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
+    if told.is_empty() {
+        return Ok(());
+    }
+    let more = if known.len() > told.len() { " and others" } else { "" };
+    write!(f, "; there are {}{more}", told.join(", "))
+}
+
+/// The name that comes nearest, if any is near.
+fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
+    let word = crate::value::folded(word);
+    // A third of it may be wrong; more is another word.
+    let most = (word.chars().count() / 3).clamp(1, 4);
+    let near = known.iter().map(|name| (distance(&word, name), name));
+    let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
+    // The end of a name, or its beginning, is often what people remember.
+    let part = || {
+        known
+            .iter()
+            .find(|name| word.len() >= 4 && (name.starts_with(&word) || name.ends_with(&word)))
+    };
+    if least <= most { Some(name) } else { part().map(String::as_str) }
+}
+
+/// How many characters must be added, removed or replaced, or neighbours exchanged.
+fn distance(left: &str, right: &str) -> usize {
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    // Longer ones are no names of ours.
+    if left.len() > 64 || right.len() > 64 {
+        return usize::MAX;
+    }
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=right.len()).collect();
+    for (row, a) in left.iter().enumerate() {
+        let mut next = vec![row + 1];
+        for (column, b) in right.iter().enumerate() {
+            let mut least = (last[column] + usize::from(a != b))
+                .min(last[column + 1] + 1)
+                .min(next[column] + 1);
+            let is_exchange =
+                row > 0 && column > 0 && *a == right[column - 1] && left[row - 1] == *b;
+            if is_exchange {
+                least = least.min(before[column - 1] + 1);
+            }
+            next.push(least);
+        }
+        before = std::mem::replace(&mut last, next);
+    }
+    last[right.len()]
+}
+
+impl serde::de::Error for ConfigError {
+    fn custom<T: fmt::Display>(text: T) -> Self {
+        Self::new(text.to_string())
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::of(Fault::Wrong(named(found), wanted(expected)))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::of(Fault::Wrong(named(found), wanted(expected)))
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        Self::unknown(field, expected.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    fn unknown_variant(word: &str, expected: &'static [&'static str]) -> Self {
+        Self::of(Fault::NoWord(word.to_owned(), expected))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self::of(Fault::Missing(field))
+    }
+}
+
+impl serde::ser::Error for ConfigError {
+    fn custom<T: fmt::Display>(text: T) -> Self {
+        Self::new(text.to_string())
+    }
+}
+
+fn named(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(is) => format!("`{is}`"),
+        Unexpected::Unsigned(number) => format!("the number {number}"),
+        Unexpected::Signed(number) => format!("the number {number}"),
+        Unexpected::Float(number) => format!("the number {number}"),
+        Unexpected::Str(text) => format!("`{}`", shortened(text)),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a table".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// What serde expects, in words for people who know no Rust.
+fn wanted(expected: &dyn Expected) -> String {
+    let text = expected.to_string();
+    let whole = |most: u64| format!("a whole number from 0 to {most}");
+    match text.as_str() {
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "u64" | "usize" => "a whole number, 0 or more".to_owned(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
+        "a boolean" => "`true` or `false`".to_owned(),
+        "a string" => "a text in quotes".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a map" => "a table".to_owned(),
+        other if other.starts_with("struct ") => "a table".to_owned(),
+        other if other.starts_with("enum ") || other == "variant identifier" => {
+            "one of its words".to_owned()
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{distance, nearest};
+
+    #[test]
+    fn the_nearest_name_is_the_one_that_was_meant() {
+        let known = ["idle_timeout", "head_timeout", "connections_max", "workers", "tls"];
+        let known = known.map(ToOwned::to_owned);
+        for (word, expected) in [
+            ("idle_timout", Some("idle_timeout")),
+            ("idel_timeout", Some("idle_timeout")),
+            ("idle-timeout", Some("idle_timeout")),
+            ("IDLE_TIMEOUT", Some("idle_timeout")),
+            ("connection_max", Some("connections_max")),
+            ("connections", Some("connections_max")),
+            ("tsl", Some("tls")),
+            ("worker", Some("workers")),
+            ("keepalive", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, &known), expected, "{word:?}");
+        }
+        assert_eq!(distance("abc", "abc"), 0);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("ab", "ba"), 1);
+    }
+}

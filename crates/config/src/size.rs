@@ -1,0 +1,209 @@
+//! Sizes in bytes: `64 KiB`, `2 MB`, `512`.
+
+use crate::time::{Reads, is_off, scaled};
+use serde::de::Deserializer;
+use serde::ser::{Error as _, Serializer};
+
+/// A size as people write it, for `#[serde(with = "Size")]` on any number: `64 KiB`, `2 MB`, `512 B`, `512`. `KiB` is
+/// 1,024 bytes and `kB` 1,000; `k`, `m` and `g` alone are `KiB`, `MiB` and `GiB`, as for nginx.
+#[derive(Clone, Copy, Debug)]
+pub enum Size {}
+
+/// The same, or `off`, which is `None`.
+#[derive(Clone, Copy, Debug)]
+pub enum MaybeSize {}
+
+const EXPECTED: &str =
+    "a size in bytes, such as `64 KiB`, `2 MB` or `512`, in the range of its limit";
+const EXPECTED_OR_OFF: &str = "a size in bytes, such as `64 KiB`, `2 MB` or `512`, or `off`";
+
+const UNITS: [(&str, u128); 14] = [
+    ("", 1),
+    ("b", 1),
+    ("byte", 1),
+    ("bytes", 1),
+    ("k", 1 << 10),
+    ("kib", 1 << 10),
+    ("kb", 1_000),
+    ("m", 1 << 20),
+    ("mib", 1 << 20),
+    ("mb", 1_000_000),
+    ("g", 1 << 30),
+    ("gib", 1 << 30),
+    ("gb", 1_000_000_000),
+    ("tib", 1 << 40),
+];
+
+/// Reads a size; `None` if it is none.
+pub(crate) fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    u64::try_from(scaled(&number.replace('_', ""), *unit)?).ok()
+}
+
+pub(crate) fn text(size: u64) -> String {
+    let unit = [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = unit.into_iter().find(|(_, unit)| size > 0 && size.is_multiple_of(*unit));
+    let (name, unit) = unit.unwrap_or(("B", 1));
+    format!("{} {name}", size / unit)
+}
+
+impl Size {
+    /// Prints it.
+    ///
+    /// # Errors
+    /// It is more than any machine has, or the serializer's.
+    pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
+        bytes: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let bytes = (*bytes).try_into().map_err(|_| S::Error::custom("a size above 2^64"))?;
+        serializer.serialize_str(&text(bytes))
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is no size, or more than the number can be.
+    pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        let read = |text: &str| size(text).and_then(|bytes| T::try_from(bytes).ok());
+        let sizes = Some((|bytes: u64| T::try_from(bytes).ok()) as fn(u64) -> Option<T>);
+        deserializer.deserialize_any(Reads { expected: EXPECTED, read, sizes })
+    }
+}
+
+impl MaybeSize {
+    /// Prints it.
+    ///
+    /// # Errors
+    /// It is more than any machine has, or the serializer's.
+    pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
+        bytes: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match bytes {
+            None => serializer.serialize_str("off"),
+            Some(bytes) => Size::serialize(bytes, serializer),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is neither a size nor `off`, or more than the number can be.
+    pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        let read = |text: &str| match text {
+            text if is_off(text) => Some(None),
+            text => T::try_from(size(text)?).ok().map(Some),
+        };
+        let sizes =
+            Some((|bytes: u64| T::try_from(bytes).ok().map(Some)) as fn(u64) -> Option<Option<T>>);
+        deserializer.deserialize_any(Reads { expected: EXPECTED_OR_OFF, read, sizes })
+    }
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    use super::{MaybeSize, Size};
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use std::borrow::Cow;
+
+    const PATTERN: &str = r"^\s*[0-9_]+(\.[0-9]+)?\s*([bB]|bytes?|[kKmMgG]|[kK]i?[bB]|[mM]i?[bB]|[gG]i?[bB]|[tT]i[bB])?\s*$";
+
+    impl JsonSchema for Size {
+        fn schema_name() -> Cow<'static, str> {
+            "Size".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "description": "A size in bytes, such as `64 KiB`, `2 MB` or `512`.",
+                "anyOf": [
+                    { "type": "string", "pattern": PATTERN },
+                    { "type": "integer", "minimum": 0 },
+                ],
+            })
+        }
+    }
+
+    impl JsonSchema for MaybeSize {
+        fn schema_name() -> Cow<'static, str> {
+            "SizeOrOff".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "description": "A size in bytes, such as `64 KiB`, `2 MB` or `512`, or `off`.",
+                "anyOf": [
+                    { "type": "string", "pattern": format!("^\\s*(off|none)\\s*$|{PATTERN}") },
+                    { "type": "integer", "minimum": 0 },
+                ],
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{size, text};
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (written, expected) in [
+            ("512", Some(512)),
+            ("512 B", Some(512)),
+            ("64 KiB", Some(65_536)),
+            ("64KiB", Some(65_536)),
+            ("64k", Some(65_536)),
+            ("64 kB", Some(64_000)),
+            ("1.5 MiB", Some(1_572_864)),
+            ("2 MB", Some(2_000_000)),
+            ("1_000", Some(1_000)),
+            ("1g", Some(1 << 30)),
+            ("0", Some(0)),
+            ("18446744073709551615 B", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("", None),
+            ("KiB", None),
+            ("-1", None),
+            ("0.3 B", None),
+            ("64 KiBB", None),
+            ("64 kilos", None),
+        ] {
+            assert_eq!(size(written), expected, "{written:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_printed_in_the_largest_unit_that_says_them_whole() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (65_536, "64 KiB"),
+            (65_535, "65535 B"),
+            (8 << 20, "8 MiB"),
+        ] {
+            assert_eq!(text(bytes), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_as_the_same(bytes: u64) {
+            prop_assert_eq!(size(&text(bytes)), Some(bytes));
+        }
+
+        #[test]
+        fn no_text_is_too_strange(text in "\\PC*") {
+            let _ = size(&text);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What the tree may say.
+
+use super::tree::ServerConfig;
+use crate::Limits;
+use peregrine_config::ConfigError;
+use std::time::Duration;
+
+impl ServerConfig {
+    /// Looks for what cannot be meant: numbers that are out of range, and settings that contradict each other.
+    /// [`load`](Self::load) and [`Server::from_config`](crate::Server::from_config) do so as well.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] names the setting, and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_limits("limits", &self.limits)?;
+        for (name, listener) in &self.listeners {
+            let of = |section: &str| format!("listeners.{name}.{section}");
+            if let Some(limits) = &listener.limits {
+                check_limits(&of("limits"), limits)?;
+            }
+            if listener.address.is_none() && listener.activated.is_none() {
+                let text = "say where to listen: `address = \"127.0.0.1:8080\"`";
+                return Err(ConfigError::of_setting(&of("address"), text));
+            }
+            if listener.tls.is_some() && !listener.https {
+                let text = "there is a section `tls`, but no `https = true`";
+                return Err(ConfigError::of_setting(&of("https"), text));
+            }
+        }
+        let (driver, sockets) = (&self.driver, &self.sockets);
+        let kib = |count: u64| count * 1024;
+        for (setting, number, least, most) in [
+            ("workers", self.workers.map_or(1, |workers| workers.get() as u64), 1, 4096),
+            ("driver.receive_buffers", driver.receive_buffers.into(), 16, 32_768),
+            ("driver.receive_buffer_bytes", driver.receive_buffer_bytes as u64, 512, kib(64)),
+            ("driver.receive_ahead_max", driver.receive_ahead_max as u64, 1, 32_768),
+            ("driver.receive_large_bytes", driver.receive_large_bytes as u64, kib(4), kib(1024)),
+            ("sockets.backlog", sockets.backlog.into(), 1, i32::MAX as u64),
+            ("sockets.unsent_bytes_max", sockets.unsent_bytes_max.into(), 1, i32::MAX as u64),
+            ("sockets.keep_alive_probes", sockets.keep_alive_probes.into(), 1, 127),
+            (
+                "sockets.receive_buffer_bytes",
+                sockets.receive_buffer_bytes.map_or(kib(4), |bytes| bytes as u64),
+                1,
+                i32::MAX as u64,
+            ),
+            (
+                "sockets.send_buffer_bytes",
+                sockets.send_buffer_bytes.map_or(kib(4), |bytes| bytes as u64),
+                1,
+                i32::MAX as u64,
+            ),
+        ] {
+            check_range(setting, number, least, most)?;
+        }
+        // Linux takes whole seconds, up to 32,767.
+        let second = Duration::from_secs(1);
+        let most = Duration::from_secs(32_767);
+        for (setting, time) in [
+            ("sockets.keep_alive", sockets.keep_alive.unwrap_or(second)),
+            ("sockets.keep_alive_interval", sockets.keep_alive_interval),
+        ] {
+            if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
+                let text = "the kernel wants whole seconds, from `1s` to `32767s`";
+                return Err(ConfigError::of_setting(setting, text));
+            }
+        }
+        if driver.spin > second {
+            let text = "more than `1s` of spinning is not meant";
+            return Err(ConfigError::of_setting("driver.spin", text));
+        }
+        Ok(())
+    }
+}
+
+fn check_range(setting: &str, number: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&number) {
+        return Ok(());
+    }
+    let text = format!("{number} is out of range: it may be from {least} to {most}");
+    Err(ConfigError::of_setting(setting, text))
+}
+
+fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
+    let of = |name: &str| format!("{section}.{name}");
+    let http2 = &limits.http2;
+    let table_max = u64::from(u16::MAX);
+    let window_max = (1 << 31) - 1;
+    for (name, number, least, most) in [
+        ("head_bytes_max", limits.head_bytes_max as u64, 64, u64::from(u16::MAX)),
+        ("request_line_bytes_max", limits.request_line_bytes_max as u64, 16, u64::MAX),
+        ("field_bytes_max", limits.field_bytes_max as u64, 16, u64::MAX),
+        ("fields_max", limits.fields_max as u64, 1, u64::MAX),
+        ("connections_max", limits.connections_max as u64, 1, u64::MAX),
+        ("handshakes_max", limits.handshakes_max as u64, 1, u64::MAX),
+        ("pending_output_bytes_max", limits.pending_output_bytes_max as u64, 1, u64::MAX),
+        ("unread_body_bytes_max", limits.unread_body_bytes_max as u64, 1, u64::MAX),
+        ("http2.streams_max", http2.streams_max.into(), 1, 32_768),
+        ("http2.stream_window", http2.stream_window.into(), 1, window_max),
+        ("http2.stream_window_max", http2.stream_window_max.into(), 1, window_max),
+        ("http2.connection_window", http2.connection_window.into(), table_max, window_max),
+        ("http2.connection_window_max", http2.connection_window_max.into(), table_max, window_max),
+        ("http2.decoder_table_bytes_max", http2.decoder_table_bytes_max.into(), 0, table_max),
+        ("http2.encoder_table_bytes_max", http2.encoder_table_bytes_max.into(), 0, table_max),
+        ("http2.block_bytes_max", http2.block_bytes_max.into(), 64, u64::MAX),
+        ("http2.answers_max", http2.answers_max.into(), 1, u64::MAX),
+    ] {
+        check_range(&of(name), number, least, most)?;
+    }
+    for (name, time) in [
+        ("first_byte_timeout", limits.first_byte_timeout),
+        ("head_timeout", limits.head_timeout),
+        ("handshake_timeout", limits.handshake_timeout),
+        ("rate_slack", limits.rate_slack),
+    ] {
+        if time.is_zero() {
+            let text = "with no time at all, nobody would be served";
+            return Err(ConfigError::of_setting(&of(name), text));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! Reading the file again while the server runs.
+
+use super::tree::ServerConfig;
+use crate::Limits;
+use crate::error::Error;
+use crate::orders::Reload;
+use crate::server::Server;
+use crate::tell::{complain, tell};
+use peregrine_config::{ConfigError, to_value};
+use peregrine_server::Live;
+use peregrine_web::TrustedProxies;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use tokio::sync::watch;
+
+/// How many settings the log names at a time.
+const NAMED_MAX: usize = 40;
+
+/// How long the text of one of them may be there.
+const TEXT_CHARS_MAX: usize = 80;
+
+/// What looks after the tree of a server.
+pub(crate) struct Configured {
+    /// What counts.
+    config: ServerConfig,
+    /// The listeners of the tree, and who tells them of changes.
+    listeners: Vec<(String, watch::Sender<Live>)>,
+    follower: Option<Follower>,
+    /// Settings that the program has set itself.
+    in_code: Vec<&'static str>,
+    /// The proxies that it trusts then.
+    proxies: Option<TrustedProxies>,
+    /// What counts, as others see it.
+    text: Arc<Mutex<String>>,
+    quiet: bool,
+}
+
+/// What a server begins with.
+pub(crate) struct Began<'s> {
+    pub(crate) limits: &'s Limits,
+    pub(crate) proxies: Option<&'s TrustedProxies>,
+    pub(crate) workers: Option<NonZeroUsize>,
+    pub(crate) pin_workers: bool,
+    pub(crate) quiet: bool,
+}
+
+type Follower = Box<dyn Fn(&ServerConfig) + Send + Sync>;
+
+impl std::fmt::Debug for Configured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Configured").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Calls this with the tree each time that a reload has changed something, on a thread of its own: for the level of
+    /// the log, and whatever else of the program follows settings. Only for a server
+    /// [from a tree](Server::from_config); without this, `logs.level` needs a restart.
+    pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
+        if let Some(configured) = self.configured_mut() {
+            configured.follower = Some(Box::new(follow));
+        }
+        self
+    }
+}
+
+/// One setting that two trees say differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) setting: String,
+    pub(super) old: String,
+    pub(super) new: String,
+}
+
+impl Configured {
+    pub(super) fn new(config: ServerConfig) -> Self {
+        Self {
+            config,
+            listeners: Vec::new(),
+            follower: None,
+            in_code: Vec::new(),
+            proxies: None,
+            text: Arc::default(),
+            quiet: false,
+        }
+    }
+
+    pub(super) fn follow(&mut self, name: &str, live: watch::Sender<Live>) {
+        self.listeners.push((name.to_owned(), live));
+    }
+
+    /// Can the tree be read again?
+    pub(crate) fn is_read(&self) -> bool {
+        self.config.source.is_some()
+    }
+
+    /// What counts, as the admin listener shows it.
+    pub(crate) fn text(&self) -> Arc<Mutex<String>> {
+        Arc::clone(&self.text)
+    }
+
+    /// Begins with what the server has. What the program has set after the tree stays as that says.
+    pub(crate) fn begin(&mut self, began: &Began<'_>) {
+        let Began { limits, proxies, workers, pin_workers, quiet } = *began;
+        if *limits != self.config.limits {
+            self.config.limits = limits.clone();
+            self.in_code.push("limits");
+        }
+        if self.config.proxies().ok().flatten().as_ref() != proxies {
+            self.in_code.push("trusted_proxies");
+            self.proxies = proxies.cloned();
+        }
+        if self.config.workers != workers {
+            self.config.workers = workers;
+            self.in_code.push("workers");
+        }
+        if self.config.pin_workers != pin_workers {
+            self.config.pin_workers = pin_workers;
+            self.in_code.push("pin_workers");
+        }
+        self.quiet = quiet;
+        self.show();
+    }
+
+    /// Looks after the tree on a thread of its own, until what is returned is dropped. `certificates` reads these
+    /// again.
+    pub(crate) fn start(
+        mut self,
+        certificates: Option<Arc<Reload>>,
+    ) -> io::Result<Option<Arc<Reload>>> {
+        if !self.is_read() {
+            return Ok(certificates);
+        }
+        let (sender, wakes) = mpsc::channel::<()>();
+        let keep = move || {
+            while wakes.recv().is_ok() {
+                // One look is enough for all who asked until now.
+                while wakes.try_recv().is_ok() {}
+                self.reload();
+                if let Some(reload) = &certificates {
+                    reload();
+                }
+            }
+        };
+        thread::Builder::new().name("peregrine-config".to_owned()).spawn(keep)?;
+        let wake = move || {
+            let _ = sender.send(());
+        };
+        Ok(Some(Arc::new(wake)))
+    }
+
+    fn reload(&mut self) {
+        match self.read() {
+            Ok(told) => tell(&told, self.quiet),
+            Err(error) => {
+                let text = format!("peregrine: the configuration stays as it is: {error}");
+                complain(&text, self.quiet);
+            }
+        }
+    }
+
+    /// Reads the layers again, and says what came of it. With an error nothing has changed.
+    pub(super) fn read(&mut self) -> Result<String, Error> {
+        let Some(source) = &self.config.source else {
+            return Ok("peregrine: the configuration came from no file".to_owned());
+        };
+        let read = ServerConfig::read((*source.code).clone(), source.layers.clone())?;
+        let next = self.as_far_as_possible(&read);
+        let mut lives = Vec::new();
+        for (name, live) in &self.listeners {
+            let Some(of) = next.listeners.get(name) else { continue };
+            let mut value = next.live(name, of)?;
+            if of.trusted_proxies.is_none() && self.is_in_code("trusted_proxies") {
+                value.proxies = self.proxies.clone();
+            }
+            lives.push((live, value));
+        }
+        let changed = changes(&self.config, &next)?;
+        let mut waiting = changes(&next, &read)?;
+        waiting.retain(|change| !self.is_in_code(&change.setting));
+        for (live, value) in lives {
+            live.send_if_modified(|present| {
+                let is_new = *present != value;
+                *present = value;
+                is_new
+            });
+        }
+        self.config = next;
+        self.show();
+        if let (Some(follower), false) = (&self.follower, changed.is_empty()) {
+            let follow = AssertUnwindSafe(|| follower(&self.config));
+            if catch_unwind(follow).is_err() {
+                complain(
+                    "peregrine: the function that follows the configuration panicked",
+                    self.quiet,
+                );
+            }
+        }
+        Ok(summary(&changed, &waiting))
+    }
+
+    fn is_in_code(&self, setting: &str) -> bool {
+        let section = setting.split('.').next().unwrap_or_default();
+        self.in_code.contains(&section)
+    }
+
+    /// What counts now, with what can be changed while the server runs.
+    fn as_far_as_possible(&self, read: &ServerConfig) -> ServerConfig {
+        let mut next = self.config.clone();
+        if !self.is_in_code("limits") {
+            next.limits = for_connections(&read.limits, &next.limits);
+        }
+        if !self.is_in_code("trusted_proxies") {
+            next.trusted_proxies = read.trusted_proxies.clone();
+        }
+        if self.follower.is_some() {
+            next.logs = read.logs.clone();
+        }
+        let of_server = &next.limits;
+        for (name, listener) in &mut next.listeners {
+            let Some(read) = read.listeners.get(name) else { continue };
+            let before = listener.limits.as_ref().unwrap_or(of_server).clone();
+            listener.limits = read.limits.as_ref().map(|new| for_connections(new, &before));
+            listener.trusted_proxies = read.trusted_proxies.clone();
+        }
+        next
+    }
+
+    fn show(&self) {
+        let mut text = String::new();
+        for section in &self.in_code {
+            let _ = writeln!(text, "# `{section}` is set by the program, which is stronger.");
+        }
+        let _ = write!(text, "{}", self.config);
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+/// What connections use of `new`, and what the whole server uses of those that it began with.
+fn for_connections(new: &Limits, began: &Limits) -> Limits {
+    Limits {
+        poll_budget: began.poll_budget,
+        lame_duck: began.lame_duck,
+        shutdown_timeout: began.shutdown_timeout,
+        background_timeout: began.background_timeout,
+        ..new.clone()
+    }
+}
+
+/// The settings that differ.
+pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
+    let (old, new) = (to_value(old)?, to_value(new)?);
+    let text = |tree: &peregrine_config::Value| -> BTreeMap<String, String> {
+        let all = tree.leaves();
+        all.into_iter().map(|(setting, value)| (setting, value.to_string())).collect()
+    };
+    let (old, mut new) = (text(&old), text(&new));
+    let nothing = || "(nothing)".to_owned();
+    let mut all = Vec::new();
+    for (setting, old) in old {
+        let new = new.remove(&setting).unwrap_or_else(nothing);
+        if old != new {
+            all.push(Change { setting, old, new });
+        }
+    }
+    let added = new.into_iter().map(|(setting, new)| Change { setting, old: nothing(), new });
+    all.extend(added);
+    all.sort_by(|left, right| left.setting.cmp(&right.setting));
+    Ok(all)
+}
+
+/// One line for the log.
+pub(super) fn summary(changed: &[Change], waiting: &[Change]) -> String {
+    let mut text = "peregrine: configuration read again: ".to_owned();
+    match changed {
+        [] => text.push_str("nothing changed"),
+        changed => named(&mut text, changed),
+    }
+    if !waiting.is_empty() {
+        text.push_str("; a restart is needed for ");
+        named(&mut text, waiting);
+    }
+    text
+}
+
+fn named(text: &mut String, all: &[Change]) {
+    for (number, Change { setting, old, new }) in all.iter().take(NAMED_MAX).enumerate() {
+        let separator = if number == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}{setting} {} -> {}", shortened(old), shortened(new));
+    }
+    if let Some(more) = all.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        let _ = write!(text, " and {more} more");
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

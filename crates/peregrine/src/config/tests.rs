@@ -1,0 +1,397 @@
+//! The tree: whole, printed, read back, and changed.
+
+use super::reload::{changes, summary};
+use super::tree::layers;
+use super::{Began, ConfigError, ListenerConfig, ServerConfig, TlsConfig};
+use crate::{Limits, Server, TrustedProxies};
+use peregrine_config::{Kind, to_value};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A file with this text, in a folder that vanishes.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("app.toml");
+    std::fs::write(&path, text).expect("a new file");
+    (folder, path)
+}
+
+fn read(text: &str, variables: &[(&str, &str)]) -> Result<ServerConfig, ConfigError> {
+    let (_folder, path) = file(text);
+    let layers = layers().file(path).variables(variables.iter().copied());
+    ServerConfig::read(ServerConfig::default(), layers)
+}
+
+/// One with everything that may be missing.
+fn whole() -> ServerConfig {
+    let mut config = ServerConfig::default();
+    let listener = ListenerConfig {
+        address: Some("127.0.0.1:0".to_owned()),
+        https: true,
+        tls: Some(TlsConfig::default()),
+        limits: Some(Limits::default()),
+        trusted_proxies: Some(super::ProxiesConfig::default()),
+        ..ListenerConfig::default()
+    };
+    config.listeners.insert("main".to_owned(), listener);
+    let certificate = super::CertificateConfig {
+        certificate: "a.pem".to_owned(),
+        key: "a.key".to_owned(),
+        staple: None,
+    };
+    config.tls.certificates.insert("a".to_owned(), certificate);
+    config
+}
+
+#[test]
+fn every_limit_is_in_the_tree_as_people_write_it() {
+    // All fields of `Limits` are there, because the tree has the struct itself.
+    let tree = to_value(&whole()).expect("it can be printed");
+    for (setting, value) in tree.leaves() {
+        let name = setting.rsplit('.').next().expect("a name");
+        assert!(
+            name != "secs" && name != "nanos",
+            "`{setting}` is a duration: add `serde(with = \"Time\")`, or `MaybeTime`"
+        );
+        let is_size = name.contains("bytes") || name.contains("window");
+        let is_number = matches!(value.kind, Kind::Integer(_));
+        assert!(!(is_size && is_number), "`{setting}` is a size: add `serde(with = \"Size\")`");
+        assert!(value.kind != Kind::Nothing, "`{setting}` is not printed when there is none");
+    }
+    let of = |name: &str| tree.get("limits").and_then(|limits| limits.get(name));
+    let shown = |name: &str| of(name).expect("a limit").to_string();
+    assert_eq!(shown("idle_timeout"), "\"75s\"");
+    assert_eq!(shown("exchange_timeout"), "\"off\"");
+    assert_eq!(shown("head_bytes_max"), "\"32 KiB\"");
+    assert_eq!(shown("connections_max"), "16384");
+}
+
+#[test]
+fn what_is_printed_reads_back_as_the_same() {
+    for config in [ServerConfig::default(), whole()] {
+        let text = config.to_string();
+        let again = read(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        // Where it was read is no setting.
+        assert_eq!(again.to_string(), text);
+        assert_eq!(changes(&config, &again).expect("both can be printed"), []);
+    }
+}
+
+#[test]
+fn the_environment_is_stronger_than_the_file_and_that_than_the_program() {
+    let (_folder, path) = file(
+        "workers = 3\n[limits]\nidle_timeout = '2m'\nhead_timeout = '3s'\n[limits.http2]\nstreams_max = 7\n\
+         [listeners.web]\naddress = '127.0.0.1:0'\nlimits.head_timeout = '4s'\n",
+    );
+    let mut code = ServerConfig::default();
+    code.limits.idle_timeout = Duration::from_secs(1);
+    code.limits.fields_max = 55;
+    let variables = [
+        ("PEREGRINE_LIMITS__IDLE_TIMEOUT", "75s"),
+        ("PEREGRINE_DRIVER", "tokio"),
+        ("PEREGRINE_TRUSTED_PROXIES__FROM", "10.0.0.0/8, unix:"),
+        ("PEREGRINE_LISTENERS__WEB__PROXY_PROTOCOL__MODE", "required"),
+        ("PEREGRINE_LIMITS__UPGRADED_IDLE_TIMEOUT", "off"),
+    ];
+    let config = ServerConfig::read(code, layers().file(path).variables(variables));
+    let config = config.expect("it is sound");
+    let limits = Limits {
+        idle_timeout: Duration::from_secs(75),
+        head_timeout: Duration::from_secs(3),
+        fields_max: 55,
+        upgraded_idle_timeout: None,
+        http2: crate::Http2Limits { streams_max: 7, ..crate::Http2Limits::default() },
+        ..Limits::default()
+    };
+    assert_eq!(config.limits, limits);
+    assert_eq!(config.workers.map(NonZeroUsize::get), Some(3));
+    assert_eq!(config.driver.kind, super::DriverKind::Tokio);
+    assert_eq!(config.trusted_proxies.from, ["10.0.0.0/8", "unix:"]);
+    let web = &config.listeners["web"];
+    assert_eq!(web.proxy_protocol.mode, super::ProxyHeader::Required);
+    let own = Limits { head_timeout: Duration::from_secs(4), ..limits };
+    assert_eq!(web.limits.as_ref(), Some(&own), "what it does not say is as the server's");
+}
+
+#[test]
+fn a_listener_that_names_certificates_has_none_of_the_server_s() {
+    let text = "[tls]\ndefault_certificate = 'a'\nhost_check = true\n\
+                [tls.certificates.a]\ncertificate = 'a.pem'\nkey = 'a.key'\n\
+                [listeners.l]\naddress = '127.0.0.1:0'\nhttps = true\n";
+    let of_listener = |own: &str| {
+        let config = read(&format!("{text}{own}"), &[]).expect("it is sound");
+        config.listeners["l"].tls.clone().expect("it has a section")
+    };
+    let own = "[listeners.l.tls.certificates.b]\ncertificate = 'b.pem'\nkey = 'b.key'\n";
+    let tls = of_listener(own);
+    assert_eq!(tls.certificates.keys().collect::<Vec<_>>(), ["b"]);
+    assert_eq!((tls.default_certificate, tls.host_check), (None, true));
+    let tls = of_listener("[listeners.l.tls]\nhost_check = false\n");
+    assert_eq!(tls.certificates.keys().collect::<Vec<_>>(), ["a"]);
+    assert_eq!((tls.default_certificate.as_deref(), tls.host_check), (Some("a"), false));
+}
+
+#[test]
+fn what_cannot_be_meant_is_told_with_its_name() {
+    let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
+    let https = format!("{listen}https = true\n");
+    for (text, expected) in [
+        ("[limits]\nhead_bytes_max = '1 MiB'", "`limits.head_bytes_max`: 1048576 is out of range"),
+        ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
+        ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
+        ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),
+        ("[listeners.a]\nadress = ''", "did you mean `address`?"),
+        (&format!("{listen}[listeners.a.tls]"), "`listeners.a.https`: there is a section `tls`"),
+        (
+            &format!("{listen}[listeners.a.limits]\nfields_max = 0"),
+            "`listeners.a.limits.fields_max`",
+        ),
+        ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
+        (
+            "[sockets]\nkeep_alive = '1500ms'",
+            "`sockets.keep_alive`: the kernel wants whole seconds",
+        ),
+        ("[driver]\nkind = 'epoll'", "`driver.kind`: `epoll` is no word for it; there are `auto`"),
+        (
+            "workers = 0",
+            "`workers`: expected a whole number above 0, or `auto`, found the number 0",
+        ),
+        ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
+        (
+            "[trusted_proxies]\nhops = 1\nfrom = ['::1']",
+            "`trusted_proxies.hops`: say whom to trust",
+        ),
+        (
+            "[trusted_proxies]\nfrom = ['::1']\nfield = 'forwarded'\nhost = true",
+            "`trusted_proxies.field`",
+        ),
+        (
+            &format!("{listen}proxy_protocol.mode = 'optional'"),
+            "`listeners.a.proxy_protocol.from`: `ProxyProtocol::optional()`",
+        ),
+        #[cfg(feature = "tls")]
+        (&https, "`tls`: there is no certificate: name one in `[tls.certificates.main]`"),
+        #[cfg(feature = "tls")]
+        (
+            &format!("{https}[tls.certificates.a]\ncertificate = 'none.pem'\nkey = 'none.key'"),
+            "cannot read none.pem",
+        ),
+        #[cfg(feature = "tls")]
+        (
+            &format!(
+                "{https}[tls]\ndefault_certificate = 'b'\n[tls.certificates.a]\ncertificate = ''\nkey = ''"
+            ),
+            "`tls`: `default_certificate = \"b\"` names none",
+        ),
+    ] {
+        let made = read(text, &[]).map_err(crate::Error::from).and_then(Server::from_config);
+        let error = made.map(|_| ()).expect_err(text).to_string();
+        assert!(error.contains(expected), "{text}\n{error}");
+    }
+}
+
+fn began<'s>(
+    limits: &'s Limits,
+    proxies: Option<&'s TrustedProxies>,
+    workers: Option<NonZeroUsize>,
+) -> Began<'s> {
+    Began { limits, proxies, workers, pin_workers: false, quiet: true }
+}
+
+#[test]
+fn a_reload_names_what_changed_and_what_needs_a_restart() {
+    let (_folder, path) = file("workers = 2\n[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let mut configured = super::Configured::new(config.clone());
+    let (live, mut changed) =
+        tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is sound"));
+    configured.follow("a", live);
+    configured.begin(&began(&config.limits, None, config.workers));
+    let mut read = |text: &str| {
+        std::fs::write(&path, text).expect("the file is there");
+        configured.read().map_err(|error| error.to_string())
+    };
+    let listener = "[listeners.a]\naddress = '127.0.0.1:0'\n";
+
+    let text = read(&format!("workers = 2\n{listener}")).expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+    assert!(!changed.has_changed().expect("it is there"));
+
+    let next = format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck = '1s'\n");
+    assert_eq!(
+        read(&next).expect("it is sound"),
+        "peregrine: configuration read again: limits.idle_timeout \"75s\" -> \"5s\"; a restart is needed for \
+         limits.lame_duck \"0s\" -> \"1s\", workers 2 -> 4"
+    );
+    assert_eq!(changed.borrow_and_update().limits.idle_timeout, Duration::from_secs(5));
+
+    // What is wrong anywhere changes nothing anywhere.
+    for wrong in [
+        format!("{next}head_timeout = 'soon'\n"),
+        format!("{next}[trusted_proxies]\nfrom = ['here']\n"),
+        "[limits]\nidle_timeout = '6s'\n[".to_owned(),
+    ] {
+        let error = read(&wrong.replace("'5s'", "'6s'")).expect_err("it is wrong");
+        assert!(
+            error.contains("soon") || error.contains("here") || error.contains("TOML"),
+            "{error}"
+        );
+        assert!(!changed.has_changed().expect("it is there"));
+    }
+    // It is told again for as long as it waits, and the rest is known.
+    assert_eq!(
+        read(&next).expect("it is sound"),
+        "peregrine: configuration read again: nothing changed; a restart is needed for limits.lame_duck \"0s\" -> \
+         \"1s\", workers 2 -> 4"
+    );
+    let text = read(&format!("workers = 2\n{listener}[trusted_proxies]\nfrom = ['::1']\n"));
+    assert_eq!(
+        text.expect("it is sound"),
+        "peregrine: configuration read again: limits.idle_timeout \"5s\" -> \"75s\", trusted_proxies.from [] -> \
+         [\"::1\"]"
+    );
+    let live = changed.borrow_and_update().clone();
+    assert_eq!(live.proxies, Some(["::1"].into()));
+    assert_eq!(live.limits, Limits::default());
+}
+
+#[test]
+fn what_the_program_sets_after_the_tree_stays() {
+    let (_folder, path) =
+        file("[limits]\nidle_timeout = '5s'\n[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let mut configured = super::Configured::new(config.clone());
+    let first = config.live("a", &config.listeners["a"]).expect("it is sound");
+    let (live, changed) = tokio::sync::watch::channel(first);
+    configured.follow("a", live);
+    let limits = Limits { idle_timeout: Duration::from_secs(9), ..Limits::default() };
+    let proxies = ["10.0.0.0/8"].into();
+    configured.begin(&began(&limits, Some(&proxies), None));
+    std::fs::write(
+        &path,
+        "[limits]\nidle_timeout = '6s'\n[listeners.a]\naddress = '127.0.0.1:0'\n",
+    )
+    .expect("the file is there");
+    let text = configured.read().expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+    let live = changed.borrow().clone();
+    assert_eq!((live.limits, live.proxies), (limits, Some(proxies)));
+    let shown = configured.text();
+    let shown = shown.lock().expect("no panic");
+    assert!(
+        shown.contains("# `limits` is set by the program") && shown.contains("\"9s\""),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_line_of_the_log_has_an_end() {
+    let config = ServerConfig::default();
+    let mut other = config.clone();
+    for number in 0..50 {
+        let address = Some("x".repeat(1000));
+        let listener = ListenerConfig { address, ..ListenerConfig::default() };
+        other.listeners.insert(number.to_string(), listener);
+    }
+    let line = summary(&[], &changes(&config, &other).expect("both can be printed"));
+    assert!(line.contains("more") && line.len() < 20_000, "{}", line.len());
+}
+
+#[cfg(feature = "config-schema")]
+mod in_step {
+    use super::super::{ServerConfig, print_with, schema};
+    use super::whole;
+    use serde_json::Value;
+    use std::fs;
+    use std::path::Path;
+
+    fn schema_of_tree() -> Value {
+        serde_json::from_str(&schema()).expect("it is JSON")
+    }
+
+    /// Where a `$ref` leads to.
+    fn followed<'s>(root: &'s Value, node: &'s Value) -> &'s Value {
+        let parts = || node["anyOf"].as_array().into_iter().flatten();
+        let reference =
+            node["$ref"].as_str().or_else(|| parts().find_map(|part| part["$ref"].as_str()));
+        let Some(name) = reference.and_then(|path| path.strip_prefix("#/$defs/")) else {
+            return node;
+        };
+        &root["$defs"][name]
+    }
+
+    /// The comment of a setting.
+    fn comment(root: &Value, setting: &str) -> Option<String> {
+        let (mut node, mut text) = (root, None);
+        for name in setting.split('.') {
+            let of = followed(root, node);
+            let next = &of["properties"][name];
+            if next.is_null() {
+                // A name that people give.
+                node = &of["additionalProperties"];
+                text = None;
+            } else {
+                node = next;
+                text = next["description"].as_str();
+            }
+            assert!(node.is_object(), "the schema has no `{setting}`");
+        }
+        // Where links of the documentation lead is nothing for files.
+        let lines = text?.lines().filter(|line| !line.starts_with('[')).collect::<Vec<_>>();
+        Some(lines.join("\n").trim_end().to_owned())
+    }
+
+    /// Compares with the file, or writes it where `PEREGRINE_WRITE` is set.
+    fn is_in_step(name: &str, text: &str) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let path = folder.join(name);
+        if std::env::var_os("PEREGRINE_WRITE").is_some() {
+            fs::write(&path, text).expect("the folder is there");
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == text,
+            "{name} is out of step with the code: run this test with PEREGRINE_WRITE=1"
+        );
+    }
+
+    #[test]
+    fn the_schema_is_in_step() {
+        is_in_step("configuration.schema.json", &schema());
+    }
+
+    #[test]
+    fn every_setting_has_a_comment_and_the_commented_file_is_in_step() {
+        let root = schema_of_tree();
+        let config = whole();
+        for (setting, _) in peregrine_config::to_value(&config).expect("it can be printed").leaves()
+        {
+            let comment = comment(&root, &setting);
+            assert!(comment.is_some_and(|text| !text.is_empty()), "`{setting}` has no comment");
+        }
+        let mut shown = config;
+        let main = shown.listeners.get_mut("main").expect("it is there");
+        (main.limits, main.tls, main.trusted_proxies) = (None, None, None);
+        let text =
+            print_with(&shown, &|setting| comment(&root, setting)).expect("it can be printed");
+        let head = "# All settings with their defaults, and a listener and a certificate as examples.\n\
+                    # Made by a test of what the code says.\n\n";
+        is_in_step("configuration.toml", &format!("{head}{text}"));
+        let again: Result<ServerConfig, _> = super::read(&text, &[]);
+        assert_eq!(again.expect("it is sound").to_string(), shown.to_string());
+    }
+
+    #[test]
+    fn the_schema_knows_no_other_settings() {
+        let root = schema_of_tree();
+        let all = root["$defs"].as_object().expect("there are some").values().chain([&root]);
+        for part in all.filter(|part| part.get("properties").is_some()) {
+            assert_eq!(part["additionalProperties"], Value::Bool(false), "{part}");
+        }
+    }
+}

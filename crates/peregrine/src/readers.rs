@@ -1,0 +1,36 @@
+//! What reads files again while a server runs: certificates, and a tree of settings.
+
+#[cfg(feature = "config")]
+use crate::config::Configured;
+#[cfg(feature = "tls")]
+use crate::keeper::Keeper;
+use crate::orders::Reload;
+use std::io;
+use std::sync::Arc;
+
+/// What reads files again, before it begins.
+pub(crate) struct Readers {
+    #[cfg(feature = "tls")]
+    pub(crate) keeper: Keeper,
+    #[cfg(feature = "config")]
+    pub(crate) configured: Option<Configured>,
+}
+
+impl Readers {
+    /// Begins, unless there is nothing to read. It ends when what is returned is dropped.
+    ///
+    /// # Errors
+    /// The process is out of threads.
+    pub(crate) fn start(self) -> io::Result<Option<Arc<Reload>>> {
+        #[cfg(feature = "tls")]
+        let reload = self.keeper.start()?;
+        #[cfg(not(feature = "tls"))]
+        let reload = None;
+        #[cfg(feature = "config")]
+        let reload = match self.configured {
+            Some(configured) => configured.start(reload)?,
+            None => reload,
+        };
+        Ok(reload)
+    }
+}

@@ -1,0 +1,77 @@
+//! Settings from a file and the environment, printed, checked, and read again while the server runs.
+#![forbid(unsafe_code)]
+
+use peregrine::config::{ListenerConfig, ServerConfig};
+use peregrine::prelude::*;
+use std::path::PathBuf;
+use std::process::exit;
+use tracing_subscriber::EnvFilter;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const ABOUT: &str = "\
+Settings from a file and the environment. SIGHUP reads them again.
+
+  --config FILE    reads a file of TOML
+  --print-config   prints all settings that count, and ends
+  --check-config   says whether they can be used, and ends
+
+Try: curl http://127.0.0.1:8080/";
+
+/// What the command line asks for.
+#[derive(Default)]
+struct Asked {
+    file: Option<PathBuf>,
+    prints: bool,
+    checks: bool,
+}
+
+fn asked() -> Asked {
+    let (mut asked, mut arguments) = (Asked::default(), std::env::args().skip(1));
+    while let Some(argument) = arguments.next() {
+        match &*argument {
+            "--config" => asked.file = arguments.next().map(PathBuf::from),
+            "--print-config" => asked.prints = true,
+            "--check-config" => asked.checks = true,
+            // It tells what there is, and ends.
+            _ => drop(peregrine_examples::address(ABOUT)),
+        }
+    }
+    asked
+}
+
+fn main() -> peregrine::Result<()> {
+    let asked = asked();
+    // What the program says is weaker than the file, and the environment is stronger.
+    let mut code = ServerConfig::default();
+    let main =
+        ListenerConfig { address: Some(peregrine_examples::place()), ..ListenerConfig::default() };
+    code.listeners.insert("main".to_owned(), main);
+    let config = match asked.file {
+        Some(path) => ServerConfig::load_over(code, path)?,
+        None => ServerConfig::from_environment(code)?,
+    };
+    if asked.prints {
+        print!("{config}");
+        exit(0);
+    }
+    let level = EnvFilter::try_new(&config.logs.level).unwrap_or_else(|error| {
+        eprintln!("`logs.level`: {error}");
+        exit(1);
+    });
+    let server = Server::from_config(config)?;
+    if asked.checks {
+        println!("the settings can be used");
+        exit(0);
+    }
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    let log = log.with_env_filter(level).with_filter_reloading();
+    let levels = log.reload_handle();
+    log.init();
+    let server = server.on_reload(move |config| match EnvFilter::try_new(&config.logs.level) {
+        Ok(level) => drop(levels.reload(level)),
+        Err(error) => eprintln!("the log's level stays as it is: {error}"),
+    });
+    server.serve(|| App::new().get("/", || "configured\n"))
+}

@@ -1,0 +1,343 @@
+//! Servers made of a file: what counts, what changes while they run, and who may see it; on both drivers that use
+//! the kernel.
+#![cfg(target_os = "linux")]
+
+use peregrine::config::{Layers, ServerConfig};
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Place, Running, SocketOptions};
+use rustix::process::{Signal, getpid, kill_process};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    limits_that_are_read_again_count_for_new_connections,
+    proxies_that_are_read_again_are_trusted_by_new_connections,
+    a_file_that_is_broken_leaves_everything_as_it_was,
+    the_admin_listener_shows_what_counts_and_no_secret,
+    workers_with_one_queue_share_its_connections,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A file of settings in a folder that vanishes.
+struct Settings {
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl Settings {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app.toml");
+        let settings = Self { _folder: folder, path };
+        settings.write(text);
+        settings
+    }
+
+    /// Two listeners on any port, and an admin listener, before what `text` says.
+    fn write(&self, text: &str) {
+        let listeners = "workers = 1\nquiet = true\n[listeners.a]\naddress = '127.0.0.1:0'\n\
+                         [listeners.b]\naddress = '127.0.0.1:0'\nlimits.fields_max = 50\n\
+                         [admin]\naddress = '127.0.0.1:0'\n";
+        put(&self.path, &format!("{listeners}{text}"));
+    }
+
+    fn read(&self) -> ServerConfig {
+        let layers = Layers::new("PEREGRINE_").file(&self.path);
+        ServerConfig::read(ServerConfig::default(), layers).expect("it is sound")
+    }
+
+    fn start(&self, choice: DriverChoice) -> Option<Running> {
+        let server = Server::from_config(self.read()).expect("it is sound");
+        started(server.driver(choice).start(app))
+    }
+}
+
+/// Puts a file in place as a whole: half of one may be sound as well.
+fn put(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).expect("the folder is there");
+    fs::rename(&new, path).expect("both are in one folder");
+}
+
+fn started(result: Result<Running, Error>) -> Option<Running> {
+    match result {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn app() -> App {
+    App::new()
+        .post("/", |body: String| async move { body.len().to_string() })
+        .get("/who", |ClientAddress(client): ClientAddress| async move { format!("{client:?}") })
+}
+
+fn address(place: Option<&Place>) -> SocketAddr {
+    match place {
+        Some(Place::Tcp(address)) => *address,
+        other => panic!("no address: {other:?}"),
+    }
+}
+
+/// A connection that is kept.
+struct Peer(TcpStream);
+
+impl Peer {
+    fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+        Self(stream)
+    }
+
+    fn post(&mut self, body: &str) -> u16 {
+        let length = body.len();
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}");
+        self.0.write_all(head.as_bytes()).expect("connected");
+        status_of(&self.answer())
+    }
+
+    fn get(&mut self, target: &str, fields: &str) -> String {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        self.0.write_all(head.as_bytes()).expect("connected");
+        self.answer()
+    }
+
+    /// One response with a length.
+    fn answer(&mut self) -> String {
+        let mut text = Vec::new();
+        loop {
+            let so_far = String::from_utf8_lossy(&text).into_owned();
+            if let Some((head, body)) = so_far.split_once("\r\n\r\n") {
+                let length = head.to_ascii_lowercase();
+                let length = length.split("content-length: ").nth(1).expect("it has a length");
+                let length = length.lines().next().expect("a line").trim().parse::<usize>();
+                if body.len() >= length.expect("a number") {
+                    return so_far;
+                }
+            }
+            let mut piece = [0; 4096];
+            let count = self.0.read(&mut piece).expect("an answer comes");
+            assert!(count > 0, "the connection is kept: {so_far}");
+            text.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+fn status_of(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")
+}
+
+/// Waits until the admin listener shows this.
+fn until_shown(admin: SocketAddr, text: &str) -> String {
+    let begin = Instant::now();
+    loop {
+        let shown = Peer::to(admin).get("/config", "");
+        if shown.contains(text) {
+            return shown;
+        }
+        assert!(begin.elapsed() < PATIENCE, "waited in vain for {text:?}: {shown}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let Some(running) = settings.start(choice) else { return };
+    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
+    let admin = address(running.admin_place());
+    let mut old: Vec<_> = places.iter().map(|place| Peer::to(*place)).collect();
+    for peer in &mut old {
+        assert_eq!(peer.post("0123456789"), 200);
+    }
+    settings.write("[limits]\nbody_bytes_max = '4 B'\nlame_duck = '1s'\n");
+    running.handle().reload();
+    until_shown(admin, "body_bytes_max = \"4 B\"");
+    for place in &places {
+        assert_eq!(Peer::to(*place).post("0123456789"), 413, "a section of its own inherits");
+        assert_eq!(Peer::to(*place).post("0123"), 200);
+    }
+    for peer in &mut old {
+        assert_eq!(peer.post("0123456789"), 200, "a connection goes on with what it began with");
+    }
+    // What needs a restart does not count yet, and is not shown.
+    let shown = until_shown(admin, "[limits]");
+    assert!(shown.contains("lame_duck = \"0s\""), "{shown}");
+    drop(old);
+    running.shut_down().expect("it ends");
+}
+
+fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    let admin = address(running.admin_place());
+    let forwarded = "X-Forwarded-For: 203.0.113.7\r\n";
+    let is_trusted = || Peer::to(place).get("/who", forwarded).contains("203.0.113.7");
+    assert!(!is_trusted());
+    for (text, shown, expected) in [
+        ("[trusted_proxies]\nfrom = ['127.0.0.0/8']\n", "from = [\"127.0.0.0/8\"]", true),
+        ("[trusted_proxies]\nfrom = ['10.0.0.0/8']\n", "from = [\"10.0.0.0/8\"]", false),
+        ("[trusted_proxies]\nfrom = ['127.0.0.1']\n", "from = [\"127.0.0.1\"]", true),
+        ("", "from = []\nhops = \"off\"", false),
+    ] {
+        settings.write(text);
+        running.handle().reload();
+        until_shown(admin, shown);
+        assert_eq!(is_trusted(), expected, "{text}");
+    }
+    running.shut_down().expect("it ends");
+}
+
+fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    let server = Server::from_config(settings.read()).expect("it is sound");
+    let server = server.driver(choice).on_reload(move |config| {
+        hears.lock().expect("no panic").push(config.logs.level.clone());
+    });
+    let Some(running) = started(server.start(app)) else { return };
+    let (place, admin) = (running.http_address(), address(running.admin_place()));
+    let place = place.expect("it listens");
+    for broken in [
+        "[limits]\nbody_bytes_max = '4 B'\nbody_bytes = 1\n",
+        "[limits]\nbody_bytes_max = '4 B'\n[",
+        "[limits]\nbody_bytes_max = '4 B'\n[trusted_proxies]\nfrom = ['nobody']\n",
+    ] {
+        settings.write(broken);
+        running.handle().reload();
+    }
+    fs::remove_file(&settings.path).expect("it was there");
+    running.handle().reload();
+    // Orders to read are obeyed one after the other, so this one comes last.
+    settings.write("[limits]\nbody_bytes_max = '10 B'\n[logs]\nlevel = 'debug'\n");
+    running.handle().reload();
+    until_shown(admin, "level = \"debug\"");
+    assert_eq!(Peer::to(place).post("0123456789"), 200);
+    assert_eq!(*heard.lock().expect("no panic"), ["debug"], "only what changed is told");
+    running.shut_down().expect("it ends");
+}
+
+fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
+    let (chain, secret) = (key.cert.pem(), key.signing_key.serialize_pem());
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("the folder is there");
+        path.display().to_string()
+    };
+    let (chain, key) = (write("a.pem", &chain), write("a.key", &secret));
+    let settings = Settings::new(&format!(
+        "[listeners.c]\naddress = '127.0.0.1:0'\nhttps = true\n\
+         [tls.certificates.main]\ncertificate = '{chain}'\nkey = '{key}'\n"
+    ));
+    let Some(running) = settings.start(choice) else { return };
+    assert!(running.https_address().is_some());
+    let shown = until_shown(address(running.admin_place()), "[tls.certificates.main]");
+    assert!(shown.contains("content-type: application/toml"), "{shown}");
+    let (_, text) = shown.split_once("\r\n\r\n").expect("a head and a body");
+    assert_eq!(text, settings.read().to_string(), "it is what --print-config prints");
+    for line in secret.lines().filter(|line| line.len() > 20) {
+        assert!(!shown.contains(line), "the key's content is nobody's business");
+    }
+    running.shut_down().expect("it ends");
+
+    let bare = Server::bind("127.0.0.1:0").admin("127.0.0.1:0").driver(choice).quiet();
+    let Some(running) = started(bare.start(app)) else { return };
+    let answer = Peer::to(address(running.admin_place())).get("/config", "");
+    assert_eq!(status_of(&answer), 404, "{answer}");
+    running.shut_down().expect("it ends");
+}
+
+/// What other systems than Linux do always.
+fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
+    const WORKERS: usize = 3;
+    const CONNECTIONS: usize = 30;
+    let sockets = SocketOptions { one_queue: true, ..SocketOptions::default() };
+    let workers = NonZeroUsize::new(WORKERS).expect("not zero");
+    let server = Server::bind("127.0.0.1:0").workers(workers).sockets(sockets);
+    let Some(running) = started(server.driver(choice).quiet().start(app)) else { return };
+    let place = running.http_address().expect("it listens");
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut peer = Peer::to(place);
+        assert_eq!(peer.post("x"), 200);
+        peers.push(peer);
+    }
+    let stopped = running.shut_down().expect("it ends");
+    let counts: Vec<_> = stopped.workers.iter().flatten().map(|worker| worker.accepted).collect();
+    let even = (CONNECTIONS / WORKERS) as u64;
+    assert_eq!(counts.iter().sum::<u64>(), CONNECTIONS as u64, "{counts:?}");
+    assert!(counts.iter().all(|count| (even / 3..=even * 2).contains(count)), "{counts:?}");
+}
+
+/// Asks on a Unix domain socket; empty if nobody is there.
+fn ask(socket: &Path, target: &str) -> String {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return String::new() };
+    stream.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let mut answer = String::new();
+    let asked = stream.write_all(head.as_bytes());
+    let _ = asked.and_then(|()| stream.read_to_string(&mut answer));
+    answer
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn sighup_reads_the_file_again_without_any_tls() {
+    // The only test of this program that signals: signals are the process's.
+    for kind in ["tokio", "auto"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, place) = (folder.path().join("app.toml"), folder.path().join("s"));
+        let admin = folder.path().join("admin");
+        let write = |text: &str| {
+            let (place, admin) = (place.display(), admin.display());
+            let all = format!(
+                "quiet = true\nworkers = 2\ndriver.kind = '{kind}'\n\
+                 [listeners.a]\naddress = 'unix:{place}'\n[admin]\naddress = 'unix:{admin}'\n{text}"
+            );
+            put(&path, &all);
+        };
+        write("");
+        let config = ServerConfig::load(&path).expect("it is sound");
+        let serving = thread::spawn(move || Server::from_config(config)?.serve(app));
+        until("it serves", || ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+        write("[limits]\nidle_timeout = '5s'\n");
+        kill_process(getpid(), Signal::HUP).expect("it is this process");
+        until("it counts", || ask(&admin, "/config").contains("idle_timeout = \"5s\""));
+        kill_process(getpid(), Signal::TERM).expect("it is this process");
+        serving.join().expect("no panic").expect("it ends in order");
+    }
+}
