@@ -27,21 +27,27 @@ mod files;
 mod keeper;
 mod listen;
 mod listener;
+pub mod log;
 mod make;
 mod offload;
 mod orders;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub mod restart;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
 #[path = "restart/absent.rs"]
 mod restart;
 mod running;
+mod said;
 mod server;
 mod serving;
 mod signals;
+mod stopped;
 pub mod test;
 #[cfg(feature = "tower")]
 pub mod tower;
+pub mod trace;
 mod watch;
 
 pub use admin::Admin;
@@ -67,8 +73,9 @@ pub use peregrine_web::check_handler;
 pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
-pub use running::{Running, Stopped};
+pub use running::Running;
 pub use server::{IntoApplication, Server, serve};
+pub use stopped::Stopped;
 
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -7,15 +7,18 @@ use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
 use crate::listen::Place;
+use crate::log;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News, Orders, Reload};
 use crate::restart::{Answering, Heir};
-use crate::server::{SocketFiles, tell, url};
+use crate::said::{tell, url};
+use crate::server::SocketFiles;
 use crate::signals::Hears;
+use crate::stopped::Stopped;
 use crate::watch;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Cut, Limits, Listen, Observed, Order, Pulse, Report, Snapshot};
+use peregrine_server::{Limits, Listen, Log, Observed, Order, Pulse, Report, Snapshot, Traces};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,6 +42,8 @@ pub(crate) struct Worker {
     pub(crate) seat: Seat,
     /// What it shows to the admin listener.
     pub(crate) shown: Option<Begun>,
+    pub(crate) log: Option<Log>,
+    pub(crate) traces: Option<Traces>,
 }
 
 /// Settings of the server as a whole.
@@ -60,21 +65,10 @@ pub struct Running {
     shutdown_timeout: Duration,
     quiet: bool,
     admin: Option<Administering>,
+    log: Option<log::Ending>,
     _files: SocketFiles,
     /// What reads certificates again, until the server has ended.
     _reload: Option<Arc<Reload>>,
-}
-
-/// What the server did, reported when it has ended.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Stopped {
-    /// Each worker's figures, in order; `None` for a worker that did not end.
-    pub workers: Vec<Option<Snapshot>>,
-    /// Connections that were cut because they were still busy at the deadline, or at the order to cut.
-    pub cut: Vec<Cut>,
-    /// Was there an order to cut before the deadline?
-    is_cut_ordered: bool,
 }
 
 impl Running {
@@ -99,6 +93,7 @@ impl Running {
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
             admin: None,
+            log: None,
             _files: files,
             _reload: None,
         };
@@ -152,6 +147,11 @@ impl Running {
     /// This admin listener ends when the server has ended.
     pub(crate) fn administered_by(&mut self, admin: Option<Administering>) {
         self.admin = admin;
+    }
+
+    /// This log ends when the server has ended.
+    pub(crate) fn logged_by(&mut self, log: Option<log::Ending>) {
+        self.log = log;
     }
 
     /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
@@ -248,6 +248,11 @@ impl Running {
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
         self.handle.restart().finish();
         self.stopped.is_cut_ordered = deadline.is_cut_ordered;
+        if let Some(log) = self.log.take() {
+            log.end();
+        }
+        #[cfg(feature = "otlp")]
+        crate::otlp::flush();
         if let Some(admin) = self.admin.take() {
             admin.end();
         }
@@ -308,7 +313,8 @@ impl Running {
     /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
         let upgrade = self.handle.restart().is_by_signal();
-        let hears = Hears { reload: self.handle.can_reload(), upgrade };
+        let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
+        let hears = Hears { reload, upgrade, reopen };
         let _signals = self.handle.obey_signals(hears)?;
         self.wait_obeying()
     }
@@ -357,13 +363,15 @@ impl Worker {
         answering: Option<Answering>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, shown, .. } = self;
-        let observed = Rc::new(match &shown {
+        let Self { listeners, limits, options, seat, shown, log, traces, .. } = self;
+        let observed = match &shown {
             Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
             None => Observed::new(pulse),
-        });
+        };
+        let observed = Rc::new(observed.logging(log).tracing(traces.clone()));
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders, shown, answering };
+        let begin =
+            Begin { make, started, listeners, limits, observed, orders, shown, answering, traces };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -384,13 +392,14 @@ struct Begin<'a> {
     orders: watched::Receiver<Order>,
     shown: Option<Begun>,
     answering: Option<Answering>,
+    traces: Option<Traces>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, mut orders, shown, answering } =
-            self;
+        let Self { make, started, listeners, limits, observed, mut orders, shown, .. } = self;
+        let (answering, traces) = (self.answering, self.traces);
         if let Some(shown) = &shown {
             shown.before();
         }
@@ -408,6 +417,9 @@ impl Begin<'_> {
                 None => return Ok(Report::default()),
             }
         };
+        if let Some(traces) = traces {
+            traces.check(&application).map_err(Error::Config)?;
+        }
         if let Some(shown) = &shown {
             shown.serve(&application);
         }
@@ -437,62 +449,6 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("(it said nothing)").to_owned()
 }
 
-impl Stopped {
-    /// Requests answered by all workers.
-    #[must_use]
-    pub fn requests(&self) -> u64 {
-        self.workers.iter().flatten().map(|worker| worker.requests).sum()
-    }
-
-    /// Tasks of all workers that were dropped because they did not end in time.
-    #[must_use]
-    pub fn tasks_cut(&self) -> usize {
-        self.workers.iter().flatten().map(|worker| worker.tasks_cut).sum()
-    }
-
-    /// Blocking functions of all workers that were still running when the wait for them ended.
-    #[must_use]
-    pub fn functions_left(&self) -> usize {
-        self.workers.iter().flatten().map(|worker| worker.functions_left).sum()
-    }
-
-    /// Connections accepted by all workers.
-    #[must_use]
-    pub fn connections(&self) -> u64 {
-        self.workers.iter().flatten().map(|worker| worker.accepted).sum()
-    }
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (requests, connections) = (self.requests(), self.connections());
-        write!(f, "peregrine: stopped after {requests} requests on {connections} connections")?;
-        let not_ended = self.workers.iter().filter(|worker| worker.is_none()).count();
-        match (self.cut.len(), self.is_cut_ordered) {
-            (0, _) if not_ended > 0 => {}
-            (0, _) => f.write_str("; none was cut")?,
-            (cut, true) => write!(f, "; {cut} cut, as was ordered:")?,
-            (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
-        }
-        for cut in &self.cut {
-            write!(f, "\n  {cut}")?;
-        }
-        let (tasks, functions) = (self.tasks_cut(), self.functions_left());
-        if tasks + functions > 0 {
-            write!(f, "\n  {tasks} tasks and {functions} blocking functions did not end in time")?;
-            write!(f, " (tasks without an end should await peregrine::Shutdown)")?;
-        }
-        for (number, _) in self.workers.iter().enumerate().filter(|(_, worker)| worker.is_none()) {
-            write!(
-                f,
-                "\n  worker {number} did not end: a handler blocks its thread; what it did, "
-            )?;
-            f.write_str("and what was cut with it, is not counted here")?;
-        }
-        Ok(())
-    }
-}
-
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("places", &self.places).finish_non_exhaustive()
@@ -503,6 +459,7 @@ impl fmt::Debug for Running {
 mod tests {
     use super::*;
     use crate::deadline::GRACE;
+    use peregrine_server::Cut;
 
     #[test]
     fn what_did_not_end_is_in_the_last_line() {
@@ -524,6 +481,7 @@ mod tests {
         let Orders { handle, news } = Orders::new();
         let running = Running {
             admin: None,
+            log: None,
             handle: handle.clone(),
             news,
             awaited: BTreeSet::from([0, 1]),

@@ -6,15 +6,18 @@ use crate::entrances::Entrances;
 use crate::error::Error;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
-use crate::listen::{Place, SocketFile};
+use crate::listen::SocketFile;
 use crate::listener::Listener;
+use crate::log::{Log, Logging};
 use crate::make::{Make, MakeApplication, makes};
 use crate::orders::Orders;
 use crate::restart::{Heir, Successor};
-use crate::running::{Running, Settings, Stopped, Worker};
+use crate::running::{Running, Settings, Worker};
+use crate::said::{first_line, report, tell};
 use crate::signals::Hears;
+use crate::trace;
 use peregrine_driver::{Options, Socket};
-use peregrine_server::Limits;
+use peregrine_server::{Limits, Traces};
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
@@ -48,6 +51,8 @@ pub struct Server {
     pin: bool,
     quiet: bool,
     admin: Option<Admin>,
+    log: Option<Log>,
+    traces: Option<Traces>,
     #[cfg(feature = "tls-watch")]
     watches_certificates: bool,
     successor: Successor,
@@ -101,6 +106,8 @@ impl Server {
             pin: false,
             quiet: false,
             admin: None,
+            log: None,
+            traces: None,
             #[cfg(feature = "tls-watch")]
             watches_certificates: false,
             successor: Successor::new(),
@@ -170,6 +177,21 @@ impl Server {
     /// It stays until the server has ended. Nothing of it is on the other addresses.
     pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
         self.admin = Some(admin.into());
+        self
+    }
+
+    /// Writes an access log: a line for each request. See [`Log`] for where it goes, and
+    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for events of `tracing` instead. Default none.
+    pub fn access_log(mut self, log: Log) -> Self {
+        self.log = Some(log);
+        self
+    }
+
+    /// Traces requests: spans of `tracing` with OpenTelemetry's attributes for those that are sampled, and
+    /// `traceparent` and `tracestate` in and out. Default none: requests have a span with method and route, for logs,
+    /// where a subscriber asks for it.
+    pub fn traces(mut self, traces: Traces) -> Self {
+        self.traces = Some(traces);
         self
     }
 
@@ -322,7 +344,8 @@ impl Server {
     /// Which signals mean something where signals are obeyed.
     pub(crate) fn hears(&self) -> Hears {
         let reload = self.listeners.iter().any(Listener::is_tls);
-        Hears { reload, upgrade: self.successor.is_by_signal() }
+        let reopen = self.log.as_ref().is_some_and(Log::is_file);
+        Hears { reload, upgrade: self.successor.is_by_signal(), reopen }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -382,17 +405,22 @@ impl Server {
         // It is there before the workers, so that whoever waits for them can ask.
         let admin = self.admin.zip(views.as_ref());
         let admin = admin.map(|(admin, views)| admin.start(views)).transpose()?.flatten();
+        let traces = self.traces.map(trace::recorded);
+        let logging = self.log.map(|log| log.start(workers)).transpose()?;
         let Chosen { seats, reason } = self.choice.choose(&options)?;
         let Entrances { plans, places, files, holdings } =
             Entrances::open(self.listeners, self.proxies.as_ref(), workers, heir)?;
-        let given = plans.into_iter().zip(options).zip(seats).enumerate();
-        let starts = given.map(|(number, ((listeners, options), seat))| Worker {
+        let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
+        let given = plans.into_iter().zip(options).zip(seats).zip(logs).enumerate();
+        let starts = given.map(|(number, (((listeners, options), seat), log))| Worker {
             number,
             listeners,
             limits: self.limits.clone(),
             options,
             seat,
             shown: shown(number),
+            log,
+            traces: traces.clone(),
         });
         let heir = heir.as_mut().filter(|heir| heir.is_used());
         if heir.is_some() {
@@ -405,6 +433,7 @@ impl Server {
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
+        running.logged_by(log);
         #[cfg(feature = "tls")]
         let mut running = running.kept_by(keeper)?;
         if let Some(heir) = heir {
@@ -421,37 +450,6 @@ impl Server {
         }
         Ok(running)
     }
-}
-
-/// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
-/// unless the server is quiet.
-pub(crate) fn tell(text: &str, quiet: bool) {
-    if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
-        tracing::info!(target: "peregrine", "{text}");
-    } else if !quiet {
-        eprintln!("{text}");
-    }
-}
-
-/// Tells people of a failure that ends nothing.
-#[cfg(all(target_os = "linux", feature = "restart"))]
-pub(crate) fn complain(text: &str, quiet: bool) {
-    if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
-        tracing::error!(target: "peregrine", "{text}");
-    } else if !quiet {
-        eprintln!("{text}");
-    }
-}
-
-/// Reports what a server did. Workers that did not end are an error.
-pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
-    tell(&stopped.to_string(), quiet);
-    let numbered = stopped.workers.iter().enumerate();
-    let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
-    if blocked.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
 }
 
 /// The number of cores that this process may use.
@@ -473,33 +471,8 @@ fn begin_tokio() -> std::io::Result<()> {
     Ok(())
 }
 
-/// One line that says what runs.
-fn first_line(running: &Running, reason: &str, workers: usize) -> String {
-    let urls: Vec<_> = running.urls().collect();
-    let plural = if workers == 1 { "" } else { "s" };
-    let tls =
-        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
-    let admin = running
-        .admin_place()
-        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
-    format!(
-        "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}{admin}",
-        env!("CARGO_PKG_VERSION"),
-        urls.join(", "),
-    )
-}
-
 /// The files of Unix sockets, for as long as the server runs.
 pub(crate) type SocketFiles = Vec<SocketFile>;
-
-/// A place as a URL; `is_tls` says whether TLS is spoken there.
-pub(crate) fn url(place: &Place, is_tls: bool) -> String {
-    let scheme = if is_tls { "https" } else { "http" };
-    match place {
-        Place::Tcp(address) => format!("{scheme}://{address}"),
-        Place::Unix(path) => format!("{scheme}+unix:{}", path.display()),
-    }
-}
 
 /// Serves an application until SIGTERM or Ctrl-C: the short form of [`Server::bind`] and
 /// [`Server::serve`].

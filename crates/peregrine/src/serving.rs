@@ -3,8 +3,10 @@
 use crate::error::Error;
 use crate::make::{Make, MakeApplication, makes};
 use crate::orders::{Handle, Orders};
-use crate::running::{Running, Stopped};
-use crate::server::{Server, report};
+use crate::running::Running;
+use crate::said::report;
+use crate::server::Server;
+use crate::stopped::Stopped;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;

@@ -5,7 +5,7 @@ use super::successor::{Successor, own_program};
 use super::{heir, lock, step};
 use crate::entrances::Holding;
 use crate::orders::Handle;
-use crate::server::{complain, tell};
+use crate::said::{complain, tell};
 use peregrine_driver::Socket;
 use peregrine_server::Order;
 use std::error::Error as StdError;

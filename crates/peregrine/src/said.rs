@@ -1,0 +1,62 @@
+//! What a server tells people: that it runs, what goes wrong, and what it did.
+
+use crate::error::Error;
+use crate::listen::Place;
+use crate::running::Running;
+use crate::stopped::Stopped;
+
+/// One line that says what runs.
+pub(crate) fn first_line(running: &Running, reason: &str, workers: usize) -> String {
+    let urls: Vec<_> = running.urls().collect();
+    let plural = if workers == 1 { "" } else { "s" };
+    let tls =
+        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
+    let admin = running
+        .admin_place()
+        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
+    format!(
+        "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}{admin}",
+        env!("CARGO_PKG_VERSION"),
+        urls.join(", "),
+    )
+}
+
+/// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
+/// unless the server is quiet.
+pub(crate) fn tell(text: &str, quiet: bool) {
+    if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
+        tracing::info!(target: "peregrine", "{text}");
+    } else if !quiet {
+        eprintln!("{text}");
+    }
+}
+
+/// Tells people of a failure that ends nothing.
+#[cfg(all(target_os = "linux", feature = "restart"))]
+pub(crate) fn complain(text: &str, quiet: bool) {
+    if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
+        tracing::error!(target: "peregrine", "{text}");
+    } else if !quiet {
+        eprintln!("{text}");
+    }
+}
+
+/// Reports what a server did. Workers that did not end are an error.
+pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
+    tell(&stopped.to_string(), quiet);
+    let numbered = stopped.workers.iter().enumerate();
+    let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
+    if blocked.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Blocked(blocked.into_iter().map(|(number, _)| number).collect()))
+}
+
+/// A place as a URL; `is_tls` says whether TLS is spoken there.
+pub(crate) fn url(place: &Place, is_tls: bool) -> String {
+    let scheme = if is_tls { "https" } else { "http" };
+    match place {
+        Place::Tcp(address) => format!("{scheme}://{address}"),
+        Place::Unix(path) => format!("{scheme}+unix:{}", path.display()),
+    }
+}
