@@ -398,9 +398,13 @@ mod on_linux {
         // A pipe holds 64 KiB, and the queues here 4 KiB.
         ask(child.address, 0..3000);
         assert!(child.metric(FULL) > 1000.0);
-        // Its end is waited for, but not for long.
-        child.end();
+        let id = rustix::process::Pid::from_child(&child.process);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it is running");
+        // Its end is waited for, but not for long: the admin listener is the last to end.
+        until("the server has ended", || TcpStream::connect(child.admin).is_err());
+        // What the process itself prints at its end needs a reader, or none.
         drop(unread);
+        child.process.wait().expect("it ends");
     }
 
     fn a_closed_pipe_holds_nobody_up(choice: DriverChoice) {
