@@ -29,6 +29,7 @@ mod reader;
 mod response;
 #[path = "../../crates/proto/tests/h1/script.rs"]
 mod script;
+mod trace;
 #[path = "../../crates/proto/tests/h2/wire.rs"]
 mod wire;
 mod ws;
@@ -41,6 +42,7 @@ pub use peregrine_router::fuzz::fuzz_one as router;
 pub use peregrine_tls::{fuzz_certificate as certificate, fuzz_one as tls};
 pub use proxy::proxy;
 pub use response::response;
+pub use trace::trace;
 pub use ws::{deflate, ws};
 
 /// A target by name, with the function that makes the inputs it starts from.
@@ -66,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "router", run: router, seeds: corpus::routes },
     Target { name: "tls", run: tls, seeds: corpus::records },
     Target { name: "certificate", run: certificate, seeds: corpus::certificates },
+    Target { name: "trace", run: trace, seeds: trace::seeds },
 ];
 
 /// The entry point of a target's binary: libFuzzer's, or one that replays files.

@@ -26,6 +26,13 @@ pub enum Error {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// The access log cannot be opened.
+    Log {
+        /// The path, or where else it was to go.
+        target: String,
+        /// What the system said.
+        cause: io::Error,
+    },
     /// A certificate, its key or another setting of TLS cannot be used.
     Tls(TlsError),
     /// The application contradicts itself. All contradictions are reported at once.
@@ -68,6 +75,15 @@ impl fmt::Display for Error {
             ),
             Self::Bind { address, cause } => {
                 write!(f, "cannot listen on {address}: {cause}{}", remedy(address, cause))
+            }
+            Self::Log { target, cause } => {
+                let remedy = match cause.kind() {
+                    io::ErrorKind::NotFound => "; its folder does not exist: make it",
+                    io::ErrorKind::PermissionDenied => "; this user may not write there",
+                    io::ErrorKind::IsADirectory => "; that is a folder: name a file in it",
+                    _ => exhaustion(cause),
+                };
+                write!(f, "cannot open the access log {target}: {cause}{remedy}")
             }
             Self::Tls(error) => error.fmt(f),
             Self::Build(error) => error.fmt(f),
@@ -146,6 +162,7 @@ impl StdError for Error {
         match self {
             Self::Address { cause, .. }
             | Self::Bind { cause, .. }
+            | Self::Log { cause, .. }
             | Self::Worker(cause)
             | Self::Signals(cause)
             | Self::TakeOver(cause) => Some(cause),
@@ -176,6 +193,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Bind { cause, .. }
+            | Error::Log { cause, .. }
             | Error::Worker(cause)
             | Error::Signals(cause)
             | Error::TakeOver(cause) => cause.kind(),

@@ -29,9 +29,12 @@ mod files;
 mod keeper;
 mod listen;
 mod listener;
+pub mod log;
 mod make;
 mod offload;
 mod orders;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 mod readers;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub mod restart;
@@ -42,10 +45,12 @@ mod running;
 mod server;
 mod serving;
 mod signals;
+mod stopped;
 mod tell;
 pub mod test;
 #[cfg(feature = "tower")]
 pub mod tower;
+pub mod trace;
 mod watch;
 mod worker;
 
@@ -72,8 +77,9 @@ pub use peregrine_web::check_handler;
 pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
-pub use running::{Running, Stopped};
+pub use running::Running;
 pub use server::{IntoApplication, Server, serve};
+pub use stopped::Stopped;
 
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,6 +1,7 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
+use crate::log::Reopen;
 use crate::restart::Restart;
 use crate::signals::{Hears, Signals, Wish};
 use peregrine_server::{Order, Report};
@@ -15,6 +16,7 @@ pub struct Handle {
     news: mpsc::Sender<News>,
     /// What reads files again, once there is something to read.
     reload: Arc<OnceLock<Weak<Reload>>>,
+    reopen: Arc<OnceLock<Reopen>>,
     restart: Arc<Restart>,
 }
 
@@ -46,8 +48,8 @@ pub(crate) struct Orders {
 impl Orders {
     pub(crate) fn new() -> Self {
         let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
-        let (restart, reload) = (Arc::default(), Arc::default());
-        Self { handle: Handle { orders, news: sender, reload, restart }, news }
+        let (restart, reload, reopen) = (Arc::default(), Arc::default(), Arc::default());
+        Self { handle: Handle { orders, news: sender, reload, reopen, restart }, news }
     }
 }
 
@@ -80,6 +82,25 @@ impl Handle {
     /// From now on, for as long as somebody keeps it, this reads files again.
     pub(crate) fn reload_by(&self, reload: &Arc<Reload>) {
         let _ = self.reload.set(Arc::downgrade(reload));
+    }
+
+    /// Opens the file of the access log again, as SIGUSR1 does: after it was moved away. What was handed over by
+    /// then is in one of the two files. The thread that writes the log does it, and the log has the result.
+    pub fn reopen_logs(&self) {
+        match self.reopen.get() {
+            Some(reopen) => reopen.reopen(),
+            None => tracing::warn!(target: "peregrine", "there is no file of a log to open again"),
+        }
+    }
+
+    /// From now on there is a log that can be opened again.
+    pub(crate) fn reopens(&self, reopen: Reopen) {
+        let _ = self.reopen.set(reopen);
+    }
+
+    /// Is there one?
+    pub(crate) fn can_reopen(&self) -> bool {
+        self.reopen.get().is_some()
     }
 
     /// Ends every connection at once.
@@ -130,13 +151,15 @@ impl Handle {
         });
     }
 
-    /// Makes SIGTERM and Ctrl-C go further, SIGHUP reload and SIGUSR2 upgrade where the server `hears` them,
+    /// Makes SIGTERM and Ctrl-C go further, SIGHUP reload, SIGUSR1 open logs again and SIGUSR2 upgrade where the server `hears` them,
     /// until the returned value is dropped.
     pub(crate) fn obey_signals(&self, hears: Hears) -> Result<Signals, Error> {
         let handle = self.clone();
         let obey = move |wish| match wish {
             Wish::End => handle.go_further(),
             Wish::Reload => handle.read_again(),
+            #[cfg(unix)]
+            Wish::Reopen => handle.reopen_logs(),
             #[cfg(unix)]
             Wish::Upgrade => handle.upgrade_beside(),
         };

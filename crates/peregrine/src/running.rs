@@ -4,15 +4,17 @@ use crate::admin::Administering;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::listen::Place;
+use crate::log;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News, Orders, Reload};
 use crate::restart::Heir;
 use crate::server::SocketFiles;
 use crate::signals::Hears;
+use crate::stopped::Stopped;
 use crate::tell::{tell, url};
 use crate::watch;
 use crate::worker::Worker;
-use peregrine_server::{Cut, Limits, Order, Pulse, Snapshot};
+use peregrine_server::{Limits, Order, Pulse};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -39,21 +41,10 @@ pub struct Running {
     shutdown_timeout: Duration,
     quiet: bool,
     admin: Option<Administering>,
+    log: Option<log::Ending>,
     _files: SocketFiles,
     /// What reads files again, until the server has ended.
     _reload: Option<Arc<Reload>>,
-}
-
-/// What the server did, reported when it has ended.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Stopped {
-    /// Each worker's figures, in order; `None` for a worker that did not end.
-    pub workers: Vec<Option<Snapshot>>,
-    /// Connections that were cut because they were still busy at the deadline, or at the order to cut.
-    pub cut: Vec<Cut>,
-    /// Was there an order to cut before the deadline?
-    is_cut_ordered: bool,
 }
 
 impl Running {
@@ -78,6 +69,7 @@ impl Running {
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
             admin: None,
+            log: None,
             _files: files,
             _reload: None,
         };
@@ -136,6 +128,11 @@ impl Running {
     /// The process before this one has left the admin listener to this one.
     pub(crate) fn open_admin(&self) {
         self.admin.iter().for_each(Administering::open);
+    }
+
+    /// This log ends when the server has ended.
+    pub(crate) fn logged_by(&mut self, log: Option<log::Ending>) {
+        self.log = log;
     }
 
     /// Where the admin listener is, if there is one, with the port that was chosen for port 0.
@@ -229,6 +226,11 @@ impl Running {
         while !self.awaited.is_empty() && self.next_news(&mut deadline, way_out).is_some() {}
         self.handle.restart().finish();
         self.stopped.is_cut_ordered = deadline.is_cut_ordered;
+        if let Some(log) = self.log.take() {
+            log.end();
+        }
+        #[cfg(feature = "otlp")]
+        crate::otlp::flush();
         if let Some(admin) = self.admin.take() {
             admin.end();
         }
@@ -289,7 +291,8 @@ impl Running {
     /// A worker ended with an error or a panic, or signals cannot be received.
     pub fn wait_for_signal(self) -> Result<Stopped, Error> {
         let upgrade = self.handle.restart().is_by_signal();
-        let hears = Hears { reload: self.handle.can_reload(), upgrade };
+        let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
+        let hears = Hears { reload, upgrade, reopen };
         let _signals = self.handle.obey_signals(hears)?;
         self.wait_obeying()
     }
@@ -307,62 +310,6 @@ impl Drop for Running {
     }
 }
 
-impl Stopped {
-    /// Requests answered by all workers.
-    #[must_use]
-    pub fn requests(&self) -> u64 {
-        self.workers.iter().flatten().map(|worker| worker.requests).sum()
-    }
-
-    /// Tasks of all workers that were dropped because they did not end in time.
-    #[must_use]
-    pub fn tasks_cut(&self) -> usize {
-        self.workers.iter().flatten().map(|worker| worker.tasks_cut).sum()
-    }
-
-    /// Blocking functions of all workers that were still running when the wait for them ended.
-    #[must_use]
-    pub fn functions_left(&self) -> usize {
-        self.workers.iter().flatten().map(|worker| worker.functions_left).sum()
-    }
-
-    /// Connections accepted by all workers.
-    #[must_use]
-    pub fn connections(&self) -> u64 {
-        self.workers.iter().flatten().map(|worker| worker.accepted).sum()
-    }
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (requests, connections) = (self.requests(), self.connections());
-        write!(f, "peregrine: stopped after {requests} requests on {connections} connections")?;
-        let not_ended = self.workers.iter().filter(|worker| worker.is_none()).count();
-        match (self.cut.len(), self.is_cut_ordered) {
-            (0, _) if not_ended > 0 => {}
-            (0, _) => f.write_str("; none was cut")?,
-            (cut, true) => write!(f, "; {cut} cut, as was ordered:")?,
-            (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
-        }
-        for cut in &self.cut {
-            write!(f, "\n  {cut}")?;
-        }
-        let (tasks, functions) = (self.tasks_cut(), self.functions_left());
-        if tasks + functions > 0 {
-            write!(f, "\n  {tasks} tasks and {functions} blocking functions did not end in time")?;
-            write!(f, " (tasks without an end should await peregrine::Shutdown)")?;
-        }
-        for (number, _) in self.workers.iter().enumerate().filter(|(_, worker)| worker.is_none()) {
-            write!(
-                f,
-                "\n  worker {number} did not end: a handler blocks its thread; what it did, "
-            )?;
-            f.write_str("and what was cut with it, is not counted here")?;
-        }
-        Ok(())
-    }
-}
-
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("places", &self.places).finish_non_exhaustive()
@@ -373,7 +320,7 @@ impl fmt::Debug for Running {
 mod tests {
     use super::*;
     use crate::deadline::GRACE;
-    use peregrine_server::Report;
+    use peregrine_server::{Cut, Report};
 
     #[test]
     fn what_did_not_end_is_in_the_last_line() {
@@ -395,6 +342,7 @@ mod tests {
         let Orders { handle, news } = Orders::new();
         let running = Running {
             admin: None,
+            log: None,
             handle: handle.clone(),
             news,
             awaited: BTreeSet::from([0, 1]),

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::keeper::Keeper;
 use crate::listen::SocketFile;
 use crate::listener::Listener;
+use crate::log::{Log, Logging};
 use crate::make::{Make, MakeApplication, makes};
 use crate::orders::Orders;
 use crate::readers::Readers;
@@ -17,9 +18,10 @@ use crate::restart::{Heir, Successor};
 use crate::running::{Running, Settings};
 use crate::signals::Hears;
 use crate::tell::{first_line, report, tell};
+use crate::trace;
 use crate::worker::Worker;
 use peregrine_driver::{Options, Socket, SocketOptions};
-use peregrine_server::Limits;
+use peregrine_server::{Limits, Traces};
 #[cfg(feature = "tls")]
 use peregrine_tls::Tls;
 use peregrine_web::application::Application;
@@ -53,6 +55,8 @@ pub struct Server {
     pin: bool,
     quiet: bool,
     admin: Option<Admin>,
+    log: Option<Log>,
+    traces: Option<Traces>,
     #[cfg(feature = "tls-watch")]
     watches_certificates: bool,
     successor: Successor,
@@ -108,6 +112,8 @@ impl Server {
             pin: false,
             quiet: false,
             admin: None,
+            log: None,
+            traces: None,
             #[cfg(feature = "tls-watch")]
             watches_certificates: false,
             successor: Successor::new(),
@@ -179,6 +185,21 @@ impl Server {
     /// It stays until the server has ended. Nothing of it is on the other addresses.
     pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
         self.admin = Some(admin.into());
+        self
+    }
+
+    /// Writes an access log: a line for each request. See [`Log`] for where it goes, and
+    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for events of `tracing` instead. Default none.
+    pub fn access_log(mut self, log: Log) -> Self {
+        self.log = Some(log);
+        self
+    }
+
+    /// Traces requests: spans of `tracing` with OpenTelemetry's attributes for those that are sampled, and
+    /// `traceparent` and `tracestate` in and out. Default none: requests have a span with method and route, for logs,
+    /// where a subscriber asks for it.
+    pub fn traces(mut self, traces: Traces) -> Self {
+        self.traces = Some(traces);
         self
     }
 
@@ -376,7 +397,8 @@ impl Server {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
         let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
-        Hears { reload, upgrade: self.successor.is_by_signal() }
+        let reopen = self.log.as_ref().is_some_and(Log::is_file);
+        Hears { reload, upgrade: self.successor.is_by_signal(), reopen }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -440,14 +462,19 @@ impl Server {
         let admin = admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views));
         let admin = admin.transpose()?;
         let Entrances { plans, places, files, holdings } = all;
-        let given = plans.into_iter().zip(options).zip(seats).enumerate();
-        let starts = given.map(|(number, ((listeners, options), seat))| Worker {
+        let traces = self.traces.map(trace::recorded);
+        let logging = self.log.map(|log| log.start(workers)).transpose()?;
+        let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
+        let given = plans.into_iter().zip(options).zip(seats).zip(logs).enumerate();
+        let starts = given.map(|(number, (((listeners, options), seat), log))| Worker {
             number,
             listeners,
             limits: self.limits.clone(),
             options,
             seat,
             shown: shown(number),
+            log,
+            traces: traces.clone(),
         });
         let heir = heir.as_mut().filter(|heir| heir.is_used());
         if heir.is_some() {
@@ -461,6 +488,7 @@ impl Server {
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
         running.reloads_by(readers.start().map_err(Error::Worker)?);
+        running.logged_by(log);
         if let Some(heir) = heir {
             running.succeed(heir)?;
             running.open_admin();

@@ -3,8 +3,9 @@
 use crate::error::Error;
 use crate::make::{Make, MakeApplication, makes};
 use crate::orders::{Handle, Orders};
-use crate::running::{Running, Stopped};
+use crate::running::Running;
 use crate::server::Server;
+use crate::stopped::Stopped;
 use crate::tell::report;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

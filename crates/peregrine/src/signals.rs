@@ -1,10 +1,10 @@
-//! The signals that ask a server to end, to read its certificates again, or to upgrade.
+//! The signals that ask a server to end, to read its certificates or open its logs again, or to upgrade.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Passes SIGTERM and Ctrl-C, and where that is asked for SIGHUP and SIGUSR2, to a function on its own thread.
+/// Passes SIGTERM and Ctrl-C, and where that is asked for SIGHUP, SIGUSR1 and SIGUSR2, to a function on its own thread.
 /// While one of these exists the signals do not end the process; when the last one is dropped they do what
 /// they did before.
 pub(crate) struct Signals {
@@ -20,6 +20,9 @@ pub(crate) enum Wish {
     /// SIGHUP.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
     Reload,
+    /// SIGUSR1.
+    #[cfg(unix)]
+    Reopen,
     /// SIGUSR2.
     #[cfg(unix)]
     Upgrade,
@@ -32,6 +35,8 @@ pub(crate) struct Hears {
     pub(crate) reload: bool,
     /// SIGUSR2.
     pub(crate) upgrade: bool,
+    /// SIGUSR1.
+    pub(crate) reopen: bool,
 }
 
 /// How many of these exist.
@@ -39,7 +44,7 @@ static LISTENING: Mutex<Count> = Mutex::new(Count {
     now: 0,
     #[cfg(unix)]
     prepared: Vec::new(),
-    may_upgrade: None,
+    may: [None; 2],
 });
 
 /// Is nobody listening? Then a signal does what it does in a process without handlers.
@@ -50,9 +55,10 @@ struct Count {
     /// The signals for which [`IS_UNHEARD`] decides.
     #[cfg(unix)]
     prepared: Vec<i32>,
-    /// Had the program no handler of its own for the signal that upgrades, when this was first asked?
-    #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
-    may_upgrade: Option<bool>,
+    /// Had the program no handlers of its own for the signals that upgrade and that open logs again, when this was
+    /// first asked?
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
+    may: [Option<bool>; 2],
 }
 
 #[cfg(unix)]
@@ -63,12 +69,13 @@ impl Signals {
         hears: Hears,
         mut obey: impl FnMut(Wish) + Send + 'static,
     ) -> io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
         let mut count = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        // A program's own handler of SIGUSR2, which it had when this was first asked, stays the only one.
-        let may_upgrade =
-            hears.upgrade && *count.may_upgrade.get_or_insert_with(|| is_default(SIGUSR2));
-        let further = [(hears.reload, SIGHUP), (may_upgrade, SIGUSR2)];
+        // A program's own handlers of these, which it had when this was first asked, stay the only ones.
+        let [upgrade, reopen] = &mut count.may;
+        let may_upgrade = hears.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
+        let may_reopen = hears.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
+        let further = [(hears.reload, SIGHUP), (may_upgrade, SIGUSR2), (may_reopen, SIGUSR1)];
         let further =
             further.into_iter().filter_map(|(is_heard, signal)| is_heard.then_some(signal));
         let wanted = [SIGINT, SIGTERM].into_iter().chain(further);
@@ -85,6 +92,7 @@ impl Signals {
         }
         let wish = |signal| match signal {
             SIGHUP => Wish::Reload,
+            SIGUSR1 => Wish::Reopen,
             SIGUSR2 => Wish::Upgrade,
             _ => Wish::End,
         };

@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use crate::listen::Place;
-use crate::running::{Running, Stopped};
+use crate::running::Running;
+use crate::stopped::Stopped;
 
 /// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
 /// unless the server is quiet.

@@ -8,7 +8,7 @@ use crate::orders::{Ended, Handle, News};
 use crate::restart::Answering;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Observed, Order, Pulse, Report};
+use peregrine_server::{Limits, Listen, Log, Observed, Order, Pulse, Report, Traces};
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +27,8 @@ pub(crate) struct Worker {
     pub(crate) seat: Seat,
     /// What it shows to the admin listener.
     pub(crate) shown: Option<Begun>,
+    pub(crate) log: Option<Log>,
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Worker {
@@ -60,13 +62,15 @@ impl Worker {
         answering: Option<Answering>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, shown, .. } = self;
-        let observed = Rc::new(match &shown {
+        let Self { listeners, limits, options, seat, shown, log, traces, .. } = self;
+        let observed = match &shown {
             Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
             None => Observed::new(pulse),
-        });
+        };
+        let observed = Rc::new(observed.logging(log).tracing(traces.clone()));
         let counts = Rc::clone(&observed);
-        let begin = Begin { make, started, listeners, limits, observed, orders, shown, answering };
+        let begin =
+            Begin { make, started, listeners, limits, observed, orders, shown, answering, traces };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -87,13 +91,14 @@ struct Begin<'a> {
     orders: watched::Receiver<Order>,
     shown: Option<Begun>,
     answering: Option<Answering>,
+    traces: Option<Traces>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
     async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
-        let Self { make, started, listeners, limits, observed, mut orders, shown, answering } =
-            self;
+        let Self { make, started, listeners, limits, observed, mut orders, shown, .. } = self;
+        let (answering, traces) = (self.answering, self.traces);
         if let Some(shown) = &shown {
             shown.before();
         }
@@ -111,6 +116,9 @@ impl Begin<'_> {
                 None => return Ok(Report::default()),
             }
         };
+        if let Some(traces) = traces {
+            traces.check(&application).map_err(Error::Config)?;
+        }
         if let Some(shown) = &shown {
             shown.serve(&application);
         }

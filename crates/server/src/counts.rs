@@ -302,6 +302,15 @@ impl Key {
         }
     }
 
+    /// The version of HTTP, as OpenTelemetry's `network.protocol.version` says it.
+    pub(crate) fn version_name(&self) -> &'static str {
+        match self.version {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+            Version::Http2 => "2",
+        }
+    }
+
     /// Why the request failed, as OpenTelemetry's `error.type` says it; empty if it did not.
     pub(crate) fn error_type(&self) -> String {
         match FAULTS[self.fault as usize].1 {

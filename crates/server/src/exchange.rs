@@ -6,7 +6,9 @@
 //! further.
 
 use crate::pulse::Pulse;
+use crate::span;
 use crate::tally::Tally;
+use crate::traces::Traced;
 use crate::unfinished::Unfinished;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -28,11 +30,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tracing::Span;
-
-/// The target of the span that each request has, to filter by. Its level is that of errors, so that
-/// whatever is told is told with its request.
-const SPAN_TARGET: &str = "peregrine::request";
 
 /// A slot that grew beyond this is freed when its exchange is over.
 const SLOT_BYTES_MAX: usize = 64 * 1024;
@@ -64,8 +61,8 @@ pub(crate) struct Exchange {
     head: Option<Head>,
     /// What the handler says before its response.
     interims: Vec<(StatusCode, HeaderMap)>,
-    /// All code of the application runs in it. There is none where no subscriber asks for it.
-    span: Option<Span>,
+    /// All code of the application runs in it.
+    traced: Traced,
 }
 
 /// What names a request in logs and in the report of a shutdown.
@@ -112,19 +109,36 @@ impl Exchange {
         (self.on_disconnect, self.timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
         self.tally.route(request.parts.head.route());
+        self.tally.keep(&request.parts.head);
         self.head = Some(request.parts.head.share());
-        // Middleware that gives ids to requests fills in what is empty.
-        let span = tracing::error_span!(
-            target: SPAN_TARGET,
-            "request",
-            method = request.parts.head.method_name(),
-            route = pattern.map(|pattern| readable(pattern)).as_deref(),
-            request_id = tracing::field::Empty,
-        );
-        self.span = (!span.is_disabled()).then_some(span);
+        self.trace(&request, pattern.map(|pattern| &**pattern));
         let method = request.parts.head.index().method;
         self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
         self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
+    }
+
+    /// Begins the request's span, where somebody asks for it.
+    #[inline]
+    fn trace(&mut self, request: &Request, pattern: Option<&str>) {
+        let Some(tracing) = self.tally.tracing() else {
+            let span = span::slim(request, pattern);
+            self.traced.span = (!span.is_disabled()).then_some(span);
+            return;
+        };
+        self.traced = tracing.begin(request, pattern);
+        if let Some(context) = &self.traced.context {
+            self.tally.trace(context);
+        }
+    }
+
+    /// The response is complete: that is counted, and told to all who asked.
+    pub(crate) fn finish(&mut self) {
+        if self.tally.tracing().is_some()
+            && let Some(span) = &self.traced.span
+        {
+            span::end(span, self.tally.known());
+        }
+        self.tally.finish();
     }
 
     /// It is not over at once: from `now` on it is waited for.
@@ -154,7 +168,7 @@ impl Exchange {
 
     /// Tells of the request in its span.
     pub(crate) fn tell(&self, tell: impl FnOnce()) {
-        in_span(self.span.as_ref(), tell);
+        self.traced.run(tell);
     }
 
     /// Tells of a panic of `who`, with the request that it belongs to.
@@ -193,7 +207,7 @@ impl Exchange {
         let beat = pulse.beat(pattern);
         // A future is not polled again after a panic, so whatever state it left is never seen.
         let run = AssertUnwindSafe(|| Pin::new(handler).poll(context));
-        let polled = in_span(self.span.as_ref(), || catch_unwind(run));
+        let polled = self.traced.run(|| catch_unwind(run));
         let is_told = beat.is_told();
         drop(beat);
         // The pattern of a mount says nothing about what it has inside.
@@ -230,7 +244,7 @@ impl Exchange {
     pub(crate) fn drop_handler(&mut self) {
         let Some(handler) = self.handler.take() else { return };
         let dropped = || guarded("the destructor of a handler's future", || handler.into_slot());
-        match in_span(self.span.as_ref(), dropped) {
+        match self.traced.run(dropped) {
             Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => self.slot = slot,
             _ => {}
         }
@@ -271,7 +285,7 @@ impl Exchange {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _beat = pulse.beat(pattern);
         let run = AssertUnwindSafe(|| protocol.as_mut().poll(context));
-        let polled = in_span(self.span.as_ref(), || catch_unwind(run));
+        let polled = self.traced.run(|| catch_unwind(run));
         if let Ok(Poll::Pending) = polled {
             return Ok(());
         }
@@ -287,7 +301,7 @@ impl Exchange {
     fn drop_protocol(&mut self) {
         let Some(protocol) = self.protocol.take() else { return };
         let dropped = || guarded("the destructor of an upgraded protocol", || drop(protocol));
-        in_span(self.span.as_ref(), dropped);
+        self.traced.run(dropped);
     }
 
     /// The response's body is sent frame by frame.
@@ -301,7 +315,7 @@ impl Exchange {
         let _beat = pulse.beat(pattern);
         let body = Pin::new(self.body.as_mut().expect("a body is there while it is sent"));
         let run = AssertUnwindSafe(|| body.poll_frame(context));
-        let polled = in_span(self.span.as_ref(), || catch_unwind(run));
+        let polled = self.traced.run(|| catch_unwind(run));
         polled.unwrap_or_else(|panic| {
             let error = format!("the stream panicked: {}", message_of(&*panic)).into();
             Poll::Ready(Some(Err(BodyError::Failed(error))))
@@ -310,7 +324,10 @@ impl Exchange {
 
     /// Drops the handler and the response's body. The request's name stays.
     pub(crate) fn stop(&mut self) {
-        self.tally.end();
+        if self.tally.is_begun() {
+            self.tally.break_off();
+            self.finish();
+        }
         self.drop_handler();
         self.drop_protocol();
         if let Some(rest) = self.rest.take() {
@@ -324,7 +341,8 @@ impl Exchange {
     /// The exchange is over: what is left of it is dropped.
     pub(crate) fn clear(&mut self) {
         self.stop();
-        (self.name, self.head, self.span, self.since) = (None, None, None, None);
+        (self.name, self.head, self.since) = (None, None, None);
+        self.traced = Traced::default();
     }
 }
 
@@ -332,12 +350,6 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-#[inline]
-fn in_span<T>(span: Option<&Span>, run: impl FnOnce() -> T) -> T {
-    let _entered = span.map(Span::enter);
-    run()
 }
 
 /// Runs code of the application that may panic, where a panic must not stop what the server does.

@@ -2,7 +2,9 @@
 
 use crate::counts::{Agreed, Counts, DURATION_BOUNDS, Place};
 use crate::ended::Ended;
+use crate::log::Log;
 use crate::pulse::Pulse;
+use crate::traces::Traces;
 use peregrine_web::connection::TlsInfo;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,6 +30,9 @@ pub struct Observed {
     pending: Cell<usize>,
     /// Refusals that no line of the log has summed up yet, by their reason.
     untold: RefCell<BTreeMap<&'static str, u64>>,
+    /// Until the worker begins.
+    log: Cell<Option<Log>>,
+    traces: Option<Traces>,
 }
 
 /// A worker's counts at one moment.
@@ -69,6 +74,28 @@ impl Observed {
     #[must_use]
     pub fn counting(pulse: Arc<Pulse>, counts: Arc<Counts>) -> Self {
         Self { pulse, counts, ..Self::default() }
+    }
+
+    /// The same with an access log.
+    #[must_use]
+    pub fn logging(self, log: Option<Log>) -> Self {
+        self.log.set(log);
+        self
+    }
+
+    /// The same with traces of requests.
+    #[must_use]
+    pub fn tracing(mut self, traces: Option<Traces>) -> Self {
+        self.traces = traces;
+        self
+    }
+
+    pub(crate) fn take_log(&self) -> Option<Log> {
+        self.log.take()
+    }
+
+    pub(crate) fn traces(&self) -> Option<&Traces> {
+        self.traces.as_ref()
     }
 
     /// What is counted.

@@ -4,7 +4,6 @@ use crate::counts::{
     Agreed, Counts, DURATION_BOUNDS, Key, Measured, Rule, SIZE_BOUNDS, TlsFailure, method_name,
 };
 use peregrine_metrics::{Buckets, Count, Family, Few, Kind, Page};
-use peregrine_proto::Version;
 use std::collections::BTreeMap;
 
 /// Nanoseconds of a second.
@@ -169,17 +168,12 @@ fn write_requests(page: &mut Page, workers: &[&Counts]) {
     for measured in measured(workers) {
         for (packed, histogram) in measured.durations.entries() {
             let key = Key::unpack(packed);
-            let version = match key.version {
-                Version::Http10 => "1.0",
-                Version::Http11 => "1.1",
-                Version::Http2 => "2",
-            };
             let status = if key.status == 0 { String::new() } else { key.status.to_string() };
             let labels = [
                 method_name(key.method as usize).to_owned(),
                 route(measured, &key),
                 status,
-                version.to_owned(),
+                key.version_name().to_owned(),
                 scheme(key.is_secure).to_owned(),
                 key.error_type(),
             ];

@@ -1,18 +1,27 @@
 //! One request, measured from its head to the end of its response.
 
 use crate::counts::{Counts, Fault, Key};
+use crate::log::Logger;
+use crate::traces::Tracing;
 use http::StatusCode;
 use peregrine_proto::{Method, Version};
+use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
+use peregrine_web::trace::TraceContext;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What measuring takes on a worker: a place to count, and a clock.
+/// Of what was no request, so much of its first line is kept for the log.
+const REFUSED_BYTES_MAX: usize = 1024;
+
+/// What measuring takes on a worker: a place to count, a clock, and who else wants to know.
 pub(crate) struct Meters {
     counts: Arc<Counts>,
     clock: Box<dyn Fn() -> Duration>,
+    log: Option<Logger>,
+    tracing: Option<Tracing>,
 }
 
 /// What is known of a request in progress. It is counted once, at the end of its response, or where it
@@ -23,29 +32,51 @@ pub(crate) struct Tally {
     meters: Option<Rc<Meters>>,
     began: Duration,
     key: Key,
+    told: Told,
+}
+
+/// What the access log tells of a request beside what is counted.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The request's head, if it was understood and there is a log.
+    pub(crate) head: Option<Head>,
+    /// The connection, if there is a log.
+    pub(crate) connection: Option<Rc<ConnectionInfo>>,
+    /// The first line of what was no request.
+    pub(crate) refused: Vec<u8>,
+    /// The request's place in its trace.
+    pub(crate) trace: Option<Rc<TraceContext>>,
     /// Bytes of the request's content that came.
-    received: u64,
+    pub(crate) received: u64,
     /// Bytes of the response's content that were written.
-    sent: u64,
+    pub(crate) sent: u64,
 }
 
 impl Meters {
     /// Meters with the driver's clock, read at the moment.
-    pub(crate) fn new(counts: &Arc<Counts>, clock: impl Fn() -> Duration + 'static) -> Rc<Self> {
-        Rc::new(Self { counts: Arc::clone(counts), clock: Box::new(clock) })
+    pub(crate) fn new(
+        counts: &Arc<Counts>,
+        clock: impl Fn() -> Duration + 'static,
+        log: Option<Logger>,
+        tracing: Option<Tracing>,
+    ) -> Rc<Self> {
+        Rc::new(Self { counts: Arc::clone(counts), clock: Box::new(clock), log, tracing })
     }
 
     fn count(&self, tally: &Tally) {
-        let Tally { began, key, received, sent, .. } = tally;
+        let Tally { began, key, told, .. } = tally;
         self.counts.active[usize::from(key.is_secure)][key.method as usize].add(-1);
-        let Some(measured) = self.counts.measured.get() else { return };
         let took = (self.clock)().saturating_sub(*began);
+        if let Some(log) = &self.log {
+            log.write(key, told, took);
+        }
+        let Some(measured) = self.counts.measured.get() else { return };
         // Without the multiplication of 128 bits that `as_nanos` makes; 584 years fit.
         let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
         measured.durations.entry(key.pack()).note(took, &crate::counts::DURATION_BOUNDS);
         let sizes = measured.sizes.entry(key.pack_route());
-        sizes.received.note(*received, &crate::counts::SIZE_BOUNDS);
-        sizes.sent.note(*sent, &crate::counts::SIZE_BOUNDS);
+        sizes.received.note(told.received, &crate::counts::SIZE_BOUNDS);
+        sizes.sent.note(told.sent, &crate::counts::SIZE_BOUNDS);
     }
 }
 
@@ -57,15 +88,56 @@ impl Tally {
         &mut self,
         meters: Option<&Rc<Meters>>,
         head: Option<&Head>,
-        (version, is_secure): (Version, bool),
+        (version, connection): (Version, &Rc<ConnectionInfo>),
         now: impl FnOnce() -> Duration,
     ) {
         let Some(meters) = meters else { return };
         self.end();
+        let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         meters.counts.active[usize::from(is_secure)][method as usize].add(1);
         let key = Key { method, version, is_secure, ..Key::default() };
-        *self = Self { meters: Some(Rc::clone(meters)), began: now(), key, received: 0, sent: 0 };
+        let connection = meters.log.is_some().then(|| Rc::clone(connection));
+        let told = Told { connection, ..Told::default() };
+        *self = Self { meters: Some(Rc::clone(meters)), began: now(), key, told };
+    }
+
+    /// Keeps the head of a request for the log, if there is one. The head does not change any more.
+    #[inline]
+    pub(crate) fn keep(&mut self, head: &Head) {
+        if self.is_logged() {
+            self.told.head = Some(head.share());
+        }
+    }
+
+    /// The same of the first line of bytes that are no request.
+    #[cold]
+    pub(crate) fn keep_refused(&mut self, bytes: &[u8]) {
+        if self.is_logged() {
+            let most = &bytes[..bytes.len().min(REFUSED_BYTES_MAX)];
+            let line = most.split(|byte| matches!(byte, b'\r' | b'\n')).next();
+            self.told.refused = line.unwrap_or_default().to_vec();
+        }
+    }
+
+    fn is_logged(&self) -> bool {
+        self.meters.as_ref().is_some_and(|meters| meters.log.is_some())
+    }
+
+    /// What decides about spans, where the server has traces.
+    #[inline]
+    pub(crate) fn tracing(&self) -> Option<&Tracing> {
+        self.meters.as_ref()?.tracing.as_ref()
+    }
+
+    /// The request has this place in its trace.
+    pub(crate) fn trace(&mut self, context: &Rc<TraceContext>) {
+        self.told.trace = Some(Rc::clone(context));
+    }
+
+    /// What is known of the request: what it is told apart by, and bytes that came and were written.
+    pub(crate) fn known(&self) -> (&Key, u64, u64) {
+        (&self.key, self.told.received, self.told.sent)
     }
 
     /// Is a request in progress that is measured?
@@ -93,13 +165,13 @@ impl Tally {
     /// So much content of the request came.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) {
-        self.received += bytes as u64;
+        self.told.received += bytes as u64;
     }
 
     /// So much content of the response was written.
     #[inline]
     pub(crate) fn send(&mut self, bytes: usize) {
-        self.sent += bytes as u64;
+        self.told.sent += bytes as u64;
     }
 
     /// The response is complete.
@@ -107,6 +179,10 @@ impl Tally {
     pub(crate) fn finish(&mut self) {
         if let Some(meters) = self.meters.take() {
             meters.count(self);
+            // Nothing of a request is held until the next one.
+            if meters.log.is_some() || meters.tracing.is_some() {
+                self.told = Told::default();
+            }
         }
     }
 
@@ -115,16 +191,17 @@ impl Tally {
     pub(crate) fn end(&mut self) {
         if self.meters.is_some() {
             self.break_off();
+            self.finish();
         }
     }
 
+    /// The request ends before its response is complete.
     #[cold]
-    fn break_off(&mut self) {
+    pub(crate) fn break_off(&mut self) {
         if self.key.fault == Fault::None {
             let has_begun = self.key.status != 0;
             self.key.fault = if has_begun { Fault::Aborted } else { Fault::Cancelled };
         }
-        self.finish();
     }
 }
 
@@ -151,14 +228,16 @@ mod tests {
         let (counts, now) = (Arc::new(Counts::measuring()), Rc::new(Cell::new(0)));
         counts.prepare(&App::new().get("/a", || "a").build().unwrap());
         let clock = Rc::clone(&now);
-        let meters = Meters::new(&counts, move || Duration::from_millis(clock.get()));
+        let clock = move || Duration::from_millis(clock.get());
+        let meters = Meters::new(&counts, clock, None, None);
         Bench { counts, meters, now }
     }
 
     impl Bench {
         fn begin(&self) -> Tally {
             let mut tally = Tally::default();
-            let facts = (Version::Http11, false);
+            let connection = Rc::default();
+            let facts = (Version::Http11, &connection);
             tally.begin(Some(&self.meters), None, facts, || Duration::from_millis(self.now.get()));
             tally
         }
@@ -214,7 +293,8 @@ mod tests {
     #[test]
     fn a_request_that_nobody_measures_leaves_nothing() {
         let mut tally = Tally::default();
-        tally.begin(None, None, (Version::Http11, false), || unreachable!("no clock is read"));
+        let facts = (Version::Http11, &Rc::default());
+        tally.begin(None, None, facts, || unreachable!("no clock is read"));
         tally.receive(1);
         tally.finish();
         tally.end();

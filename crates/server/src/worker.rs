@@ -2,9 +2,11 @@
 
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
+use crate::log::Logger;
 use crate::observe::{Observed, Rooms, Snapshot};
 use crate::pulse::Pulse;
 use crate::tally::Meters;
+use crate::traces::Tracing;
 use crate::unfinished::Unfinished;
 use crate::wheel::{Alarm, Wheel};
 use peregrine_driver::Driver;
@@ -96,6 +98,22 @@ pub(crate) struct Worker<D: Driver> {
     local: RefCell<Arc<Peer>>,
 }
 
+/// What requests are measured with, where somebody wants to know.
+fn meters<D: Driver>(
+    driver: &D,
+    application: &Application,
+    observed: &Observed,
+) -> Option<Rc<Meters>> {
+    let is_measured = observed.counts().measured.get().is_some();
+    let (clock, unix) = (driver.clone(), driver.clone());
+    let log = observed.take_log();
+    let log = log.map(|log| Logger::new(log, application, move || unix.unix_time()));
+    let tracing = observed.traces().map(|traces| Tracing::new(traces, application));
+    let is_wanted = is_measured || log.is_some() || tracing.is_some();
+    let clock = move || clock.read_clock();
+    is_wanted.then(|| Meters::new(observed.counts(), clock, log, tracing))
+}
+
 impl<D: Driver> Worker<D> {
     pub(crate) fn new(
         driver: D,
@@ -107,11 +125,7 @@ impl<D: Driver> Worker<D> {
         let pulse = Arc::clone(observed.pulse());
         pulse.name_routes(&application);
         observed.counts().prepare(&application);
-        let is_measured = observed.counts().measured.get().is_some();
-        let meters = is_measured.then(|| {
-            let clock = driver.clone();
-            Meters::new(observed.counts(), move || clock.read_clock())
-        });
+        let meters = meters(&driver, &application, &observed);
         Self {
             wheel: Wheel::new(),
             rooms: Rooms::new(&observed),

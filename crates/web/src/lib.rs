@@ -41,6 +41,7 @@ pub mod service;
 pub mod sse;
 pub mod state;
 pub mod test;
+pub mod trace;
 mod unrouted;
 pub mod upgrade;
 

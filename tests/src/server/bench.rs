@@ -1,5 +1,8 @@
 //! What the server suite needs of a driver: a running server, wires to it, and a clock.
 
+use crate::server::logged::Collected;
+use peregrine::log::Form;
+use peregrine::trace::Traces;
 use peregrine::{IntoApplication, Limits, ProxyProtocol, TrustedProxies};
 use peregrine_server::{Cut, Snapshot};
 use peregrine_tls::Tls;
@@ -106,6 +109,10 @@ pub struct Gate {
     pub proxies: Option<TrustedProxies>,
     /// Limits of the port that speaks HTTP, in place of the server's.
     pub limits: Option<Limits>,
+    /// The access log: how its lines look, and where they are collected.
+    pub log: Option<(Form, Collected)>,
+    /// Which requests are traced.
+    pub traces: Option<Traces>,
 }
 
 /// A running server.

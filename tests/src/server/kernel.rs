@@ -2,6 +2,7 @@
 
 use crate::server::bench::{Bench, Gate, Got, Outcome, PATIENCE, Served, Wire};
 use crate::server::held;
+use peregrine::log::Log;
 use peregrine::{
     DriverChoice, Error, IntoApplication, Limits, Listener, Place, Running, Server, Snapshot,
 };
@@ -120,6 +121,14 @@ impl Bench for KernelBench {
         let server = match gate.proxies {
             None => server,
             Some(proxies) => server.trusted_proxies(proxies),
+        };
+        let server = match gate.log {
+            None => server,
+            Some((form, lines)) => server.access_log(Log::to(lines).form(form)),
+        };
+        let server = match gate.traces {
+            None => server,
+            Some(traces) => server.traces(traces),
         };
         let server = server.driver(self.choice).workers(NonZeroUsize::MIN).limits(limits).quiet();
         let running = server.start(make).expect("the server starts");

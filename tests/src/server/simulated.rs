@@ -4,7 +4,7 @@ use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
-use peregrine_server::{Counts, Listen, Observed, Order, Report};
+use peregrine_server::{Counts, Listen, Log, Observed, Order, Report};
 use peregrine_tls::Tls;
 use std::cell::Cell;
 use std::future::Future;
@@ -108,7 +108,7 @@ impl Bench for SimulatedBench {
         let network = self.network().clone();
         let plain = network.bind();
         let plain_place = plain.id();
-        let Gate { proxy_protocol, proxies, limits: own } = gate;
+        let Gate { proxy_protocol, proxies, limits: own, log, traces } = gate;
         let mut listeners = vec![Listen {
             limits: own,
             proxy_protocol: proxy_protocol.clone(),
@@ -127,7 +127,12 @@ impl Bench for SimulatedBench {
         let (sender, report) = oneshot::channel();
         let driver = self.driver.clone();
         let counts = Arc::new(Counts::measuring());
-        let observed = Rc::new(Observed::counting(Arc::default(), Arc::clone(&counts)));
+        let observed = Observed::counting(Arc::default(), Arc::clone(&counts));
+        let log = log.map(|(form, lines)| {
+            let lines = Box::new(lines);
+            Log { form, leaves_queries_out: false, lines }
+        });
+        let observed = Rc::new(observed.logging(log).tracing(traces));
         network.spawn(async move {
             let served =
                 peregrine_server::run(driver, listeners, application, limits, observed, receiver);

@@ -2,6 +2,7 @@
 
 use super::process;
 use super::view::{View, Views};
+use crate::log;
 use http::{HeaderMap, StatusCode, header};
 use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Family, Format, Kind, Page, Value};
@@ -161,6 +162,7 @@ fn write(page: &mut Page, views: &Views) {
     }
     page.family(&BUILD);
     page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    log::write(page, views.log());
     process::write(page);
     #[cfg(feature = "metrics")]
     super::user::write(page);
@@ -259,7 +261,8 @@ const WORKERS: &[Shows] = &[
 fn families() -> impl Iterator<Item = Family<'static>> {
     let workers = WORKERS.iter().map(|shows| *shows.family);
     let own = peregrine_server::FAMILIES.iter().copied();
-    own.chain(workers).chain([TURNS, BUILD]).chain(process::FAMILIES.iter().copied())
+    let rest = log::FAMILIES.iter().chain(process::FAMILIES).copied();
+    own.chain(workers).chain([TURNS, BUILD]).chain(rest)
 }
 
 #[cfg(test)]

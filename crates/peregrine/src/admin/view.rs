@@ -1,5 +1,6 @@
 //! What workers show to the admin listener while they work.
 
+use crate::log;
 use peregrine_driver::{Driver, Figures};
 use peregrine_server::{Counts, Order, Pulse};
 use peregrine_web::application::Application;
@@ -106,6 +107,7 @@ pub(crate) struct Views {
     pub(crate) config: OnceLock<Arc<Mutex<String>>>,
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
+    log: OnceLock<Arc<log::Figures>>,
 }
 
 #[derive(Clone, Debug)]
@@ -131,7 +133,18 @@ impl Views {
     ) -> Self {
         let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
-        Self { workers, orders, live_within, config: OnceLock::new(), seen }
+        let (config, log) = (OnceLock::new(), OnceLock::new());
+        Self { workers, orders, live_within, config, seen, log }
+    }
+
+    /// Shows what became of the lines of the access log.
+    pub(crate) fn show_log(&self, figures: &Arc<log::Figures>) {
+        // A server begins once.
+        let _ = self.log.set(Arc::clone(figures));
+    }
+
+    pub(super) fn log(&self) -> Option<&log::Figures> {
+        self.log.get().map(|figures| &**figures)
     }
 
     /// Do all workers serve?

@@ -282,19 +282,23 @@ impl Http1 {
     ) -> Turn {
         let worker = link.worker;
         worker.observed.request();
-        let facts = (head.index().version, link.info.tls.is_some());
+        let facts = (head.index().version, &*link.info);
         let tally = &mut self.exchange.tally;
         tally.begin(worker.meters.as_ref(), Some(&head), facts, || worker.driver.now());
         self.is_last = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
         if let Err(reject) = link.check_origin(&head) {
+            self.exchange.tally.keep(&head);
             return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head);
         let limit = target.body_limit(link.door.limits.body_bytes_max);
         let body = match self.receive_body(framing, limit, link) {
             Ok(body) => body,
-            Err(reject) => return self.reject(reject, link),
+            Err(reject) => {
+                self.exchange.tally.keep(&head);
+                return self.reject(reject, link);
+            }
         };
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(link.info));
@@ -382,7 +386,7 @@ impl Http1 {
     /// After a response: the next request, the rest of this one's body, or the end.
     fn after<D: Driver>(&mut self, link: &mut Link<'_, D>) -> Turn {
         self.answered = true;
-        self.exchange.tally.finish();
+        self.exchange.finish();
         if let Some(rest) = self.exchange.take_rest() {
             let hold = link.worker.driver.hold();
             link.worker.driver.spawn(async move {
@@ -468,13 +472,14 @@ impl Http1 {
         let response = self.render(problem, link);
         let (worker, tally) = (link.worker, &mut self.exchange.tally);
         if !tally.is_begun() {
-            let facts = (Version::Http11, link.info.tls.is_some());
+            let facts = (Version::Http11, &*link.info);
             tally.begin(worker.meters.as_ref(), None, facts, || worker.driver.now());
+            tally.keep_refused(link.io.reader.unread());
         }
         tally.answer(response.status);
         let out = &mut link.io.writer.plain;
         tally.send(respond::whole(link.protocol, &response, &worker.date(), out));
-        tally.finish();
+        self.exchange.finish();
     }
 
     /// A problem in the form that the application gives its problems.

@@ -63,7 +63,7 @@ impl Http1 {
         if let Some(upgrade) = response.take_upgrade() {
             if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
                 self.exchange.tally.answer(response.status);
-                self.exchange.tally.finish();
+                self.exchange.finish();
                 return Turn::Upgrade(upgrade);
             }
             tracing::error!(target: "peregrine",

@@ -316,7 +316,7 @@ impl Http2 {
     fn finish<D: Driver>(&mut self, number: u32, link: &mut Link<'_, D>) {
         self.has_progressed = true;
         let stream = self.streams.at(number);
-        stream.exchange.tally.finish();
+        stream.exchange.finish();
         if let Some(rest) = stream.exchange.take_rest() {
             let hold = link.worker.driver.hold();
             link.worker.driver.spawn(async move {

@@ -91,6 +91,7 @@ impl Http2 {
         self.measure(number, Some(&head), link);
         if let Err(reject) = link.check_origin(&head) {
             link.worker.observed.counts().refuse(Rule::Http(reject));
+            self.streams.at(number).exchange.tally.keep(&head);
             let response = link.worker.application.render(reject.into(), &head);
             return self.respond(number, Ok(response), link);
         }
@@ -112,7 +113,7 @@ impl Http2 {
 
     /// Begins to measure a request.
     fn measure<D: Driver>(&mut self, number: u32, head: Option<&Head>, link: &Link<'_, D>) {
-        let facts = (Version::Http2, link.info.tls.is_some());
+        let facts = (Version::Http2, &*link.info);
         let (meters, now) = (link.worker.meters.as_ref(), || link.worker.driver.now());
         self.streams.at(number).exchange.tally.begin(meters, head, facts, now);
     }

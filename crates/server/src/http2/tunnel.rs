@@ -75,7 +75,7 @@ impl Http2 {
         self.has_tunnelled = true;
         let stream = self.streams.at(number);
         stream.exchange.tally.answer(response.status);
-        stream.exchange.tally.finish();
+        stream.exchange.finish();
         stream.exchange.begin_protocol(async move { upgrade.run(io).await });
         self.respond_with_frames(number, key, response, link);
         if let Some(stream) = self.streams.get(number) {

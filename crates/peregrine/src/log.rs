@@ -1,0 +1,241 @@
+//! The access log: a line for each request, written by a thread of its own.
+//!
+//! Workers hand lines over and never wait. What cannot be written, because the disk is full, a pipe is not read or
+//! they make more than it takes, is dropped and counted.
+//!
+//! `queue.rs` is the way from a worker to the thread, `writer.rs` the thread, and `sink.rs` where lines go.
+
+mod figures;
+mod queue;
+mod sink;
+mod writer;
+
+pub use peregrine_server::Form;
+
+#[cfg(test)]
+pub(crate) use self::figures::FAMILIES;
+pub(crate) use self::figures::{Figures, write};
+
+use self::queue::{Bell, Producer, Queue};
+use self::sink::Sink;
+use self::writer::Writer;
+use crate::admin::Views;
+use crate::error::Error;
+use crate::orders::Handle;
+use peregrine_server::Log as WorkerLog;
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// How much may wait to be written, by default.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// How long the end of the server waits for what is not written, by default.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the access log goes, and how its lines look ([`Server::access_log`](crate::Server::access_log)).
+///
+/// Each request has one line, when its response is complete or it ended without one: also requests that were not
+/// understood, or whose peer left. A worker writes it into a buffer of its own and hands it over; it waits neither
+/// for the disk nor for another thread.
+///
+/// ```no_run
+/// use peregrine::log::{Log, Form};
+/// use peregrine::prelude::*;
+///
+/// fn main() -> peregrine::Result<()> {
+///     let log = Log::file("/var/log/app/access.log").form(Form::Json);
+///     Server::bind("127.0.0.1:8080").access_log(log).serve(|| App::new().get("/", || "hello"))
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a log does nothing until a server has it"]
+pub struct Log {
+    target: Target,
+    form: Form,
+    leaves_queries_out: bool,
+    queue_bytes_max: usize,
+    end_timeout: Duration,
+}
+
+enum Target {
+    Stdout,
+    File(PathBuf),
+    Other(Box<dyn Write + Send>),
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => path.fmt(f),
+            Self::Other(_) => f.write_str("a writer"),
+        }
+    }
+}
+
+impl Log {
+    /// Writes to the standard output, past the buffer that `println!` has.
+    pub fn stdout() -> Self {
+        Self::at(Target::Stdout)
+    }
+
+    /// Appends to a file, which is made if there is none. On SIGUSR1, where [`Server::serve`](crate::Server::serve)
+    /// is called, and by [`Handle::reopen_logs`](crate::Handle::reopen_logs) it is opened again, after `logrotate`
+    /// or others have moved it away: no line is lost between the two files.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self::at(Target::File(path.into()))
+    }
+
+    /// Writes to anything else, on a thread that may block. Lines come whole, many at a time.
+    pub fn to(writer: impl Write + Send + 'static) -> Self {
+        Self::at(Target::Other(Box::new(writer)))
+    }
+
+    fn at(target: Target) -> Self {
+        let (queue_bytes_max, end_timeout) = (QUEUE_BYTES_MAX, END_TIMEOUT);
+        let form = Form::default();
+        Self { target, form, leaves_queries_out: false, queue_bytes_max, end_timeout }
+    }
+
+    /// How a line looks. Default [`Form::Combined`].
+    pub fn form(mut self, form: Form) -> Self {
+        self.form = form;
+        self
+    }
+
+    /// Leaves the queries of requests out, which may hold secrets. By default they are there, as in the logs of
+    /// other servers.
+    pub fn without_queries(mut self) -> Self {
+        self.leaves_queries_out = true;
+        self
+    }
+
+    /// How many bytes of each worker may wait to be written. What comes beyond is dropped and counted. Default
+    /// 1 MiB; the memory is in use only while so much waits.
+    pub fn queue_bytes_max(mut self, bytes: usize) -> Self {
+        self.queue_bytes_max = bytes;
+        self
+    }
+
+    /// How long the end of the server waits until everything is written. Default 5 s.
+    pub fn end_timeout(mut self, timeout: Duration) -> Self {
+        self.end_timeout = timeout;
+        self
+    }
+
+    /// Is it a file, which can be opened again?
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.target, Target::File(_))
+    }
+
+    /// Opens it for so many workers, and begins to write.
+    pub(crate) fn start(self, workers: usize) -> Result<Logging, Error> {
+        let (is_file, name) = (self.is_file(), format!("{:?}", self.target));
+        let Self { target, form, leaves_queries_out, queue_bytes_max, end_timeout } = self;
+        let sink = match target {
+            Target::Stdout => Sink::stdout(),
+            Target::File(path) => Sink::file(path),
+            Target::Other(writer) => Ok(Sink::other(writer)),
+        };
+        let sink = sink.map_err(|cause| Error::Log { target: name, cause })?;
+        let bell = Arc::new(Bell::default());
+        let figures = Arc::new(Figures::new(workers));
+        let queue = |number| Queue::new(number, queue_bytes_max, &bell, &figures);
+        let queues: Vec<_> = (0..workers).map(|number| Arc::new(queue(number))).collect();
+        let (done, ended) = mpsc::channel();
+        let writer = Writer {
+            sink,
+            queues: queues.clone(),
+            bell: Arc::clone(&bell),
+            figures: Arc::clone(&figures),
+            done,
+        };
+        let thread = thread::Builder::new().name("peregrine-log".to_owned());
+        let thread = thread.spawn(move || writer.run()).map_err(Error::Worker)?;
+        bell.wakes(thread.thread().clone());
+        let log = |queue| {
+            let lines = Box::new(Producer(queue));
+            WorkerLog { form, leaves_queries_out, lines }
+        };
+        Ok(Logging {
+            logs: queues.into_iter().map(log).collect(),
+            reopen: is_file.then(|| Reopen(Arc::clone(&bell))),
+            end: Ending { bell, ended, figures, end_timeout },
+        })
+    }
+}
+
+/// A log that has begun.
+pub(crate) struct Logging {
+    /// For each worker.
+    logs: Vec<WorkerLog>,
+    /// Where the log is a file.
+    reopen: Option<Reopen>,
+    end: Ending,
+}
+
+impl Logging {
+    /// Deals the log out to so many workers, and lets the server's handle open it again and its page show it. Its end
+    /// is what remains.
+    pub(crate) fn deal(
+        logging: Option<Self>,
+        workers: usize,
+        handle: &Handle,
+        views: Option<&Views>,
+    ) -> (Vec<Option<WorkerLog>>, Option<Ending>) {
+        let Some(Self { logs, reopen, end }) = logging else {
+            return ((0..workers).map(|_| None).collect(), None);
+        };
+        if let Some(reopen) = reopen {
+            handle.reopens(reopen);
+        }
+        if let Some(views) = views {
+            views.show_log(&end.figures);
+        }
+        (logs.into_iter().map(Some).collect(), Some(end))
+    }
+}
+
+/// Opens the file again.
+#[derive(Clone, Debug)]
+pub(crate) struct Reopen(Arc<Bell>);
+
+impl Reopen {
+    pub(crate) fn reopen(&self) {
+        self.0.reopen();
+    }
+}
+
+/// The end of a log. When it is dropped, the thread goes on until the last worker is gone.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    bell: Arc<Bell>,
+    ended: mpsc::Receiver<()>,
+    figures: Arc<Figures>,
+    end_timeout: Duration,
+}
+
+impl Ending {
+    /// Waits until everything is written, but not for long.
+    pub(crate) fn end(self) {
+        self.bell.end();
+        if self.ended.recv_timeout(self.end_timeout) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let (timeout, lines) = (self.end_timeout, self.figures.unwritten());
+            tracing::warn!(target: "peregrine", ?timeout, lines,
+                "the end of the access log was not written in time, and is lost");
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.bell.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests;

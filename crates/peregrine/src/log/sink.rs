@@ -1,0 +1,116 @@
+//! Where the lines of the access log go.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// The pause before another try where a descriptor takes nothing at present and does not wait by itself.
+const PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Sink {
+    to: To,
+    /// The last line that was written lacks its end.
+    is_torn: bool,
+}
+
+enum To {
+    File { path: PathBuf, file: File },
+    Stream { name: &'static str, stream: Box<dyn Write + Send> },
+}
+
+impl Sink {
+    pub(super) fn file(path: PathBuf) -> io::Result<Self> {
+        let file = open(&path)?;
+        Ok(Self { to: To::File { path, file }, is_torn: false })
+    }
+
+    /// The standard output, without the lock and the buffer that the rest of the program shares.
+    pub(super) fn stdout() -> io::Result<Self> {
+        #[cfg(unix)]
+        let stream = {
+            use std::os::fd::AsFd;
+            Box::new(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+        };
+        #[cfg(not(unix))]
+        let stream = Box::new(io::stdout());
+        Ok(Self { to: To::Stream { name: "stdout", stream }, is_torn: false })
+    }
+
+    pub(super) fn other(stream: Box<dyn Write + Send>) -> Self {
+        Self { to: To::Stream { name: "a writer", stream }, is_torn: false }
+    }
+
+    /// Opens the file again. The old one stays if that fails.
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        if let To::File { path, file } = &mut self.to {
+            *file = open(path)?;
+            self.is_torn = false;
+        }
+        Ok(())
+    }
+
+    /// Writes lines; how many bytes of them, until the end of the last whole line, are written.
+    pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
+        if self.is_torn {
+            // What follows must not go on with a line that is cut off.
+            if let (0, outcome) = self.write_bytes(b"\n") {
+                return (0, outcome);
+            }
+            self.is_torn = false;
+        }
+        let (written, outcome) = self.write_bytes(lines);
+        let last = lines[..written].iter().rposition(|byte| *byte == b'\n');
+        let whole = last.map_or(0, |at| at + 1);
+        self.is_torn = written > whole && !self.take_back(written - whole);
+        (whole, outcome.and_then(|()| self.flush()))
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while written < bytes.len() {
+            let stream: &mut dyn Write = match &mut self.to {
+                To::File { file, .. } => file,
+                To::Stream { stream, .. } => stream,
+            };
+            match stream.write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Somebody who shares a descriptor has made it so that it does not wait.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::File { .. } => Ok(()),
+            To::Stream { stream, .. } => stream.flush(),
+        }
+    }
+
+    /// Takes the last bytes back, which are the beginning of a line. Only a file gives something back.
+    fn take_back(&self, bytes: usize) -> bool {
+        let To::File { file, .. } = &self.to else { return false };
+        let shorter = |all: u64| file.set_len(all.saturating_sub(bytes as u64));
+        file.metadata().is_ok_and(|metadata| metadata.is_file() && shorter(metadata.len()).is_ok())
+    }
+}
+
+fn open(path: &PathBuf) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+impl fmt::Display for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            To::File { path, .. } => path.display().fmt(f),
+            To::Stream { name, .. } => f.write_str(name),
+        }
+    }
+}

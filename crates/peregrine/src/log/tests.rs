@@ -1,0 +1,95 @@
+use super::queue::{Bell, Queue};
+use super::sink::Sink;
+use super::{Figures, Log};
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+/// Takes so many bytes, then fails, until it is mended.
+#[derive(Clone, Default)]
+struct Limited(Arc<Mutex<(Vec<u8>, usize)>>);
+
+impl Limited {
+    fn new(room: usize) -> Self {
+        Self(Arc::new(Mutex::new((Vec::new(), room))))
+    }
+
+    fn mend(&self) {
+        self.0.lock().unwrap().1 = usize::MAX;
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().0.clone()).unwrap()
+    }
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut inner = self.0.lock().unwrap();
+        let (taken, room) = &mut *inner;
+        let count = bytes.len().min(*room);
+        if count == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        taken.extend_from_slice(&bytes[..count]);
+        *room -= count;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_line_that_is_cut_short_does_not_become_one_with_the_next() {
+    for (room, written, then) in [
+        (0, 0, "one\ntwo\n"),
+        (2, 0, "on\none\ntwo\n"),
+        (4, 4, "one\none\ntwo\n"),
+        (6, 4, "one\ntw\none\ntwo\n"),
+    ] {
+        let stream = Limited::new(room);
+        let mut sink = Sink::other(Box::new(stream.clone()));
+        let (whole, outcome) = sink.write(b"one\ntwo\n");
+        assert_eq!((whole, outcome.is_err()), (written, true), "{room}");
+        // While it is still full, nothing is written.
+        assert_eq!(sink.write(b"lost\n").0, 0);
+        stream.mend();
+        assert_eq!(sink.write(b"one\ntwo\n").0, 8);
+        assert_eq!(stream.text(), then, "{room}");
+    }
+}
+
+#[test]
+fn a_queue_has_room_for_so_much_and_counts_the_rest() {
+    let (bell, figures) = (Arc::new(Bell::default()), Arc::new(Figures::new(1)));
+    let queue = Arc::new(Queue::new(0, 10, &bell, &figures));
+    for line in ["1234\n", "5678\n", "9\n", "\n"] {
+        queue.push(line.as_bytes());
+    }
+    assert_eq!((figures.unwritten(), figures.dropped()), (2, 2));
+    assert_eq!(queue.take(0, Vec::new()), b"1234\n5678\n");
+    assert_eq!(queue.take(1, Vec::new()), b"");
+    queue.push(b"9\n");
+    assert_eq!((figures.unwritten(), figures.dropped()), (3, 2));
+}
+
+#[test]
+fn whoever_finds_nothing_said_rings_the_bell() {
+    let (bell, figures) = (Arc::new(Bell::default()), Arc::new(Figures::new(1)));
+    let queue = Arc::new(Queue::new(0, 100, &bell, &figures));
+    assert!(!bell.is_rung());
+    queue.push(b"1\n");
+    assert!(bell.is_rung() && !bell.is_urgent());
+    bell.answer();
+    assert!(!bell.is_rung());
+    queue.push(&[b'x'; 60]);
+    assert!(bell.is_rung() && bell.is_urgent(), "it is half full");
+}
+
+#[test]
+fn a_log_says_where_it_goes() {
+    assert!(format!("{:?}", Log::stdout()).contains("stdout"));
+    assert!(format!("{:?}", Log::file("/tmp/a.log")).contains("/tmp/a.log"));
+    assert!(Log::file("a").is_file() && !Log::stdout().is_file());
+}

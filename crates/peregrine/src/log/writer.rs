@@ -1,0 +1,111 @@
+//! The thread that writes the access log.
+
+use super::figures::Figures;
+use super::queue::{Bell, KEPT_BYTES_MAX, Life, Queue};
+use super::sink::Sink;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Lines that come within this time are written together: under load the thread wakes so often, and else it sleeps.
+const GATHER: Duration = Duration::from_millis(10);
+
+pub(super) struct Writer {
+    pub(super) sink: Sink,
+    pub(super) queues: Vec<Arc<Queue>>,
+    pub(super) bell: Arc<Bell>,
+    pub(super) figures: Arc<Figures>,
+    pub(super) done: mpsc::Sender<()>,
+}
+
+impl Writer {
+    pub(super) fn run(mut self) {
+        let (mut batch, mut fails) = (Vec::new(), false);
+        loop {
+            self.wait();
+            self.bell.answer();
+            if self.bell.takes_reopen() {
+                self.reopen();
+            }
+            // Before the last look at what waits, so that nothing comes after it.
+            let is_last = match self.bell.life() {
+                Life::On => false,
+                Life::Leaving => self.queues.iter().all(|queue| Arc::strong_count(queue) == 1),
+                Life::Ending => true,
+            };
+            let mut bytes = 0;
+            for queue in &self.queues {
+                for slot in 0..Queue::SLOTS {
+                    batch = queue.take(slot, batch);
+                    bytes += batch.len();
+                    write(&mut self.sink, &self.figures, &batch, &mut fails);
+                    batch.clear();
+                    if batch.capacity() > KEPT_BYTES_MAX {
+                        batch = Vec::new();
+                    }
+                }
+            }
+            if is_last && bytes == 0 {
+                break;
+            }
+        }
+        let _ = self.done.send(());
+    }
+
+    /// Waits until there is something to do, and then a little for more.
+    fn wait(&self) {
+        while self.bell.life() == Life::On && !self.bell.is_rung() {
+            thread::park();
+        }
+        // Whoever rings while this thread works leaves a token that ends a pause at once.
+        let until = Instant::now() + GATHER;
+        while self.bell.life() != Life::Ending && !self.bell.is_urgent() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
+        }
+    }
+
+    fn reopen(&mut self) {
+        match self.sink.reopen() {
+            Ok(()) => {
+                self.figures.reopened.add(1);
+                tracing::info!(target: "peregrine", log = %self.sink, "the access log was opened again");
+            }
+            Err(error) => {
+                tracing::error!(target: "peregrine", log = %self.sink, %error,
+                    "the access log cannot be opened again; the old file goes on");
+            }
+        }
+    }
+}
+
+/// Writes whole lines. Those that the system does not take are lost.
+fn write(sink: &mut Sink, figures: &Figures, batch: &[u8], fails: &mut bool) {
+    if batch.is_empty() {
+        return;
+    }
+    let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+    let (written, outcome) = sink.write(batch);
+    figures.written.add(lines(&batch[..written]));
+    let lost = lines(&batch[written..]);
+    figures.failed.add(lost);
+    tell(sink, outcome, lost, fails);
+}
+
+/// Tells of the first failure, and of its end, rather than of each line.
+fn tell(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
+    match outcome {
+        Ok(()) if std::mem::replace(fails, false) => {
+            tracing::info!(target: "peregrine", log = %sink, "the access log is written again");
+        }
+        Err(error) if !std::mem::replace(fails, true) => {
+            tracing::error!(target: "peregrine", log = %sink, %error, lost,
+                "the access log cannot be written; what is lost is counted");
+        }
+        Ok(()) | Err(_) => {}
+    }
+}

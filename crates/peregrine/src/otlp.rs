@@ -1,0 +1,249 @@
+//! Spans to collectors of OpenTelemetry, by OTLP over HTTP. With the feature `otlp`.
+//!
+//! [`Otlp`] is the whole set-up. A thread of its own sends; what it cannot send is dropped, and no worker waits.
+
+use http::HeaderMap;
+use opentelemetry::trace::{
+    SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
+};
+use opentelemetry::{Context, global};
+use opentelemetry_http::HeaderInjector;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use peregrine_server::{Recorder, Traces};
+use peregrine_web::trace::{TraceContext, is_unsampled};
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr as _;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata, Span, Subscriber};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::filter::{DynFilterFn, Targets};
+use tracing_subscriber::layer::{self, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// How long sending one batch may take.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the end of a server waits for what is not sent.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the way to the collector itself tells, which would go there too, and so on.
+const OF_THE_WAY: [&str; 5] = ["hyper", "h2", "reqwest", "opentelemetry", "rustls"];
+
+/// Sends spans to a collector of OpenTelemetry: OTLP over HTTP, in Protobuf.
+///
+/// ```no_run
+/// use peregrine::otlp::Otlp;
+/// use peregrine::prelude::*;
+/// use peregrine::trace::Traces;
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     Otlp::new("birds").endpoint("http://collector:4318").install()?;
+///     let server = Server::bind("0.0.0.0:8080").traces(Traces::new().ratio(0.1));
+///     Ok(server.serve(|| App::new().get("/", || "hello"))?)
+/// }
+/// ```
+///
+/// What it does not set, the environment may: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`,
+/// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_MAX_QUEUE_SIZE` and the others of OpenTelemetry's SDKs. Without either,
+/// the collector is at `http://localhost:4318`.
+///
+/// A span is handed to a thread that sends many at a time. If its queue is full (2,048 spans), spans are dropped; no
+/// worker waits. The end of a server waits for up to 5 s until what is there is sent.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is sent until it is installed"]
+pub struct Otlp {
+    service: String,
+    endpoint: Option<String>,
+    headers: HashMap<String, String>,
+    level: LevelFilter,
+}
+
+/// Why spans cannot be sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OtlpError {
+    /// The way to the collector cannot be set up as is asked for: its address, mostly.
+    Exporter(String),
+    /// The program has a subscriber of `tracing` already: add [`Otlp::layer`] to it.
+    Subscriber,
+}
+
+impl fmt::Display for OtlpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exporter(cause) => write!(
+                f,
+                "spans cannot be sent: {cause}; write the collector's address as `http://collector:4318`"
+            ),
+            Self::Subscriber => f.write_str(
+                "the program has a subscriber of `tracing` already: add `Otlp::layer` to it instead of calling \
+                 `install`",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OtlpError {}
+
+impl Otlp {
+    /// Spans of a service by this name.
+    pub fn new(service: impl Into<String>) -> Self {
+        let (service, headers) = (service.into(), HashMap::new());
+        Self { service, endpoint: None, headers, level: LevelFilter::INFO }
+    }
+
+    /// The collector's address, such as `http://collector:4318`; `/v1/traces` is added. Default: what the environment
+    /// says, or `http://localhost:4318`.
+    pub fn endpoint(mut self, url: impl Into<String>) -> Self {
+        self.endpoint = Some(url.into());
+        self
+    }
+
+    /// A field of the requests to the collector, for those that ask who sends.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Spans and events beyond this level are not sent. Default `INFO`.
+    pub fn level(mut self, level: Level) -> Self {
+        self.level = LevelFilter::from_level(level);
+        self
+    }
+
+    /// Makes a subscriber for the whole program: it sends spans, and writes what is told to the standard error, as far
+    /// as `RUST_LOG` says (`info`; `warn,birds=debug`).
+    ///
+    /// # Errors
+    /// The collector's address is none, or the program has a subscriber.
+    pub fn install(self) -> Result<(), OtlpError> {
+        let said = std::env::var("RUST_LOG").ok();
+        let said = said.and_then(|said| Targets::from_str(&said).ok());
+        let shown = said.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+        let terminal = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let subscriber = tracing_subscriber::registry().with(self.layer()?);
+        let subscriber = subscriber.with(terminal.with_filter(shown));
+        tracing::subscriber::set_global_default(subscriber).map_err(|_| OtlpError::Subscriber)
+    }
+
+    /// A layer for a subscriber of the program's own.
+    ///
+    /// # Errors
+    /// The collector's address is none.
+    pub fn layer<S>(self) -> Result<impl Layer<S>, OtlpError>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        let Self { service, endpoint, headers, level } = self;
+        let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
+        let exporter = exporter.with_timeout(SEND_TIMEOUT).with_headers(headers);
+        let exporter = match endpoint {
+            None => exporter,
+            Some(url) => exporter.with_endpoint(format!("{}/v1/traces", url.trim_end_matches('/'))),
+        };
+        let exporter = exporter.build().map_err(|error| OtlpError::Exporter(error.to_string()))?;
+        let resource = Resource::builder().with_service_name(service).build();
+        let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
+        let provider = provider.with_resource(resource).build();
+        let tracer = provider.tracer("peregrine");
+        PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push(provider);
+        global::set_text_map_propagator(TraceContextPropagator::new());
+        let sends = tracing_opentelemetry::layer().with_tracer(tracer);
+        // What a request has, its attributes say.
+        let sends = sends.with_location(false).with_threads(false).with_tracked_inactivity(false);
+        let is_sent = move |metadata: &Metadata<'_>, _: &layer::Context<'_, S>| {
+            let is_of = |target: &&str| {
+                let rest = metadata.target().strip_prefix(target);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '_']))
+            };
+            // The spans of a handler whose request is not sampled would begin traces of their own.
+            *metadata.level() <= level && !is_unsampled() && !OF_THE_WAY.iter().any(is_of)
+        };
+        Ok(sends.with_filter(DynFilterFn::new(is_sent).with_max_level_hint(level)))
+    }
+}
+
+/// What has spans that are not sent yet.
+static PROVIDERS: Mutex<Vec<SdkTracerProvider>> = Mutex::new(Vec::new());
+
+/// Sends what is there, but does not wait for long.
+pub(crate) fn flush() {
+    let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if providers.is_empty() {
+        return;
+    }
+    let (done, ended) = mpsc::channel();
+    let flush = move || {
+        let outcomes: Vec<_> = providers.iter().map(SdkTracerProvider::force_flush).collect();
+        let _ = done.send(outcomes);
+    };
+    if thread::Builder::new().name("peregrine-otlp".to_owned()).spawn(flush).is_err() {
+        return;
+    }
+    match ended.recv_timeout(FLUSH_TIMEOUT) {
+        Ok(outcomes) => {
+            for error in outcomes.into_iter().filter_map(Result::err) {
+                tracing::warn!(target: "peregrine", %error, "the last spans could not be sent");
+            }
+        }
+        Err(_) => {
+            tracing::warn!(target: "peregrine", timeout = ?FLUSH_TIMEOUT,
+                "the last spans were not sent in time");
+        }
+    }
+}
+
+/// Takes the ids of spans from OpenTelemetry.
+pub(crate) fn recorded(traces: Traces) -> Traces {
+    traces.recorder(Arc::new(Sdk))
+}
+
+#[derive(Debug)]
+struct Sdk;
+
+impl Recorder for Sdk {
+    fn begin(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
+        if let Some(parent) = parent {
+            // It fails where nobody records, and then there are no ids.
+            let _ = span.set_parent(Context::new().with_remote_span_context(remote(parent)));
+        }
+        let context = span.context();
+        let span = context.span();
+        let own = span.span_context();
+        own.is_valid().then(|| (own.trace_id().to_bytes(), own.span_id().to_bytes()))
+    }
+}
+
+fn remote(parent: &TraceContext) -> SpanContext {
+    let state = parent.state().and_then(|state| TraceState::from_str(state).ok());
+    SpanContext::new(
+        TraceId::from_bytes(parent.trace_id()),
+        SpanId::from_bytes(parent.span_id()),
+        TraceFlags::new(parent.flags()),
+        true,
+        state.unwrap_or_default(),
+    )
+}
+
+/// Sets the fields for a request that is sent within the present span, which may be one of the handler's own. False if
+/// nobody records it.
+pub(crate) fn inject(fields: &mut HeaderMap) -> bool {
+    if is_unsampled() {
+        return false;
+    }
+    let context = Span::current().context();
+    let is_recorded = context.span().span_context().is_valid();
+    if is_recorded {
+        global::get_text_map_propagator(|propagator| {
+            propagator.inject_context(&context, &mut HeaderInjector(fields));
+        });
+    }
+    is_recorded
+}

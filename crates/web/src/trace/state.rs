@@ -1,0 +1,53 @@
+//! The list `tracestate` (W3C Trace Context §3.3).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// How many members a list may have.
+const MEMBERS_MAX: usize = 32;
+
+/// The members of all `fields` as one list; `None` if there is none, or if one breaks a rule: then the whole list
+/// is worth nothing.
+pub(super) fn read<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Arc<str>> {
+    let (mut list, mut keys) = (String::new(), HashSet::new());
+    for field in fields {
+        let field = std::str::from_utf8(field).ok()?;
+        for member in field.split(',') {
+            let member = member.trim_matches([' ', '\t']);
+            // §3.3.1.2: members may be empty.
+            if member.is_empty() {
+                continue;
+            }
+            let (key, value) = member.split_once('=')?;
+            if !is_key(key) || !is_value(value) || !keys.insert(key) || keys.len() > MEMBERS_MAX {
+                return None;
+            }
+            let separator = if list.is_empty() { "" } else { "," };
+            list.extend([separator, member]);
+        }
+    }
+    (!list.is_empty()).then(|| list.into())
+}
+
+/// §3.3.1.3.1: a name, or a tenant's and a system's with an `@` between them.
+fn is_key(key: &str) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_lowercase();
+    let is_first = |byte: &u8| is_letter(byte) || byte.is_ascii_digit();
+    let is_other = |byte: &u8| is_first(byte) || b"_-*/".contains(byte);
+    let is_name = |name: &str, is_first: &dyn Fn(&u8) -> bool, most: usize| {
+        let name = name.as_bytes();
+        name.first().is_some_and(is_first) && name.iter().all(is_other) && name.len() <= most
+    };
+    match key.split_once('@') {
+        None => is_name(key, &is_letter, 256),
+        Some((tenant, system)) => {
+            is_name(tenant, &is_first, 241) && is_name(system, &is_letter, 14)
+        }
+    }
+}
+
+/// §3.3.1.3.2: visible ASCII without commas and equal signs, and spaces that are not last.
+fn is_value(value: &str) -> bool {
+    let is_one = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b',' && byte != b'=';
+    (1..=256).contains(&value.len()) && value.bytes().all(is_one) && !value.ends_with(' ')
+}

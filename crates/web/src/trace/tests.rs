@@ -1,0 +1,149 @@
+use super::*;
+use std::iter::empty;
+
+const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+fn parse(traceparent: &str) -> Option<TraceContext> {
+    TraceContext::parse(traceparent.as_bytes(), empty())
+}
+
+#[test]
+fn a_traceparent_is_read_and_written_alike() {
+    let context = parse(VALID).expect("it is the standard's example");
+    assert!(context.is_sampled());
+    assert_eq!(context.traceparent(), VALID);
+    assert_eq!((context.trace_id()[0], context.span_id()[7]), (0x4b, 0xb7));
+    let unsampled = VALID.replace("-01", "-00");
+    assert_eq!(parse(&unsampled).map(|context| context.is_sampled()), Some(false));
+}
+
+#[test]
+fn what_is_not_exactly_a_traceparent_is_none() {
+    for (text, why) in [
+        ("", "it is empty"),
+        ("00", "it is a version only"),
+        (&VALID[..54], "a digit is missing"),
+        (&format!("{VALID}0"), "a digit too many"),
+        (&format!("{VALID}-"), "version 00 ends there"),
+        (&format!("{VALID}-00"), "version 00 has no more"),
+        (&format!(" {VALID}"), "it begins with a space"),
+        (&format!("ff{}", &VALID[2..]), "version ff is forbidden"),
+        (&format!("cc{}.", &VALID[2..]), "a later version goes on after a dash"),
+        (&format!("0g{}", &VALID[2..]), "no digit in the version"),
+        (&VALID.to_uppercase(), "upper-case digits"),
+        (&VALID.replace("4bf9", "4Bf9"), "an upper-case digit"),
+        (&VALID.replace("4bf9", "4bg9"), "no digit in the trace's id"),
+        (&VALID.replace("00f0", "00x0"), "no digit in the span's id"),
+        (&VALID.replace("-01", "-0x"), "no digit in the flags"),
+        (&VALID.replace("-01", "_01"), "another separator"),
+        (&VALID.replacen('-', "_", 1), "another separator after the version"),
+        ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", "no trace"),
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", "no span"),
+        ("00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-011", "ids of other lengths"),
+    ] {
+        assert_eq!(parse(text), None, "{why}: {text}");
+    }
+}
+
+#[test]
+fn later_versions_are_read_as_far_as_they_are_known_and_written_as_this_one() {
+    for text in [
+        format!("cc{}", &VALID[2..]),
+        format!("cc{}-", &VALID[2..]),
+        format!("cc{}-what-the-future-will-be-like", &VALID[2..]),
+        format!("01{}", &VALID[2..]),
+    ] {
+        let context = parse(&text).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(context.traceparent(), VALID, "{text}");
+    }
+}
+
+#[test]
+fn flags_that_nobody_knows_are_left_out() {
+    for (flags, kept) in [("ff", "03"), ("02", "02"), ("fc", "00"), ("09", "01")] {
+        let text = VALID.replace("-01", &format!("-{flags}"));
+        let context = parse(&text).expect("any flags are valid");
+        assert!(context.traceparent().ends_with(&format!("-{kept}")), "{flags}: {context:?}");
+    }
+}
+
+#[test]
+fn a_tracestate_is_kept_whole_or_left_out() {
+    let state = |fields: &[&str]| {
+        let fields = fields.iter().map(|field| field.as_bytes());
+        let context = TraceContext::parse(VALID.as_bytes(), fields).expect("the parent is valid");
+        context.state().map(str::to_owned)
+    };
+    let many = |count: usize| {
+        (0..count).map(|number| format!("k{number}=1")).collect::<Vec<_>>().join(",")
+    };
+    let (key, value) = ("k".repeat(256), "v".repeat(256));
+    for (fields, kept) in [
+        (&["rojo=00f067aa0ba902b7"][..], Some("rojo=00f067aa0ba902b7")),
+        (&["a=1,b=2", "c=3"], Some("a=1,b=2,c=3")),
+        (&["a=1 ,\t b=2"], Some("a=1,b=2")),
+        (&["a=1,,b=2,"], Some("a=1,b=2")),
+        (&["t61rcWkgMzE@x=1"], None),
+        (&["0tenant@system=x y"], Some("0tenant@system=x y")),
+        (
+            &["a_-*/9=!\"#$%&'()*+-./:;<>?@[\\]^_`{|}~"],
+            Some("a_-*/9=!\"#$%&'()*+-./:;<>?@[\\]^_`{|}~"),
+        ),
+        (&[], None),
+        (&[""], None),
+        (&["a"], None),
+        (&["a="], None),
+        (&["=1"], None),
+        (&["a=1=2"], None),
+        (&["A=1"], None),
+        (&["0a=1"], None),
+        (&["a b=1"], None),
+        (&["a@=1"], None),
+        (&["@b=1"], None),
+        (&["a@b@c=1"], None),
+        (&["a=1,a=2"], None),
+        (&["a=1", "a=2"], None),
+        (&["a=\u{e9}"], None),
+        (&["a=x\ty"], None),
+        (&[&many(32)], Some(&*many(32))),
+        (&[&many(33)], None),
+        (&[&format!("{key}={value}")], Some(&*format!("{key}={value}"))),
+        (&[&format!("{key}k=1")], None),
+        (&[&format!("a={value}v")], None),
+    ] {
+        assert_eq!(state(fields).as_deref(), kept, "{fields:?}");
+    }
+}
+
+#[test]
+fn a_handler_s_requests_carry_the_trace_on() {
+    let fields = [&b"a=1"[..]];
+    let parent = TraceContext::parse(VALID.as_bytes(), fields).expect("it is valid");
+    let own = parent.child([7; 8], false);
+    let mut sent = HeaderMap::new();
+    sent.append(TRACEPARENT, HeaderValue::from_static("another"));
+    own.inject(&mut sent);
+    let expected = "00-4bf92f3577b34da6a3ce929d0e0e4736-0707070707070707-00";
+    assert_eq!(sent.get_all(TRACEPARENT).iter().collect::<Vec<_>>(), [expected]);
+    assert_eq!(sent.get(TRACESTATE).map(|value| value.as_bytes()), Some(&b"a=1"[..]));
+    let root = TraceContext::root([1; 16], [2; 8], true).expect("ids are not zero");
+    root.inject(&mut sent);
+    assert_eq!(sent.get(TRACESTATE), None);
+    assert_eq!(TraceContext::root([0; 16], [2; 8], true), None);
+}
+
+#[test]
+fn a_place_is_the_present_one_until_its_scope_ends() {
+    let [outer, inner] = [[1; 8], [2; 8]]
+        .map(|span| Rc::new(TraceContext::root([1; 16], span, span[0] == 1).expect("not zero")));
+    assert_eq!((TraceContext::current(), is_unsampled()), (None, false));
+    let entered = enter(&outer);
+    {
+        let _entered = enter(&inner);
+        assert_eq!(TraceContext::current().as_ref(), Some(&*inner));
+        assert!(is_unsampled());
+    }
+    assert_eq!((TraceContext::current().as_ref(), is_unsampled()), (Some(&*outer), false));
+    drop(entered);
+    assert_eq!(TraceContext::current(), None);
+}

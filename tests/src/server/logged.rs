@@ -1,0 +1,381 @@
+//! The access log, on every driver: one line for each request, with what it came to.
+
+use crate::server::bench::{Bench, Gate, Served};
+use crate::server::client::{Length, Way};
+use crate::server::peer::Peer;
+use crate::server::secure::server_tls;
+use crate::server::streams::Streams;
+use bytes::Bytes;
+use http_body::Frame;
+use peregrine::Limits;
+use peregrine::log::Form;
+use peregrine::prelude::*;
+use peregrine::web::HandlerExt;
+use peregrine::web::upgrade::OnUpgrade;
+use peregrine_server::Lines;
+use std::io::{self, Write};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Keeps what a log writes.
+#[derive(Clone, Debug, Default)]
+pub struct Collected(Arc<Mutex<Vec<u8>>>);
+
+impl Collected {
+    /// The lines so far.
+    ///
+    /// # Panics
+    /// They are no text, or the last one has no end.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let text = String::from_utf8(bytes).expect("lines are text");
+        assert!(text.is_empty() || text.ends_with('\n'), "{text}");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn add(&self, bytes: &[u8]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+    }
+}
+
+impl Lines for Collected {
+    fn push(&self, line: &[u8]) {
+        self.add(line);
+    }
+}
+
+impl Write for Collected {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.add(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A time that is over soon.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn limits() -> Limits {
+    Limits { shutdown_timeout: Duration::from_secs(20), ..Limits::default() }
+}
+
+/// A stream that ends, or breaks off, after some pieces.
+struct Pieces {
+    left: usize,
+    breaks: bool,
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if self.left > 0 {
+            self.left -= 1;
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"piece")))));
+        }
+        Poll::Ready(self.breaks.then(|| Err(io::Error::other("on purpose"))))
+    }
+}
+
+async fn upgraded() -> Response {
+    let protocol =
+        OnUpgrade::new(|mut io| async move { while let Ok(Some(_)) = io.recv().await {} });
+    Response::new(StatusCode::SWITCHING_PROTOCOLS)
+        .with_header(HeaderName::from_static("upgrade"), HeaderValue::from_static("test"))
+        .with_upgrade(protocol)
+}
+
+fn app(waiting: &Arc<AtomicUsize>) -> App {
+    let (waiting, reading) = (Arc::clone(waiting), Arc::clone(waiting));
+    let late = async || std::future::pending::<&str>().await;
+    App::new()
+        .get("/hello", || "hello")
+        .get("/birds/{bird}", |Path(bird): Path<String>| bird)
+        .get("/large", || "x".repeat(200_000))
+        .get("/stream", || Body::new(Pieces { left: 3, breaks: false }))
+        .get("/breaks", || Body::new(Pieces { left: 1, breaks: true }))
+        .get("/panic", || -> &'static str { panic!("on purpose") })
+        .get("/late", late.timeout(SHORT))
+        .get("/never", move || {
+            waiting.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<&str>()
+        })
+        .post("/small", (async |body: Bytes| body).body_limit(10))
+        .post("/count", async move |body: Bytes| {
+            reading.fetch_add(1, Ordering::SeqCst);
+            body.len().to_string()
+        })
+        .get("/upgrade", upgraded)
+}
+
+struct Site<B: Bench> {
+    server: B::Server,
+    lines: Collected,
+    waiting: Arc<AtomicUsize>,
+}
+
+fn begin<B: Bench>(bench: &B, way: Way, form: Form) -> Site<B> {
+    begin_behind(bench, way, form, Gate::default(), limits())
+}
+
+fn begin_behind<B: Bench>(bench: &B, way: Way, form: Form, gate: Gate, limits: Limits) -> Site<B> {
+    let (lines, waiting) = (Collected::default(), Arc::<AtomicUsize>::default());
+    let tls = way.is_secure().then(server_tls);
+    let gate = Gate { log: Some((form, lines.clone())), ..gate };
+    let shared = Arc::clone(&waiting);
+    let server = bench.start_behind(gate, limits, tls, move || app(&shared));
+    Site { server, lines, waiting }
+}
+
+impl<B: Bench> Site<B> {
+    /// Ends the server. All lines are there then.
+    async fn end(self) -> Vec<String> {
+        self.server.shut_down();
+        self.server.ended().await;
+        self.lines.lines()
+    }
+}
+
+/// The value of a number in a line of JSON.
+fn number(line: &str, name: &str) -> Option<u64> {
+    let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
+    rest.split([',', '}']).next()?.parse().ok()
+}
+
+fn text<'l>(line: &'l str, name: &str) -> Option<&'l str> {
+    let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
+    rest.split('"').next()
+}
+
+/// Whatever becomes of a request, it has one line, with its status, its bytes and what went wrong.
+pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin(bench, way, Form::Json);
+    let asks = [
+        ("GET", "/hello", 0, Some(200), None),
+        ("HEAD", "/hello", 0, Some(200), None),
+        ("GET", "/birds/eagle", 0, Some(200), None),
+        ("GET", "/large", 0, Some(200), None),
+        ("GET", "/stream", 0, Some(200), None),
+        ("GET", "/breaks", 0, Some(200), Some("aborted")),
+        ("GET", "/nowhere", 0, Some(404), None),
+        ("POST", "/hello", 0, Some(405), None),
+        ("POST", "/small", 11, Some(413), None),
+        ("POST", "/count", 100, Some(200), None),
+        ("GET", "/panic", 0, Some(500), Some("panic")),
+        ("GET", "/late", 0, Some(503), Some("timeout")),
+        ("GET", "/never", 0, None, Some("cancelled")),
+        ("MADE-UP", "/hello", 0, Some(405), None),
+    ];
+    let mut sent = Vec::new();
+    for (number, (method, path, length, status, _)) in asks.into_iter().enumerate() {
+        let mut client = way.connect(&site.server).await;
+        let content = if length > 0 { Length::Declared(length) } else { Length::None };
+        let id = client.begin(method, &format!("{path}?n={number}"), &[], content);
+        if length > 0 {
+            client.upload(id, &vec![7; length]).await;
+        }
+        if status.is_none() {
+            let waiting = || site.waiting.load(Ordering::SeqCst) > 1;
+            client.until(bench, "it waits", waiting).await;
+            client.cancel(id);
+            sent.push(0);
+        } else {
+            let answer = client.answer(id).await;
+            assert_eq!(Some(answer.status()), status, "{way:?} {path}");
+            sent.push(answer.body.len() as u64);
+        }
+    }
+    let lines = site.end().await;
+    assert_eq!(lines.len(), asks.len(), "{way:?}: {lines:?}");
+    for (at, (method, path, length, status, error)) in asks.into_iter().enumerate() {
+        let query = format!("\"url.query\":\"n={at}\"");
+        let of: Vec<_> = lines.iter().filter(|line| line.contains(&query)).collect();
+        let [line] = of[..] else { panic!("{way:?} {path}: {of:?}") };
+        assert_eq!(number(line, "http.response.status_code"), status.map(u64::from), "{line}");
+        assert_eq!(number(line, "http.response.body.size"), Some(sent[at]), "{line}");
+        assert_eq!(text(line, "error.type"), error, "{line}");
+        assert_eq!(text(line, "url.path"), Some(path), "{line}");
+        let known = if method == "MADE-UP" { "_OTHER" } else { method };
+        assert_eq!(text(line, "http.request.method"), Some(known), "{line}");
+        let scheme = if way.is_secure() { "https" } else { "http" };
+        assert_eq!(text(line, "url.scheme"), Some(scheme), "{line}");
+        assert_eq!(text(line, "network.protocol.version"), Some(way.differs("1.1", "2")), "{line}");
+        if status == Some(200) {
+            assert_eq!(number(line, "http.request.body.size"), Some(length as u64), "{line}");
+        }
+    }
+}
+
+/// Lines of Apache's forms count the same bytes, and have a dash where there is nothing.
+pub async fn lines_are_as_other_servers_write_them<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin(bench, way, Form::Combined);
+    let mut client = way.connect(&site.server).await;
+    let fields = [("user-agent", "a \"quoted\" agent"), ("referer", "http://birds.example/?a\\b")];
+    for (path, fields) in [("/birds/eagle?a=b", &fields[..]), ("/hello", &[])] {
+        let id = client.ask("GET", path, fields);
+        client.answer(id).await;
+    }
+    let id = client.ask("HEAD", "/hello", &[]);
+    client.answer(id).await;
+    client.close().await;
+    let lines = site.end().await;
+    let version = way.differs("1.1", "2.0");
+    let ends = [
+        format!(
+            "] \"GET /birds/eagle?a=b HTTP/{version}\" 200 5 \"http://birds.example/?a\\\\b\" \
+             \"a \\\"quoted\\\" agent\""
+        ),
+        format!("] \"GET /hello HTTP/{version}\" 200 5 \"-\" \"-\""),
+        format!("] \"HEAD /hello HTTP/{version}\" 200 - \"-\" \"-\""),
+    ];
+    assert_eq!(lines.len(), ends.len(), "{lines:?}");
+    for (line, end) in lines.iter().zip(ends) {
+        assert!(line.contains(" - - [") && line.ends_with(&end), "{line} is not {end}");
+    }
+}
+
+/// The client in a line is the one that a trusted proxy tells, and nobody else's word counts.
+pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    for (proxies, is_told) in [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)] {
+        let gate = Gate { proxies, ..Gate::default() };
+        let site = begin_behind(bench, way, Form::Common, gate, limits());
+        let mut client = way.connect(&site.server).await;
+        let id = client.ask("GET", "/hello", &[("x-forwarded-for", "192.0.2.7")]);
+        client.answer(id).await;
+        client.close().await;
+        let lines = site.end().await;
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(lines[0].starts_with("192.0.2.7 - - ["), is_told, "{lines:?}");
+    }
+}
+
+/// Requests that a cut ends have a line too.
+pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin(bench, way, Form::Json);
+    let mut client = way.connect(&site.server).await;
+    let _waits = client.get("/never");
+    let waiting = || site.waiting.load(Ordering::SeqCst) == 1;
+    client.until(bench, "it waits", waiting).await;
+    site.server.cut();
+    let lines = site.end().await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(text(&lines[0], "error.type"), Some("cancelled"), "{lines:?}");
+    assert_eq!(number(&lines[0], "http.response.status_code"), None, "{lines:?}");
+    drop(client);
+}
+
+/// What is no request has one line, with what came in its place; who says nothing has none.
+pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
+    bench.calm();
+    let limits = Limits { head_timeout: SHORT, ..limits() };
+    let site = begin_behind(bench, Way::HTTP1, Form::Common, Gate::default(), limits);
+    for (request, line) in [
+        ("no http\r\n\r\n", "\"no http\" 400 "),
+        ("GET /a\x1b[2J\" 200 1 HTTP/1.1\r\n\r\n", "\"GET /a\\x1b[2J\\\" 200 1 HTTP/1.1\" 400 "),
+        ("GET /slow HTTP/1.1\r\nHo", "\"GET /slow HTTP/1.1\" 408 "),
+        ("", ""),
+    ] {
+        let mut peer = Peer::new(site.server.connect());
+        if line.is_empty() {
+            peer.half_close();
+        } else {
+            peer.send(request);
+            let status = if request.contains("slow") { 408 } else { 400 };
+            assert_eq!(peer.reply().await.status, status, "{request:?}");
+        }
+        peer.expect_end().await;
+    }
+    let lines = site.end().await;
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for expected in
+        ["\"no http\" 400 ", "\\x1b[2J\\\" 200 1 HTTP/1.1\" 400 ", "\"GET /slow HTTP/1.1\" 408 "]
+    {
+        assert_eq!(lines.iter().filter(|line| line.contains(expected)).count(), 1, "{lines:?}");
+    }
+}
+
+/// A connection, or a stream, that goes on in another protocol has one line, at its beginning.
+pub async fn an_upgrade_has_one_line<B: Bench>(bench: &B) {
+    bench.calm();
+    let site = begin(bench, Way::HTTP1, Form::Common);
+    let mut peer = Peer::new(site.server.connect());
+    peer.send(
+        "GET /upgrade HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\nbytes",
+    );
+    assert_eq!(peer.reply().await.status, 101);
+    peer.half_close();
+    peer.expect_end().await;
+    let mut client = Streams::new(site.server.connect());
+    let id = client.open("CONNECT", "/upgrade", &[(":protocol", "test")], false);
+    client.upload(id, b"bytes").await;
+    assert_eq!(client.answer(id).await.status(), 200);
+    drop(client);
+    let lines = site.end().await;
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].ends_with("\"GET /upgrade HTTP/1.1\" 101 -"), "{lines:?}");
+    assert!(lines[1].ends_with("/upgrade HTTP/2.0\" 200 -"), "{lines:?}");
+}
+
+/// Tests the access log on a driver: `logged!(name, benches)` makes the module `name`.
+#[macro_export]
+macro_rules! logged {
+    ($name:ident, $benches:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+
+            $crate::logged!(@way http1, HTTP1, $benches);
+            $crate::logged!(@way http1_tls, HTTP1_TLS, $benches);
+            $crate::logged!(@way http2, HTTP2, $benches);
+            $crate::logged!(@way http2_tls, HTTP2_TLS, $benches);
+            $crate::logged!(@once $benches; what_is_refused_has_one_line, an_upgrade_has_one_line,);
+        }
+    };
+    (@way $name:ident, $way:ident, $benches:expr) => {
+        $crate::logged!(@cases $name, $way, $benches;
+            every_request_has_one_line,
+            lines_are_as_other_servers_write_them,
+            the_client_is_who_a_trusted_proxy_says,
+            what_is_cut_has_a_line,
+        );
+    };
+    (@cases $name:ident, $way:ident, $benches:expr; $($case:ident,)*) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+            use $crate::server::client::Way;
+
+            $(
+                #[test]
+                fn $case() {
+                    $benches.check(async |bench| {
+                        $crate::server::logged::$case(bench, Way::$way).await;
+                    });
+                }
+            )*
+        }
+    };
+    (@once $benches:expr; $($case:ident,)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $benches.check(async |bench| $crate::server::logged::$case(bench).await);
+            }
+        )*
+    };
+}

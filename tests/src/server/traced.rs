@@ -1,0 +1,323 @@
+//! Traces of requests, on every driver: what is sampled has one span with what OpenTelemetry asks for, what is not
+//! has none, and the trace goes on through what handlers send.
+
+use crate::server::bench::{Bench, Gate, Served};
+use crate::server::client::{Length, Way};
+use crate::server::secure::server_tls;
+use bytes::Bytes;
+use peregrine::Limits;
+use peregrine::prelude::*;
+use peregrine::trace::{TRACEPARENT, TRACESTATE, TraceContext, Traces};
+use peregrine::web::HandlerExt;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::Duration;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// The fields of a span, as text.
+pub type Fields = BTreeMap<&'static str, String>;
+
+/// All spans of requests that were built in this process, by their ids.
+static SPANS: Mutex<BTreeMap<u64, Span>> = Mutex::new(BTreeMap::new());
+
+#[derive(Clone, Debug, Default)]
+struct Span {
+    fields: Fields,
+    is_closed: bool,
+}
+
+fn spans() -> std::sync::MutexGuard<'static, BTreeMap<u64, Span>> {
+    SPANS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The spans of requests to this path.
+fn of(path: &str) -> Vec<Span> {
+    let is_of = |span: &&Span| span.fields.get("url.path").is_some_and(|found| found == path);
+    spans().values().filter(is_of).cloned().collect()
+}
+
+struct Listener;
+
+struct Read<'f>(&'f mut Fields);
+
+impl Visit for Read<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span() && metadata.target() == "peregrine::request"
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::SeqCst);
+        let mut span = Span::default();
+        attributes.record(&mut Read(&mut span.fields));
+        spans().insert(id, span);
+        Id::from_u64(id)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        if let Some(span) = spans().get_mut(&id.into_u64()) {
+            values.record(&mut Read(&mut span.fields));
+        }
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        if let Some(span) = spans().get_mut(&id.into_u64()) {
+            span.is_closed = true;
+        }
+        true
+    }
+
+    fn event(&self, _: &Event<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn limits() -> Limits {
+    Limits { shutdown_timeout: Duration::from_secs(20), ..Limits::default() }
+}
+
+/// What a handler sends carries these fields.
+async fn tells() -> String {
+    let fields = peregrine::trace::headers();
+    let text = |name| fields.get(name).map_or("-", |value| value.to_str().expect("text"));
+    // The same after a wait, in which others had the thread.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(fields, peregrine::trace::headers());
+    format!("{} {}", text(TRACEPARENT), text(TRACESTATE))
+}
+
+fn app(waiting: &Arc<AtomicUsize>) -> App {
+    let late = async |Path(_): Path<String>| std::future::pending::<&str>().await;
+    let waiting = Arc::clone(waiting);
+    App::new()
+        .get("/hello", || "hello")
+        .get("/birds/{run}", |Path(_): Path<String>| "bird")
+        .get("/tells/{run}", |Path(_): Path<String>| tells())
+        .get("/takes/{run}", async |Path(_): Path<String>, trace: TraceContext| trace.traceparent())
+        .get("/panic/{run}", |Path(_): Path<String>| -> &'static str { panic!("on purpose") })
+        .get("/late/{run}", late.timeout(Duration::from_millis(200)))
+        .get("/never/{run}", move |Path(_): Path<String>| {
+            waiting.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<&str>()
+        })
+        .post("/count/{run}", async |Path(_): Path<String>, body: Bytes| body.len().to_string())
+}
+
+struct Site<B: Bench> {
+    server: B::Server,
+    waiting: Arc<AtomicUsize>,
+    /// What makes the paths of this run its own.
+    run: usize,
+}
+
+fn begin<B: Bench>(bench: &B, way: Way, traces: Traces) -> Site<B> {
+    static LISTENER: Once = Once::new();
+    static RUN: AtomicUsize = AtomicUsize::new(0);
+    LISTENER.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+    });
+    let waiting = Arc::<AtomicUsize>::default();
+    let (shared, tls) = (Arc::clone(&waiting), way.is_secure().then(server_tls));
+    let gate = Gate { traces: Some(traces), ..Gate::default() };
+    let server = bench.start_behind(gate, limits(), tls, move || app(&shared));
+    Site { server, waiting, run: RUN.fetch_add(1, Ordering::SeqCst) }
+}
+
+impl<B: Bench> Site<B> {
+    async fn end(self) {
+        self.server.shut_down();
+        self.server.ended().await;
+    }
+}
+
+/// A request that is sampled has one span, with the attributes of OpenTelemetry's conventions, and it is closed.
+pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin(bench, way, Traces::new());
+    let run = site.run;
+    let asks = [
+        ("GET", "birds", 0, Some("200"), None, None),
+        ("POST", "count", 5, Some("200"), None, None),
+        ("DELETE", "birds", 1, Some("405"), None, None),
+        ("GET", "panic", 0, Some("500"), Some("panic"), Some("ERROR")),
+        ("GET", "late", 0, Some("503"), Some("timeout"), Some("ERROR")),
+        ("GET", "never", 0, None, Some("cancelled"), None),
+    ];
+    for (number, (method, route, length, status, error, outcome)) in asks.into_iter().enumerate() {
+        let path = format!("/{route}/{run}-{number}");
+        let mut client = way.connect(&site.server).await;
+        client.set_host("birds.example:8080");
+        if way.is_secure() {
+            client.set_host("localhost:8080");
+        }
+        let content = if length > 0 { Length::Declared(length) } else { Length::None };
+        let id =
+            client.begin(method, &format!("{path}?secret"), &[("user-agent", "it/1")], content);
+        if length > 0 {
+            client.upload(id, &vec![7; length]).await;
+        }
+        if status.is_some() {
+            client.answer(id).await;
+        } else {
+            client.until(bench, "it waits", || site.waiting.load(Ordering::SeqCst) == 1).await;
+            client.cancel(id);
+        }
+        bench
+            .until("the span is closed", || of(&path).first().is_some_and(|span| span.is_closed))
+            .await;
+        let found = of(&path);
+        let [span] = &found[..] else { panic!("{way:?} {path}: {found:?}") };
+        let pattern = format!("/{route}/{{run}}");
+        let known = (status != Some("405")).then_some(&*pattern);
+        let name = known.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
+        let host = if way.is_secure() { "localhost" } else { "birds.example" };
+        let scheme = if way.is_secure() { "https" } else { "http" };
+        for (field, value) in [
+            ("otel.name", Some(&*name)),
+            ("otel.kind", Some("server")),
+            ("http.request.method", Some(method)),
+            ("http.route", known),
+            ("url.path", Some(&*path)),
+            ("url.scheme", Some(scheme)),
+            ("network.protocol.version", Some(way.differs("1.1", "2"))),
+            ("server.address", Some(host)),
+            ("server.port", Some("8080")),
+            ("user_agent.original", Some("it/1")),
+            ("http.response.status_code", status),
+            ("error.type", error),
+            ("otel.status_code", outcome),
+        ] {
+            assert_eq!(
+                span.fields.get(field).map(String::as_str),
+                value,
+                "{path} {field}: {span:?}"
+            );
+        }
+        if status == Some("200") && length > 0 {
+            assert_eq!(span.fields["http.request.body.size"], length.to_string());
+        }
+        assert!(!format!("{span:?}").contains("secret"), "{span:?}");
+    }
+    site.end().await;
+}
+
+/// For a request that is not sampled no span is built, and what its handler sends says so.
+pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for (traces, parent, is_built) in [
+        (Traces::new().ratio(0.0), None, false),
+        (Traces::new().ratio(0.0), Some(sampled), true),
+        (Traces::new(), Some(unsampled), false),
+        (Traces::new().route("/tells/{run}", 0.0), Some(sampled), false),
+        (Traces::new().ratio(0.0).route("/tells/{run}", 1.0), None, true),
+        (Traces::new().ignore_parents(), Some(unsampled), true),
+        (Traces::new().ratio(0.0).ignore_parents(), Some(sampled), false),
+    ] {
+        let site = begin(bench, way, traces);
+        let path = format!("/tells/{}", site.run);
+        let mut client = way.connect(&site.server).await;
+        let fields: Vec<_> = parent.into_iter().map(|parent| ("traceparent", parent)).collect();
+        for _ in 0..3 {
+            let id = client.ask("GET", &path, &fields);
+            let answer = client.answer(id).await;
+            let told = answer.text().split(' ').next().unwrap_or_default().to_owned();
+            let flags =
+                told.rsplit('-').next().and_then(|flags| u8::from_str_radix(flags, 16).ok());
+            assert_eq!(flags.map(|flags| flags & 1 == 1), Some(is_built), "{told}");
+        }
+        client.close().await;
+        site.end().await;
+        assert_eq!(of(&path).len(), if is_built { 3 } else { 0 }, "{way:?} {parent:?}");
+    }
+}
+
+/// The trace of a valid `traceparent` goes on, with a span of the server's; that of another does not.
+pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
+    bench.calm();
+    let site = begin(bench, way, Traces::new());
+    let (tells, takes) = (format!("/tells/{}", site.run), format!("/takes/{}", site.run));
+    let mut client = way.connect(&site.server).await;
+    let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let valid = format!("00-{trace}-{span}-01");
+    let parent = ("traceparent", &*valid);
+    for (fields, is_followed, state) in [
+        (&[parent][..], true, "-"),
+        (&[parent, ("tracestate", "a=1,b=2"), ("tracestate", "c=3")], true, "a=1,b=2,c=3"),
+        (&[parent, ("tracestate", "no state")], true, "-"),
+        (&[parent, parent], false, "-"),
+        (&[("traceparent", "00-no-no-01"), ("tracestate", "a=1")], false, "-"),
+        (&[("tracestate", "a=1")], false, "-"),
+        (&[], false, "-"),
+    ] {
+        let id = client.ask("GET", &tells, fields);
+        let answer = client.answer(id).await;
+        let (told, carried) = answer.text().split_once(' ').expect("two values");
+        assert_eq!(
+            (told.contains(trace), carried),
+            (is_followed, state),
+            "{way:?} {fields:?}: {told}"
+        );
+        assert!(!told.contains(span), "the server's span is another one: {told}");
+        assert_eq!(told.len(), 55, "{told}");
+    }
+    let id = client.ask("GET", &takes, &[parent]);
+    assert!(client.answer(id).await.text().contains(trace));
+    client.close().await;
+    site.end().await;
+}
+
+/// Tests traces on a driver: `traced!(name, benches)` makes the module `name`.
+#[macro_export]
+macro_rules! traced {
+    ($name:ident, $benches:expr) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+
+            $crate::traced!(@way http1, HTTP1, $benches);
+            $crate::traced!(@way http1_tls, HTTP1_TLS, $benches);
+            $crate::traced!(@way http2, HTTP2, $benches);
+            $crate::traced!(@way http2_tls, HTTP2_TLS, $benches);
+        }
+    };
+    (@way $name:ident, $way:ident, $benches:expr) => {
+        $crate::traced!(@cases $name, $way, $benches;
+            a_sampled_request_has_one_span,
+            an_unsampled_request_builds_nothing,
+            a_trace_goes_through,
+        );
+    };
+    (@cases $name:ident, $way:ident, $benches:expr; $($case:ident,)*) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+            use $crate::server::client::Way;
+
+            $(
+                #[test]
+                fn $case() {
+                    $benches.check(async |bench| {
+                        $crate::server::traced::$case(bench, Way::$way).await;
+                    });
+                }
+            )*
+        }
+    };
+}
