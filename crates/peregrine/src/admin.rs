@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::listen::{self, Bound, Place, SocketFile};
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Observed, Order};
+use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits};
 use peregrine_web::App;
 use std::io;
 use std::rc::Rc;
@@ -196,6 +196,8 @@ fn limits() -> Limits {
         shutdown_timeout: Duration::from_secs(1),
         background_timeout: Duration::ZERO,
         poll_budget: None,
+        // It is asked most when there is too much to do.
+        overload: OverloadLimits::none(),
         ..Limits::default()
     }
 }

@@ -365,6 +365,7 @@ impl Server {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
+        self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
         #[cfg(feature = "tls")]

@@ -5,7 +5,8 @@ use crate::observe::Room;
 use crate::shared::Shared;
 use crate::shutdown::first_of;
 use crate::worker::{Order, Worker};
-use peregrine_driver::{Driver, Listener};
+use peregrine_driver::{Driver, Listener, Stream};
+use peregrine_web::account::{self, Filling};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -29,13 +30,26 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let (alarm, door) = (worker.wheel.alarm(), &entrance.door);
     let mut pause = PAUSE_MIN;
-    let open = |room: Room, stream| {
+    let open = |room: Room, stream: D::Stream| {
+        let Ok(client) = worker.overload.connect(door.client_at(stream.peer())) else {
+            worker.observed.limit("overload.connections_per_client_max");
+            // The kernel is to keep nothing of it.
+            return stream.reset_on_drop();
+        };
         let (shared, entrance) = (Rc::clone(&worker), Rc::clone(&entrance));
-        let connection = Connection::new(shared, entrance, stream, room.open());
+        let connection = Connection::new(shared, entrance, stream, room.open(), client);
         worker.driver.spawn(connection);
     };
     worker.ordered(&alarm, Order::Serve).await;
     while worker.order() < Order::Drain {
+        if account::filling() >= Filling::Tight {
+            // Who waits in the backlog costs nothing here.
+            entrance.sessions.clear();
+            worker.observed.limit("overload.memory_max");
+            let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
+            first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+            continue;
+        }
         // A connection that would be one too many stays in the kernel's backlog.
         let room = door.rooms.room(door.limits.connections_max);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };

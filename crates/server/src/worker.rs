@@ -3,6 +3,7 @@
 use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::observe::{Observed, Rooms, Snapshot};
+use crate::overload::Overload;
 use crate::pulse::Pulse;
 use crate::tally::Meters;
 use crate::unfinished::Unfinished;
@@ -87,6 +88,8 @@ pub(crate) struct Worker<D: Driver> {
     /// Where requests are measured one by one.
     pub(crate) meters: Option<Rc<Meters>>,
     pub(crate) handshakes: Rc<Handshakes>,
+    /// What it takes on.
+    pub(crate) overload: Rc<Overload>,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
     /// When the order was given.
@@ -112,6 +115,7 @@ impl<D: Driver> Worker<D> {
             let clock = driver.clone();
             Meters::new(observed.counts(), move || clock.read_clock())
         });
+        let overload = Overload::new(limits.overload.clone(), &application, observed.counts());
         Self {
             wheel: Wheel::new(),
             rooms: Rooms::new(&observed),
@@ -119,6 +123,7 @@ impl<D: Driver> Worker<D> {
             pulse,
             meters,
             handshakes: Rc::default(),
+            overload,
             cut: RefCell::default(),
             order: Cell::new(present.min(Order::Serve)),
             ordered_at: Cell::new(Duration::ZERO),

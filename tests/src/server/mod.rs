@@ -20,6 +20,7 @@ pub mod hours;
 mod kept;
 mod kernel;
 mod mounted;
+mod overload;
 pub mod peer;
 pub mod promises;
 pub mod random;
