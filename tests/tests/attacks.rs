@@ -1,8 +1,8 @@
 //! Attacks by HTTP/2 on real servers, on every driver. What the servers hold is counted.
 
 use peregrine::DriverChoice;
-use peregrine_tests::attacks;
 use peregrine_tests::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches, held};
+use peregrine_tests::{attacks, overload};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, PoisonError};
 
@@ -39,6 +39,16 @@ impl Measured {
     }
 }
 
+/// The same with little memory: less than some of the attacks take where there is enough.
+struct Tight(Measured);
+
+impl Tight {
+    fn check(&self, case: impl AsyncFn(&KernelBench)) {
+        held::limit(Some(512 << 10));
+        self.0.check(case);
+    }
+}
+
 /// Client and server share a thread there, so nothing is counted.
 struct Uncounted(SimulatedBenches);
 
@@ -52,3 +62,7 @@ impl Uncounted {
 attacks!(sim, Uncounted(SimulatedBenches::seeds(0..4)));
 attacks!(tokio, Measured(KernelBenches::tcp(DriverChoice::Tokio)));
 attacks!(uring, Measured(KernelBenches::tcp(DriverChoice::Uring)));
+attacks!(tokio_tight, Tight(Measured(KernelBenches::tcp(DriverChoice::Tokio))));
+attacks!(uring_tight, Tight(Measured(KernelBenches::tcp(DriverChoice::Uring))));
+overload!(@memory tokio_memory, Measured(KernelBenches::tcp(DriverChoice::Tokio)));
+overload!(@memory uring_memory, Measured(KernelBenches::tcp(DriverChoice::Uring)));

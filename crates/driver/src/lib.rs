@@ -78,6 +78,17 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
+    /// When the worker last looked for what is worked on now, by the clock of
+    /// [`read_clock`](Self::read_clock): what the kernel had ready then has had to wait since, for its
+    /// turn on the thread. What became ready later is found by the next look, so that it may have waited
+    /// for as long as the turn before took on top of that. Right after a sleep it is the present moment.
+    ///
+    /// It may be called for each request. The default, of drivers that do not know, is
+    /// [`now`](Self::now).
+    fn turn_began(&self) -> Duration {
+        self.now()
+    }
+
     /// Time since the Unix epoch, for dates on the wire. It may be cached for one turn of the loop.
     fn unix_time(&self) -> Duration;
 

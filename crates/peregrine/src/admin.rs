@@ -20,7 +20,7 @@ use crate::listener::Source;
 use crate::restart::Heir;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Observed, Order, Shared};
+use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared};
 use peregrine_web::App;
 use std::io;
 use std::rc::Rc;
@@ -233,6 +233,8 @@ fn limits() -> Limits {
         shutdown_timeout: Duration::from_secs(1),
         background_timeout: Duration::ZERO,
         poll_budget: None,
+        // It is asked most when there is too much to do.
+        overload: OverloadLimits::none(),
         ..Limits::default()
     }
 }

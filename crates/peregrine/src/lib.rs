@@ -67,7 +67,7 @@ pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{
-    Cut, Http2Limits, Limits, ProxyProtocol, Shutdown, Snapshot, Unfinished,
+    Cut, Http2Limits, Limits, OverloadLimits, ProxyProtocol, Shutdown, Snapshot, Unfinished,
 };
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
@@ -126,6 +126,10 @@ mod websockets {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/observability.md")]
 mod observability {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/overload.md")]
+mod overload {}
 
 #[cfg(all(doctest, feature = "tower"))]
 #[doc = include_str!("../../../docs/guide/from-axum.md")]

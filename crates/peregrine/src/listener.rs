@@ -80,7 +80,7 @@ impl Listener {
     /// Sets limits and timeouts for this place alone, in place of those of the server. Its connections and handshakes
     /// are counted apart from those of others, so that neither keeps the other out (`connections_max`,
     /// `handshakes_max`). What concerns the server as a whole is taken from the server's: `poll_budget`, `lame_duck`,
-    /// `shutdown_timeout` and `background_timeout`.
+    /// `shutdown_timeout`, `background_timeout` and `overload`.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self

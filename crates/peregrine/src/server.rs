@@ -441,6 +441,7 @@ impl Server {
             let cause = "the server listens nowhere: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
+        self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
         let views = self.admin.as_ref().map(views);

@@ -6,7 +6,8 @@ use crate::observe::Room;
 use crate::shared::Shared;
 use crate::shutdown::first_of;
 use crate::worker::{Order, Worker};
-use peregrine_driver::{Driver, Listener};
+use peregrine_driver::{Driver, Listener, Stream};
+use peregrine_web::account::{self, Filling};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -32,9 +33,15 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let alarm = worker.wheel.alarm();
     let mut pause = PAUSE_MIN;
-    let open = |entrance: &Rc<Entrance<D>>, room: Room, stream| {
+    let open = |entrance: &Rc<Entrance<D>>, room: Room, stream: D::Stream| {
+        let client_at = entrance.door.client_at(stream.peer());
+        let Ok(client) = worker.overload.connect(client_at) else {
+            worker.observed.limit("overload.connections_per_client_max");
+            // The kernel is to keep nothing of it.
+            return stream.reset_on_drop();
+        };
         let (shared, entrance) = (Rc::clone(&worker), Rc::clone(entrance));
-        let connection = Connection::new(shared, entrance, stream, room.open());
+        let connection = Connection::new(shared, entrance, stream, room.open(), client);
         worker.driver.spawn(connection);
     };
     worker.ordered(&alarm, Order::Serve).await;
@@ -43,6 +50,17 @@ pub(crate) async fn run<D: Driver>(
     loop {
         if is_late {
             break;
+        }
+        if account::filling() >= Filling::Tight {
+            if worker.order() >= Order::Drain {
+                break;
+            }
+            // Who waits in the backlog costs nothing here.
+            entrance.sessions.clear();
+            worker.observed.limit("overload.memory_max");
+            let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
+            first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+            continue;
         }
         // A connection that would be one too many stays in the kernel's backlog.
         let door = &entrance.door;
@@ -79,11 +97,12 @@ pub(crate) async fn run<D: Driver>(
         }
     }
     if shared.is_so() {
+        let door = &entrance.door;
         if !is_late
             && let Some(room) = door.rooms.try_room(door.limits.connections_max)
             && let Ok(Some(stream)) = listener.last().await
         {
-            open(room, stream);
+            open(&entrance, room, stream);
         }
         return;
     }

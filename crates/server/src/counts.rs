@@ -4,11 +4,13 @@
 //! any case; what costs a request something is counted where somebody asked for that.
 
 use crate::ended::{Ended, limit_of};
+use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Count, Few, Histogram, Level, Table};
 use peregrine_proto::{Method, Reject, Version, h2};
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Bounds of durations in nanoseconds: OpenTelemetry's advice for `http.server.request.duration`.
 pub(crate) const DURATION_BOUNDS: [u64; 14] = [
@@ -56,6 +58,16 @@ pub struct Counts {
     pub(crate) handshakes: Few<Agreed, 32>,
     pub(crate) handshake_times: Histogram<{ DURATION_BOUNDS.len() }>,
     pub(crate) tls_failures: Few<TlsFailure, 64>,
+    /// Requests in progress.
+    pub(crate) in_flight: Level,
+    /// Requests that were refused because there was too much to do, by what there was too much of.
+    pub(crate) shed: Few<&'static str, 8>,
+    /// How long requests had waited for their turn on the thread.
+    pub(crate) queue_delays: Histogram<{ TURN_BOUNDS.len() }>,
+    /// 1 while requests that waited for too long are refused.
+    pub(crate) is_refusing: Level,
+    /// What is held for peers.
+    pub(crate) memory_bytes: Level,
     measures: bool,
     pub(crate) measured: OnceLock<Measured>,
 }
@@ -163,8 +175,20 @@ impl Counts {
         }
         let active: Vec<_> = self.active.iter().flatten().map(Level::get).collect();
         assert!(active.iter().all(|active| *active == 0), "requests in progress: {active:?}");
+        assert_eq!(self.in_flight.get(), 0, "requests in progress");
         let ended: u64 = self.ended.counts().map(|(_, count)| count).sum();
         assert_eq!(self.accepted.get(), ended + self.ended.others(), "{:?}", self.ended);
+    }
+
+    /// Are requests measured one by one?
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.measures
+    }
+
+    /// A request had waited so long for its turn.
+    pub(crate) fn queue_delay(&self, delay: Duration) {
+        let delay = delay.as_secs().saturating_mul(1_000_000_000) + u64::from(delay.subsec_nanos());
+        self.queue_delays.note(delay, &TURN_BOUNDS);
     }
 
     /// Makes the tables for requests to `application`, where they are measured.

@@ -5,13 +5,14 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::live::Live;
 use crate::observe::Rooms;
-use crate::proxied::ProxyProtocol;
+use crate::proxied::{Beginning, ProxyProtocol};
 use crate::worker::Worker;
 use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
 use peregrine_web::connection::{Credentials, Peer};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -69,6 +70,17 @@ impl Door {
             proxy_protocol: self.proxy_protocol.clone(),
             proxies: proxies.clone().map(Arc::new),
         }
+    }
+
+    /// The address for which a connection counts, where it is known when that is accepted: a PROXY header
+    /// may tell another one, and trusted proxies have many clients.
+    pub(crate) fn client_at(&self, address: Address) -> Option<IpAddr> {
+        let Address::Tcp(address) = address else { return None };
+        let peer = Peer::Tcp(address);
+        let begins = self.proxy_protocol.as_ref().map(|settings| settings.beginning(&peer));
+        let is_told_later = begins == Some(Beginning::Header);
+        let is_proxy = || self.proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
+        (!is_told_later && !is_proxy()).then(|| address.ip())
     }
 
     /// The trusted proxies, if `peer` is one of them.

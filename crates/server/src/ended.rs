@@ -62,6 +62,11 @@ pub enum Ended {
     Drained,
     /// The connection was still busy when the time to shut down was over.
     Cut,
+    /// The connection needed more memory than the worker may hold for its peers.
+    MemoryMax,
+    /// The client has as many connections as it may. Only where a PROXY header tells who it is is that
+    /// an end: others are not accepted.
+    ClientConnectionsMax,
     /// The network failed.
     Broken(io::ErrorKind),
 }
@@ -96,6 +101,8 @@ impl Ended {
             Self::Upgraded => "upgraded",
             Self::Drained => "drained",
             Self::Cut => "cut",
+            Self::MemoryMax => "memory-max",
+            Self::ClientConnectionsMax => "client-connections-max",
             Self::Broken(_) => "broken",
         }
     }
@@ -109,6 +116,8 @@ impl Ended {
             Self::PeerSilent => "http2.ping_after",
             Self::ExchangeLate => "exchange_timeout",
             Self::Lifetime => "lifetime_max",
+            Self::MemoryMax => "overload.memory_max",
+            Self::ClientConnectionsMax => "overload.connections_per_client_max",
             Self::Rejected(reject) => return limit_of(*reject),
             Self::Http2(h2::Reject::BudgetSpent) => "http2.budget_max",
             Self::Http2(h2::Reject::AnswersUnread) => "http2.answers_max",

@@ -5,6 +5,7 @@
 //! the frames of its body. All code of the application runs here, and no panic of that code gets
 //! further.
 
+use crate::overload::Admitted;
 use crate::pulse::Pulse;
 use crate::span;
 use crate::tally::Tally;
@@ -15,6 +16,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame};
 use peregrine_proto::Method;
 use peregrine_slot::{FutureSlot, Held};
+use peregrine_web::account::Charge;
 use peregrine_web::application::Target;
 use peregrine_web::body::BodyError;
 use peregrine_web::handler::OnDisconnect;
@@ -33,6 +35,10 @@ use std::time::Duration;
 
 /// A slot that grew beyond this is freed when its exchange is over.
 const SLOT_BYTES_MAX: usize = 64 * 1024;
+
+/// What a request takes that waits, beside its head and its content: about what its index and a handler's
+/// future take.
+const WAITING_BYTES: usize = 1024;
 
 /// Beyond so many unsent bytes, interim responses are left out.
 const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
@@ -55,6 +61,11 @@ pub(crate) struct Exchange {
     on_disconnect: OnDisconnect,
     /// What is measured of it.
     pub(crate) tally: Tally,
+    /// It counts as in progress.
+    pub(crate) admitted: Option<Admitted>,
+    /// What is held of its request while it waits, and how much of that is content.
+    charge: Charge,
+    content_bytes: usize,
     /// How long the handler may take.
     pub(crate) timeout: Option<Duration>,
     /// The request's head, for what the server says of it.
@@ -111,6 +122,7 @@ impl Exchange {
         self.tally.route(request.parts.head.route());
         self.tally.keep(&request.parts.head);
         self.head = Some(request.parts.head.share());
+        self.content_bytes = request.body.as_slice().map_or(0, <[u8]>::len);
         self.trace(&request, pattern.map(|pattern| &**pattern));
         let method = request.parts.head.index().method;
         self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
@@ -144,6 +156,8 @@ impl Exchange {
     /// It is not over at once: from `now` on it is waited for.
     pub(crate) fn goes_on(&mut self, now: Duration) {
         self.since.get_or_insert(now);
+        let head_bytes = self.head.as_ref().map_or(0, |head| head.as_bytes().len());
+        self.charge.set(WAITING_BYTES + head_bytes + self.content_bytes);
     }
 
     /// The request, as long as it is not over.
@@ -336,6 +350,8 @@ impl Exchange {
         if let Some(body) = self.body.take() {
             guarded("the destructor of a response's body", || drop(body));
         }
+        self.admitted = None;
+        self.charge.set(0);
     }
 
     /// The exchange is over: what is left of it is dropped.

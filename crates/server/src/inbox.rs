@@ -33,6 +33,12 @@ impl<C: Deref<Target = [u8]>> Inbox<C> {
         self.unread().is_empty()
     }
 
+    /// Memory that is not the driver's.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.owned.capacity()
+    }
+
     /// The first `bytes` of the unread ones are read.
     pub(crate) fn consume(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.unread().len());

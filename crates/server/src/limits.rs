@@ -1,14 +1,14 @@
 //! Every limit and timeout of the server, with its default.
 
 use crate::meter::Rate;
+use crate::overload::OverloadLimits;
 #[cfg(feature = "config")]
 use peregrine_config::{MaybeTime, Size, Time};
 use peregrine_proto::h2;
 use std::time::Duration;
 
 /// What the server allows a peer, and how long it waits for one. What has a default other than none
-/// is on by default. There is no limit of all memory together: it is bounded by `connections_max`,
-/// and by what one connection may have.
+/// is on by default.
 ///
 /// Sizes are in bytes. A limit that is reached is still allowed; passing it has the effect told at
 /// each. Everything holds per connection unless said otherwise.
@@ -174,6 +174,8 @@ pub struct Limits {
     pub behind_gateway: bool,
     /// What holds for HTTP/2 only. All other limits hold for it as well.
     pub http2: Http2Limits,
+    /// What each worker takes on before it says no: requests, clients, delay, memory.
+    pub overload: OverloadLimits,
 }
 
 impl Default for Limits {
@@ -210,6 +212,7 @@ impl Default for Limits {
             background_timeout: Duration::from_secs(10),
             behind_gateway: false,
             http2: Http2Limits::default(),
+            overload: OverloadLimits::default(),
         }
     }
 }

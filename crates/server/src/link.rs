@@ -4,11 +4,13 @@ use crate::deadlines::{Deadlines, Wait};
 use crate::door::Door;
 use crate::ended::Ended;
 use crate::meter::Meter;
+use crate::overload::{Admitted, Asking, Refusal};
 use crate::reader::Reader;
 use crate::stage::Stage;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::{Reject, h1};
+use peregrine_web::application::Target;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
 use peregrine_web::upgrade::OnUpgrade;
@@ -29,6 +31,8 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) talking: Meter,
     /// How fast it takes what is written.
     pub(crate) sending: Meter,
+    /// What the driver was given last, until it is known to be sent.
+    pub(crate) unsent_bytes: usize,
     /// Held while the connection waits for something that the driver does not know.
     pub(crate) hold: Option<D::Hold>,
 }
@@ -45,6 +49,7 @@ impl<D: Driver> Io<D> {
             receiving: Meter::default(),
             talking: Meter::default(),
             sending: Meter::default(),
+            unsent_bytes: 0,
             hold: None,
         }
     }
@@ -52,7 +57,14 @@ impl<D: Driver> Io<D> {
     /// The peer took everything. Nobody knows when, so that no waiting is counted against the peer.
     pub(crate) fn everything_is_sent(&mut self, progress: u64) {
         self.sending = Meter::new(progress);
+        self.unsent_bytes = 0;
         self.deadlines.clear(Wait::Send);
+    }
+
+    /// What the buffers take, and what the driver was given and has not sent, as far as is known.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.reader.held_bytes() + self.writer.held_bytes() + self.unsent_bytes
     }
 
     /// Gives back large buffers that are empty: the connection may wait for days as it is.
@@ -67,6 +79,7 @@ impl<D: Driver> Io<D> {
         self.deadlines.clear_all();
         (self.receiving, self.talking) = (Meter::default(), Meter::default());
         self.sending = Meter::default();
+        self.unsent_bytes = 0;
         self.hold = None;
     }
 }
@@ -167,6 +180,19 @@ impl<D: Driver> Link<'_, D> {
         let authority = head.authority();
         let is_covered = authority.is_empty() || hosts.cover(authority);
         if is_covered { Ok(()) } else { Err(Reject::Misdirected) }
+    }
+
+    /// Lets a request in, or says why not.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        target: &Target<'_>,
+        head: &Head,
+        has_content: bool,
+    ) -> Result<Admitted, Refusal> {
+        let driver = &self.worker.driver;
+        let asking = Asking { target, head, info: self.info, has_content };
+        self.worker.overload.admit(&asking, || (driver.turn_began(), driver.read_clock()))
     }
 
     /// The server waits for content from the peer, which is to come at the least rate.

@@ -18,7 +18,7 @@ pub struct Listen<S> {
     /// Do others have the socket too?
     pub shared: Shared,
     /// Limits of its own in place of the worker's. What concerns a worker as a whole (`poll_budget`, `lame_duck`,
-    /// `shutdown_timeout`, `background_timeout`) is not taken from here.
+    /// `shutdown_timeout`, `background_timeout`, `overload`) is not taken from here.
     pub limits: Option<Limits>,
     /// Whether connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyProtocol>,

@@ -59,6 +59,10 @@ pub struct Snapshot {
     /// Functions on tokio's blocking threads that were not waited for any longer at the end. Nothing
     /// can stop them but the end of the process.
     pub functions_left: usize,
+    /// Requests that were refused because there was too much to do, by what there was too much of:
+    /// `memory`, `requests`, `route`, `queue_delay` or `client`. See
+    /// [`OverloadLimits`](crate::OverloadLimits).
+    pub shed: BTreeMap<&'static str, u64>,
     /// Connections that are over, by how they ended ([`Ended::name`]).
     pub ended: BTreeMap<&'static str, u64>,
 }
@@ -121,6 +125,7 @@ impl Observed {
             tasks_cut: self.tasks_cut.get(),
             handlers_cut: self.handlers_cut.get(),
             functions_left: self.functions_left.get(),
+            shed: self.counts.shed.counts().map(|(name, count)| (*name, count)).collect(),
             ended: self.counts.ended.counts().map(|(name, count)| (*name, count)).collect(),
         }
     }

@@ -3,7 +3,9 @@
 use crate::counts::{
     Agreed, Counts, DURATION_BOUNDS, Key, Measured, Rule, SIZE_BOUNDS, TlsFailure, method_name,
 };
-use peregrine_metrics::{Buckets, Count, Family, Few, Kind, Page};
+use peregrine_driver::TURN_BOUNDS;
+use peregrine_metrics::{Buckets, Count, Family, Few, Kind, Level, Page};
+use peregrine_proto::Version;
 use std::collections::BTreeMap;
 
 /// Nanoseconds of a second.
@@ -113,6 +115,37 @@ const TLS_FAILURES: Family<'_> = family(
     "TLS sessions that failed, by why, and by the alert that the peer sent.",
 );
 
+const IN_FLIGHT: Family<'_> = family(
+    "peregrine_worker_requests",
+    Kind::Gauge,
+    "",
+    "Requests of each worker whose response is not complete, and WebSockets.",
+);
+const SHED: Family<'_> = family(
+    "peregrine_requests_shed",
+    Kind::Counter,
+    "",
+    "Requests that were refused because there was too much to do, by what there was too much of.",
+);
+const QUEUE_DELAY: Family<'_> = family(
+    "peregrine_queue_delay_seconds",
+    Kind::Histogram,
+    "seconds",
+    "How long requests waited for their turn after their worker had looked for them; of one in 16 where no target is set.",
+);
+const REFUSING: Family<'_> = family(
+    "peregrine_worker_overloaded",
+    Kind::Gauge,
+    "",
+    "1 while a worker refuses requests that have waited for too long.",
+);
+const MEMORY: Family<'_> = family(
+    "peregrine_worker_memory_bytes",
+    Kind::Gauge,
+    "bytes",
+    "What each worker holds for its peers: buffers, bodies, unsent responses, TLS and HTTP/2.",
+);
+
 /// The families that [`write()`] writes, in order.
 pub const FAMILIES: &[Family<'static>] = &[
     REQUEST_DURATION,
@@ -132,6 +165,11 @@ pub const FAMILIES: &[Family<'static>] = &[
     HANDSHAKES,
     HANDSHAKE_DURATION,
     TLS_FAILURES,
+    IN_FLIGHT,
+    SHED,
+    QUEUE_DELAY,
+    REFUSING,
+    MEMORY,
 ];
 
 /// Writes what these workers counted, added up.
@@ -147,6 +185,7 @@ pub fn write(page: &mut Page, workers: &[&Counts]) {
     write_sum(page, &SENT, workers, |counts| &counts.sent_bytes);
     write_sum(page, &SENDS, workers, |counts| &counts.sends);
     write_tls(page, workers);
+    write_overload(page, workers);
 }
 
 fn measured<'a>(workers: &'a [&Counts]) -> impl Iterator<Item = &'a Measured> {
@@ -326,6 +365,30 @@ fn write_rules(page: &mut Page, workers: &[&Counts]) {
     }
     if others > 0 {
         page.sample(&[OVERFLOW], others);
+    }
+}
+
+fn write_overload(page: &mut Page, workers: &[&Counts]) {
+    write_levels(page, &IN_FLIGHT, workers, |counts| &counts.in_flight);
+    write_named(page, &SHED, "reason", workers, |counts| &counts.shed);
+    page.family(&QUEUE_DELAY);
+    let mut delays = Buckets::default();
+    workers.iter().for_each(|counts| counts.queue_delays.read(&mut delays));
+    page.histogram(&[], &TURN_BOUNDS, &delays, NANOSECONDS);
+    write_levels(page, &REFUSING, workers, |counts| &counts.is_refusing);
+    write_levels(page, &MEMORY, workers, |counts| &counts.memory_bytes);
+}
+
+fn write_levels(
+    page: &mut Page,
+    family: &Family<'_>,
+    workers: &[&Counts],
+    level: impl Fn(&Counts) -> &Level,
+) {
+    page.family(family);
+    for (number, counts) in workers.iter().enumerate() {
+        let level = level(counts).get().max(0).cast_unsigned();
+        page.sample(&[("worker", &number.to_string())], level);
     }
 }
 

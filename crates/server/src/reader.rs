@@ -91,6 +91,12 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.inbox.take_kept(keep)
     }
 
+    /// Memory that is not the driver's.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.inbox.held_bytes()
+    }
+
     /// Gives the driver's buffer back before the connection waits.
     pub(crate) fn settle(&mut self) {
         self.inbox.settle();

@@ -1,9 +1,14 @@
 //! What stands between the network's bytes and the protocol's: nothing, or TLS.
 
 use peregrine_tls::{Hosts, Identity, Received, Reject, Session, Version};
+use peregrine_web::account::Charge;
 use peregrine_web::connection::{ClientIdentity, TlsInfo};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
+
+/// What a TLS session takes, about, while it shakes hands and after that.
+const HANDSHAKE_BYTES: usize = 24 * 1024;
+const SESSION_BYTES: usize = 8 * 1024;
 
 /// A connection's stage.
 pub(crate) enum Stage {
@@ -15,6 +20,7 @@ pub(crate) enum Stage {
 pub(crate) struct Encrypted {
     pub(crate) session: Session,
     pub(crate) received: Received,
+    charge: Charge,
 }
 
 impl Stage {
@@ -22,7 +28,9 @@ impl Stage {
         match session {
             None => Self::Plain,
             Some(session) => {
-                Self::Tls(Box::new(Encrypted { session, received: Received::Handshaking }))
+                let received = Received::Handshaking;
+                let charge = Charge::of(HANDSHAKE_BYTES);
+                Self::Tls(Box::new(Encrypted { session, received, charge }))
             }
         }
     }
@@ -94,7 +102,11 @@ impl Encrypted {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(), Reject> {
+        let was_handshaking = self.received == Received::Handshaking;
         self.received = self.session.receive(input, plain, out)?;
+        if was_handshaking && self.received != Received::Handshaking {
+            self.charge.set(SESSION_BYTES);
+        }
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::log::Logger;
 use crate::observe::{Observed, Rooms, Snapshot};
+use crate::overload::Overload;
 use crate::pulse::Pulse;
 use crate::tally::Meters;
 use crate::traces::Tracing;
@@ -89,6 +90,8 @@ pub(crate) struct Worker<D: Driver> {
     /// Where requests are measured one by one.
     pub(crate) meters: Option<Rc<Meters>>,
     pub(crate) handshakes: Rc<Handshakes>,
+    /// What it takes on.
+    pub(crate) overload: Rc<Overload>,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
     /// When the order was given.
@@ -126,6 +129,7 @@ impl<D: Driver> Worker<D> {
         pulse.name_routes(&application);
         observed.counts().prepare(&application);
         let meters = meters(&driver, &application, &observed);
+        let overload = Overload::new(limits.overload.clone(), &application, observed.counts());
         Self {
             wheel: Wheel::new(),
             rooms: Rooms::new(&observed),
@@ -133,6 +137,7 @@ impl<D: Driver> Worker<D> {
             pulse,
             meters,
             handshakes: Rc::default(),
+            overload,
             cut: RefCell::default(),
             order: Cell::new(present.min(Order::Serve)),
             ordered_at: Cell::new(Duration::ZERO),

@@ -49,6 +49,12 @@ impl Writer {
         }
     }
 
+    /// The memory of both buffers.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.plain.capacity() + self.records.capacity()
+    }
+
     /// Gives the memory of empty buffers back.
     pub(crate) fn slim(&mut self, keep_bytes_max: usize) {
         for buffer in [&mut self.plain, &mut self.records] {

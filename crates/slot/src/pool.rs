@@ -55,6 +55,13 @@ impl<T: Reuse> Pool<T> {
         }
     }
 
+    /// Drops all values that are kept.
+    pub fn clear(&self) {
+        // Their destructors may come back here.
+        let kept = self.kept.take();
+        drop(kept);
+    }
+
     /// As [`Pool::take`], from this thread's pool.
     #[inline]
     #[must_use]
@@ -135,6 +142,15 @@ mod tests {
             pool.give(Vec::<u8>::with_capacity(capacity));
         }
         assert_eq!(pool.kept.borrow().len(), 2);
+    }
+
+    #[test]
+    fn a_pool_that_is_cleared_keeps_nothing() {
+        let pool: Pool<Vec<u8>> = Pool::new(8);
+        let lists = [pool.take(), pool.take()];
+        lists.into_iter().for_each(|list| pool.give(list));
+        pool.clear();
+        assert_eq!(pool.kept.borrow().capacity(), 0);
     }
 
     #[test]

@@ -60,6 +60,8 @@ static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     lifts_body_limit: false,
     takes_calls: false,
     timeout: None,
+    requests_max: None,
+    is_never_shed: false,
 };
 
 /// What answers a request: a route, a fallback, or an automatic answer.

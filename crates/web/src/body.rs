@@ -1,5 +1,6 @@
 //! Bodies of requests and responses: nothing, bytes, or a stream.
 
+use crate::account::{Charge, Filling, filling};
 use crate::panics::guarded;
 use crate::pipe::{Piece, Reader};
 use crate::pool;
@@ -116,6 +117,8 @@ pub enum BodyError {
     },
     /// The peer sent the body slower than the minimum rate.
     TooSlow,
+    /// The worker holds as much for its peers as it may (`memory_max`), and lets nothing grow.
+    Overloaded,
     /// The body breaks a rule of the protocol, or passes one of its limits.
     Rejected(Reject),
     /// A stream of the application's own failed.
@@ -128,6 +131,7 @@ impl fmt::Display for BodyError {
             Self::Disconnected => f.write_str("the peer left before the body was complete"),
             Self::TooLarge { limit } => write!(f, "the body is larger than {limit} bytes"),
             Self::TooSlow => f.write_str("the body came slower than the minimum rate"),
+            Self::Overloaded => f.write_str("the server has no memory left for the body"),
             Self::Rejected(reject) => write!(f, "the body was refused: {reject}"),
             Self::Failed(error) => write!(f, "the body's source failed: {error}"),
         }
@@ -283,7 +287,8 @@ impl Body {
     /// when done, or keep it.
     ///
     /// # Errors
-    /// The body could not be read to its end, or is larger than `limit` bytes or its own limit.
+    /// The body could not be read to its end, or is larger than `limit` bytes or its own limit; or the
+    /// worker holds as much as it may.
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
         if let Some(error) = self.length().and_then(|length| self.beyond(length)) {
             return Err(error);
@@ -294,13 +299,17 @@ impl Body {
         if let Kind::Buffer(buffer) = &mut self.kind {
             return Ok(std::mem::take(buffer));
         }
-        let mut all = pool::take();
+        let (mut all, mut charge) = (pool::take(), Charge::new());
         while let Some(piece) = self.next().await {
             let piece = piece?;
             if all.len() as u64 + piece.len() as u64 > limit {
                 return Err(BodyError::TooLarge { limit });
             }
             all.extend_from_slice(&piece);
+            charge.set(all.capacity());
+            if filling() == Filling::Full {
+                return Err(BodyError::Overloaded);
+            }
         }
         Ok(all)
     }

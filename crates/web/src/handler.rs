@@ -120,6 +120,14 @@ pub struct RouteOptions {
     /// The time the handler may take until its response begins. After that the server answers with
     /// status 503.
     pub timeout: Option<Duration>,
+    /// How many requests to this route each worker may have in progress. Beyond it the server answers
+    /// with status 503, before it reads a body. It has no effect within an application that is used as a
+    /// handler.
+    pub requests_max: Option<usize>,
+    /// The server begins these requests however much there is to do, as far as `requests_max` lets it:
+    /// for health checks. The default is `false`. It has no effect within an application that is used as
+    /// a handler.
+    pub is_never_shed: bool,
 }
 
 /// Marks handlers that are `async`.
@@ -165,6 +173,37 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     fn timeout(self, limit: Duration) -> Configured<Self> {
         Configured { handler: self, setting: Setting::Timeout(limit) }
     }
+
+    /// Limits how many requests to this route each worker has in progress, from their heads to the ends
+    /// of their responses; a WebSocket is in progress until it ends. Further ones are answered with
+    /// status 503 and `Retry-After`, before their bodies are read. For routes that use what there is
+    /// little of.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    ///
+    /// async fn report() -> &'static str {
+    ///     "this took long"
+    /// }
+    /// // With four workers, at most eight at a time.
+    /// let app = App::new().get("/report", report.requests_max(2));
+    /// ```
+    fn requests_max(self, most: usize) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::RequestsMax(most) }
+    }
+
+    /// Lets the server begin these requests however much it has to do: for health checks, whose answer is
+    /// wanted most when there is too much. Whatever asks for them costs what it costs, so that they must
+    /// be cheap.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    ///
+    /// let app = App::new().get("/healthz", (|| "well").never_shed());
+    /// ```
+    fn never_shed(self) -> Configured<Self> {
+        Configured { handler: self, setting: Setting::NeverShed }
+    }
 }
 
 impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
@@ -181,6 +220,8 @@ enum Setting {
     OnDisconnect(OnDisconnect),
     BodyBytesMax(u64),
     Timeout(Duration),
+    RequestsMax(usize),
+    NeverShed,
 }
 
 impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for Configured<H> {}
@@ -200,6 +241,8 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Config
             Setting::OnDisconnect(what) => options.on_disconnect = what,
             Setting::BodyBytesMax(bytes_max) => options.body_bytes_max = Some(bytes_max),
             Setting::Timeout(limit) => options.timeout = Some(limit),
+            Setting::RequestsMax(most) => options.requests_max = Some(most),
+            Setting::NeverShed => options.is_never_shed = true,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! middleware into one.
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod app;
 pub mod application;
 pub mod body;

@@ -3,6 +3,7 @@
 //! The connection holds the [`Writer`], the handler's body holds the [`Reader`]. The connection
 //! reads from the network only while the pipe has room, so a slow handler holds the peer back.
 
+use crate::account::Charge;
 use crate::body::BodyError;
 use bytes::Bytes;
 use http::HeaderMap;
@@ -25,6 +26,7 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
     let state = Rc::new(RefCell::new(State {
         pieces: VecDeque::new(),
         unread: 0,
+        charge: Charge::new(),
         consumed: 0,
         bytes_max: bytes_max.max(1),
         left: length,
@@ -40,6 +42,7 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (Writer, Reader) {
 struct State {
     pieces: VecDeque<Bytes>,
     unread: usize,
+    charge: Charge,
     /// Bytes that the reader has taken.
     consumed: u64,
     bytes_max: usize,
@@ -126,6 +129,8 @@ impl Writer {
         }
         state.unread += weight(&piece);
         state.pieces.push_back(piece);
+        let unread = state.unread;
+        state.charge.set(unread);
         wake(&mut state.reader);
     }
 
@@ -199,6 +204,8 @@ impl Reader {
         }
         if let Some(piece) = state.pieces.pop_front() {
             state.unread -= weight(&piece);
+            let unread = state.unread;
+            state.charge.set(unread);
             state.consumed += piece.len() as u64;
             if let Some(left) = &mut state.left {
                 *left = left.saturating_sub(piece.len() as u64);
@@ -238,6 +245,7 @@ impl Drop for Reader {
         let mut state = self.0.borrow_mut();
         state.reader_gone = true;
         state.pieces.clear();
+        state.charge.set(0);
         wake(&mut state.writer);
     }
 }

@@ -127,5 +127,12 @@ fn unkept(outer: &str, requirements: &Requirements, whole: &RouteOptions, faults
         if inner.on_disconnect == to_end && whole.on_disconnect != to_end {
             fault("run_to_end", "run_to_end()");
         }
+        let is_bound = |most| whole.requests_max.is_some_and(|whole_most| whole_most <= most);
+        if inner.requests_max.is_some_and(|most| !is_bound(most)) {
+            fault("requests_max", "requests_max(..)");
+        }
+        if inner.is_never_shed && !whole.is_never_shed {
+            fault("never_shed", "never_shed()");
+        }
     }
 }

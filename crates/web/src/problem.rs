@@ -4,7 +4,7 @@ use crate::body::BodyError;
 use crate::pool;
 use crate::respond::IntoResponse;
 use crate::response::Response;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::Reject;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -84,6 +84,25 @@ impl Problem {
     pub fn head_late() -> Self {
         let detail = "The request's head was not complete in time.";
         Self::new(StatusCode::REQUEST_TIMEOUT, "head-late", detail)
+    }
+
+    /// The answer to a request that is not begun, because the server has enough to do: status 503, kind
+    /// `overloaded`, with `Retry-After` in seconds.
+    #[must_use]
+    pub fn overloaded(retry_after: u64) -> Self {
+        let detail = "The server has too much to do at present. Try again later.";
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
+        problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
+    }
+
+    /// The answer to a request of a client that has too many in progress: status 429, kind
+    /// `too-many-requests`, with `Retry-After` in seconds.
+    #[must_use]
+    pub fn too_many_requests(retry_after: u64) -> Self {
+        let detail =
+            "Too many requests of this client are in progress. Wait for some to be answered.";
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", detail);
+        problem.with_header(RETRY_AFTER, HeaderValue::from(retry_after))
     }
 
     /// Adds one more member.
@@ -190,6 +209,7 @@ impl From<BodyError> for Problem {
                 "body-too-slow",
                 "the body came slower than this server waits for; send the request again",
             ),
+            BodyError::Overloaded => Self::overloaded(1),
             BodyError::Rejected(reject) => reject.into(),
             BodyError::Failed(error) => {
                 // The text may mention things inside the server, so it goes to the log only.

@@ -1,5 +1,6 @@
 //! Handing a connection over to another protocol (RFC 9110 §7.8), or a stream of HTTP/2 (RFC 8441).
 
+use crate::account::Charge;
 use crate::pipe::Reader;
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -165,6 +166,14 @@ struct Unsent {
     closed: bool,
     sender: Option<Waker>,
     server: Option<Waker>,
+    charge: Charge,
+}
+
+impl Unsent {
+    /// Takes stock of what is held.
+    fn weigh(&mut self) {
+        self.charge.set(self.bytes.capacity());
+    }
 }
 
 impl Default for Outgoing {
@@ -194,6 +203,7 @@ impl Outgoing {
     fn push(&self, bytes: &[u8]) {
         let mut unsent = self.0.borrow_mut();
         unsent.bytes.extend_from_slice(bytes);
+        unsent.weigh();
         if let Some(waker) = unsent.server.take() {
             waker.wake();
         }
@@ -206,6 +216,7 @@ impl Outgoing {
         } else {
             unsent.bytes.append(bytes);
         }
+        unsent.weigh();
         if bytes.capacity() > KEPT_BYTES_MAX {
             *bytes = Vec::new();
         }
@@ -226,6 +237,7 @@ impl Outgoing {
         if unsent.bytes.capacity() > KEPT_BYTES_MAX {
             unsent.bytes = Vec::new();
         }
+        unsent.weigh();
         if let Some(waker) = unsent.sender.take() {
             waker.wake();
         }

@@ -93,6 +93,11 @@ impl Driver for Sim {
         self.network.now()
     }
 
+    /// As many tasks as could run then have been polled since, or are to be.
+    fn turn_began(&self) -> Duration {
+        self.network.with(|state| state.turn_began)
+    }
+
     fn unix_time(&self) -> Duration {
         EPOCH + self.network.now()
     }
@@ -144,6 +149,8 @@ struct Loop<F: Future> {
     start: Instant,
     /// The network's next event, or the end of patience, as a timer of tokio.
     alarm: Pin<Box<Sleep>>,
+    /// Tasks to be polled before the next turn begins.
+    polls_left: usize,
     /// Until when nothing may happen before this is a deadlock.
     quiet_until: Option<Instant>,
 }
@@ -161,6 +168,7 @@ impl<F: Future> Loop<F> {
             base: network.now(),
             start,
             alarm: Box::pin(sleep_until(start)),
+            polls_left: 0,
             quiet_until: None,
             network,
             ready,
@@ -279,6 +287,11 @@ impl<F: Future> Future for Loop<F> {
                 this.fail("time is over");
             }
             this.adopt();
+            if this.polls_left == 0 {
+                this.polls_left = this.ready.count();
+                this.network.with(|state| state.turn_began = now);
+            }
+            this.polls_left = this.polls_left.saturating_sub(1);
             match this.pick() {
                 Some(MAIN) => {
                     this.main_flag.lower();
@@ -289,10 +302,13 @@ impl<F: Future> Future for Loop<F> {
                     }
                 }
                 Some(id) => this.poll_task(id),
-                None => match this.poll_idle(context) {
-                    Poll::Ready(()) => continue,
-                    Poll::Pending => return Poll::Pending,
-                },
+                None => {
+                    this.polls_left = 0;
+                    match this.poll_idle(context) {
+                        Poll::Ready(()) => continue,
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
             }
             this.quiet_until = None;
             this.disturb();

@@ -18,6 +18,8 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     pub(crate) now: Duration,
+    /// When the present turn began: as many tasks are polled in it as could run then.
+    pub(crate) turn_began: Duration,
     /// When a run that is not over yet fails.
     pub(crate) time_max: Duration,
     pub(crate) ports: BTreeMap<u64, PortState>,
@@ -155,6 +157,7 @@ impl State {
             faults,
             trace: Trace::default(),
             now: Duration::ZERO,
+            turn_began: Duration::ZERO,
             time_max: Duration::MAX,
             ports: BTreeMap::new(),
             connections: BTreeMap::new(),

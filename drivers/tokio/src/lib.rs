@@ -16,6 +16,7 @@
 
 mod connection;
 mod listener;
+mod look;
 mod output;
 mod pin;
 mod pool;

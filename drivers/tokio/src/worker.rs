@@ -12,6 +12,7 @@ use peregrine_driver::{Counters, Driver, Figures, Functions, Options, Socket, So
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
 use crate::listener::Listener;
+use crate::look::{self, Look};
 use crate::pin::Pinned;
 use crate::pool::Pool;
 use crate::stream::Stream;
@@ -40,6 +41,7 @@ pub(crate) struct Worker {
     pub(crate) large_bytes: usize,
     pub(crate) sockets: SocketOptions,
     pub(crate) figures: Own,
+    look: Look,
     functions: Functions,
 }
 
@@ -73,17 +75,30 @@ impl Own {
     }
 }
 
-/// Lets the runtime note how long it is awake between two sleeps.
-fn measure_turns(builder: &mut Builder, figures: &Arc<Figures>, start: Instant) {
+/// Lets the runtime count its sleeps.
+fn count_sleeps(builder: &mut Builder, sleeps: &Arc<AtomicU64>) {
+    let sleeps = Arc::clone(sleeps);
+    builder.on_thread_unpark(move || look::slept(&sleeps));
+}
+
+/// The same, and lets it note how long it is awake between two of them.
+fn measure_turns(
+    builder: &mut Builder,
+    sleeps: &Arc<AtomicU64>,
+    figures: &Arc<Figures>,
+    start: Instant,
+) {
     let (woken, figures) = (Arc::new(AtomicU64::new(0)), Arc::clone(figures));
     let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let began = Arc::clone(&woken);
-    builder.on_thread_unpark(move || began.store(now(), Ordering::Relaxed)).on_thread_park(
-        move || {
-            let time = now().saturating_sub(woken.load(Ordering::Relaxed));
-            figures.turn(Duration::from_nanos(time));
-        },
-    );
+    let (began, sleeps) = (Arc::clone(&woken), Arc::clone(sleeps));
+    let unparked = move || {
+        look::slept(&sleeps);
+        began.store(now(), Ordering::Relaxed);
+    };
+    builder.on_thread_unpark(unparked).on_thread_park(move || {
+        let time = now().saturating_sub(woken.load(Ordering::Relaxed));
+        figures.turn(Duration::from_nanos(time));
+    });
 }
 
 /// Adds one to a count.
@@ -111,9 +126,13 @@ impl Driver for Tokio {
         let (started, stopped) = (functions.threads(), functions.threads());
         let start = Instant::now();
         let mut builder = Builder::new_current_thread();
-        if let Some(figures) = &options.figures {
-            figures.show_threads(functions.threads());
-            measure_turns(&mut builder, figures, start);
+        let sleeps = Arc::default();
+        match &options.figures {
+            None => count_sleeps(&mut builder, &sleeps),
+            Some(figures) => {
+                figures.show_threads(functions.threads());
+                measure_turns(&mut builder, &sleeps, figures, start);
+            }
         }
         let runtime = builder
             .enable_all()
@@ -129,6 +148,7 @@ impl Driver for Tokio {
             large_bytes: options.large_bytes(),
             sockets: options.sockets.clone(),
             figures: Own { shown: options.figures.clone(), ..Own::default() },
+            look: Look::new(start, sleeps),
             functions,
         });
         let driver = Self { worker: Rc::clone(&worker) };
@@ -157,6 +177,10 @@ impl Driver for Tokio {
         self.worker.start.elapsed()
     }
 
+    fn turn_began(&self) -> Duration {
+        self.worker.look.began()
+    }
+
     fn unix_time(&self) -> Duration {
         // A clock before 1970 is a broken clock: dates on the wire then start at the epoch.
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -174,7 +198,8 @@ impl Driver for Tokio {
     }
 
     fn tokio_tasks(&self) -> usize {
-        Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks())
+        let tasks = Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks());
+        tasks.saturating_sub(self.worker.look.tasks())
     }
 
     fn outlast(&self, is_patient: impl FnMut(usize) -> bool + 'static) {

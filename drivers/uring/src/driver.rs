@@ -83,6 +83,10 @@ impl Driver for Uring {
         self.shared.clock.read()
     }
 
+    fn turn_began(&self) -> Duration {
+        self.shared.tasks.looked()
+    }
+
     fn unix_time(&self) -> Duration {
         self.shared.clock.unix_time()
     }

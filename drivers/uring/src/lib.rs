@@ -23,6 +23,7 @@ mod credentials;
 mod driver;
 #[cfg(target_os = "linux")]
 mod listener;
+mod look;
 #[cfg(target_os = "linux")]
 mod operation;
 #[cfg(target_os = "linux")]

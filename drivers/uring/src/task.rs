@@ -20,8 +20,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, RawWakerVTable, Wake, Waker};
+use std::time::Duration;
 
 use peregrine_slot::Table;
+
+use crate::look::Look;
 
 /// The number of the future that `run` was called with.
 const MAIN: u32 = u32::MAX;
@@ -60,6 +63,7 @@ pub(crate) struct Tasks {
     remote: Arc<Remote>,
     slots: RefCell<Table<Slot>>,
     ready: RefCell<VecDeque<u32>>,
+    look: Look,
     polls: Cell<usize>,
     main_waker: Waker,
     /// The future that `run` was called with is to be polled.
@@ -129,6 +133,7 @@ impl Tasks {
             remote,
             slots: RefCell::new(Table::new()),
             ready: RefCell::default(),
+            look: Look::default(),
             polls: Cell::new(0),
             main_waker,
             main_due: Cell::new(true),
@@ -245,9 +250,20 @@ impl Tasks {
         self.polls.set(0);
         for polls in 1..=POLLS_PER_TURN {
             let Some(index) = self.ready.borrow_mut().pop_front() else { return };
+            self.look.polling();
             self.poll_task(index);
             self.polls.set(polls);
         }
+    }
+
+    /// The driver looks for completions now.
+    pub(crate) fn look(&self, now: Duration) {
+        self.look.at(now, self.ready.borrow().len());
+    }
+
+    /// When it looked for what is polled now.
+    pub(crate) fn looked(&self) -> Duration {
+        self.look.began()
     }
 
     /// Tasks polled in the last turn.

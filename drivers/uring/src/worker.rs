@@ -116,8 +116,10 @@ impl Shared {
 
     /// A turn begins: completions are about to be handed to their owners.
     pub(crate) fn begin_turn(&self) {
+        let now = self.clock.now();
+        self.tasks.look(now);
         if let Some((_, began)) = &self.figures {
-            began.set(Some(self.clock.now()));
+            began.set(Some(now));
         }
     }
 

@@ -11,7 +11,7 @@ use peregrine_proto::proxy::kind;
 use std::time::Duration;
 
 #[path = "../../../crates/proto/tests/proxy/wire.rs"]
-mod header;
+pub(super) mod header;
 
 use header::{binary, line, proxied, ssl, value};
 

@@ -11,6 +11,7 @@ static HELD: AtomicIsize = AtomicIsize::new(0);
 thread_local! {
     static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
     static MEASURES: Cell<bool> = const { Cell::new(false) };
+    static LIMIT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 fn count(bytes: isize) {
@@ -49,4 +50,14 @@ pub fn this_is_a_client() {
 /// The bytes that are held now, on a thread that is told.
 pub fn bytes() -> Option<isize> {
     MEASURES.get().then(|| HELD.load(Ordering::Relaxed))
+}
+
+/// Sets what servers that this thread starts may hold for their peers.
+pub fn limit(bytes_max: Option<usize>) {
+    LIMIT.set(bytes_max);
+}
+
+/// What servers may hold for their peers, where this thread says so.
+pub fn limited() -> Option<usize> {
+    LIMIT.get()
 }

@@ -21,6 +21,7 @@ mod kept;
 mod kernel;
 pub mod logged;
 mod mounted;
+mod overload;
 pub mod peer;
 pub mod promises;
 pub mod random;

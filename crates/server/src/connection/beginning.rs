@@ -5,6 +5,7 @@ use super::session::{Phase, Session};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{For, Turn};
+use crate::overload::TooMany;
 use crate::proxied::{Beginning, told};
 use crate::stage::Stage;
 use peregrine_driver::Driver;
@@ -74,6 +75,9 @@ impl<D: Driver> Connection<D> {
                 let info = told(&self.info, &header);
                 let proxies = self.entrance.door.proxies_at(&info.peer);
                 self.info = Rc::new(ConnectionInfo { proxies, ..info });
+                if !self.count_client() {
+                    return Turn::close(Ended::ClientConnectionsMax);
+                }
                 used
             }
             Ok(Received::Partial) if !is_ended => {
@@ -92,6 +96,19 @@ impl<D: Driver> Connection<D> {
         };
         reader.consume(used);
         self.begin_behind_header(session)
+    }
+
+    /// Counts the connection for the client that its header tells. False if that has as many as it may.
+    fn count_client(&mut self) -> bool {
+        // A proxy that speaks for itself is nobody's client.
+        let is_told = self.info.proxy.is_some() && self.info.proxies.is_none();
+        let of = self.info.peer.tcp().filter(|_| is_told);
+        let counted = self.worker.overload.connect(of.map(|address| address.ip()));
+        match counted {
+            Ok(client) => self.client = client,
+            Err(TooMany) => return false,
+        }
+        true
     }
 
     /// The connection begins again with what follows the header, which may have come already.

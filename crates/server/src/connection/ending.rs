@@ -13,6 +13,8 @@ use crate::unfinished::Unfinished;
 use crate::worker::Cut;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::Reject as TlsReject;
+use peregrine_web::account::{self, Filling};
+use std::task::Poll;
 
 impl<D: Driver> Connection<D> {
     /// Something happened that a turn does not see by itself. The reason, if that is the end.
@@ -72,6 +74,32 @@ impl<D: Driver> Connection<D> {
         };
         self.end(session, close);
         None
+    }
+
+    /// Gives the session back. Where memory is short, none is kept.
+    pub(super) fn give_back(&self, session: Box<Session<D>>) {
+        self.entrance.sessions.give(session);
+        if account::filling() >= Filling::Tight {
+            self.entrance.sessions.clear();
+        }
+        self.worker.overload.show_memory();
+    }
+
+    /// The connection is over.
+    pub(super) fn ends(&mut self, session: Box<Session<D>>, ended: &Ended) -> Poll<()> {
+        self.give_back(session);
+        self.open.ended(ended);
+        let peer = &self.info.peer;
+        tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
+        Poll::Ready(())
+    }
+
+    /// The worker holds as much as it may, and this connection is the one that needs more.
+    #[cold]
+    pub(super) fn outgrown(&mut self, mut session: Box<Session<D>>) -> Poll<()> {
+        self.stream.reset_on_drop();
+        let ended = self.abandon(&mut session, Ended::MemoryMax);
+        self.ends(session, &ended)
     }
 
     /// Begins to close the connection.

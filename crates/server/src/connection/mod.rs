@@ -21,6 +21,7 @@ use crate::handshakes::Handshake;
 use crate::http2::Core;
 use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
+use crate::overload::Connected;
 use crate::proxied::{Beginning, ProxyProtocol};
 use crate::stage::Stage;
 use crate::upgraded::Upgrade;
@@ -30,6 +31,7 @@ use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
 use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::{Reject as TlsReject, Tls};
+use peregrine_web::account::{self, Charge, Filling};
 use peregrine_web::connection::ConnectionInfo;
 use std::future::Future;
 use std::io;
@@ -41,6 +43,9 @@ use std::time::Duration;
 
 /// Things that may happen to a connection before others have their turn.
 const EVENTS_PER_POLL: usize = 64;
+
+/// What an idle connection takes beside its own size: its task, its stream with the driver, its facts.
+const TASK_BYTES: usize = 512;
 
 /// What came of waiting.
 enum Event {
@@ -74,6 +79,9 @@ pub(crate) struct Connection<D: Driver> {
     /// When the handshake or the last exchange ended.
     since: u64,
     session: Option<Box<Session<D>>>,
+    /// It is counted for its client.
+    client: Option<Box<Connected>>,
+    _charge: Charge,
 }
 
 impl<D: Driver> Unpin for Connection<D> {}
@@ -84,6 +92,7 @@ impl<D: Driver> Connection<D> {
         entrance: Rc<Entrance<D>>,
         stream: D::Stream,
         open: Open,
+        client: Option<Box<Connected>>,
     ) -> Self {
         let (now, door) = (milliseconds(worker.driver.now()), &entrance.door);
         let peer_of = peer(stream.peer(), || stream.credentials());
@@ -114,6 +123,8 @@ impl<D: Driver> Connection<D> {
             born: now,
             since: now,
             session: None,
+            client,
+            _charge: Charge::of(size_of::<Self>() + TASK_BYTES),
         }
     }
 }
@@ -123,6 +134,7 @@ impl<D: Driver> Future for Connection<D> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        let held = account::held();
         loop {
             let mut session = match this.session.take() {
                 Some(session) => session,
@@ -139,6 +151,11 @@ impl<D: Driver> Future for Connection<D> {
                     if session.is_tunnel() {
                         session.io.slim();
                     }
+                    session.weigh();
+                    this.worker.overload.show_memory();
+                    if account::held() > held && account::filling() == Filling::Full {
+                        return this.outgrown(session);
+                    }
                     this.open.moves(session.phase.place());
                     this.session = Some(session);
                     return Poll::Pending;
@@ -149,20 +166,14 @@ impl<D: Driver> Future for Connection<D> {
                         has_progressed |= session.http2.has_progressed();
                         this.http2 = session.http2.take_core();
                     }
-                    this.entrance.sessions.give(session);
+                    this.give_back(session);
                     let is_http2 = this.http2.is_some();
                     this.open.moves(if is_http2 { Place::Http2Idle } else { Place::Http1Idle });
                     if has_progressed {
                         this.since = milliseconds(this.worker.driver.now());
                     }
                 }
-                Poll::Ready(Some(ended)) => {
-                    this.entrance.sessions.give(session);
-                    this.open.ended(&ended);
-                    let peer = &this.info.peer;
-                    tracing::debug!(target: "peregrine", %peer, %ended, "connection ended");
-                    return Poll::Ready(());
-                }
+                Poll::Ready(Some(ended)) => return this.ends(session, &ended),
             }
         }
     }
@@ -417,6 +428,7 @@ impl<D: Driver> Connection<D> {
             .writer
             .flush(&self.stream, &mut self.stage)
             .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
+        io.unsent_bytes = bytes;
         self.worker.observed.send(bytes);
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::link::Io;
 use crate::upgraded::Upgrade;
 use peregrine_driver::Driver;
 use peregrine_slot::{Pool, Reuse};
+use peregrine_web::account::Charge;
 use std::rc::Rc;
 
 /// Sessions kept for the next connections that have something to do; more are freed.
@@ -17,6 +18,9 @@ const SESSIONS_MAX: usize = 128;
 
 /// Buffers that grew beyond this on a lease are freed when it is given back.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// What a session takes itself, beside its buffers: about its size.
+const SESSION_BYTES: usize = 4 * 1024;
 
 /// What connections of a worker lease while they have something to do.
 pub(crate) type Sessions<D> = Pool<Box<Session<D>>>;
@@ -40,6 +44,8 @@ pub(crate) struct Session<D: Driver> {
     pub(super) phase: Phase,
     /// A handler that runs to its end went on without the connection.
     pub(super) has_detached: bool,
+    /// What it holds, in use or kept for the next lease.
+    charge: Charge,
 }
 
 /// What the connection does at present.
@@ -74,6 +80,13 @@ impl Phase {
 }
 
 impl<D: Driver> Session<D> {
+    /// Takes stock of what is held.
+    #[inline]
+    pub(super) fn weigh(&mut self) {
+        let bytes = self.io.held_bytes() + self.http1.held_bytes() + self.http2.held_bytes();
+        self.charge.set(SESSION_BYTES + bytes);
+    }
+
     /// Does another protocol run, which may be silent for days?
     pub(super) fn is_tunnel(&self) -> bool {
         match self.phase {
@@ -92,16 +105,18 @@ impl<D: Driver> Reuse for Box<Session<D>> {
             http2: Http2::default(),
             phase: Phase::Http1,
             has_detached: false,
+            charge: Charge::new(),
         })
     }
 
     fn clean(&mut self) -> bool {
-        let Session { io, http1, http2, phase, has_detached } = &mut **self;
+        let Session { io, http1, http2, phase, has_detached, charge: _ } = &mut **self;
         io.reset(BUFFER_BYTES_MAX);
         http1.reset();
         http2.reset();
         *phase = Phase::Http1;
         *has_detached = false;
+        self.weigh();
         true
     }
 }

@@ -3,6 +3,7 @@
 //! Start with [`Http1::turn`]. A turn does what can be done and says what it waits for; it never
 //! waits itself.
 
+mod answers;
 mod receive;
 mod send;
 
@@ -19,7 +20,7 @@ use crate::upload::Upload;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next, Waiting};
-use peregrine_proto::{HeadIndex, Reject, Version};
+use peregrine_proto::{BodyLength, HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
 use peregrine_web::{Body, Problem, Request, Response};
@@ -211,6 +212,15 @@ impl Http1 {
         self.answered
     }
 
+    /// What waits to be sent of a response that is here.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.step {
+            Step::Whole { body, .. } => body.as_slice().map_or(0, <[u8]>::len),
+            _ => 0,
+        }
+    }
+
     /// Drops everything of the application, for the next lease.
     pub(crate) fn reset(&mut self) {
         self.upload = Upload::Done;
@@ -292,6 +302,10 @@ impl Http1 {
             return self.reject(reject, link);
         }
         let target = worker.application.find(&mut head);
+        match link.admit(&target, &head, framing.body != BodyLength::None) {
+            Ok(admitted) => self.exchange.admitted = Some(admitted),
+            Err(refusal) => return self.refuse(refusal, &head, framing, link),
+        }
         let limit = target.body_limit(link.door.limits.body_bytes_max);
         let body = match self.receive_body(framing, limit, link) {
             Ok(body) => body,
@@ -458,36 +472,5 @@ impl Http1 {
         let next = link.worker.driver.now().saturating_add(self.probe_pause);
         link.io.deadlines.set(Wait::Probe, next);
         self.probe_pause = (self.probe_pause * 2).min(PROBE_PAUSE_MAX);
-    }
-
-    /// Answers a broken rule.
-    fn reject<D: Driver>(&mut self, reject: Reject, link: &mut Link<'_, D>) -> Turn {
-        link.protocol.drain();
-        self.answer(reject.into(), link);
-        Turn::linger(Ended::Rejected(reject))
-    }
-
-    /// Writes an answer of the server's own, to a request that may not have been understood.
-    fn answer<D: Driver>(&mut self, problem: Problem, link: &mut Link<'_, D>) {
-        let response = self.render(problem, link);
-        let (worker, tally) = (link.worker, &mut self.exchange.tally);
-        if !tally.is_begun() {
-            let facts = (Version::Http11, &*link.info);
-            tally.begin(worker.meters.as_ref(), None, facts, || worker.driver.now());
-            tally.keep_refused(link.io.reader.unread());
-        }
-        tally.answer(response.status);
-        let out = &mut link.io.writer.plain;
-        tally.send(respond::whole(link.protocol, &response, &worker.date(), out));
-        self.exchange.finish();
-    }
-
-    /// A problem in the form that the application gives its problems.
-    fn render<D: Driver>(&self, problem: Problem, link: &Link<'_, D>) -> Response {
-        let application = &link.worker.application;
-        match self.exchange.head() {
-            Some(head) => application.render(problem, head),
-            None => application.render(problem, &Head::take()),
-        }
     }
 }

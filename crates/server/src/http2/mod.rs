@@ -19,6 +19,7 @@ use crate::respond;
 use crate::worker::Order;
 use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Code, Connection, Next, Waiting};
+use peregrine_web::account::Charge;
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
 use peregrine_web::{Body, Problem, Request, Response};
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     told_at: Option<Duration>,
     /// What it keeps while it is idle.
     kept: Kept,
+    charge: Charge,
 }
 
 /// How long after its last exchange a connection gives back what only another one needs.
@@ -70,6 +72,12 @@ impl Core {
         }
     }
 
+    /// Takes stock of what is held.
+    fn weigh(&mut self) {
+        let (tables, others) = self.protocol.memory_bytes();
+        self.charge.set(size_of::<Self>() + tables + others);
+    }
+
     /// Gives that part back.
     pub(crate) fn give_back(&mut self) {
         self.kept = if self.kept == Kept::All {
@@ -79,6 +87,7 @@ impl Core {
             self.protocol.shrink();
             Kept::Entries
         };
+        self.weigh();
     }
 }
 
@@ -168,7 +177,7 @@ impl Http2 {
         self.is_used = true;
         let core = self.core.get_or_insert_with(|| {
             let protocol = Connection::new(limits, out);
-            Box::new(Core { protocol, told_at: None, kept: Kept::All })
+            Box::new(Core { protocol, told_at: None, kept: Kept::All, charge: Charge::new() })
         });
         core.protocol.tick(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         if is_sent && out.is_empty() {
@@ -193,6 +202,7 @@ impl Http2 {
     /// Ends a turn: decides what the connection waits for, if anything.
     fn end_turn<D: Driver>(&mut self, link: &mut Link<'_, D>, context: &mut Context<'_>) -> Turn {
         let core = self.core.as_mut().expect("every turn begins with a core");
+        core.weigh();
         let (is_full, is_flooded) = (link.is_full(), link.is_flooded());
         if !is_flooded && link.is_ended() {
             let _cut_short = core.protocol.close_receive();
@@ -255,6 +265,12 @@ impl Http2 {
         let target = worker.application.find(&mut head);
         let limit = target.body_limit(link.door.limits.body_bytes_max);
         let stream = self.streams.at(number);
+        if stream.exchange.admitted.is_none() {
+            match link.admit(&target, &head, false) {
+                Ok(admitted) => stream.exchange.admitted = Some(admitted),
+                Err(refusal) => return self.refuse_request(number, refusal, &head, link),
+            }
+        }
         let body = body(stream, limit);
         let may_call = target.options().takes_calls && stream.upload.is_open_ended();
         stream.is_call = may_call && head.grpc_type().is_some();
@@ -309,6 +325,7 @@ impl Http2 {
             Step::ReadOn | Step::Unread | Step::Free => {}
         }
         self.feed(number, link);
+        self.streams.weigh(number);
     }
 
     /// Ends an exchange whose response is complete, and its stream as well, unless the request is not
@@ -409,6 +426,12 @@ impl Http2 {
     /// Was a stream taken over by another protocol during this lease?
     pub(crate) fn has_tunnelled(&self) -> bool {
         self.has_tunnelled
+    }
+
+    /// What places for streams take. What streams hold is charged by them.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.streams.places_bytes()
     }
 
     /// Drops everything that belongs to the application, for the next lease.

@@ -7,6 +7,7 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::link::{Link, Turn};
 use crate::meter::Meter;
+use crate::overload::Refusal;
 use crate::respond;
 use crate::upload::{Room, Upload};
 use crate::worker::Order;
@@ -29,10 +30,12 @@ impl Http2 {
         let outcome = self.receive_all(link);
         for number in take(&mut self.gathering) {
             self.begin_with_pipe(number, link);
+            self.streams.weigh(number);
         }
         let mut fed = take(&mut self.fed);
         for number in fed.drain(..) {
             self.feed(number, link);
+            self.streams.weigh(number);
         }
         self.fed = fed;
         outcome
@@ -85,7 +88,7 @@ impl Http2 {
     }
 
     fn request<D: Driver>(&mut self, request: Request, link: &mut Link<'_, D>) {
-        let head = self.head.take().expect("it was just filled");
+        let mut head = self.head.take().expect("it was just filled");
         link.worker.observed.request();
         let number = self.streams.open(request.stream);
         self.measure(number, Some(&head), link);
@@ -101,7 +104,13 @@ impl Http2 {
         if request.body == BodyLength::None {
             return self.begin(number, head, link, |_, _| Body::empty());
         }
+        let target = link.worker.application.find(&mut head);
+        let admitted = match link.admit(&target, &head, true) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return self.refuse_request(number, refusal, &head, link),
+        };
         let stream = self.streams.at(number);
+        stream.exchange.admitted = Some(admitted);
         stream.length = match request.body {
             BodyLength::Exact(length) => Some(length),
             BodyLength::None | BodyLength::Chunked => None,
@@ -109,6 +118,21 @@ impl Http2 {
         stream.gathered = pool::take();
         stream.step = Step::Gather { head, request };
         self.gathering.push(number);
+    }
+
+    /// Answers a request that is not let in. REFUSED_STREAM would say the same for less, but clients send
+    /// such a request again at once, and nothing would tell them to wait.
+    #[cold]
+    pub(super) fn refuse_request<D: Driver>(
+        &mut self,
+        number: u32,
+        refusal: Refusal,
+        head: &Head,
+        link: &mut Link<'_, D>,
+    ) {
+        self.streams.at(number).exchange.tally.route(head.route());
+        let response = link.worker.overload.answer(refusal, &link.worker.application);
+        self.respond(number, Ok(response), link);
     }
 
     /// Begins to measure a request.

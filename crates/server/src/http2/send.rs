@@ -94,6 +94,7 @@ impl Http2 {
         }
         protocol.offer(key);
         self.streams.at(number).step = Step::Whole { body: take(&mut response.body), from: 0 };
+        self.streams.weigh(number);
         self.limit_sending(number, link);
     }
 
@@ -262,6 +263,7 @@ impl Http2 {
             } else {
                 self.pump(number, link);
                 self.watch_window(number, link);
+                self.streams.weigh(number);
             }
         }
     }

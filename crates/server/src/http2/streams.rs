@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
 use peregrine_web::Body;
+use peregrine_web::account::Charge;
 use peregrine_web::head::Head;
 use peregrine_web::pipe::{Reader, Taken};
 use std::mem::take;
@@ -57,6 +58,8 @@ pub(super) struct Stream {
     /// How fast all streams move, while the server waits for the connection's window.
     pub(super) sharing: Meter,
     pub(super) deadlines: Deadlines,
+    /// What is held for it: content that came, and content that waits to be sent.
+    charge: Charge,
     pub(super) waker: Waker,
 }
 
@@ -143,6 +146,7 @@ impl Stream {
             sent: 0,
             sharing: Meter::default(),
             deadlines: Deadlines::NONE,
+            charge: Charge::new(),
             waker,
         }
     }
@@ -174,6 +178,7 @@ impl Stream {
         (self.sending, self.sent, self.sharing) = (Meter::default(), 0, Meter::default());
         (self.taken_told, self.thrown_away, self.length) = (0, 0, None);
         self.deadlines = Deadlines::NONE;
+        self.charge.set(0);
     }
 }
 
@@ -219,6 +224,22 @@ impl Streams {
     /// The stream of this number, if it is open.
     pub(super) fn get(&mut self, number: u32) -> Option<&mut Stream> {
         self.all.get_mut(number as usize).filter(|stream| stream.key.is_some())
+    }
+
+    /// Takes stock of what is held for a stream.
+    pub(super) fn weigh(&mut self, number: u32) {
+        let Some(stream) = self.get(number) else { return };
+        let unsent = match &stream.step {
+            Step::Whole { body, .. } => body.as_slice().map_or(0, <[u8]>::len),
+            Step::Frames(frames) => frames.data.len(),
+            _ => 0,
+        };
+        stream.charge.set(stream.gathered.capacity() + unsent);
+    }
+
+    /// What the places take.
+    pub(super) fn places_bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Stream>()
     }
 
     /// Closes a stream, and drops everything in it that belongs to the application.

@@ -1,0 +1,126 @@
+//! What each client has in progress, by its address.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Room for so many clients is kept when there are few.
+const KEPT_MIN: usize = 1024;
+
+/// What clients have in progress. Those who have nothing are not in it, so that there are never more
+/// than there are connections and requests.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    all: RefCell<HashMap<IpAddr, Taken>>,
+}
+
+/// What is counted of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Connection,
+    Request,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    counts: [usize; 2],
+}
+
+impl Clients {
+    /// Counts one more of this client, unless there are as many as there may be.
+    pub(crate) fn take(&self, client: IpAddr, kind: Kind, most: usize) -> bool {
+        let mut all = self.all.borrow_mut();
+        if most == 0 {
+            return false;
+        }
+        let count = &mut all.entry(client).or_default().counts[kind as usize];
+        let is_room = *count < most;
+        *count += usize::from(is_room);
+        is_room
+    }
+
+    /// One of them is over.
+    pub(crate) fn give(&self, client: IpAddr, kind: Kind) {
+        let mut all = self.all.borrow_mut();
+        let Some(taken) = all.get_mut(&client) else { return };
+        let count = &mut taken.counts[kind as usize];
+        *count = count.saturating_sub(1);
+        if taken.counts == [0, 0] {
+            all.remove(&client);
+            if all.capacity() / 8 > all.len().max(KEPT_MIN) {
+                all.shrink_to(KEPT_MIN);
+            }
+        }
+    }
+
+    /// How many clients have something in progress.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.all.borrow().len()
+    }
+}
+
+/// The address that stands for a client: of IPv6, the first bits.
+pub(crate) fn client(address: IpAddr, prefix_v6: u8) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let rest = 128_u32.saturating_sub(u32::from(prefix_v6));
+            let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_household_is_one_client() {
+        let table = [
+            ("2001:db8:1:2::1", 64, "2001:db8:1:2::"),
+            ("2001:db8:1:2:ffff::1", 64, "2001:db8:1:2::"),
+            ("2001:db8:1:3::1", 48, "2001:db8:1::"),
+            ("2001:db8:1:3::1", 128, "2001:db8:1:3::1"),
+            ("2001:db8:1:3::1", 255, "2001:db8:1:3::1"),
+            ("2001:db8:1:3::1", 0, "::"),
+            ("192.0.2.1", 64, "192.0.2.1"),
+            ("::ffff:192.0.2.1", 64, "192.0.2.1"),
+        ];
+        for (given, prefix, expected) in table {
+            assert_eq!(client(address(given), prefix), address(expected), "{given}/{prefix}");
+        }
+    }
+
+    #[test]
+    fn who_has_nothing_in_progress_takes_no_place() {
+        let (clients, a) = (Clients::default(), address("192.0.2.1"));
+        assert!(clients.take(a, Kind::Request, 2) && clients.take(a, Kind::Request, 2));
+        assert!(!clients.take(a, Kind::Request, 2));
+        assert!(clients.take(a, Kind::Connection, 1) && !clients.take(a, Kind::Connection, 1));
+        clients.give(a, Kind::Request);
+        assert!(clients.take(a, Kind::Request, 2));
+        for kind in [Kind::Request, Kind::Request, Kind::Connection] {
+            assert_eq!(clients.count(), 1);
+            clients.give(a, kind);
+        }
+        assert_eq!(clients.count(), 0);
+        assert!(!clients.take(a, Kind::Request, 0));
+        assert_eq!(clients.count(), 0);
+    }
+
+    #[test]
+    fn memory_of_many_clients_is_given_back() {
+        let clients = Clients::default();
+        let address = |number: u32| IpAddr::V4(number.into());
+        (0..100_000).for_each(|number| assert!(clients.take(address(number), Kind::Request, 1)));
+        (0..100_000).for_each(|number| clients.give(address(number), Kind::Request));
+        let capacity = clients.all.borrow().capacity();
+        assert!(capacity < 16 * KEPT_MIN, "{capacity}");
+    }
+}

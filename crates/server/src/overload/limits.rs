@@ -1,0 +1,165 @@
+//! What a worker takes on before it says no.
+
+use std::time::Duration;
+
+/// Less memory than that is a mistake: the buffers of a few connections.
+const MEMORY_MIN: usize = 256 * 1024;
+
+/// What each worker takes on before it says no. Part of [`Limits`](crate::Limits), as `overload`.
+///
+/// Beyond a limit a request is answered at once, before its body is read and without code of the
+/// application: 503 or, where the client is to blame, 429, with `Retry-After`. Routes with
+/// `never_shed()` are begun in any case, and so is everything on the admin listener. What has begun is
+/// finished. [`Snapshot`](crate::Snapshot) and the admin listener count what is refused.
+///
+/// It holds for a worker as a whole: what a listener has as limits of its own is not taken from there.
+///
+/// ```
+/// use peregrine::{Limits, OverloadLimits};
+/// use std::time::Duration;
+///
+/// let overload = OverloadLimits {
+///     queue_delay_target: Some(Duration::from_millis(5)),
+///     ..OverloadLimits::default()
+/// };
+/// let limits = Limits { overload, ..Limits::default() };
+/// assert_eq!(limits.overload.memory_max, Some(1 << 30));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverloadLimits {
+    /// Requests in progress at a time, per worker: from a head to the end of its response. A WebSocket
+    /// is in progress until it ends. Default none: connections and streams are limited already, and how
+    /// many requests are too many depends on what handlers wait for. A route has a limit of its own by
+    /// `requests_max(..)`. Passing it: 503.
+    pub requests_max: Option<usize>,
+    /// The same for one client's address, which is that of `ClientAddress`: behind trusted proxies the
+    /// client's, not theirs. Default none, since many people may share an address. Clients without an
+    /// address, as on Unix domain sockets, are not counted. Passing it: 429.
+    pub requests_per_client_max: Option<usize>,
+    /// Connections open at a time from one address, per worker. Those of trusted proxies are not counted;
+    /// behind a PROXY header the address is that of the client. Default none, as above. Passing it: the
+    /// connection is reset as soon as it is accepted.
+    pub connections_per_client_max: Option<usize>,
+    /// How many bits of an IPv6 address tell one client from another. Default 64, which is what a
+    /// household or a machine is given; at most 128. IPv4 addresses count whole.
+    pub client_prefix_v6: u8,
+    /// How long a request may wait for its turn on the worker's thread, while there is more to do than
+    /// can be done. While what is ready has been more than half of this for `queue_delay_interval`, who has
+    /// waited for longer than half of it, since the worker looked for what is ready, is refused: the other half
+    /// may have passed before that look. A burst that is over sooner is waited for. Default none: handlers
+    /// that take long by themselves would be refused where nobody minds. Five times what a handler takes
+    /// of its thread is a good start. Passing it: 503.
+    pub queue_delay_target: Option<Duration>,
+    /// How long requests must have waited for too long before any is refused, and how long none may have
+    /// before none is. Default 100 ms.
+    pub queue_delay_interval: Duration,
+    /// Bytes that a worker may hold for its peers: buffers, bodies that are put together or wait for a
+    /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default 1 GiB, which is 64 KiB for
+    /// each of 16,384 connections. What handlers allocate is not counted, nor is the kernel's memory, nor what
+    /// is kept for reuse: less than 8 MiB.
+    ///
+    /// From three quarters of it on nobody is accepted, and requests with a body are answered 503; from
+    /// seven eighths on, all requests are. Beyond it nothing grows: a body that an extractor puts together
+    /// is answered 503, and a connection that needs more is reset.
+    pub memory_max: Option<usize>,
+    /// What `Retry-After` tells, in whole seconds, at least one. Default 1 s.
+    pub retry_after: Duration,
+}
+
+impl Default for OverloadLimits {
+    fn default() -> Self {
+        Self {
+            requests_max: None,
+            requests_per_client_max: None,
+            connections_per_client_max: None,
+            client_prefix_v6: 64,
+            queue_delay_target: None,
+            queue_delay_interval: Duration::from_millis(100),
+            memory_max: Some(1 << 30),
+            retry_after: Duration::from_secs(1),
+        }
+    }
+}
+
+impl OverloadLimits {
+    /// No limit at all, for a worker whose answers are wanted most when others have too much to do.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { memory_max: None, ..Self::default() }
+    }
+
+    /// What is wrong with them, and how to mend it.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        if self.client_prefix_v6 > 128 {
+            return Some(format!(
+                "overload.client_prefix_v6 is {}, but an IPv6 address has 128 bits: 64 is what a household or a \
+                 machine is given, 128 counts each address by itself",
+                self.client_prefix_v6
+            ));
+        }
+        let never = [
+            ("requests_max", self.requests_max),
+            ("requests_per_client_max", self.requests_per_client_max),
+            ("connections_per_client_max", self.connections_per_client_max),
+            ("memory_max", self.memory_max),
+        ];
+        if let Some((name, _)) = never.into_iter().find(|(_, most)| *most == Some(0)) {
+            return Some(format!(
+                "overload.{name} is 0, with which nobody would ever be answered: leave it out for no limit"
+            ));
+        }
+        let least = MEMORY_MIN;
+        if let Some(most) = self.memory_max.filter(|most| *most < least) {
+            return Some(format!(
+                "overload.memory_max is {most} bytes, of which a few connections would take all: give each worker \
+                 at least {least}"
+            ));
+        }
+        (self.queue_delay_target == Some(Duration::ZERO)).then(|| {
+            "overload.queue_delay_target is zero, but every request waits a little: write 5 ms or more, or leave \
+             it out"
+                .to_owned()
+        })
+    }
+
+    /// `Retry-After`, in seconds.
+    pub(crate) fn retry_after_seconds(&self) -> u64 {
+        self.retry_after.as_secs().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_named_with_its_remedy() {
+        type Set = fn(&mut OverloadLimits);
+        let table: [(Set, &str, &str); 7] = [
+            (|limits| limits.client_prefix_v6 = 129, "client_prefix_v6 is 129", "64 is"),
+            (|limits| limits.requests_max = Some(0), "requests_max is 0", "leave it out"),
+            (
+                |limits| limits.requests_per_client_max = Some(0),
+                "per_client_max is 0",
+                "leave it out",
+            ),
+            (
+                |limits| limits.connections_per_client_max = Some(0),
+                "client_max is 0",
+                "leave it out",
+            ),
+            (|limits| limits.memory_max = Some(0), "memory_max is 0", "leave it out"),
+            (|limits| limits.memory_max = Some(512), "memory_max is 512 bytes", "at least 262144"),
+            (|limits| limits.queue_delay_target = Some(Duration::ZERO), "target is zero", "5 ms"),
+        ];
+        for (set, cause, remedy) in table {
+            let mut limits = OverloadLimits::default();
+            assert_eq!(limits.fault(), None);
+            set(&mut limits);
+            let fault = limits.fault().expect("a mistake");
+            assert!(fault.contains(cause) && fault.contains(remedy), "{fault}");
+        }
+        assert_eq!(OverloadLimits::none().fault(), None);
+    }
+}

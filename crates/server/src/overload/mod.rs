@@ -1,0 +1,259 @@
+//! What a worker takes on, and what it refuses: before a request's body is read, and before any code of
+//! the application runs for it.
+//!
+//! Start with [`Overload::admit`]. What is looked at there goes from cheap to dear.
+
+mod answers;
+mod clients;
+mod limits;
+mod queue;
+
+pub use self::limits::OverloadLimits;
+
+use self::answers::Answers;
+use self::clients::{Clients, Kind, client};
+use self::queue::Queue;
+use crate::counts::Counts;
+use peregrine_web::account::{self, Filling};
+use peregrine_web::application::{Application, Target};
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::head::Head;
+use peregrine_web::{Client, Response};
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where no target is set, one request in so many has its delay looked at: a clock costs what a small request
+/// can tell.
+const SAMPLED: u32 = 16;
+
+/// What a worker takes on, and what it has.
+#[derive(Debug)]
+pub(crate) struct Overload {
+    limits: OverloadLimits,
+    counts: Arc<Counts>,
+    /// Requests in progress by route.
+    routes: Box<[Cell<usize>]>,
+    clients: Clients,
+    queue: Option<Queue>,
+    /// Requests until the next one whose delay is looked at.
+    unsampled: Cell<u32>,
+    answers: Answers,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Memory,
+    Requests,
+    Route,
+    QueueDelay,
+    Client,
+}
+
+impl Refusal {
+    /// Its name in metrics.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Requests => "requests",
+            Self::Route => "route",
+            Self::QueueDelay => "queue_delay",
+            Self::Client => "client",
+        }
+    }
+
+    /// The limit that was reached.
+    fn limit(self) -> &'static str {
+        match self {
+            Self::Memory => "overload.memory_max",
+            Self::Requests => "overload.requests_max",
+            Self::Route => "route_requests_max",
+            Self::QueueDelay => "overload.queue_delay_target",
+            Self::Client => "overload.requests_per_client_max",
+        }
+    }
+}
+
+/// A request that asks to be let in.
+pub(crate) struct Asking<'a> {
+    pub(crate) target: &'a Target<'a>,
+    pub(crate) head: &'a Head,
+    pub(crate) info: &'a ConnectionInfo,
+    /// Is content of it still to be received?
+    pub(crate) has_content: bool,
+}
+
+/// A request in progress, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    overload: Rc<Overload>,
+    route: Option<u32>,
+    client: Option<IpAddr>,
+}
+
+/// A connection that is counted for its client, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    overload: Rc<Overload>,
+    client: IpAddr,
+}
+
+impl Overload {
+    pub(crate) fn new(
+        limits: OverloadLimits,
+        application: &Application,
+        counts: &Arc<Counts>,
+    ) -> Rc<Self> {
+        // The thread is this worker's.
+        account::limit(limits.memory_max);
+        let queue = |target| Queue::new(target, limits.queue_delay_interval);
+        Rc::new(Self {
+            queue: limits.queue_delay_target.map(queue),
+            limits,
+            counts: Arc::clone(counts),
+            routes: application.routes().map(|_| Cell::new(0)).collect(),
+            clients: Clients::default(),
+            unsampled: Cell::new(0),
+            answers: Answers::default(),
+        })
+    }
+
+    /// Lets a request in, or says why not. `delay` tells when the worker looked for what is ready, and the
+    /// time now.
+    #[inline]
+    pub(crate) fn admit(
+        self: &Rc<Self>,
+        asking: &Asking<'_>,
+        delay: impl FnOnce() -> (Duration, Duration),
+    ) -> Result<Admitted, Refusal> {
+        let options = asking.target.options();
+        if !options.is_never_shed {
+            self.check(asking)?;
+        }
+        if self.is_late(delay) && !options.is_never_shed {
+            return Err(self.refuse(Refusal::QueueDelay));
+        }
+        let route = options.requests_max.and_then(|most| Some((asking.head.route()?, most)));
+        if let Some((route, most)) = route
+            && !self.enter_route(route, most)
+        {
+            return Err(self.refuse(Refusal::Route));
+        }
+        let mut admitted = Admitted {
+            overload: Rc::clone(self),
+            route: route.map(|(route, _)| route),
+            client: None,
+        };
+        self.counts.in_flight.add(1);
+        if let Some(most) = self.limits.requests_per_client_max.filter(|_| !options.is_never_shed) {
+            let address = Client::of(asking.head, asking.info).ip();
+            let client = address.map(|address| client(address, self.limits.client_prefix_v6));
+            if client.is_some_and(|client| !self.clients.take(client, Kind::Request, most)) {
+                return Err(self.refuse(Refusal::Client));
+            }
+            admitted.client = client;
+        }
+        Ok(admitted)
+    }
+
+    /// What holds for all requests of the worker, and takes no clock.
+    #[inline]
+    fn check(&self, asking: &Asking<'_>) -> Result<(), Refusal> {
+        let filling = account::filling();
+        if filling >= Filling::Tight && (asking.has_content || filling >= Filling::Scarce) {
+            return Err(self.refuse(Refusal::Memory));
+        }
+        let in_flight = usize::try_from(self.counts.in_flight.get()).unwrap_or(0);
+        if self.limits.requests_max.is_some_and(|most| in_flight >= most) {
+            return Err(self.refuse(Refusal::Requests));
+        }
+        Ok(())
+    }
+
+    /// Has a request waited for too long? Looks only where somebody wants to know.
+    #[inline]
+    fn is_late(&self, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
+        let is_sampled = || {
+            let left = self.unsampled.get();
+            self.unsampled.set(left.checked_sub(1).unwrap_or(SAMPLED - 1));
+            left == 0 && self.counts.is_measuring()
+        };
+        if self.queue.is_none() && !is_sampled() {
+            return false;
+        }
+        let (look, now) = delay();
+        self.counts.queue_delay(now.saturating_sub(look));
+        let Some(queue) = &self.queue else { return false };
+        let is_late = queue.refuses(look, now);
+        self.counts.is_refusing.set(i64::from(queue.is_refusing()));
+        is_late
+    }
+
+    fn enter_route(&self, route: u32, most: usize) -> bool {
+        let Some(count) = self.routes.get(route as usize) else { return true };
+        let is_room = count.get() < most;
+        count.set(count.get() + usize::from(is_room));
+        is_room
+    }
+
+    #[cold]
+    fn refuse(&self, refusal: Refusal) -> Refusal {
+        self.counts.shed.note(refusal.name());
+        self.counts.limits.note(refusal.limit());
+        refusal
+    }
+
+    /// The answer to a request that was refused.
+    #[cold]
+    pub(crate) fn answer(&self, refusal: Refusal, application: &Application) -> Response {
+        let is_clients_fault = refusal == Refusal::Client;
+        self.answers.response(is_clients_fault, self.limits.retry_after_seconds(), application)
+    }
+
+    /// Counts a connection of the client at `address`, where connections of clients are counted. `Err`: the
+    /// client has as many as it may.
+    pub(crate) fn connect(
+        self: &Rc<Self>,
+        address: Option<IpAddr>,
+    ) -> Result<Option<Box<Connected>>, TooMany> {
+        let most = self.limits.connections_per_client_max;
+        let (Some(most), Some(address)) = (most, address) else { return Ok(None) };
+        let client = client(address, self.limits.client_prefix_v6);
+        if !self.clients.take(client, Kind::Connection, most) {
+            return Err(TooMany);
+        }
+        Ok(Some(Box::new(Connected { overload: Rc::clone(self), client })))
+    }
+
+    /// Shows how much is held for peers.
+    #[inline]
+    pub(crate) fn show_memory(&self) {
+        self.counts.memory_bytes.set(i64::try_from(account::held()).unwrap_or(i64::MAX));
+    }
+}
+
+/// A client has as many connections as it may.
+#[derive(Debug)]
+pub(crate) struct TooMany;
+
+impl Drop for Admitted {
+    #[inline]
+    fn drop(&mut self) {
+        self.overload.counts.in_flight.add(-1);
+        if let Some(count) = self.route.and_then(|at| self.overload.routes.get(at as usize)) {
+            count.set(count.get() - 1);
+        }
+        if let Some(client) = self.client {
+            self.overload.clients.give(client, Kind::Request);
+        }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.overload.clients.give(self.client, Kind::Connection);
+    }
+}

@@ -1,0 +1,460 @@
+//! What a server does that has more to do than it can.
+
+use super::limits;
+use crate::server::app::Shared;
+use crate::server::bench::{Bench, Gate, Outcome, Served};
+use crate::server::callers::header;
+use crate::server::client::{Length, Way};
+use crate::server::held;
+use crate::server::peer::Peer;
+use crate::server::secure::server_tls;
+use crate::server::streams::{Answer, Streams};
+use peregrine::prelude::*;
+use peregrine::{Limits, OverloadLimits, ProxyProtocol, TrustedProxies};
+use peregrine_proto::h2::frame::setting;
+use std::time::Duration;
+
+const SHORT: Duration = Duration::from_millis(100);
+const PROBLEM: Option<&str> = Some("application/problem+json");
+const WAYS: [Way; 4] = [Way::HTTP1, Way::HTTP1_TLS, Way::HTTP2, Way::HTTP2_TLS];
+
+/// Limits with nothing special but these.
+fn with(overload: OverloadLimits) -> Limits {
+    Limits { overload, ..limits() }
+}
+
+/// An application whose handlers wait, and one that is asked for when nothing else is answered.
+fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
+    let shared = shared.clone();
+    move || {
+        let wait = async |State(shared): State<Shared>| {
+            shared.wait().await;
+            "waited"
+        };
+        App::new()
+            .state(shared.clone())
+            .get("/hello", || "hello")
+            .get("/wait", wait)
+            .get("/few", wait.requests_max(2))
+            .post("/echo", async |body: peregrine::bytes::Bytes| body)
+            .get("/well", (|| "well").never_shed())
+            .get("/well/and/few", wait.never_shed().requests_max(1))
+    }
+}
+
+/// The request was refused for now.
+fn assert_refused(answer: &Answer, status: u16, kind: &str) {
+    let facts = (answer.status(), answer.field("retry-after"), answer.field("content-type"));
+    assert_eq!(facts, (status, Some("1"), PROBLEM), "{}", answer.text());
+    assert!(answer.text().contains(kind), "{}", answer.text());
+}
+
+/// What was refused, by its reason.
+fn shed(outcome: &Outcome) -> Vec<(&'static str, u64)> {
+    outcome.snapshot.shed.iter().map(|(reason, count)| (*reason, *count)).collect()
+}
+
+async fn ended<S: Served>(server: S) -> Outcome {
+    server.shut_down();
+    let outcome = server.ended().await;
+    assert_eq!(outcome.cut, []);
+    outcome
+}
+
+/// Beyond the requests that a worker may have in progress the next one is a 503, except for health checks. Its
+/// connection goes on.
+pub async fn one_request_too_many_is_a_503<B: Bench>(bench: &B) {
+    for way in WAYS {
+        let shared = Shared::default();
+        let limits = with(OverloadLimits { requests_max: Some(2), ..OverloadLimits::default() });
+        let server = bench.start(limits, way.is_secure().then(server_tls), app(&shared));
+        let mut waiting = Vec::new();
+        for _ in 0..2 {
+            let mut client = way.connect(&server).await;
+            let id = client.get("/wait");
+            waiting.push((client, id));
+        }
+        let (client, _) = &mut waiting[1];
+        client.until(bench, "both wait", || shared.started.get() == 2).await;
+        let mut client = way.connect(&server).await;
+        for _ in 0..3 {
+            let id = client.get("/hello");
+            assert_refused(&client.answer(id).await, 503, "overloaded");
+            let id = client.get("/well");
+            assert_eq!(client.answer(id).await.text(), "well");
+        }
+        shared.open(2);
+        for (client, id) in &mut waiting {
+            assert_eq!(client.answer(*id).await.text(), "waited");
+        }
+        client.expect_alive().await;
+        for (client, _) in waiting {
+            client.close().await;
+        }
+        client.close().await;
+        let outcome = ended(server).await;
+        assert_eq!((shed(&outcome), outcome.endings()), (vec![("requests", 3)], vec![]));
+    }
+}
+
+/// A request that is refused is answered before its content is read, and nobody asks for that.
+pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
+    for way in WAYS {
+        let shared = Shared::default();
+        let limits = with(OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() });
+        let server = bench.start(limits, way.is_secure().then(server_tls), app(&shared));
+        let mut first = way.connect(&server).await;
+        let waiting = first.get("/wait");
+        first.until(bench, "it waits", || shared.started.get() == 1).await;
+        for length in [Length::Declared(1_000), Length::Undeclared] {
+            let mut client = way.connect(&server).await;
+            let id = client.begin("POST", "/echo", &[("expect", "100-continue")], length);
+            let answer = client.head(id).await;
+            assert_eq!(answer.statuses(), [503], "no 100 comes before");
+            client.break_off();
+        }
+        // A short rest is passed over, and the connection goes on.
+        let mut client = way.connect(&server).await;
+        let id = client.post("/echo", &[b'x'; 3_000]).await;
+        assert_refused(&client.answer(id).await, 503, "overloaded");
+        let id = client.get("/well");
+        assert_eq!(client.answer(id).await.text(), "well");
+        client.close().await;
+        shared.open(1);
+        assert_eq!(first.answer(waiting).await.text(), "waited");
+        first.close().await;
+        assert_eq!(shed(&ended(server).await), [("requests", 3)]);
+    }
+}
+
+/// A route may have a limit of its own, which holds where nothing else does.
+pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
+    for way in WAYS {
+        let shared = Shared::default();
+        let server = bench.start(limits(), way.is_secure().then(server_tls), app(&shared));
+        let mut clients = Vec::new();
+        for path in ["/few", "/few", "/well/and/few"] {
+            let mut client = way.connect(&server).await;
+            let id = client.get(path);
+            let count = clients.len() + 1;
+            client.until(bench, "it waits", || shared.started.get() == count).await;
+            clients.push((client, id));
+        }
+        let mut client = way.connect(&server).await;
+        for path in ["/few", "/well/and/few"] {
+            let id = client.get(path);
+            assert_refused(&client.answer(id).await, 503, "overloaded");
+        }
+        client.expect_alive().await;
+        // A client that leaves makes room, as one that is answered does.
+        let (leaver, _) = clients.remove(0);
+        leaver.break_off();
+        client.until(bench, "it is gone", || shared.dropped.get() == 1).await;
+        let id = client.get("/few");
+        shared.open(3);
+        for (mut client, id) in clients {
+            assert_eq!(client.answer(id).await.text(), "waited");
+            client.close().await;
+        }
+        assert_eq!(client.answer(id).await.text(), "waited");
+        client.close().await;
+        assert_eq!(shed(&ended(server).await), [("route", 2)]);
+    }
+}
+
+/// A client that has too much in progress is told so, and others are not. Behind proxies it is their
+/// client, and a household is one.
+pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
+    let overload = OverloadLimits { requests_per_client_max: Some(2), ..OverloadLimits::default() };
+    for way in [Way::HTTP1, Way::HTTP2] {
+        let shared = Shared::default();
+        let proxies = Some(TrustedProxies::hops(1));
+        let gate = Gate { proxies, ..Gate::default() };
+        let server = bench.start_behind(gate, with(overload.clone()), None, app(&shared));
+        let from = |address: &'static str| [("x-forwarded-for", address)];
+        let mut waiting = Vec::new();
+        for address in ["192.0.2.1", "192.0.2.1", "2001:db8::1", "2001:db8::2"] {
+            let mut client = way.connect(&server).await;
+            let id = client.ask("GET", "/wait", &from(address));
+            let count = waiting.len() + 1;
+            client.until(bench, "it waits", || shared.started.get() == count).await;
+            waiting.push((client, id));
+        }
+        let mut client = way.connect(&server).await;
+        for (address, status) in [
+            ("192.0.2.1", 429),
+            ("192.0.2.2", 200),
+            ("::ffff:192.0.2.1", 429),
+            ("2001:db8::ffff", 429),
+            ("2001:db8:0:1::1", 200),
+        ] {
+            let id = client.ask("GET", "/hello", &from(address));
+            let answer = client.answer(id).await;
+            assert_eq!(answer.status(), status, "{address}");
+            if status == 429 {
+                assert_refused(&answer, 429, "too-many-requests");
+            }
+            let id = client.ask("GET", "/well", &from(address));
+            assert_eq!(client.answer(id).await.text(), "well", "{address}");
+        }
+        shared.open(4);
+        for (mut client, id) in waiting {
+            assert_eq!(client.answer(id).await.text(), "waited");
+            client.close().await;
+        }
+        let id = client.ask("GET", "/hello", &from("192.0.2.1"));
+        assert_eq!(client.answer(id).await.text(), "hello");
+        client.close().await;
+        assert_eq!(shed(&ended(server).await), [("client", 3)]);
+    }
+}
+
+/// One connection of a client too many is reset. Trusted proxies may have as many as they like.
+pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
+    bench.calm();
+    let overload =
+        OverloadLimits { connections_per_client_max: Some(2), ..OverloadLimits::default() };
+    let (server, _) = super::begin_with(bench, with(overload.clone()));
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        let mut peer = Peer::new(server.connect());
+        peer.expect_alive().await;
+        kept.push(peer);
+    }
+    let mut third = Peer::new(server.connect());
+    third.get("/hello");
+    third.swallow(SHORT * 100).await;
+    assert!(third.last().is_some(), "the connection is over");
+    kept[0].expect_alive().await;
+    drop(kept.pop());
+    bench.sleep(SHORT).await;
+    Peer::new(server.connect()).expect_alive().await;
+    drop(kept);
+    let outcome = ended(server).await;
+    assert_eq!((outcome.snapshot.accepted, outcome.endings()), (3, vec![]));
+
+    let gate = Gate { proxies: Some(TrustedProxies::hops(1)), ..Gate::default() };
+    let server = bench.start_behind(gate, with(overload), None, Shared::default().app());
+    let mut peers: Vec<_> = (0..5).map(|_| Peer::new(server.connect())).collect();
+    for peer in &mut peers {
+        peer.expect_alive().await;
+    }
+    drop(peers);
+    ended(server).await;
+}
+
+/// Behind a PROXY header it is the client that the header tells which has too many.
+pub async fn a_header_tells_whose_connection_counts<B: Bench>(bench: &B) {
+    bench.calm();
+    let settings = ProxyProtocol::required().from(["0.0.0.0/0", "::/0", "unix:"]);
+    let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
+    let overload =
+        OverloadLimits { connections_per_client_max: Some(1), ..OverloadLimits::default() };
+    let server = bench.start_behind(gate, with(overload), None, Shared::default().app());
+    let header = |source: &str| {
+        let source = source.parse().expect("an address");
+        header::proxied(source, source, &[])
+    };
+    let connect = |source: &str| {
+        let mut peer = Peer::new(server.connect());
+        peer.send(header(source));
+        peer
+    };
+    let mut first = connect("192.0.2.1:1");
+    first.expect_alive().await;
+    let mut second = connect("192.0.2.1:2");
+    assert!(matches!(second.more(SHORT * 100).await, Ok(None) | Err(_)));
+    let mut other = connect("192.0.2.2:1");
+    other.expect_alive().await;
+    // A proxy that only looks whether somebody is there is nobody's client.
+    let mut local: Vec<_> = (0..3).map(|_| Peer::new(server.connect())).collect();
+    for peer in &mut local {
+        peer.send(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0");
+        peer.expect_alive().await;
+    }
+    drop((first, second, other, local));
+    assert_eq!(ended(server).await.ended("client-connections-max"), 1);
+}
+
+/// Where there is always more to do than can be done, some are refused, and others are answered; and
+/// nobody is refused when that is over. A driver's look at its kernel tells the one from the other.
+pub async fn a_standing_queue_is_noticed<B: Bench>(bench: &B) {
+    const PEERS: u64 = 40;
+    const ROUNDS: usize = 10;
+    let queue_delay_target = Some(Duration::from_millis(10));
+    let overload = OverloadLimits { queue_delay_target, ..OverloadLimits::default() };
+    let (server, _) = super::begin_with(bench, with(overload));
+    let mut peers: Vec<_> = (0..PEERS).map(|_| Peer::new(server.connect())).collect();
+    peers.iter_mut().for_each(|peer| peer.get("/block/5"));
+    let (mut served, mut refused) = (0, 0);
+    for round in 1..=ROUNDS {
+        for peer in &mut peers {
+            match peer.reply().await.status {
+                200 => served += 1,
+                503 => refused += 1,
+                other => panic!("{other}"),
+            }
+            if round < ROUNDS {
+                peer.get("/block/5");
+            }
+        }
+    }
+    assert!(served >= PEERS / 2 && refused >= PEERS / 2, "{served} served, {refused} refused");
+    bench.sleep(SHORT).await;
+    for _ in 0..20 {
+        peers[0].get("/block/5");
+        assert_eq!(peers[0].reply().await.status, 200);
+    }
+    drop(peers);
+    assert_eq!(shed(&ended(server).await), [("queue_delay", refused)]);
+}
+
+/// A worker of little memory for the cases below, and what it may hold then beside its pools.
+const CEILING: usize = 2 << 20;
+const POOLS_BYTES_MAX: isize = 3 << 20;
+
+/// Holds a server to its ceiling.
+struct Measured(Option<isize>);
+
+impl Measured {
+    fn begin() -> Self {
+        Self(held::bytes())
+    }
+
+    fn check(&self, what: &str) {
+        if let (Some(before), Some(now)) = (self.0, held::bytes()) {
+            let most = CEILING.cast_signed() + POOLS_BYTES_MAX;
+            assert!(now - before <= most, "{what}: {} bytes are held", now - before);
+        }
+    }
+}
+
+fn little_memory() -> Limits {
+    let overload = OverloadLimits { memory_max: Some(CEILING), ..OverloadLimits::default() };
+    let limits = with(overload);
+    Limits { rate_slack: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
+}
+
+/// After an attack, whoever comes is served as before.
+async fn recovers<B: Bench>(bench: &B, server: &B::Server) {
+    for _ in 0..400 {
+        let mut client = Way::HTTP1.connect(server).await;
+        let id = client.get("/hello");
+        if client.answer(id).await.status() == 200 {
+            return client.close().await;
+        }
+        bench.sleep(SHORT / 2).await;
+    }
+    panic!("nobody is served any more");
+}
+
+/// Bodies that extractors put together stop at the ceiling, with 503.
+pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = super::begin_with(bench, little_memory());
+    let measured = Measured::begin();
+    let mut clients = Vec::new();
+    for number in 0..40 {
+        let way = [Way::HTTP1, Way::HTTP2][number % 2];
+        let mut client = way.connect(&server).await;
+        let id = client.begin("POST", "/echo", &[], Length::Declared(1 << 20));
+        for _ in 0..4 {
+            // Half of each body, which is ten times what there is room for.
+            if client.last().is_none() && client.so_far(id).status() == 0 {
+                client.part(id, &[b'x'; 60_000]).await;
+                client.fill(Duration::ZERO).await;
+            }
+        }
+        measured.check("half a body");
+        clients.push((client, id));
+        if number == 25 {
+            // Nobody is accepted from here on, so that the next ones wait.
+            break;
+        }
+    }
+    bench.sleep(SHORT).await;
+    measured.check("halves of bodies");
+    let mut refused = 0;
+    for (client, id) in &mut clients {
+        while client.fill(Duration::from_millis(1)).await {}
+        refused += usize::from(client.so_far(*id).status() == 503 || client.last().is_some());
+    }
+    assert!(refused > 0, "some of them were told");
+    clients.into_iter().for_each(|(client, _)| client.break_off());
+    recovers(bench, &server).await;
+    measured.check("the end");
+    server.shut_down();
+    server.ended().await;
+}
+
+/// Heads that never end, and streams of HTTP/2 that nobody reads, hold no more than the ceiling.
+pub async fn heads_and_windows_stop_at_the_ceiling<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = super::begin_with(bench, little_memory());
+    let measured = Measured::begin();
+    let head = format!("GET /hello HTTP/1.1\r\nHost: a\r\nX: {}\r\n", "x".repeat(15_000));
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        let mut peer = Peer::new(server.connect());
+        peer.send(&head);
+        peers.push(peer);
+    }
+    bench.sleep(SHORT).await;
+    measured.check("half heads");
+    drop(peers);
+    recovers(bench, &server).await;
+    let mut attackers = Vec::new();
+    for _ in 0..20 {
+        let mut attacker = Streams::new(server.connect());
+        for _ in 0..20 {
+            let id = attacker.open("POST", "/hold-body", &[], false);
+            attacker.data_that_fits(id, &[b'x'; 60_000], false);
+        }
+        attacker.fill(Duration::ZERO).await;
+        attackers.push(attacker);
+        measured.check("full windows");
+    }
+    bench.sleep(SHORT).await;
+    measured.check("full windows");
+    drop(attackers);
+    recovers(bench, &server).await;
+    server.cut();
+    server.ended().await;
+}
+
+/// Responses that nobody takes hold no more than the ceiling.
+pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = super::begin_with(bench, little_memory());
+    let measured = Measured::begin();
+    let mut peers = Vec::new();
+    for number in 0..100 {
+        let mut peer = Peer::new(server.connect());
+        peer.get(if number % 2 == 0 { "/endless" } else { "/large/1000000" });
+        peers.push(peer);
+        if number % 10 == 0 {
+            bench.sleep(SHORT / 50).await;
+            measured.check("unread responses");
+        }
+    }
+    bench.sleep(SHORT).await;
+    measured.check("unread responses");
+    drop(peers);
+    let wide = [(setting::INITIAL_WINDOW_SIZE, 0)];
+    let mut attackers = Vec::new();
+    for _ in 0..20 {
+        let mut attacker = Streams::with_settings(server.connect(), &wide);
+        for _ in 0..60 {
+            attacker.get("/large/100000");
+        }
+        attacker.fill(Duration::from_millis(1)).await;
+        attackers.push(attacker);
+        measured.check("shut windows");
+    }
+    bench.sleep(SHORT).await;
+    measured.check("shut windows");
+    drop(attackers);
+    recovers(bench, &server).await;
+    server.cut();
+    server.ended().await;
+}

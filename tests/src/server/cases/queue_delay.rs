@@ -1,0 +1,164 @@
+//! How long requests wait for their turn while there is more to do than can be done, in virtual time: what
+//! is refused takes none, and what is answered takes what its handler takes.
+
+use super::limits;
+use crate::both;
+use crate::server::bench::{Bench, Outcome, Served};
+use crate::server::{SimulatedBench, simulated::SimulatedServer};
+use peregrine::prelude::*;
+use peregrine::{Limits, OverloadLimits};
+use peregrine_driver_sim::Network;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What a load came to.
+#[derive(Debug, Default)]
+struct Load {
+    answered: BTreeMap<u16, usize>,
+    /// How long those took that were answered with 200.
+    times: Vec<Duration>,
+}
+
+impl Load {
+    fn of(&self, status: u16) -> usize {
+        self.answered.get(&status).copied().unwrap_or(0)
+    }
+
+    fn p99(&mut self) -> Duration {
+        self.times.sort();
+        self.times[self.times.len() * 99 / 100]
+    }
+}
+
+/// What a handler takes of its thread.
+const WORK: Duration = Duration::from_millis(1);
+
+/// An application whose handler keeps the thread for a millisecond of virtual time.
+fn working() -> App {
+    let work = async || {
+        Network::current().expect("it runs on one").block(WORK);
+        "worked"
+    };
+    App::new().get("/work", work).get("/well", (|| "well").never_shed())
+}
+
+/// How long the load is offered.
+const TIME: Duration = Duration::from_secs(2);
+
+fn begin(bench: &SimulatedBench, queue_delay_target: Option<Duration>) -> SimulatedServer {
+    bench.calm();
+    let overload = OverloadLimits { queue_delay_target, ..OverloadLimits::default() };
+    bench.start(Limits { overload, ..limits() }, None, working)
+}
+
+async fn end(server: SimulatedServer) -> Outcome {
+    server.shut_down();
+    server.ended().await
+}
+
+/// Asks for `path` so often in the time of one handler, whether answers come or not.
+async fn offer(
+    bench: &SimulatedBench,
+    server: &SimulatedServer,
+    path: &'static str,
+    per_work: f64,
+) -> Load {
+    let network = bench.network();
+    let load = Rc::new(RefCell::new(Load::default()));
+    let (start, pause) = (bench.now(), WORK.div_f64(per_work));
+    for number in 1.. {
+        // From when it is to be sent, whenever that is.
+        let at = start + pause * number;
+        bench.sleep(at.saturating_sub(bench.now())).await;
+        if at > start + TIME {
+            break;
+        }
+        let (client, load) = (network.connect_to(server.place()), Rc::clone(&load));
+        let clock = network.clone();
+        network.spawn(async move {
+            let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            let sent = client.send(head.as_bytes()).await;
+            let received = client.recv_all().await;
+            let received = received.ok().filter(|_| sent.is_ok()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&received);
+            let status = text.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
+            assert_eq!(status == 503, text.contains("retry-after: 1\r\n"), "{text}");
+            let mut load = load.borrow_mut();
+            *load.answered.entry(status).or_default() += 1;
+            if status == 200 && clock.now() <= start + TIME {
+                load.times.push(clock.now().saturating_sub(at));
+            }
+        });
+    }
+    bench.sleep(TIME * 20).await;
+    load.take()
+}
+
+/// How much of what the worker can do was done in time.
+fn goodput(load: &Load) -> f64 {
+    load.times.len() as f64 * WORK.as_secs_f64() / TIME.as_secs_f64()
+}
+
+/// With twice and with ten times the load that there may be, the worker does nearly as much as it can, and
+/// those that it answers have waited little.
+pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
+    let server = begin(bench, Some(WORK * 3));
+    let mut quiet = offer(bench, &server, "/work", 0.2).await;
+    assert_eq!(quiet.answered.keys().copied().collect::<Vec<_>>(), [200]);
+    let most = quiet.p99() * 5;
+    for per_work in [2.0, 10.0] {
+        let mut load = offer(bench, &server, "/work", per_work).await;
+        let (done, p99) = (goodput(&load), load.p99());
+        assert!(done >= 0.9 && p99 <= most, "{per_work} times: {done:.3}, {p99:?} of {most:?}");
+        assert!(load.of(503) > load.of(200) / 2, "{:?}", load.answered);
+    }
+    // When there is less again, nobody is refused, after a moment.
+    offer(bench, &server, "/work", 0.5).await;
+    let load = offer(bench, &server, "/work", 0.5).await;
+    assert_eq!(load.answered.keys().copied().collect::<Vec<_>>(), [200]);
+    let outcome = end(server).await;
+    assert_eq!(outcome.snapshot.shed.keys().copied().collect::<Vec<_>>(), ["queue_delay"]);
+}
+
+/// Without a target everybody is answered, and nearly everybody too late.
+pub async fn without_a_target_everybody_waits(bench: &SimulatedBench) {
+    let server = begin(bench, None);
+    let mut quiet = offer(bench, &server, "/work", 0.2).await;
+    let mut load = offer(bench, &server, "/work", 2.0).await;
+    assert_eq!(load.answered.keys().copied().collect::<Vec<_>>(), [200]);
+    assert!(load.p99() > quiet.p99() * 100, "{:?}", load.p99());
+    assert_eq!(end(server).await.snapshot.shed, BTreeMap::new());
+}
+
+/// However much there is to do, health checks are answered.
+pub async fn health_checks_are_never_refused(bench: &SimulatedBench) {
+    let server = begin(bench, Some(WORK * 3));
+    let work = offer(bench, &server, "/work", 10.0);
+    let (load, health) = both(work, offer(bench, &server, "/well", 0.1)).await;
+    assert!(load.of(503) > 0);
+    assert_eq!(health.answered.keys().copied().collect::<Vec<_>>(), [200]);
+    end(server).await;
+}
+
+/// A burst, and a worker that stood still, are no reason to refuse anybody.
+pub async fn a_burst_is_answered(bench: &SimulatedBench) {
+    let server = begin(bench, Some(WORK * 3));
+    for _ in 0..3 {
+        bench.network().block(Duration::from_secs(60));
+        let all = Rc::new(RefCell::new(Vec::new()));
+        for _ in 0..300 {
+            let (client, all) = (bench.network().connect_to(server.place()), Rc::clone(&all));
+            bench.network().spawn(async move {
+                let head = b"GET /work HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                client.send(head).await.expect("it is taken");
+                let text = client.recv_all().await.expect("it is answered");
+                all.borrow_mut().push(text.starts_with(b"HTTP/1.1 200 "));
+            });
+        }
+        bench.sleep(Duration::from_secs(10)).await;
+        assert_eq!(*all.borrow(), vec![true; 300]);
+    }
+    assert_eq!(end(server).await.snapshot.shed, BTreeMap::new());
+}
