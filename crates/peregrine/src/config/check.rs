@@ -118,5 +118,8 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
             return Err(ConfigError::of_setting(&of(name), text));
         }
     }
+    if let Some(fault) = limits.overload.fault() {
+        return Err(ConfigError::of_setting(&of("overload"), fault));
+    }
     Ok(())
 }

@@ -248,6 +248,7 @@ fn for_connections(new: &Limits, began: &Limits) -> Limits {
         lame_duck: began.lame_duck,
         shutdown_timeout: began.shutdown_timeout,
         background_timeout: began.background_timeout,
+        overload: began.overload.clone(),
         ..new.clone()
     }
 }

@@ -1,5 +1,7 @@
 //! What a worker takes on before it says no.
 
+#[cfg(feature = "config")]
+use peregrine_config::{MaybeCount, MaybeSize, MaybeTime, Time};
 use std::time::Duration;
 
 /// Less memory than that is a mistake: the buffers of a few connections.
@@ -16,7 +18,9 @@ const MEMORY_MIN: usize = 256 * 1024;
 ///
 /// ```
 /// use peregrine::{Limits, OverloadLimits};
-/// use std::time::Duration;
+/// #[cfg(feature = "config")]
+use peregrine_config::{MaybeCount, MaybeSize, MaybeTime, Time};
+use std::time::Duration;
 ///
 /// let overload = OverloadLimits {
 ///     queue_delay_target: Some(Duration::from_millis(5)),
@@ -26,19 +30,25 @@ const MEMORY_MIN: usize = 256 * 1024;
 /// assert_eq!(limits.overload.memory_max, Some(1 << 30));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "config", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct OverloadLimits {
     /// Requests in progress at a time, per worker: from a head to the end of its response. A WebSocket
     /// is in progress until it ends. Default none: connections and streams are limited already, and how
     /// many requests are too many depends on what handlers wait for. A route has a limit of its own by
     /// `requests_max(..)`. Passing it: 503.
+    #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub requests_max: Option<usize>,
     /// The same for one client's address, which is that of `ClientAddress`: behind trusted proxies the
     /// client's, not theirs. Default none, since many people may share an address. Clients without an
     /// address, as on Unix domain sockets, are not counted. Passing it: 429.
+    #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub requests_per_client_max: Option<usize>,
     /// Connections open at a time from one address, per worker. Those of trusted proxies are not counted;
     /// behind a PROXY header the address is that of the client. Default none, as above. Passing it: the
     /// connection is reset as soon as it is accepted.
+    #[cfg_attr(feature = "config", serde(with = "MaybeCount"))]
     pub connections_per_client_max: Option<usize>,
     /// How many bits of an IPv6 address tell one client from another. Default 64, which is what a
     /// household or a machine is given; at most 128. IPv4 addresses count whole.
@@ -49,9 +59,11 @@ pub struct OverloadLimits {
     /// may have passed before that look. A burst that is over sooner is waited for. Default none: handlers
     /// that take long by themselves would be refused where nobody minds. Five times what a handler takes
     /// of its thread is a good start. Passing it: 503.
+    #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub queue_delay_target: Option<Duration>,
     /// How long requests must have waited for too long before any is refused, and how long none may have
     /// before none is. Default 100 ms.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub queue_delay_interval: Duration,
     /// Bytes that a worker may hold for its peers: buffers, bodies that are put together or wait for a
     /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default 1 GiB, which is 64 KiB for
@@ -61,8 +73,10 @@ pub struct OverloadLimits {
     /// From three quarters of it on nobody is accepted, and requests with a body are answered 503; from
     /// seven eighths on, all requests are. Beyond it nothing grows: a body that an extractor puts together
     /// is answered 503, and a connection that needs more is reset.
+    #[cfg_attr(feature = "config", serde(with = "MaybeSize"))]
     pub memory_max: Option<usize>,
     /// What `Retry-After` tells, in whole seconds, at least one. Default 1 s.
+    #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub retry_after: Duration,
 }
 
