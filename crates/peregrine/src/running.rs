@@ -1,5 +1,7 @@
 //! A server at work: its threads, its addresses, and its end.
 
+#[cfg(feature = "acme")]
+use crate::acme::{Suppliers, Working};
 use crate::admin::{Administering, Begun};
 use crate::choice::Seat;
 use crate::deadline::Deadline;
@@ -63,6 +65,9 @@ pub struct Running {
     _files: SocketFiles,
     /// What reads certificates again, until the server has ended.
     _reload: Option<Arc<Reload>>,
+    /// What gets certificates, until the server has ended.
+    #[cfg(feature = "acme")]
+    supplying: Vec<Working>,
 }
 
 /// What the server did, reported when it has ended.
@@ -101,6 +106,8 @@ impl Running {
             admin: None,
             _files: files,
             _reload: None,
+            #[cfg(feature = "acme")]
+            supplying: Vec::new(),
         };
         let mut pulses = Vec::with_capacity(count);
         let mut watchdog = running.handle.restart().watchdog();
@@ -169,6 +176,13 @@ impl Running {
         }
         self._reload = reload;
         Ok(self)
+    }
+
+    /// Has its certificates got by ACME until it is told to end.
+    #[cfg(feature = "acme")]
+    pub(crate) fn certified_by(&mut self, suppliers: Suppliers) -> Result<(), Error> {
+        self.supplying = suppliers.start(&self.handle)?;
+        Ok(())
     }
 
     /// Serves in place of the process before this one, as soon as that says so.

@@ -1,5 +1,7 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
+#[cfg(feature = "acme")]
+use crate::acme::Suppliers;
 use crate::admin::{Admin, Begun};
 use crate::choice::{Chosen, DriverChoice};
 use crate::entrances::Entrances;
@@ -369,8 +371,18 @@ impl Server {
         let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
         #[cfg(feature = "tls")]
         let keeper = self.keeper();
+        #[cfg(feature = "acme")]
+        let suppliers = Suppliers::of(self.listeners.iter().filter_map(Listener::certificates));
+        #[cfg(feature = "acme")]
+        let mut answering = suppliers.answering(makes);
+        #[cfg(feature = "acme")]
+        let makes = &mut *answering;
         let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
         let views = self.admin.as_ref().map(views);
+        #[cfg(feature = "tls")]
+        if let Some(views) = &views {
+            views.show_certificates(self.listeners.iter().filter_map(Listener::certificates));
+        }
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| Options {
             cpu: cpu(number),
@@ -407,6 +419,8 @@ impl Server {
         running.administered_by(admin);
         #[cfg(feature = "tls")]
         let mut running = running.kept_by(keeper)?;
+        #[cfg(feature = "acme")]
+        running.certified_by(suppliers)?;
         if let Some(heir) = heir {
             running.succeed(heir)?;
         }

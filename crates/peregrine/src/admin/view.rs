@@ -104,6 +104,9 @@ pub(crate) struct Views {
     live_within: Duration,
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
+    /// What listeners speak TLS with, each once.
+    #[cfg(feature = "tls")]
+    certificates: OnceLock<Vec<peregrine_tls::Tls>>,
 }
 
 #[derive(Clone, Debug)]
@@ -129,7 +132,35 @@ impl Views {
     ) -> Self {
         let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
-        Self { workers, orders, live_within, seen }
+        Self {
+            workers,
+            orders,
+            live_within,
+            seen,
+            #[cfg(feature = "tls")]
+            certificates: OnceLock::new(),
+        }
+    }
+
+    /// Shows what listeners speak TLS with.
+    #[cfg(feature = "tls")]
+    pub(crate) fn show_certificates<'t>(
+        &self,
+        all: impl Iterator<Item = &'t peregrine_tls::Tls>,
+    ) {
+        let mut each: Vec<peregrine_tls::Tls> = Vec::new();
+        for tls in all {
+            if !each.iter().any(|known| known.is_same(tls)) {
+                each.push(tls.clone());
+            }
+        }
+        // A server begins once.
+        let _ = self.certificates.set(each);
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) fn certificates(&self) -> &[peregrine_tls::Tls] {
+        self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
     /// Do all workers serve?
