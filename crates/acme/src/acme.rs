@@ -245,8 +245,10 @@ pub(crate) fn check_name(name: &str) -> Result<String, AcmeError> {
     let bad = |cause| Err(AcmeError::BadName { name: name.to_owned(), cause });
     let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if clean.starts_with("*.") {
-        return bad("wildcards are given by way of DNS only (dns-01), which a server cannot answer; \
-            name each host, or have certbot or lego get it, and use Tls::from_pem_files");
+        return bad(
+            "wildcards are given by way of DNS only (dns-01), which a server cannot answer; \
+            name each host, or have certbot or lego get it, and use Tls::from_pem_files",
+        );
     }
     if clean.parse::<IpAddr>().is_ok() {
         return bad("it is an address; give DNS names");
@@ -275,7 +277,8 @@ fn is_directory(url: &str) -> bool {
 /// An address as a URL.
 fn check_contact(contact: &str) -> Result<String, AcmeError> {
     let address = contact.strip_prefix("mailto:").unwrap_or(contact);
-    let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_plain =
+        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
     match address.split_once('@') {
         // RFC 8555 §7.3: one address, without fields.
         Some((user, host)) if is_plain(user) && is_plain(host) && !address.contains([',', '?']) => {

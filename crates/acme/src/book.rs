@@ -64,7 +64,13 @@ impl Book {
     }
 
     /// A name that is new here, with the certificate that it has already.
-    pub(crate) fn add(&mut self, name: &str, present: Option<Present>, now: SystemTime, throw: f64) {
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        present: Option<Present>,
+        now: SystemTime,
+        throw: f64,
+    ) {
         self.entries.push(Entry {
             name: name.to_owned(),
             present: None,

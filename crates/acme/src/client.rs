@@ -99,8 +99,10 @@ impl HttpClient for Http {
             let late = |_| fault(format!("no answer within {} s", ANSWER_MAX.as_secs()));
             let answer = timeout(ANSWER_MAX, asked).await.map_err(late)?;
             let (parts, body) = answer.map_err(|error| fault(whole(&error)))?.into_parts();
-            if matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
-            {
+            if matches!(
+                parts.status,
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+            ) {
                 let until = retry_after(&parts.headers, SystemTime::now());
                 *heard.lock().unwrap_or_else(PoisonError::into_inner) = until;
             }

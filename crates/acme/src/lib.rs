@@ -40,8 +40,8 @@ mod work;
 pub use acme::{Acme, Challenge, LETS_ENCRYPT, LETS_ENCRYPT_STAGING};
 pub use error::AcmeError;
 pub use handle::{AcmeHandle, AcmeStatus, NameStatus};
+#[doc(hidden)]
+pub use shared::statuses;
 pub use storage::{Folder, Storage};
 #[doc(hidden)]
 pub use supplier::{Supplier, Working};
-#[doc(hidden)]
-pub use shared::statuses;

@@ -6,8 +6,8 @@ use crate::book::Present;
 use crate::client::whole;
 use crate::stored::{Begun, Read, read};
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, Error,
-    Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeStatus,
+    Error, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 use peregrine_tls::Challenges;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
@@ -71,11 +71,15 @@ pub(crate) async fn account(
         return Ok(None);
     }
     let contact: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
-    let new =
-        NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+    let new = NewAccount {
+        contact: &contact,
+        terms_of_service_agreed: true,
+        only_return_existing: false,
+    };
     let url = settings.directory.clone();
     let (account, credentials) = builder().create(&new, url, settings.external.as_ref()).await?;
-    let bytes = serde_json::to_vec(&credentials).map_err(|error| Failure::from(error.to_string()))?;
+    let bytes =
+        serde_json::to_vec(&credentials).map_err(|error| Failure::from(error.to_string()))?;
     settings.stored.keep_account(&bytes).map_err(|error| storage("the account", &error))?;
     tracing::info!(target: "peregrine", directory = settings.directory, account = account.id(),
         "an ACME account was made");
@@ -122,7 +126,8 @@ impl Ordering<'_> {
         }
         let chain = order.poll_certificate(&POLLS).await?;
         let pem = format!("{}\n{key}", chain.trim_end()).into_bytes();
-        let unusable = |cause| Failure::from(format!("the issued certificate cannot be used: {cause}"));
+        let unusable =
+            |cause| Failure::from(format!("the issued certificate cannot be used: {cause}"));
         read(self.name, pem).map_err(unusable)
     }
 
@@ -191,12 +196,14 @@ impl Ordering<'_> {
             let offered: Vec<_> =
                 authorization.challenges.iter().map(|offered| offered.r#type.clone()).collect();
             let may = |kind: &Challenge| offered.contains(&kind.kind());
-            let able: Vec<_> =
-                self.settings.challenges.iter().copied().filter(may).collect();
+            let able: Vec<_> = self.settings.challenges.iter().copied().filter(may).collect();
             // After a failure the next kind is tried.
             let Some(&kind) = able.get(self.failures as usize % able.len().max(1)) else {
-                return Err(format!("the authority offers no kind of challenge that may be \
-                    answered: {offered:?}").into());
+                return Err(format!(
+                    "the authority offers no kind of challenge that may be \
+                    answered: {offered:?}"
+                )
+                .into());
             };
             let Some(mut challenge) = authorization.challenge(kind.kind()) else { continue };
             let key_authorization = challenge.key_authorization();
@@ -254,6 +261,9 @@ async fn blame(order: &mut Order, error: Option<Error>) -> Failure {
         let cause = error.map_or("it does not say why".to_owned(), |error| whole(&error));
         return Failure::from(format!("the authority refuses the order: {cause}"));
     }
-    Failure::from(format!("the authority could not see that the name is this server's: {}; \
-        its ports 443 (tls-alpn-01) or 80 (http-01) must lead here", found.join("; ")))
+    Failure::from(format!(
+        "the authority could not see that the name is this server's: {}; \
+        its ports 443 (tls-alpn-01) or 80 (http-01) must lead here",
+        found.join("; ")
+    ))
 }

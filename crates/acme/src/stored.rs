@@ -199,7 +199,10 @@ mod tests {
     #[test]
     fn directories_have_folders_of_their_own() {
         for (url, folder) in [
-            ("https://acme-v02.api.letsencrypt.org/directory", "acme-v02.api.letsencrypt.org-directory"),
+            (
+                "https://acme-v02.api.letsencrypt.org/directory",
+                "acme-v02.api.letsencrypt.org-directory",
+            ),
             ("https://localhost:14000/dir", "localhost-14000-dir"),
             ("https://[::1]:8443/../A?b", "1--8443-..-a-b"),
             ("https://../..", "directory"),

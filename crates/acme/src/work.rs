@@ -112,7 +112,8 @@ impl Work {
     fn serve(&self, name: &str, read: &Read) {
         let names = self.shared.names();
         // The first name's certificate is for clients that ask for none.
-        let later = names.iter().position(|known| known == name).map_or(&[][..], |at| &names[at + 1..]);
+        let later =
+            names.iter().position(|known| known == name).map_or(&[][..], |at| &names[at + 1..]);
         for tls in &self.served {
             let certificate = Certificate::from_pem(&read.pem, &read.pem).labelled(name);
             match tls.put_certificate_ahead(certificate, later) {
@@ -203,7 +204,8 @@ impl Work {
         if self.account.is_none() {
             self.account = account(&shared.settings, true).await?;
         }
-        let account = self.account.as_ref().ok_or_else(|| Failure::from("no account".to_owned()))?;
+        let account =
+            self.account.as_ref().ok_or_else(|| Failure::from("no account".to_owned()))?;
         let entry = self.book.entry(name);
         let ordering = Ordering {
             settings: &shared.settings,
@@ -256,9 +258,11 @@ impl Work {
         let pause = when::pause(failures, first, max, throw()).max(patience);
         let left = entry.and_then(|entry| entry.present.as_ref()).map(|present| present.not_after);
         match left.map(rest) {
-            Some(left) => tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
+            Some(left) => {
+                tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
                 days_left = left.as_secs() / 86_400,
-                "a certificate could not be renewed; the present one stays"),
+                "a certificate could not be renewed; the present one stays")
+            }
             None => tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
                 "a certificate could not be got; clients that ask for the name are refused, or get \
                  another one"),

@@ -275,7 +275,7 @@ impl ResolvesServerCert for Certificates {
 }
 
 /// The chain with its key, after a check that they belong together.
-pub(crate) fn certify(
+fn certify(
     certificate: &Pem,
     key: &Pem,
     provider: &CryptoProvider,

@@ -6,7 +6,6 @@
 //! content. So it has a configuration of its own, chosen by its first record, and that of clients stays as
 //! it is. While nothing is asked for, nobody looks.
 
-use crate::certificate::certify;
 use crate::config::Tls;
 use crate::error::TlsError;
 use crate::plan::{Base, Plan};
@@ -120,7 +119,12 @@ impl Challenges {
     /// The certificate cannot be used.
     pub fn answer_name(&self, name: &str, chain: &[u8], key: &[u8]) -> Result<(), TlsError> {
         let (chain, key) = (Source::memory(chain).read()?, Source::memory(key).read()?);
-        let certified = certify(&chain, &key, &self.provider)?;
+        // Whether they belong together is not asked: who would read the certificate for that takes no critical
+        // extension that it does not know, and this one must have such (RFC 8737, section 3).
+        let loaded = self.provider.key_provider.load_private_key(key.key()?);
+        let loaded = loaded
+            .map_err(|error| TlsError::UnsupportedKey { origin: key.origin.clone(), error })?;
+        let certified = CertifiedKey::new(chain.chain()?, loaded);
         self.by_name.0.put(&name.to_ascii_lowercase(), Arc::new(certified));
         Ok(())
     }

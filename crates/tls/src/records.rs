@@ -24,7 +24,11 @@ pub(crate) fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &m
 }
 
 /// Appends the records of `plain`.
-pub(crate) fn encrypt(traffic: &mut Traffic<'_>, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SendError> {
+pub(crate) fn encrypt(
+    traffic: &mut Traffic<'_>,
+    plain: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), SendError> {
     let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
     let room = plain.len() + records * RECORD_OVERHEAD_BYTES;
     append(out, room, |room| traffic.encrypt(plain, room))

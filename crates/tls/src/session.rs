@@ -93,12 +93,7 @@ impl Session {
     }
 
     fn at(stage: Stage) -> Self {
-        Self {
-            stage,
-            sending: Sending::Open,
-            handshake_bytes: 0,
-            unread: Vec::new(),
-        }
+        Self { stage, sending: Sending::Open, handshake_bytes: 0, unread: Vec::new() }
     }
 
     /// Takes all of `input`; appends the plaintext in it to `plain`, and bytes to send to `out`.
@@ -405,9 +400,7 @@ impl Session {
             return Err(SendError::Closed);
         }
         let connection = match &mut self.stage {
-            Stage::Opening(_)
-            | Stage::Examining(_)
-            | Stage::Live(Received::Handshaking, _) => {
+            Stage::Opening(_) | Stage::Examining(_) | Stage::Live(Received::Handshaking, _) => {
                 return Err(SendError::Handshaking);
             }
             Stage::Live(Received::Open | Received::Closed, connection) => connection,

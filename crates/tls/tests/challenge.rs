@@ -3,7 +3,12 @@
 
 mod peer;
 
-use peer::{BOTH_VERSIONS, Failure, Pair, TLS12, TLS13, client_config, der, identity, shown};
+use peer::{
+    BOTH_VERSIONS, Failure, Identity, Pair, TLS12, TLS13, TrustsAnything, client_config, der,
+    identity, shown,
+};
+use peregrine_tls::rustls::crypto::aws_lc_rs;
+use peregrine_tls::rustls::{ClientConfig, SupportedProtocolVersion};
 use peregrine_tls::{Certificate, Challenges, ClientAuth, Received, Tls, Version};
 use std::sync::Arc;
 
@@ -19,6 +24,29 @@ fn supplied() -> (Tls, Arc<Challenges>) {
 fn handshake(pair: &mut Pair) -> Result<Received, Failure> {
     pair.try_exchange()?;
     pair.session.receive(&[], &mut pair.plain, &mut pair.out).map_err(Failure::Server)
+}
+
+/// A certificate that answers: it has a critical extension that nobody else knows.
+fn answering() -> Identity {
+    let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    parameters.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = parameters.self_signed(&key).unwrap().pem();
+    Identity { certificate, key: key.serialize_pem() }
+}
+
+/// Who checks a name, by this version: it trusts anybody, and offers one protocol.
+fn checker(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let mut client = builder
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(TrustsAnything))
+        .with_no_client_auth();
+    client.alpn_protocols = vec![ACME.to_vec()];
+    Arc::new(client)
 }
 
 fn put(tls: &Tls, name: &str) -> String {
@@ -38,13 +66,11 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
             let auth = ClientAuth::required().roots_pem(clients.certificate.as_bytes());
             let tls = tls.with_alpn(&[]).with_minimum_version(Version::Tls13).unwrap();
             let tls = tls.with_client_auth(auth).unwrap();
-            let usual = put(&tls, "localhost");
-            let answer = identity(&["localhost"]);
+            put(&tls, "localhost");
+            let answer = answering();
             let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
             challenges.answer_name("LocalHost", chain, key).unwrap();
-            let mut client = client_config(&[version], &[&answer.certificate, &usual]);
-            client.alpn_protocols = vec![ACME.to_vec()];
-            let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
+            let mut pair = Pair::new(&tls, &checker(version), "localhost");
             pair.piece_bytes = piece_bytes;
             assert_eq!(handshake(&mut pair), Ok(Received::Closed), "{version:?} {piece_bytes}");
             assert_eq!(shown(&pair), der(&answer.certificate));
@@ -52,9 +78,7 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
             assert!(pair.plain.is_empty());
             // When it is over, nobody is answered so.
             challenges.forget_name("localhost");
-            let mut client = client_config(&[version], &[&answer.certificate, &usual]);
-            client.alpn_protocols = vec![ACME.to_vec()];
-            let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
+            let mut pair = Pair::new(&tls, &checker(version), "localhost");
             assert!(handshake(&mut pair).is_err());
         }
     }
@@ -64,7 +88,7 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
 fn clients_notice_nothing_of_it_however_their_bytes_are_cut() {
     let (tls, challenges) = supplied();
     let usual = put(&tls, "localhost");
-    let answer = identity(&["localhost"]);
+    let answer = answering();
     let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
     challenges.answer_name("localhost", chain, key).unwrap();
     for version in [TLS12, TLS13] {

@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 /// An authority at work.
-pub struct Directory {
+pub(crate) struct Directory {
     running: Option<Running>,
     state: Arc<Mutex<State>>,
     folder: tempfile::TempDir,
@@ -33,44 +33,44 @@ pub struct Directory {
 }
 
 /// What it knows, and how it behaves.
-pub struct State {
+pub(crate) struct State {
     base: String,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     /// Its own certificate, in PEM.
-    pub root: String,
+    pub(crate) root: String,
     /// Where names are checked by TLS and by HTTP.
-    pub tls: Option<SocketAddr>,
-    pub http: Option<SocketAddr>,
+    pub(crate) tls: Option<SocketAddr>,
+    pub(crate) http: Option<SocketAddr>,
     thumbs: Vec<String>,
-    pub orders: Vec<Order>,
+    pub(crate) orders: Vec<Order>,
     /// How long certificates live.
-    pub life: Duration,
+    pub(crate) life: Duration,
     /// Answers nobody's question for a certificate that is ready.
-    pub is_holding: bool,
+    pub(crate) is_holding: bool,
     /// Says that certificates should be renewed at once while fewer than this were issued.
-    pub impatient_below: usize,
+    pub(crate) impatient_below: usize,
     /// Knows of no windows.
-    pub has_no_windows: bool,
+    pub(crate) has_no_windows: bool,
     /// Refuses requests for orders with this many seconds of Retry-After.
-    pub is_busy: Option<u64>,
+    pub(crate) is_busy: Option<u64>,
     /// What was asked, in order.
-    pub asked: Vec<String>,
+    pub(crate) asked: Vec<String>,
 }
 
 /// An order.
 #[derive(Clone, Debug, Default)]
-pub struct Order {
-    pub name: String,
-    pub replaces: Option<String>,
+pub(crate) struct Order {
+    pub(crate) name: String,
+    pub(crate) replaces: Option<String>,
     account: usize,
     /// How the name was checked, and what came of it.
-    pub checked: Vec<(String, Result<(), String>)>,
+    pub(crate) checked: Vec<(String, Result<(), String>)>,
     is_checking: bool,
-    pub chain: Option<String>,
+    pub(crate) chain: Option<String>,
 }
 
 impl Directory {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut parameters = rcgen::CertificateParams::new(Vec::new()).expect("no names");
         parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = rcgen::KeyPair::generate().expect("there is randomness");
@@ -112,31 +112,31 @@ impl Directory {
         Self { running: Some(running), state, folder, url: format!("{base}/directory") }
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// The file with the certificate of its own HTTPS.
-    pub fn root_file(&self) -> PathBuf {
+    pub(crate) fn root_file(&self) -> PathBuf {
         self.folder.path().join("root.pem")
     }
 
     /// A folder that vanishes with it.
-    pub fn folder(&self, name: &str) -> PathBuf {
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
     /// No longer answers.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.running = None;
     }
 
     /// How many certificates it has issued.
-    pub fn issued(&self) -> usize {
+    pub(crate) fn issued(&self) -> usize {
         self.state().issued()
     }
 }
@@ -446,7 +446,7 @@ impl ServerCertVerifier for TrustsAnything {
 }
 
 /// The files of a folder, with what is below it.
-pub fn files(folder: &FilePath) -> Vec<String> {
+pub(crate) fn files(folder: &FilePath) -> Vec<String> {
     let mut all = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

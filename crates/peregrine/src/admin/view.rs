@@ -144,10 +144,7 @@ impl Views {
 
     /// Shows what listeners speak TLS with.
     #[cfg(feature = "tls")]
-    pub(crate) fn show_certificates<'t>(
-        &self,
-        all: impl Iterator<Item = &'t peregrine_tls::Tls>,
-    ) {
+    pub(crate) fn show_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::Tls>) {
         let mut each: Vec<peregrine_tls::Tls> = Vec::new();
         for tls in all {
             if !each.iter().any(|known| known.is_same(tls)) {
