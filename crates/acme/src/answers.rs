@@ -17,7 +17,7 @@ impl<'a> Answers<'a> {
     }
 
     /// Answers connections for `name` (tls-alpn-01).
-    pub(crate) fn to_connections(
+    pub(crate) fn answer_connections(
         &mut self,
         name: &str,
         authorization: &KeyAuthorization,
@@ -30,7 +30,7 @@ impl<'a> Answers<'a> {
     }
 
     /// Answers requests for `token` (http-01).
-    pub(crate) fn to_requests(&mut self, token: &str, authorization: &KeyAuthorization) {
+    pub(crate) fn answer_requests(&mut self, token: &str, authorization: &KeyAuthorization) {
         self.challenges.answer_token(token, authorization.as_str());
         self.tokens.push(token.to_owned());
     }

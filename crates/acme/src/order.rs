@@ -208,8 +208,10 @@ impl Ordering<'_> {
             let Some(mut challenge) = authorization.challenge(kind.kind()) else { continue };
             let key_authorization = challenge.key_authorization();
             match kind {
-                Challenge::TlsAlpn01 => answers.to_connections(self.name, &key_authorization)?,
-                Challenge::Http01 => answers.to_requests(&challenge.token, &key_authorization),
+                Challenge::TlsAlpn01 => {
+                    answers.answer_connections(self.name, &key_authorization)?
+                }
+                Challenge::Http01 => answers.answer_requests(&challenge.token, &key_authorization),
             }
             tracing::debug!(target: "peregrine", name = self.name, ?kind, "a challenge is answered");
             if challenge.status == ChallengeStatus::Pending {

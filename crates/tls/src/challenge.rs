@@ -215,7 +215,7 @@ impl Tls {
 /// Is this the beginning of a connection by which a name is checked? `None` if too little of it has come. It
 /// begins with the first byte of a TLS record.
 pub(crate) fn is_challenge(first: &[u8]) -> Option<bool> {
-    let Some((header, rest)) = first.split_first_chunk::<5>() else { return None };
+    let (header, rest) = first.split_first_chunk::<5>()?;
     let (kind, bytes) = (header[0], usize::from(u16::from_be_bytes([header[3], header[4]])));
     if kind != HANDSHAKE || bytes > HELLO_BYTES_MAX {
         return Some(false);
