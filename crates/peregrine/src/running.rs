@@ -548,6 +548,8 @@ mod tests {
             quiet: true,
             _files: Vec::new(),
             _reload: None,
+            #[cfg(feature = "acme")]
+            supplying: Vec::new(),
         };
         let other = thread::spawn(move || {
             let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };
