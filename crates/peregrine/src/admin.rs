@@ -7,6 +7,8 @@
 
 mod pages;
 mod process;
+#[cfg(feature = "tls")]
+mod tls;
 #[cfg(feature = "metrics")]
 mod user;
 mod view;

@@ -16,6 +16,8 @@
 //! allows; [`App`] and everything that handlers use come from [`web`]. Start with the [`prelude`].
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "acme")]
+pub mod acme;
 pub mod admin;
 mod choice;
 #[cfg(feature = "config")]

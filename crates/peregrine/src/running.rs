@@ -1,5 +1,7 @@
 //! A server at work: its threads, its addresses, and its end.
 
+#[cfg(feature = "acme")]
+use crate::acme::{Suppliers, Working};
 use crate::admin::Administering;
 use crate::deadline::Deadline;
 use crate::error::Error;
@@ -45,6 +47,9 @@ pub struct Running {
     _files: SocketFiles,
     /// What reads files again, until the server has ended.
     _reload: Option<Arc<Reload>>,
+    /// What gets certificates, until the server has ended.
+    #[cfg(feature = "acme")]
+    supplying: Vec<Working>,
 }
 
 impl Running {
@@ -72,6 +77,8 @@ impl Running {
             log: None,
             _files: files,
             _reload: None,
+            #[cfg(feature = "acme")]
+            supplying: Vec::new(),
         };
         let mut pulses = Vec::with_capacity(count);
         let mut watchdog = running.handle.restart().watchdog();
@@ -147,6 +154,13 @@ impl Running {
             self.handle.reload_by(reload);
         }
         self._reload = reload;
+    }
+
+    /// Has its certificates got by ACME until it is told to end.
+    #[cfg(feature = "acme")]
+    pub(crate) fn certified_by(&mut self, suppliers: Suppliers) -> Result<(), Error> {
+        self.supplying = suppliers.start(&self.handle)?;
+        Ok(())
     }
 
     /// Serves in place of the process before this one, as soon as that says so.
@@ -353,6 +367,8 @@ mod tests {
             quiet: true,
             _files: Vec::new(),
             _reload: None,
+            #[cfg(feature = "acme")]
+            supplying: Vec::new(),
         };
         let other = thread::spawn(move || {
             let panicked = Error::Panicked { worker: 0, cause: "on purpose".to_owned() };

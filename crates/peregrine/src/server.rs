@@ -1,25 +1,21 @@
 //! The server as an application's `main` sees it: where to listen, with what settings, and until when.
 
-use crate::admin::{Admin, Begun, Views};
-use crate::choice::{Chosen, DriverChoice};
+mod start;
+
+use crate::admin::Admin;
+use crate::choice::DriverChoice;
 #[cfg(feature = "config")]
-use crate::config::{Began, Configured};
-use crate::entrances::Entrances;
+use crate::config::Configured;
 use crate::error::Error;
-#[cfg(feature = "tls")]
-use crate::keeper::Keeper;
 use crate::listen::SocketFile;
 use crate::listener::Listener;
-use crate::log::{Log, Logging};
-use crate::make::{Make, MakeApplication, makes};
+use crate::log::Log;
+use crate::make::{MakeApplication, makes};
 use crate::orders::Orders;
-use crate::readers::Readers;
-use crate::restart::{Heir, Successor};
-use crate::running::{Running, Settings};
+use crate::restart::Successor;
+use crate::running::Running;
 use crate::signals::Hears;
-use crate::tell::{first_line, report, tell};
-use crate::trace;
-use crate::worker::Worker;
+use crate::tell::report;
 use peregrine_driver::{Options, Socket, SocketOptions};
 use peregrine_server::{Limits, Traces};
 #[cfg(feature = "tls")]
@@ -28,7 +24,6 @@ use peregrine_web::application::Application;
 use peregrine_web::{App, BuildError, TrustedProxies};
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Configures a server, then runs it.
 ///
@@ -346,41 +341,6 @@ impl Server {
         report(&stopped, quiet)
     }
 
-    /// What reads files again. It begins with what the server has.
-    fn readers(&mut self, views: Option<&Views>) -> Readers {
-        #[cfg(feature = "config")]
-        let configured = self.configured.take().map(|mut configured| {
-            configured.begin(&Began {
-                limits: &self.limits,
-                proxies: self.proxies.as_ref(),
-                workers: self.workers,
-                pin_workers: self.pin,
-                quiet: self.quiet,
-            });
-            if let Some(views) = views {
-                let _ = views.config.set(configured.text());
-            }
-            configured
-        });
-        #[cfg(not(feature = "config"))]
-        let _ = views;
-        Readers {
-            #[cfg(feature = "tls")]
-            keeper: self.keeper(),
-            #[cfg(feature = "config")]
-            configured,
-        }
-    }
-
-    /// Who looks after the certificates of all listeners.
-    #[cfg(feature = "tls")]
-    fn keeper(&self) -> Keeper {
-        let keeper = Keeper::of(self.listeners.iter().filter_map(Listener::certificates));
-        #[cfg(feature = "tls-watch")]
-        let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
-        keeper
-    }
-
     #[cfg(feature = "config")]
     pub(crate) fn configured(mut self, configured: Configured) -> Self {
         self.configured = Some(configured);
@@ -414,116 +374,6 @@ impl Server {
         self.start_under(&mut makes(make), Orders::new())
     }
 
-    /// The same for a server that has orders already. If one of them says to end, the start ends early.
-    pub(crate) fn start_under(
-        self,
-        makes: &mut dyn FnMut() -> Make,
-        orders: Orders,
-    ) -> Result<Running, Error> {
-        let mut heir = Heir::find()?;
-        let running = self.start_from(&mut heir, makes, orders);
-        if let (Err(error), Some(heir)) = (&running, &heir) {
-            heir.fail(error);
-        }
-        if let Some(unused) = heir.filter(|heir| !heir.is_used()) {
-            unused.put_back();
-        }
-        running
-    }
-
-    fn start_from(
-        mut self,
-        heir: &mut Option<Heir>,
-        makes: &mut dyn FnMut() -> Make,
-        orders: Orders,
-    ) -> Result<Running, Error> {
-        if self.listeners.is_empty() {
-            let cause = "the server listens nowhere: call `Server::bind(address)`";
-            return Err(Error::Config(cause.to_owned()));
-        }
-        self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))?;
-        let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
-        let views = |admin: &Admin| admin.views(workers, orders.handle.subscribe());
-        let views = self.admin.as_ref().map(views);
-        let readers = self.readers(views.as_deref());
-        let cpu = |number| if self.pin { Some(number) } else { self.options.cpu };
-        let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
-        let options = (0..workers).map(|number| Options {
-            cpu: cpu(number),
-            figures: shown(number).map(|shown| Arc::clone(&shown.view().figures)),
-            ..self.options.clone()
-        });
-        let options: Vec<_> = options.collect();
-        begin_tokio().map_err(Error::Worker)?;
-        let Chosen { seats, reason } = self.choice.choose(&options)?;
-        let (proxies, sockets) = (self.proxies.as_ref(), &self.options.sockets);
-        let mut all = Entrances::open(self.listeners, proxies, workers, sockets, heir)?;
-        let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
-        // It is there before the workers, so that whoever waits for them can ask.
-        let admin = admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views));
-        let admin = admin.transpose()?;
-        let Entrances { plans, places, files, holdings } = all;
-        let traces = self.traces.map(trace::recorded);
-        let logging = self.log.map(|log| log.start(workers)).transpose()?;
-        let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
-        let given = plans.into_iter().zip(options).zip(seats).zip(logs).enumerate();
-        let starts = given.map(|(number, (((listeners, options), seat), log))| Worker {
-            number,
-            listeners,
-            limits: self.limits.clone(),
-            options,
-            seat,
-            shown: shown(number),
-            log,
-            traces: traces.clone(),
-        });
-        let heir = heir.as_mut().filter(|heir| heir.is_used());
-        if heir.is_some() {
-            orders.handle.hold_back();
-        }
-        if self.tells_manager {
-            orders.handle.restart().tell_manager();
-        }
-        let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
-        let mut running =
-            Running::start(starts.collect(), makes, places, files, &settings, orders)?;
-        running.administered_by(admin);
-        running.reloads_by(readers.start().map_err(Error::Worker)?);
-        running.logged_by(log);
-        if let Some(heir) = heir {
-            running.succeed(heir)?;
-            running.open_admin();
-        }
-        if running.is_whole() {
-            let line = first_line(&running, &reason, workers);
-            // Who reads the line may upgrade at once.
-            let handle = running.handle();
-            handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
-            tell(&line, self.quiet);
-        } else {
-            tell("peregrine: ordered to end before all workers had begun", self.quiet);
-        }
-        Ok(running)
-    }
-}
-
-/// The number of cores that this process may use.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
-}
-
-/// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
-/// are none. So descriptors are tested for first.
-fn begin_tokio() -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        let pair = std::os::unix::net::UnixStream::pair;
-        drop([pair()?, pair()?, pair()?]);
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The caller may be inside a runtime, where waiting for another one to end panics.
-    runtime.shutdown_background();
-    Ok(())
 }
 
 /// The files of Unix sockets, for as long as the server runs.

@@ -83,7 +83,7 @@ impl Certificate {
         before: Option<&Arc<Loaded>>,
         now: i64,
     ) -> Result<Arc<Loaded>, TlsError> {
-        let (chain, key) = (self.chain.read()?, self.key.read()?);
+        let (mut chain, key) = (self.chain.read()?, self.key.read()?);
         let staple = self.staple.as_ref().map(read_staple);
         let staple_bytes = staple.as_ref().and_then(|staple| staple.as_ref().ok());
         let digest = sha256_of([
@@ -97,6 +97,9 @@ impl Certificate {
             && before.staple_end().is_none_or(|end| now < end)
         {
             return Ok(Arc::clone(before));
+        }
+        if let (Origin::Memory, Some(label)) = (&chain.origin, &self.label) {
+            chain.origin = Origin::Labelled(label.to_string());
         }
         let mut certified = certify(&chain, &key, provider)?;
         let own = &certified.cert[0];
@@ -115,7 +118,7 @@ impl Certificate {
         certified.ocsp = ocsp;
         let label = self.label.clone().or_else(|| match &chain.origin {
             Origin::File(path) => Some(path.display().to_string().into()),
-            Origin::Memory => names.first().map(|name| name.as_str().into()),
+            Origin::Memory | Origin::Labelled(_) => names.first().map(|name| name.as_str().into()),
         });
         Ok(Arc::new(Loaded {
             certified: Arc::new(certified),
@@ -165,6 +168,11 @@ pub(crate) enum Staple {
 }
 
 impl Loaded {
+    /// The server's own certificate.
+    pub(crate) fn own(&self) -> &CertificateDer<'static> {
+        &self.certified.cert[0]
+    }
+
     /// Is the certificate itself the same, whatever its staple is?
     pub(crate) fn is_certificate_of(&self, other: &Self) -> bool {
         self.certified.cert.first() == other.certified.cert.first()

@@ -1,6 +1,7 @@
 //! The configuration of a server's TLS, and changing it while the server runs.
 
 use crate::certificate::Certificate;
+use crate::challenge::Supplier;
 use crate::client::ClientAuth;
 use crate::error::{TlsError, Warning};
 use crate::facts::Version;
@@ -38,6 +39,7 @@ pub struct Tls {
     shared: Arc<Shared>,
     alpn: Arc<[Vec<u8>]>,
     warnings: Arc<[Warning]>,
+    pub(crate) supplier: Option<Supplier>,
 }
 
 /// A certificate made by [`Tls::self_signed`], for development.
@@ -122,17 +124,18 @@ impl Tls {
         Self::from_plan(Plan::foreign(config))
     }
 
-    fn from_plan(plan: Plan) -> Result<Self, TlsError> {
+    pub(crate) fn from_plan(plan: Plan) -> Result<Self, TlsError> {
         let built = plan.build()?;
         let mut known = Known::default();
         known.follow(&plan, &built);
         let (alpn, warnings) = (plan.alpn.clone().into(), known.warnings().into());
+        let supplier = plan.supplier.clone();
         let shared = Shared {
             config: RwLock::new(built.config),
             plan: Mutex::new(plan),
             known: Mutex::new(known),
         };
-        Ok(Self { shared: Arc::new(shared), alpn, warnings })
+        Ok(Self { shared: Arc::new(shared), alpn, warnings, supplier })
     }
 
     /// Adds a certificate, chosen when a client asks for one of the DNS names it holds.
@@ -347,11 +350,21 @@ impl Tls {
     /// As [`Tls::reload`]; [`TlsError::ForeignConfig`] after [`Tls::from_config`]. Nothing has changed
     /// then.
     pub fn put_certificate(&self, certificate: Certificate) -> Result<(), TlsError> {
-        self.change_live(|plan| {
-            plan.own()?.put(certificate)?;
-            Ok(true)
-        })?;
-        Ok(())
+        self.put_certificate_ahead(certificate, &[])
+    }
+
+    /// The same; one that is new comes ahead of those with these labels.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    #[doc(hidden)]
+    pub fn put_certificate_ahead(
+        &self,
+        certificate: Certificate,
+        others: &[String],
+    ) -> Result<(), TlsError> {
+        self.change_live(|plan| plan.own()?.put(certificate, others).map(|()| true)).map(drop)
     }
 
     /// Removes the certificate with this label while the server runs; false if there is none. Clients
@@ -442,7 +455,10 @@ impl Tls {
     /// A new connection's state. It takes no memory before the peer's first bytes.
     pub fn session(&self) -> Session {
         let config = self.shared.config.read().unwrap_or_else(PoisonError::into_inner);
-        Session::new(Arc::clone(&config))
+        match self.challenge_config() {
+            None => Session::new(Arc::clone(&config)),
+            Some(challenge) => Session::examining(Arc::clone(&config), challenge),
+        }
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Origin {
     File(PathBuf),
     /// Bytes that the program handed over.
     Memory,
+    /// Such bytes, with the label that the program gave them.
+    Labelled(String),
 }
 
 impl fmt::Display for Origin {
@@ -21,6 +23,7 @@ impl fmt::Display for Origin {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Memory => f.write_str("the given PEM text"),
+            Self::Labelled(label) => write!(f, "the PEM text labelled \"{label}\""),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! What the fuzz targets run: a peer that sends anything, at any point, and certificates of any bytes.
 
+use crate::challenge::Challenges;
 use crate::config::Tls;
 use crate::facts::Received;
 use crate::limits::HANDSHAKE_BYTES_MAX;
+use crate::made::make_self_signed;
 use crate::reject::Reject;
 use crate::session::Session;
-use crate::{identity, staple, validity};
+use crate::{identity, inspect, staple, validity};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -39,7 +41,12 @@ pub fn fuzz_one(data: &[u8]) {
         sent.extend_from_slice(data);
     }
 
-    let start = || if point % 3 == 2 { setup.handshaken() } else { setup.tls.session() };
+    let start = || match point % 3 {
+        2 => setup.handshaken(),
+        // While names are checked, the first record is looked at before anything is done.
+        _ if point & 0x80 != 0 => setup.supplied.session(),
+        _ => setup.tls.session(),
+    };
     let whole = feed(start(), &sent, sent.len().max(1));
     let pieces = feed(start(), &sent, usize::from(*piece_bytes).max(1));
     // How much is too much depends on how much comes at once.
@@ -57,6 +64,7 @@ pub fn fuzz_one(data: &[u8]) {
 pub fn fuzz_certificate(data: &[u8]) {
     let _ = validity::next_update(data);
     let _ = staple::check(data, b"\x07", 0);
+    let _ = validity::fields(data).map(|fields| inspect::issuer(fields.rest));
     let identity = identity::read(&[CertificateDer::from(data)]).expect("there is a certificate");
     assert!(!identity.subject.chars().any(char::is_control), "a name is one line");
     for name in [&identity.dns_names, &identity.uris, &identity.emails].into_iter().flatten() {
@@ -84,6 +92,8 @@ fn feed(
 
 struct Setup {
     tls: Tls,
+    /// One whose names are being checked.
+    supplied: Tls,
     client: Arc<ClientConfig>,
     hello: Vec<u8>,
 }
@@ -113,6 +123,14 @@ impl Setup {
     }
 }
 
+fn supplied() -> Tls {
+    let challenges = Challenges::new().expect("nothing is unusual");
+    let (chain, key) = make_self_signed(&["localhost"]).expect("a valid name");
+    let answered = challenges.answer_name("localhost", chain.as_bytes(), key.as_bytes());
+    answered.expect("it was just made");
+    Tls::supplied(challenges, Arc::new(())).expect("there is randomness")
+}
+
 fn setup() -> &'static Setup {
     static SETUP: OnceLock<Setup> = OnceLock::new();
     SETUP.get_or_init(|| {
@@ -126,7 +144,8 @@ fn setup() -> &'static Setup {
             .expect("the provider has suites for both versions")
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let mut setup = Setup { tls: made.tls, client: Arc::new(client), hello: Vec::new() };
+        let (client, hello) = (Arc::new(client), Vec::new());
+        let mut setup = Setup { tls: made.tls, supplied: supplied(), client, hello };
         let mut hello = Vec::new();
         setup.connect().write_tls(&mut hello).expect("a vector takes everything");
         setup.hello = hello;

@@ -1,10 +1,9 @@
 //! Who a client's certificate says that it is.
 
-use crate::der::{
-    TAG_BOOLEAN, TAG_OBJECT, TAG_OCTETS, TAG_SEQUENCE, TAG_SET, any, item, items, past, tagged,
-};
+use crate::der::{TAG_OBJECT, TAG_SEQUENCE, TAG_SET, any, item, items};
 use crate::digest::sha256;
 use crate::facts::Identity;
+use crate::inspect::extension;
 use crate::validity::{Fields, fields};
 use rustls_pki_types::CertificateDer;
 use std::fmt::Write;
@@ -35,16 +34,7 @@ const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// The content of the extension subjectAltName, in what follows the subject.
 fn alternative_names(rest: &[u8]) -> Option<&[u8]> {
-    // RFC 5280 §4.1: the subject's key, two identifiers that nobody uses, and extensions, each of
-    // which is an object identifier, whether it is critical, and bytes.
-    let (_key, _) = item(rest, TAG_SEQUENCE)?;
-    let (_, extensions) = items(rest).find(|(tag, _)| *tag == tagged(3))?;
-    let (extensions, _) = item(extensions, TAG_SEQUENCE)?;
-    items(extensions).find_map(|(_, extension)| {
-        let (object, rest) = item(extension, TAG_OBJECT)?;
-        let (value, _) = item(past(rest, TAG_BOOLEAN), TAG_OCTETS)?;
-        (object == SUBJECT_ALT_NAME).then_some(item(value, TAG_SEQUENCE)?.0)
-    })
+    item(extension(rest, SUBJECT_ALT_NAME)?, TAG_SEQUENCE).map(|(names, _)| names)
 }
 
 fn read_alternatives(names: &[u8], identity: &mut Identity) {

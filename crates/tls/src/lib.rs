@@ -28,6 +28,8 @@ mod absent;
 #[cfg(feature = "rustls")]
 mod certificate;
 #[cfg(feature = "rustls")]
+mod challenge;
+#[cfg(feature = "rustls")]
 mod choice;
 #[cfg(feature = "rustls")]
 mod client;
@@ -46,6 +48,8 @@ mod fuzz;
 mod hosts;
 #[cfg(feature = "rustls")]
 mod identity;
+#[cfg(feature = "rustls")]
+mod inspect;
 mod limits;
 #[cfg(feature = "rustls")]
 mod made;
@@ -55,6 +59,8 @@ mod opening;
 mod plan;
 #[cfg(feature = "rustls")]
 mod protocol;
+#[cfg(feature = "rustls")]
+mod records;
 #[cfg(feature = "rustls")]
 mod reject;
 #[cfg(feature = "rustls")]
@@ -77,6 +83,8 @@ pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
 #[cfg(feature = "rustls")]
 pub use certificate::Certificate;
 #[cfg(feature = "rustls")]
+pub use challenge::Challenges;
+#[cfg(feature = "rustls")]
 pub use client::ClientAuth;
 #[cfg(feature = "rustls")]
 pub use config::{SelfSigned, Tls};
@@ -88,6 +96,8 @@ pub use facts::{Facts, Identity, Received, Version};
 pub use fuzz::{fuzz_certificate, fuzz_one};
 #[cfg(feature = "rustls")]
 pub use hosts::Hosts;
+#[cfg(feature = "rustls")]
+pub use inspect::{Inspected, inspect};
 pub use limits::{HANDSHAKE_BYTES_MAX, PEM_BYTES_MAX, RECORD_PLAIN_BYTES_MAX};
 #[cfg(feature = "rustls")]
 pub use plan::Reloaded;

@@ -1,6 +1,7 @@
 //! What a server's TLS is made of, and making a configuration of rustls of it.
 
 use crate::certificate::{Certificate, Certificates, Loaded};
+use crate::challenge::Supplier;
 use crate::choice::NotesChoice;
 use crate::client::{ClientAuth, LoadedClients};
 use crate::digest::Digest;
@@ -26,6 +27,7 @@ pub(crate) struct Plan {
     pub(crate) checks_hosts: bool,
     /// How long before its end a certificate is warned of.
     pub(crate) soon: Duration,
+    pub(crate) supplier: Option<Supplier>,
 }
 
 /// What decides all else.
@@ -43,6 +45,8 @@ pub(crate) struct Own {
     pub(crate) protocol: Protocol,
     pub(crate) tickets: TicketKeys,
     pub(crate) key_log: Option<Arc<dyn KeyLog>>,
+    /// There may be no certificate at all.
+    pub(crate) may_be_empty: bool,
     provider: Arc<CryptoProvider>,
 }
 
@@ -102,14 +106,19 @@ impl Plan {
             protocol,
             tickets: TicketKeys::random()?,
             key_log: None,
+            may_be_empty: false,
         };
         let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()];
-        Ok(Self { base: Base::Own(Box::new(own)), alpn, checks_hosts: false, soon: SOON })
+        Ok(Self::from(Base::Own(Box::new(own)), alpn))
     }
 
     pub(crate) fn foreign(config: Arc<ServerConfig>) -> Self {
         let alpn = config.alpn_protocols.clone();
-        Self { base: Base::Foreign(config), alpn, checks_hosts: false, soon: SOON }
+        Self::from(Base::Foreign(config), alpn)
+    }
+
+    fn from(base: Base, alpn: Vec<Vec<u8>>) -> Self {
+        Self { base, alpn, checks_hosts: false, soon: SOON, supplier: None }
     }
 
     /// Ours, or an error if the configuration was made elsewhere.
@@ -201,14 +210,20 @@ impl Own {
         Ok(())
     }
 
-    /// Puts a certificate in the place of the one with its label, or after all others.
-    pub(crate) fn put(&mut self, source: Certificate) -> Result<(), TlsError> {
+    /// Puts a certificate in the place of the one with its label, or ahead of the first that has one of the
+    /// others, or after all.
+    pub(crate) fn put(&mut self, source: Certificate, others: &[String]) -> Result<(), TlsError> {
         let now = now();
         let loaded = source.load(&self.provider, None, now)?;
         check_dates(&loaded, now)?;
         match self.place_of(&loaded.label) {
             Some(place) => self.certificates[place] = (source, loaded),
-            None => self.certificates.push((source, loaded)),
+            None => {
+                let mut labels = self.certificates.iter().map(|(_, loaded)| &loaded.label);
+                let place = labels.position(|label| others.iter().any(|other| **other == **label));
+                let place = place.unwrap_or(self.certificates.len());
+                self.certificates.insert(place, (source, loaded));
+            }
         }
         Ok(())
     }
@@ -216,7 +231,7 @@ impl Own {
     /// False if there is none with this label.
     pub(crate) fn remove(&mut self, label: &str) -> Result<bool, TlsError> {
         let Some(place) = self.place_of(label) else { return Ok(false) };
-        if self.certificates.len() == 1 {
+        if self.certificates.len() == 1 && !self.may_be_empty {
             return Err(TlsError::LastCertificate { label: label.to_owned() });
         }
         drop(self.certificates.remove(place));

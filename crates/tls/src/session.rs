@@ -3,17 +3,14 @@
 use crate::facts::{Facts, Identity, Received, Version};
 use crate::hosts::Hosts;
 use crate::identity;
-use crate::limits::{
-    HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX, RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX,
-};
+use crate::limits::{HANDSHAKE_BYTES_MAX, RECORD_CIPHER_BYTES_MAX};
 use crate::opening::{self, Opening};
+use crate::records::{Traffic, close_notify, encode, encrypt, fetch_alerts};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
-use crate::{choice, until};
+use crate::{challenge, choice, until};
 use peregrine_slot::Pool;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
-};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::ConnectionState;
 use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
 use std::fmt;
 use std::sync::Arc;
@@ -56,10 +53,18 @@ pub struct Session {
 enum Stage {
     /// Too few bytes came to tell the protocol; there are fewer than 25 of them.
     Opening(Arc<ServerConfig>),
+    /// The same while somebody may come to check a name, which the first record tells.
+    Examining(Box<Choices>),
     /// The peer speaks TLS, and got as far as this.
     Live(Received, Box<Connection>),
     /// The peer broke a rule.
     Rejected(Box<Reject>),
+}
+
+/// The configurations of which the first record chooses.
+struct Choices {
+    usual: Arc<ServerConfig>,
+    challenge: Arc<ServerConfig>,
 }
 
 /// Whether this side may still send.
@@ -80,12 +85,15 @@ struct Connection {
 
 impl Session {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
-        Self {
-            stage: Stage::Opening(config),
-            sending: Sending::Open,
-            handshake_bytes: 0,
-            unread: Vec::new(),
-        }
+        Self::at(Stage::Opening(config))
+    }
+
+    pub(crate) fn examining(usual: Arc<ServerConfig>, challenge: Arc<ServerConfig>) -> Self {
+        Self::at(Stage::Examining(Box::new(Choices { usual, challenge })))
+    }
+
+    fn at(stage: Stage) -> Self {
+        Self { stage, sending: Sending::Open, handshake_bytes: 0, unread: Vec::new() }
     }
 
     /// Takes all of `input`; appends the plaintext in it to `plain`, and bytes to send to `out`.
@@ -104,7 +112,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Received, Reject> {
         match &self.stage {
-            Stage::Opening(_) => self.open(input, plain, out),
+            Stage::Opening(_) | Stage::Examining(_) => self.open(input, plain, out),
             // RFC 8446 §6.1: data received after a closure alert MUST be ignored.
             Stage::Live(Received::Closed, _) => Ok(Received::Closed),
             Stage::Live(..) => self.take(input, plain, out),
@@ -182,7 +190,7 @@ impl Session {
     pub fn hosts(&mut self) -> Option<&mut Hosts> {
         match &mut self.stage {
             Stage::Live(_, connection) => connection.hosts.as_mut(),
-            Stage::Opening(_) | Stage::Rejected(_) => None,
+            Stage::Opening(_) | Stage::Examining(_) | Stage::Rejected(_) => None,
         }
     }
 
@@ -193,30 +201,35 @@ impl Session {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<Received, Reject> {
-        let Stage::Opening(config) = &self.stage else {
-            unreachable!("only an opening session is opened");
-        };
-        let judgement = if self.unread.is_empty() {
-            opening::judge(input)
-        } else {
+        if !self.unread.is_empty() {
             self.unread.extend_from_slice(input);
-            opening::judge(&self.unread)
+        }
+        let first = if self.unread.is_empty() { input } else { &self.unread };
+        let judgement = opening::judge(first);
+        let config = match &self.stage {
+            Stage::Opening(config) => Some(config),
+            Stage::Examining(choices) if judgement == Opening::Tls => {
+                let is_challenge = challenge::is_challenge(first);
+                is_challenge.map(|is| if is { &choices.challenge } else { &choices.usual })
+            }
+            _ => None,
         };
         match judgement {
-            Opening::Unsure => {
-                if self.unread.is_empty() {
-                    self.unread.extend_from_slice(input);
-                }
-                Ok(Received::Handshaking)
-            }
+            Opening::Unsure => Ok(self.put_aside(input)),
             Opening::Tls => {
+                let Some(config) = config else { return Ok(self.put_aside(input)) };
                 let engine = UnbufferedServerConnection::new(config.clone())
                     .expect("the configuration made a connection before");
                 let connection =
                     Connection { engine, server_name: None, hosts: None, client_until: None };
                 self.stage = Stage::Live(Received::Handshaking, Box::new(connection));
-                // The first byte alone says that it is TLS, so nothing was put aside before.
-                self.take(input, plain, out)
+                // The first byte alone says that it is TLS, so nothing was put aside before, unless more
+                // was looked at.
+                if self.unread.is_empty() {
+                    return self.take(input, plain, out);
+                }
+                let whole = std::mem::take(&mut self.unread);
+                self.take(&whole, plain, out)
             }
             Opening::PlainHttp => {
                 out.extend_from_slice(PLAIN_HTTP_REPLY);
@@ -227,6 +240,14 @@ impl Session {
                 Err(self.reject(Reject::NotTls))
             }
         }
+    }
+
+    /// Keeps what came until more has come.
+    fn put_aside(&mut self, input: &[u8]) -> Received {
+        if self.unread.is_empty() {
+            self.unread.extend_from_slice(input);
+        }
+        Received::Handshaking
     }
 
     /// Takes bytes of a TLS connection: puts them where they can be changed, and keeps what is left.
@@ -350,6 +371,11 @@ impl Session {
             Received::Closed
         } else if connection.engine.is_handshaking() {
             Received::Handshaking
+        } else if *received == Received::Handshaking
+            && connection.engine.alpn_protocol() == Some(challenge::ACME_TLS)
+        {
+            // RFC 8737 §3: nothing is said on this connection but its handshake.
+            Received::Closed
         } else {
             Received::Open
         };
@@ -374,7 +400,7 @@ impl Session {
             return Err(SendError::Closed);
         }
         let connection = match &mut self.stage {
-            Stage::Opening(_) | Stage::Live(Received::Handshaking, _) => {
+            Stage::Opening(_) | Stage::Examining(_) | Stage::Live(Received::Handshaking, _) => {
                 return Err(SendError::Handshaking);
             }
             Stage::Live(Received::Open | Received::Closed, connection) => connection,
@@ -403,7 +429,7 @@ impl Session {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage: &dyn fmt::Debug = match &self.stage {
-            Stage::Opening(_) => &"Opening",
+            Stage::Opening(_) | Stage::Examining(_) => &"Opening",
             Stage::Live(received, _) => received,
             Stage::Rejected(reject) => reject,
         };
@@ -413,8 +439,6 @@ impl fmt::Debug for Session {
             .finish_non_exhaustive()
     }
 }
-
-type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
 
 /// The content type of application data.
 const APPLICATION_DATA: u8 = 23;
@@ -433,62 +457,5 @@ fn is_incomplete_record(bytes: &[u8]) -> bool {
             length <= RECORD_CIPHER_BYTES_MAX && payload.len() < length
         }
         _ => false,
-    }
-}
-
-/// Appends a record that rustls has ready.
-fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
-    let start = out.len();
-    // The first call has no room, and says how much is needed.
-    let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =
-        data.encode(&mut [])
-    else {
-        return;
-    };
-    out.resize(start + required_size, 0);
-    let written = data.encode(&mut out[start..]).expect("the room is what was asked for");
-    out.truncate(start + written);
-}
-
-/// Appends the records of `plain`.
-fn encrypt(traffic: &mut Traffic<'_>, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SendError> {
-    let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
-    let room = plain.len() + records * RECORD_OVERHEAD_BYTES;
-    append(out, room, |room| traffic.encrypt(plain, room))
-}
-
-/// Appends a `close_notify`, and what rustls has ready before it.
-fn close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
-    let alert = RECORD_OVERHEAD_BYTES + 2;
-    append(out, alert, |room| traffic.queue_close_notify(room))
-        .expect("alerts are encrypted beyond all limits of keys");
-}
-
-/// Makes room in `out` for `write`, again if it says that it needs more, and keeps what it wrote.
-fn append(
-    out: &mut Vec<u8>,
-    room: usize,
-    mut write: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
-) -> Result<(), SendError> {
-    let start = out.len();
-    out.resize(start + room, 0);
-    let mut written = write(&mut out[start..]);
-    if let Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) = written {
-        out.resize(start + required_size, 0);
-        written = write(&mut out[start..]);
-    }
-    out.truncate(start + *written.as_ref().unwrap_or(&0));
-    written.map(|_| ()).map_err(|_| SendError::KeysExhausted)
-}
-
-/// Appends the alerts that rustls has made for a peer it refused.
-fn fetch_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
-    // After an error rustls must not be given the offending bytes again. It looks for bytes to
-    // receive only when it has none to send.
-    while engine.wants_write() {
-        match engine.process_tls_records(&mut []).state {
-            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
-            _ => break,
-        }
     }
 }

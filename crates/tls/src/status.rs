@@ -55,7 +55,7 @@ impl From<&Loaded> for CertificateStatus {
     }
 }
 
-fn time(seconds: i64) -> Option<SystemTime> {
+pub(crate) fn time(seconds: i64) -> Option<SystemTime> {
     let distance = Duration::from_secs(seconds.unsigned_abs());
     if seconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) }
 }
@@ -68,6 +68,8 @@ pub(crate) struct Known {
     clients: Option<LoadedClients>,
     never_chosen: Vec<Warning>,
     soon: Duration,
+    /// Somebody renews the certificates.
+    is_renewed: bool,
 }
 
 impl Known {
@@ -77,6 +79,7 @@ impl Known {
         self.clients = plan.clients().cloned();
         self.never_chosen.clone_from(&built.never_chosen);
         self.soon = plan.soon;
+        self.is_renewed = plan.supplier.is_some();
     }
 
     /// Counts and tells.
@@ -109,7 +112,13 @@ impl Known {
 
     pub(crate) fn warnings(&self) -> Vec<Warning> {
         let (now, soon) = (now(), i64::try_from(self.soon.as_secs()).unwrap_or(i64::MAX));
-        let dates = self.certificates.iter().flat_map(|loaded| loaded.warnings(now, soon));
+        // Whoever renews certificates may rightly get some that live for a few days only.
+        let soon_for = |loaded: &Loaded| match loaded.validity {
+            Some(valid) if self.is_renewed => soon.min((valid.not_after - valid.not_before) / 4),
+            _ => soon,
+        };
+        let certificates = self.certificates.iter();
+        let dates = certificates.flat_map(|loaded| loaded.warnings(now, soon_for(loaded)));
         let lists = self.clients.iter().flat_map(|clients| clients.warnings(now));
         dates.chain(lists).chain(self.never_chosen.iter().cloned()).collect()
     }

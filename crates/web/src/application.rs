@@ -9,7 +9,7 @@ use crate::problem::Problem;
 use crate::request::Request;
 use crate::response::Response;
 use crate::route::Table;
-use crate::service::Endpoint;
+use crate::service::{Endpoint, Service};
 use crate::state::States;
 use crate::test::TestClient;
 use crate::unrouted::Shared;
@@ -31,6 +31,13 @@ pub struct Application {
     missing: Rc<dyn Endpoint>,
     missing_options: RouteOptions,
     shared: Rc<Shared>,
+    first: Option<Box<First>>,
+}
+
+/// What answers before all routes.
+struct First {
+    claims: Box<dyn Fn(&Head) -> bool>,
+    endpoint: Rc<dyn Endpoint>,
 }
 
 /// A route of a built application.
@@ -94,7 +101,20 @@ impl Application {
         (missing, missing_options): (Rc<dyn Endpoint>, RouteOptions),
         shared: Rc<Shared>,
     ) -> Self {
-        Self { table, routes, fallbacks, missing, missing_options, shared }
+        Self { table, routes, fallbacks, missing, missing_options, shared, first: None }
+    }
+
+    /// Has requests that `claims` claims answered by `service`, before all routes and without the application's
+    /// middleware.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn answer_first(
+        mut self,
+        claims: impl Fn(&Head) -> bool + 'static,
+        service: impl Service + 'static,
+    ) -> Self {
+        self.first = Some(Box::new(First { claims: Box::new(claims), endpoint: Rc::new(service) }));
+        self
     }
 
     /// Finds the target for the request that `head` begins, and notes the route and its parameters in
@@ -102,6 +122,11 @@ impl Application {
     #[inline]
     #[must_use]
     pub fn find<'a>(&'a self, head: &mut Head) -> Target<'a> {
+        if let Some(first) = &self.first
+            && (first.claims)(head)
+        {
+            return Target { endpoint: &first.endpoint, options: &UNROUTED_OPTIONS, pattern: None };
+        }
         let method = self.table.method(head);
         let router = &self.table.router;
         let found = head.resolve(|path, parameters| match router.find(path, method, parameters) {

@@ -163,6 +163,8 @@ fn write(page: &mut Page, views: &Views) {
     page.family(&BUILD);
     page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     log::write(page, views.log());
+    #[cfg(feature = "tls")]
+    super::tls::write(page, views.certificates());
     process::write(page);
     #[cfg(feature = "metrics")]
     super::user::write(page);
@@ -262,7 +264,10 @@ fn families() -> impl Iterator<Item = Family<'static>> {
     let workers = WORKERS.iter().map(|shows| *shows.family);
     let own = peregrine_server::FAMILIES.iter().copied();
     let rest = log::FAMILIES.iter().chain(process::FAMILIES).copied();
-    own.chain(workers).chain([TURNS, BUILD]).chain(rest)
+    let own = own.chain(workers).chain([TURNS, BUILD]).chain(rest);
+    #[cfg(feature = "tls")]
+    let own = own.chain(super::tls::families());
+    own
 }
 
 #[cfg(test)]
@@ -292,6 +297,12 @@ mod tests {
                 Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))
             })
             .filter(|(name, _)| !name.starts_with('/'))
+            // Who leaves TLS or ACME out has no metrics of theirs.
+            .filter(|(name, _)| cfg!(feature = "acme") || !name.starts_with("peregrine_acme_"))
+            .filter(|(name, _)| {
+                cfg!(feature = "tls")
+                    || !["certificate_expiry", "reloads"].iter().any(|part| name.contains(part))
+            })
             .collect();
         let kind = |kind| match kind {
             Kind::Counter => "counter",

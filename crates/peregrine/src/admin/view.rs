@@ -108,6 +108,9 @@ pub(crate) struct Views {
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
     log: OnceLock<Arc<log::Figures>>,
+    /// What listeners speak TLS with, each once.
+    #[cfg(feature = "tls")]
+    certificates: OnceLock<Vec<peregrine_tls::Tls>>,
 }
 
 #[derive(Clone, Debug)]
@@ -133,8 +136,16 @@ impl Views {
     ) -> Self {
         let workers: Vec<_> = (0..workers).map(|_| View::new()).collect();
         let seen = Mutex::new(vec![None; workers.len()]);
-        let (config, log) = (OnceLock::new(), OnceLock::new());
-        Self { workers, orders, live_within, config, seen, log }
+        Self {
+            workers,
+            orders,
+            live_within,
+            config: OnceLock::new(),
+            seen,
+            log: OnceLock::new(),
+            #[cfg(feature = "tls")]
+            certificates: OnceLock::new(),
+        }
     }
 
     /// Shows what became of the lines of the access log.
@@ -145,6 +156,24 @@ impl Views {
 
     pub(super) fn log(&self) -> Option<&log::Figures> {
         self.log.get().map(|figures| &**figures)
+    }
+
+    /// Shows what listeners speak TLS with.
+    #[cfg(feature = "tls")]
+    pub(crate) fn show_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::Tls>) {
+        let mut each: Vec<peregrine_tls::Tls> = Vec::new();
+        for tls in all {
+            if !each.iter().any(|known| known.is_same(tls)) {
+                each.push(tls.clone());
+            }
+        }
+        // A server begins once.
+        let _ = self.certificates.set(each);
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) fn certificates(&self) -> &[peregrine_tls::Tls] {
+        self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
     /// Do all workers serve?

@@ -151,7 +151,7 @@ pub(crate) fn lenient_client(suites: &[SupportedCipherSuite]) -> ClientConfig {
 }
 
 #[derive(Debug)]
-struct TrustsAnything;
+pub(crate) struct TrustsAnything;
 
 impl rustls::client::danger::ServerCertVerifier for TrustsAnything {
     fn verify_server_cert(

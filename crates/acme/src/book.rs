@@ -1,0 +1,320 @@
+//! Which name has which certificate, and what is to be done next. It has no clock, no dice and no network.
+
+use crate::when;
+use std::time::{Duration, SystemTime};
+
+/// All names.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    entries: Vec<Entry>,
+}
+
+/// One name.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// The certificate that is served.
+    pub(crate) present: Option<Present>,
+    /// When the present one is renewed, if nothing has failed.
+    renew_at: SystemTime,
+    /// The window that its authority suggests.
+    window: Option<(SystemTime, SystemTime)>,
+    /// When the authority is asked for it; `None` if it knows of no windows.
+    ask_at: Option<SystemTime>,
+    ask_failures: u32,
+    /// How many orders have failed, one after another.
+    pub(crate) failures: u32,
+    pub(crate) last_error: Option<String>,
+    /// When it is tried again after a failure, or because another instance is at it.
+    retry_at: Option<SystemTime>,
+}
+
+/// A certificate that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Present {
+    pub(crate) not_before: SystemTime,
+    pub(crate) not_after: SystemTime,
+    /// The key identifier of its issuer and its serial number, by which its authority knows it.
+    pub(crate) issuer: Option<Vec<u8>>,
+    pub(crate) serial: Vec<u8>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// To get a certificate.
+    Order(String),
+    /// To ask when the certificate should be renewed.
+    Ask(String),
+    /// Nothing, until then; `None` if nothing is ever due.
+    Sleep(Option<SystemTime>),
+}
+
+impl Book {
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    fn entry_mut(&mut self, name: &str) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.name == name)
+    }
+
+    /// A name that is new here, with the certificate that it has already.
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        present: Option<Present>,
+        now: SystemTime,
+        throw: f64,
+    ) {
+        self.entries.push(Entry {
+            name: name.to_owned(),
+            present: None,
+            renew_at: now,
+            window: None,
+            ask_at: None,
+            ask_failures: 0,
+            failures: 0,
+            last_error: None,
+            retry_at: None,
+        });
+        if let Some(present) = present {
+            self.has(name, present, now, throw);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.entries.retain(|entry| entry.name != name);
+    }
+
+    /// The name has another certificate from now on.
+    pub(crate) fn has(&mut self, name: &str, present: Present, now: SystemTime, throw: f64) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        entry.renew_at = when::at_two_thirds(present.not_before, present.not_after, throw);
+        // What its authority cannot know it by, it cannot be asked about.
+        entry.ask_at = present.issuer.is_some().then_some(now);
+        (entry.window, entry.ask_failures) = (None, 0);
+        (entry.failures, entry.last_error, entry.retry_at) = (0, None, None);
+        entry.present = Some(present);
+    }
+
+    /// An order failed, and is not tried again before `pause` is over.
+    pub(crate) fn failed(&mut self, name: &str, error: String, now: SystemTime, pause: Duration) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        entry.failures = entry.failures.saturating_add(1);
+        entry.last_error = Some(error);
+        entry.retry_at = Some(now + pause);
+    }
+
+    /// Another instance is at it.
+    pub(crate) fn wait(&mut self, name: &str, now: SystemTime, pause: Duration) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        entry.retry_at = Some(now + pause);
+    }
+
+    /// It is due now, whatever was planned.
+    pub(crate) fn hurry(&mut self, name: &str, now: SystemTime) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        entry.retry_at = Some(now);
+    }
+
+    /// The authority suggests a window, and when to ask again.
+    pub(crate) fn told(
+        &mut self,
+        name: &str,
+        window: (SystemTime, SystemTime),
+        again: Duration,
+        now: SystemTime,
+        throw: f64,
+    ) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        let Some(present) = &entry.present else { return };
+        // RFC 9773 §4.2: one that ends before it begins is as good as none.
+        let Some(at) = when::within(window.0, window.1, throw) else {
+            return self.untold(name, now);
+        };
+        // What was chosen within a window stays as long as the window does.
+        if entry.window != Some(window) {
+            entry.renew_at = at.min(when::at_last(present.not_before, present.not_after));
+            entry.window = Some(window);
+        }
+        entry.ask_failures = 0;
+        entry.ask_at = Some(now + when::ask_again(again));
+    }
+
+    /// The authority did not answer.
+    pub(crate) fn untold(&mut self, name: &str, now: SystemTime) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        entry.ask_failures = entry.ask_failures.saturating_add(1);
+        entry.ask_at = Some(now + when::ask_again_after_failure(entry.ask_failures));
+    }
+
+    /// The authority knows of no windows.
+    pub(crate) fn never_told(&mut self, name: &str) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        entry.ask_at = None;
+    }
+
+    /// What is to be done at this moment: the first order that is due, then the first question.
+    pub(crate) fn next(&self, now: SystemTime) -> Step {
+        if let Some(entry) = self.entries.iter().find(|entry| entry.due() <= now) {
+            return Step::Order(entry.name.clone());
+        }
+        let asks = |entry: &&Entry| entry.asks(now).is_some_and(|at| at <= now);
+        if let Some(entry) = self.entries.iter().find(asks) {
+            return Step::Ask(entry.name.clone());
+        }
+        let dues = self.entries.iter().map(Entry::due);
+        let asks = self.entries.iter().filter_map(|entry| entry.asks(now));
+        Step::Sleep(dues.chain(asks).min())
+    }
+}
+
+impl Entry {
+    /// When a certificate is ordered.
+    pub(crate) fn due(&self) -> SystemTime {
+        match (&self.present, self.retry_at) {
+            (_, Some(retry_at)) => retry_at,
+            (None, None) => SystemTime::UNIX_EPOCH,
+            (Some(_), None) => self.renew_at,
+        }
+    }
+
+    /// When the authority is asked for its window.
+    fn asks(&self, now: SystemTime) -> Option<SystemTime> {
+        // RFC 9773 §4.3.3: nobody asks about a certificate that has expired or is about to be replaced.
+        let present = self.present.as_ref()?;
+        self.ask_at.filter(|_| now < present.not_after && self.retry_at.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn day(number: u32) -> SystemTime {
+        SystemTime::UNIX_EPOCH + DAY * number
+    }
+
+    fn present(from: u32, to: u32) -> Present {
+        let (issuer, serial) = (Some(vec![1]), vec![2]);
+        Present { not_before: day(from), not_after: day(to), issuer, serial }
+    }
+
+    fn order() -> Step {
+        Step::Order("a.test".to_owned())
+    }
+
+    fn ask() -> Step {
+        Step::Ask("a.test".to_owned())
+    }
+
+    fn sleep(until: SystemTime) -> Step {
+        Step::Sleep(Some(until))
+    }
+
+    fn book(present: Option<Present>, now: SystemTime) -> Book {
+        let mut book = Book::default();
+        book.add("a.test", present, now, 0.0);
+        book
+    }
+
+    #[test]
+    fn a_name_without_a_certificate_is_ordered_at_once_and_one_that_has_expired_too() {
+        let now = day(100);
+        assert_eq!(book(None, now).next(now), order());
+        assert_eq!(book(Some(present(1, 91)), now).next(now), order());
+        assert_eq!(Book::default().next(now), Step::Sleep(None));
+    }
+
+    #[test]
+    fn without_advice_it_is_renewed_after_two_thirds_of_its_life() {
+        let mut book = book(Some(present(100, 190)), day(100));
+        assert_eq!(book.next(day(100)), ask());
+        book.never_told("a.test");
+        assert_eq!(book.next(day(100)), sleep(day(160)));
+        assert_eq!(book.next(day(160)), order());
+        // A clock that jumps back undoes nothing, and one that jumps ahead makes it due.
+        assert_eq!(book.next(day(1)), sleep(day(160)));
+        assert_eq!(book.next(day(5_000)), order());
+    }
+
+    #[test]
+    fn advice_counts_from_when_it_is_given_and_its_choice_stays() {
+        let mut book = book(Some(present(100, 190)), day(100));
+        book.told("a.test", (day(170), day(172)), HOUR, day(100), 0.5);
+        assert_eq!(book.next(day(100)), sleep(day(100) + HOUR));
+        assert_eq!(book.next(day(100) + HOUR), ask());
+        // The same window, another throw: nothing changes.
+        book.told("a.test", (day(170), day(172)), HOUR * 24 * 80, day(101), 0.9);
+        assert_eq!(book.entry("a.test").expect("it is there").due(), day(171));
+        assert_eq!(book.next(day(102)), ask(), "a day is the most that is waited for");
+        // Another window in the past: the certificate is to be replaced now.
+        book.told("a.test", (day(90), day(91)), HOUR, day(102), 0.5);
+        assert_eq!(book.next(day(102)), order());
+        // One that comes too late is no reason to let it expire.
+        book.told("a.test", (day(200), day(201)), HOUR, day(103), 0.5);
+        let due = book.entry("a.test").expect("it is there").due();
+        assert!(due < day(190) && due > day(185));
+    }
+
+    #[test]
+    fn a_window_that_is_none_changes_nothing_but_when_it_is_asked_again() {
+        let mut book = book(Some(present(100, 190)), day(100));
+        for (number, hours) in [1, 2, 4, 8, 16, 24, 24].into_iter().enumerate() {
+            if number % 2 == 0 {
+                book.untold("a.test", day(100));
+            } else {
+                book.told("a.test", (day(150), day(150)), HOUR, day(100), 0.5);
+            }
+            assert_eq!(book.next(day(100)), sleep(day(100) + HOUR * hours));
+        }
+        assert_eq!(book.entry("a.test").expect("it is there").due(), day(160));
+    }
+
+    #[test]
+    fn nobody_is_asked_about_what_has_expired_or_cannot_be_named() {
+        let mut expired = book(Some(present(100, 190)), day(191));
+        expired.failed("a.test", "no".to_owned(), day(191), DAY);
+        assert_eq!(expired.next(day(191)), sleep(day(192)));
+        let nameless = Present { issuer: None, ..present(100, 190) };
+        assert_eq!(book(Some(nameless), day(100)).next(day(100)), sleep(day(160)));
+    }
+
+    #[test]
+    fn a_failure_waits_and_holds_up_no_other_name() {
+        let now = day(100);
+        let mut book = book(None, now);
+        book.add("b.test", None, now, 0.0);
+        book.failed("a.test", "no".to_owned(), now, HOUR);
+        assert_eq!(book.next(now), Step::Order("b.test".to_owned()));
+        book.has("b.test", present(100, 190), now, 0.0);
+        book.never_told("b.test");
+        assert_eq!(book.next(now), sleep(now + HOUR));
+        assert_eq!(book.next(now + HOUR), order());
+        let failed = book.entry("a.test").expect("it is there");
+        assert_eq!((failed.failures, failed.last_error.as_deref()), (1, Some("no")));
+        book.has("a.test", present(100, 190), now, 0.0);
+        let done = book.entry("a.test").expect("it is there");
+        assert_eq!((done.failures, done.last_error.as_deref(), done.due()), (0, None, day(160)));
+    }
+
+    #[test]
+    fn who_waits_for_another_instance_has_not_failed() {
+        let mut book = book(None, day(1));
+        book.wait("a.test", day(1), HOUR);
+        assert_eq!(book.next(day(1)), sleep(day(1) + HOUR));
+        book.hurry("a.test", day(1));
+        assert_eq!(book.next(day(1)), order());
+        assert_eq!(book.entry("a.test").expect("it is there").failures, 0);
+        book.remove("a.test");
+        assert_eq!(book.next(day(1)), Step::Sleep(None));
+    }
+}

@@ -1,0 +1,139 @@
+//! When something is due: renewals, and what has failed. Nothing here has a clock or dice of its own; a throw
+//! is a number from 0 to 1.
+
+use std::time::{Duration, SystemTime};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// For how long somebody who asks for patience is obeyed.
+const PATIENCE_MAX: Duration = DAY;
+
+/// When a certificate is renewed if its authority says nothing about it: after two thirds of its life, within
+/// the next part in 24 of it.
+pub(crate) fn at_two_thirds(
+    not_before: SystemTime,
+    not_after: SystemTime,
+    throw: f64,
+) -> SystemTime {
+    let life = not_after.duration_since(not_before).unwrap_or_default();
+    not_before + life.mul_f64(2.0 / 3.0 + throw.clamp(0.0, 1.0) / 24.0)
+}
+
+/// The last moment at which a renewal may begin, whatever its authority says: a part in 24 of its life before
+/// its end.
+pub(crate) fn at_last(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
+    let life = not_after.duration_since(not_before).unwrap_or_default();
+    not_after - life / 24
+}
+
+/// Some moment of a window that the authority suggests.
+// RFC 9773 §4.2: a uniform random time within the suggested window.
+pub(crate) fn within(start: SystemTime, end: SystemTime, throw: f64) -> Option<SystemTime> {
+    // RFC 9773 §4.2: the end must be after the start.
+    let length = end.duration_since(start).ok().filter(|length| !length.is_zero())?;
+    Some(start + length.mul_f64(throw.clamp(0.0, 1.0)))
+}
+
+/// How long to wait before the authority is asked for its window again.
+// RFC 9773 §4.3.2: Retry-After within reasonable limits, such as a minute and a day.
+pub(crate) fn ask_again(told: Duration) -> Duration {
+    told.clamp(MINUTE, DAY)
+}
+
+/// The same where it did not answer so many times.
+pub(crate) fn ask_again_after_failure(failures: u32) -> Duration {
+    doubled(Duration::from_secs(3_600), failures, DAY)
+}
+
+/// How long to wait after so many failures, one after another: from half of to all of a time that doubles.
+pub(crate) fn pause(failures: u32, first: Duration, max: Duration, throw: f64) -> Duration {
+    doubled(first, failures, max.max(first)).mul_f64(0.5 + throw.clamp(0.0, 1.0) / 2.0)
+}
+
+/// How long to wait if somebody asks for patience until then.
+pub(crate) fn patience(until: SystemTime, now: SystemTime) -> Duration {
+    until.duration_since(now).unwrap_or_default().min(PATIENCE_MAX)
+}
+
+fn doubled(first: Duration, failures: u32, max: Duration) -> Duration {
+    let factor = 2_u32.saturating_pow(failures.saturating_sub(1).min(31));
+    first.checked_mul(factor).unwrap_or(max).min(max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    fn day(number: u64) -> SystemTime {
+        UNIX_EPOCH + DAY * u32::try_from(number).expect("a small number")
+    }
+
+    fn throws() -> impl Iterator<Item = f64> {
+        (0..=1000).map(|part| f64::from(part) / 1000.0)
+    }
+
+    #[test]
+    fn without_advice_a_renewal_begins_after_two_thirds_and_before_three_quarters() {
+        let (start, end) = (day(1000), day(1090));
+        assert_eq!(at_two_thirds(start, end, 0.0), day(1060));
+        for throw in throws() {
+            let at = at_two_thirds(start, end, throw);
+            assert!(at >= day(1060) && at <= day(1064), "{throw}");
+            assert!(at < at_last(start, end));
+        }
+        // Six days, as certificates that live for a short time have.
+        let at = at_two_thirds(day(1), day(7), 1.0);
+        assert!(at >= day(5) && at < day(6));
+        // What ends before it begins is due at once.
+        assert!(at_two_thirds(day(2), day(1), 0.5) <= day(2));
+    }
+
+    #[test]
+    fn every_moment_of_a_window_may_be_chosen_and_none_outside() {
+        let (start, end) = (day(10), day(12));
+        assert_eq!(within(start, end, 0.0), Some(start));
+        assert_eq!(within(start, end, 0.5), Some(day(11)));
+        for throw in throws() {
+            let at = within(start, end, throw).expect("it is a window");
+            assert!(at >= start && at <= end, "{throw}");
+        }
+        assert_eq!(within(end, start, 0.5), None, "it ends before it begins");
+        assert_eq!(within(start, start, 0.5), None, "it is empty");
+        for throw in [-1.0, 2.0, f64::NAN] {
+            assert!(within(start, end, if throw.is_nan() { 0.0 } else { throw }).is_some());
+        }
+    }
+
+    #[test]
+    fn pauses_double_within_their_bounds() {
+        let (first, max) = (MINUTE, Duration::from_secs(6 * 3_600));
+        let mut whole = first;
+        for failures in 1..100 {
+            for throw in throws() {
+                let pause = pause(failures, first, max, throw);
+                assert!(pause >= whole / 2 && pause <= whole, "{failures} {throw} {pause:?}");
+            }
+            whole = (whole * 2).min(max);
+        }
+        assert_eq!(pause(u32::MAX, first, max, 1.0), max);
+        // A first pause above the last one counts.
+        assert_eq!(pause(1, max, first, 1.0), max);
+    }
+
+    #[test]
+    fn whoever_asks_for_patience_gets_a_day_of_it() {
+        for (told, expected) in [
+            (Duration::ZERO, MINUTE),
+            (Duration::from_secs(6 * 3_600), Duration::from_secs(6 * 3_600)),
+            (DAY * 365, DAY),
+        ] {
+            assert_eq!(ask_again(told), expected);
+        }
+        assert_eq!(patience(day(30), day(10)), DAY);
+        assert_eq!(patience(day(10), day(30)), Duration::ZERO);
+        assert_eq!(ask_again_after_failure(1), Duration::from_secs(3_600));
+        assert_eq!(ask_again_after_failure(50), DAY);
+    }
+}

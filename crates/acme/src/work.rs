@@ -1,0 +1,337 @@
+//! What is done and when: nothing of it runs where requests are served.
+
+use crate::book::{Book, Present, Step};
+use crate::handle::NameStatus;
+use crate::order::{Failure, Ordering, account, identifier};
+use crate::shared::{Shared, lock};
+use crate::stored::Read;
+use crate::when;
+use instant_acme::{Account, CertificateIdentifier, Error};
+use peregrine_tls::{Certificate, Tls, TlsError};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::time::{sleep, timeout};
+
+/// How often it looks whether another instance has stored something, and whether the clock has jumped.
+const LOOK_PAUSE: Duration = Duration::from_secs(3_600);
+
+/// How often it tries to store what could not be stored.
+const SAVE_PAUSE: Duration = Duration::from_secs(60);
+
+/// How long it waits for another instance that is ordering.
+const LOCK_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long an order may take in all.
+const ORDER_MAX: Duration = Duration::from_secs(600);
+
+/// A number from 0 to 1.
+fn throw() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness everything happens at once, which is better than not at all.
+    let _ = aws_lc_rs::rand::fill(&mut bytes);
+    f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
+}
+
+/// The work of one server.
+pub(crate) struct Work {
+    shared: Arc<Shared>,
+    served: Vec<Tls>,
+    book: Book,
+    account: Option<Account>,
+    /// Certificates that are served and could not be stored.
+    unsaved: HashMap<String, Vec<u8>>,
+}
+
+impl Work {
+    pub(crate) fn new(shared: Arc<Shared>, served: Vec<Tls>) -> Self {
+        let (book, unsaved) = (Book::default(), HashMap::new());
+        Self { shared, served, book, account: None, unsaved }
+    }
+
+    /// Works until it is dropped.
+    pub(crate) async fn run(&mut self) {
+        loop {
+            self.follow();
+            let now = SystemTime::now();
+            let step = self.book.next(now);
+            self.tell();
+            match step {
+                Step::Order(name) => {
+                    self.order(&name).await;
+                    // The TLS of others is on other threads; what was asked of this one meanwhile is looked at.
+                    tokio::task::yield_now().await;
+                }
+                Step::Ask(name) => self.ask(&name).await,
+                Step::Sleep(until) => {
+                    let most = if self.unsaved.is_empty() { LOOK_PAUSE } else { SAVE_PAUSE };
+                    let pause = until.map_or(most, |until| {
+                        until.duration_since(now).unwrap_or_default().min(most)
+                    });
+                    tokio::select! {
+                        () = sleep(pause) => self.look(),
+                        () = self.shared.changed.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows what handles have changed.
+    fn follow(&mut self) {
+        let (names, hurried) = {
+            let mut wanted = lock(&self.shared.wanted);
+            (wanted.names.clone(), std::mem::take(&mut wanted.hurried))
+        };
+        let gone = self.book.entries().iter().filter(|entry| !names.contains(&entry.name));
+        for name in gone.map(|entry| entry.name.clone()).collect::<Vec<_>>() {
+            self.book.remove(&name);
+            self.unsaved.remove(&name);
+            for tls in &self.served {
+                if let Err(error) = tls.remove_certificate(&name) {
+                    tracing::error!(target: "peregrine", name, %error, "a certificate stays");
+                }
+            }
+        }
+        for name in names {
+            if self.book.entry(&name).is_none() {
+                let read = self.shared.settings.stored.certificate(&name);
+                let present = read.map(|read| {
+                    self.serve(&name, &read);
+                    read.present
+                });
+                self.book.add(&name, present, SystemTime::now(), throw());
+            }
+        }
+        for name in hurried {
+            self.book.hurry(&name, SystemTime::now());
+        }
+    }
+
+    /// Serves a certificate from the next handshake on.
+    fn serve(&self, name: &str, read: &Read) {
+        let names = self.shared.names();
+        // The first name's certificate is for clients that ask for none.
+        let later =
+            names.iter().position(|known| known == name).map_or(&[][..], |at| &names[at + 1..]);
+        for tls in &self.served {
+            let certificate = Certificate::from_pem(&read.pem, &read.pem).labelled(name);
+            match tls.put_certificate_ahead(certificate, later) {
+                // One that has expired is there already, if it was stored at the start.
+                Ok(()) | Err(TlsError::NotValidNow { .. }) => {}
+                Err(error) => tracing::error!(target: "peregrine", name, %error,
+                    "a certificate that was issued is not served"),
+            }
+        }
+    }
+
+    /// Looks at what other instances have stored, and stores what could not be stored.
+    fn look(&mut self) {
+        let stored = &self.shared.settings.stored;
+        self.unsaved.retain(|name, pem| {
+            let kept = stored.keep_certificate(name, pem);
+            if kept.is_ok() {
+                tracing::info!(target: "peregrine", name, "the certificate is stored now");
+            }
+            kept.is_err()
+        });
+        for name in self.shared.names() {
+            if !self.unsaved.contains_key(&name) {
+                self.take(&name);
+            }
+        }
+    }
+
+    /// Takes a certificate that another instance has stored, if it is better than the one that is served.
+    fn take(&mut self, name: &str) -> bool {
+        let Some(entry) = self.book.entry(name) else { return false };
+        let Some(read) = self.shared.settings.stored.certificate(name) else { return false };
+        let now = SystemTime::now();
+        let is_better = read.present.not_after > now
+            && entry.present.as_ref().is_none_or(|present| {
+                read.present != *present && read.present.not_before > present.not_before
+            });
+        if is_better {
+            tracing::info!(target: "peregrine", name,
+                "a certificate was taken that another instance has stored");
+            self.serve(name, &read);
+            self.book.has(name, read.present, now, throw());
+            lock(&self.shared.status).taken += 1;
+        }
+        is_better
+    }
+
+    /// Gets a certificate, unless another instance does or has done so.
+    async fn order(&mut self, name: &str) {
+        let shared = Arc::clone(&self.shared);
+        let _lock = match shared.settings.stored.try_lock() {
+            Ok(Some(lock)) => lock,
+            Ok(None) => {
+                if !self.take(name) {
+                    let pause = LOCK_PAUSE.min(shared.settings.pauses.0).mul_f64(1.0 + throw());
+                    tracing::debug!(target: "peregrine", name, "another instance is ordering");
+                    self.book.wait(name, SystemTime::now(), pause);
+                }
+                return;
+            }
+            Err(error) => {
+                return self.fail(name, format!("the lock of the storage cannot be had: {error}"));
+            }
+        };
+        if self.take(name) {
+            return;
+        }
+        let _ = shared.settings.client.patience();
+        let result = match timeout(ORDER_MAX, self.obtain(name)).await {
+            Ok(result) => result,
+            Err(_) => Err(Failure::from(format!("it took longer than {} s", ORDER_MAX.as_secs()))),
+        };
+        match result {
+            Ok(read) => self.finish(name, read),
+            Err(failure) => {
+                // It may be the account, or the directory may have moved.
+                self.account = None;
+                if failure.is_unknown_account {
+                    self.forget_account();
+                }
+                self.fail(name, failure.text);
+            }
+        }
+    }
+
+    async fn obtain(&mut self, name: &str) -> Result<Read, Failure> {
+        let shared = Arc::clone(&self.shared);
+        if self.account.is_none() {
+            self.account = account(&shared.settings, true).await?;
+        }
+        let account =
+            self.account.as_ref().ok_or_else(|| Failure::from("no account".to_owned()))?;
+        let entry = self.book.entry(name);
+        let ordering = Ordering {
+            settings: &shared.settings,
+            challenges: &shared.challenges,
+            name,
+            failures: entry.map_or(0, |entry| entry.failures),
+            present: entry.and_then(|entry| entry.present.as_ref()),
+        };
+        ordering.run(account).await
+    }
+
+    /// Forgets the account if the directory does: one that was set up anew knows none.
+    fn forget_account(&mut self) {
+        if let Err(error) = self.shared.settings.stored.forget_account() {
+            tracing::error!(target: "peregrine", %error, "the ACME account cannot be forgotten");
+        }
+    }
+
+    /// A certificate was issued. It is served whether or not it can be stored.
+    fn finish(&mut self, name: &str, read: Read) {
+        self.serve(name, &read);
+        let stored = &self.shared.settings.stored;
+        match stored.keep_certificate(name, &read.pem) {
+            Ok(()) => {
+                self.unsaved.remove(name);
+                // What is left over is found to be done.
+                let _ = stored.forget_begun(name);
+            }
+            Err(error) => {
+                tracing::error!(target: "peregrine", name, %error,
+                    "a new certificate is served, but cannot be stored; that is tried again");
+                self.unsaved.insert(name.to_owned(), read.pem);
+            }
+        }
+        let until = rest(read.present.not_after);
+        tracing::info!(target: "peregrine", name, days = until.as_secs() / 86_400,
+            "a certificate was issued");
+        self.book.has(name, read.present, SystemTime::now(), throw());
+        lock(&self.shared.status).issued += 1;
+    }
+
+    /// An order failed. The certificate that is there stays.
+    fn fail(&mut self, name: &str, error: String) {
+        let now = SystemTime::now();
+        let (first, max) = self.shared.settings.pauses;
+        let entry = self.book.entry(name);
+        let failures = entry.map_or(0, |entry| entry.failures).saturating_add(1);
+        let patience = self.shared.settings.client.patience();
+        let patience = patience.map_or(Duration::ZERO, |until| when::patience(until, now));
+        let pause = when::pause(failures, first, max, throw()).max(patience);
+        let left = entry.and_then(|entry| entry.present.as_ref()).map(|present| present.not_after);
+        match left.map(rest) {
+            Some(left) => {
+                tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
+                days_left = left.as_secs() / 86_400,
+                "a certificate could not be renewed; the present one stays")
+            }
+            None => tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
+                "a certificate could not be got; clients that ask for the name are refused, or get \
+                 another one"),
+        }
+        self.book.failed(name, error, now, pause);
+        lock(&self.shared.status).failed += 1;
+    }
+
+    /// Asks when the certificate should be renewed.
+    async fn ask(&mut self, name: &str) {
+        let present = self.book.entry(name).and_then(|entry| entry.present.clone());
+        let answer = match present.as_ref().and_then(identifier) {
+            Some(identifier) => self.window(identifier).await,
+            None => Ok(None),
+        };
+        let now = SystemTime::now();
+        match answer {
+            Ok(Some((start, end, again))) => {
+                self.book.told(name, (start, end), again, now, throw());
+            }
+            Ok(None) => self.book.never_told(name),
+            Err(error) => {
+                tracing::debug!(target: "peregrine", name, error,
+                    "the authority does not say when to renew the certificate");
+                self.account = None;
+                self.book.untold(name, now);
+            }
+        }
+    }
+
+    /// The window in which the authority suggests to renew, and when to ask again; `None` if it knows of none.
+    async fn window(
+        &mut self,
+        identifier: CertificateIdentifier<'static>,
+    ) -> Result<Option<(SystemTime, SystemTime, Duration)>, String> {
+        if self.account.is_none() {
+            let found = account(&self.shared.settings, false).await;
+            self.account = found.map_err(|failure| failure.text)?;
+        }
+        let account = self.account.as_ref().ok_or("there is no account")?;
+        match account.renewal_info(&identifier).await {
+            Ok((info, again)) => {
+                let window = info.suggested_window;
+                let time = |seconds: i64| {
+                    let seconds = u64::try_from(seconds).ok()?;
+                    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+                };
+                let start = time(window.start.unix_timestamp()).ok_or("its window is no time")?;
+                let end = time(window.end.unix_timestamp()).ok_or("its window is no time")?;
+                Ok(Some((start, end, again)))
+            }
+            Err(Error::Unsupported(_)) => Ok(None),
+            Err(error) => Err(crate::client::whole(&error)),
+        }
+    }
+
+    /// Tells handles how things stand.
+    fn tell(&self) {
+        let names = self.book.entries().iter().map(|entry| NameStatus {
+            name: entry.name.clone(),
+            not_after: entry.present.as_ref().map(|present: &Present| present.not_after),
+            renew_at: Some(entry.due()).filter(|due| *due > SystemTime::UNIX_EPOCH),
+            failures: entry.failures,
+            last_error: entry.last_error.clone(),
+        });
+        lock(&self.shared.status).names = names.collect();
+    }
+}
+
+fn rest(until: SystemTime) -> Duration {
+    until.duration_since(SystemTime::now()).unwrap_or_default()
+}

@@ -1,0 +1,130 @@
+//! Certificates by ACME while the server runs: the thread that gets them, and the requests by which names are
+//! checked.
+
+use crate::error::Error;
+use crate::make::{Make, Making};
+use crate::orders::Handle;
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
+pub use peregrine_acme::*;
+use peregrine_server::Order;
+use peregrine_tls::{Challenges, Tls};
+use peregrine_web::application::Application;
+use peregrine_web::head::Head;
+use peregrine_web::{IntoResponse, Request, Response, Service};
+use std::sync::Arc;
+
+impl From<AcmeError> for Error {
+    fn from(error: AcmeError) -> Self {
+        match error {
+            AcmeError::Tls(error) => Self::Tls(error),
+            error => Self::Config(error.to_string()),
+        }
+    }
+}
+
+/// What gets the certificates of a server, before the server begins.
+pub(crate) struct Suppliers {
+    suppliers: Vec<Supplier>,
+    answers: Arc<[Arc<Challenges>]>,
+}
+
+impl Suppliers {
+    pub(crate) fn of<'t>(all: impl Iterator<Item = &'t Tls>) -> Self {
+        let suppliers = Supplier::of(all);
+        let answers = suppliers.iter().map(Supplier::challenges).collect();
+        Self { suppliers, answers }
+    }
+
+    /// Has the applications that `makes` makes answer requests by which names are checked, before all else.
+    pub(crate) fn answering<'m>(
+        &self,
+        makes: &'m mut dyn FnMut() -> Make,
+    ) -> Box<dyn FnMut() -> Make + 'm> {
+        if self.answers.is_empty() {
+            return Box::new(makes);
+        }
+        let answers = Arc::clone(&self.answers);
+        Box::new(move || {
+            let (make, answers) = (makes(), Arc::clone(&answers));
+            Box::new(move || -> Making {
+                let making = make();
+                Box::pin(async move { Ok(answer_first(making.await?, answers)) })
+            })
+        })
+    }
+
+    /// Begins, each on a thread of its own, when the server serves, and ends when it is told to end, or what is
+    /// returned is dropped.
+    pub(crate) fn start(self, handle: &Handle) -> Result<Vec<Working>, Error> {
+        let start = |supplier: Supplier| {
+            let (mut begun, mut ended) = (handle.subscribe(), handle.subscribe());
+            // A successor waits: until it serves, the one before it has the sockets and the lock.
+            let begin = async move { drop(begun.wait_for(|order| *order >= Order::Serve).await) };
+            let end = async move { drop(ended.wait_for(|order| *order > Order::Serve).await) };
+            supplier.start(begin, end).map_err(Error::Worker)
+        };
+        self.suppliers.into_iter().map(start).collect()
+    }
+}
+
+// RFC 8555 §8.3: the path of a request by which a name is checked, before its token.
+const PATH: &str = "/.well-known/acme-challenge/";
+
+fn answer_first(application: Application, answers: Arc<[Arc<Challenges>]>) -> Application {
+    let known = Arc::clone(&answers);
+    let claims = move |head: &Head| {
+        known.iter().any(|challenges| challenges.has_tokens())
+            && head.path().starts_with(PATH)
+            && matches!(head.method(), Method::GET | Method::HEAD)
+            && answer(&known, head.path()).is_some()
+    };
+    application.answer_first(claims, Answering(answers))
+}
+
+fn answer(all: &[Arc<Challenges>], path: &str) -> Option<Arc<str>> {
+    let token = path.strip_prefix(PATH)?;
+    all.iter().find_map(|challenges| challenges.token(token))
+}
+
+/// Answers requests by which names are checked.
+struct Answering(Arc<[Arc<Challenges>]>);
+
+impl Service for Answering {
+    async fn call(&self, request: Request) -> Response {
+        match answer(&self.0, request.parts.head.path()) {
+            Some(text) => {
+                let kind = [(CONTENT_TYPE, "application/octet-stream")];
+                (kind, text.as_bytes().to_vec()).into_response()
+            }
+            // The authority has seen it a moment ago.
+            None => StatusCode::NOT_FOUND.into_response(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+
+    #[test]
+    fn requests_by_which_names_are_checked_are_answered_before_all_routes() {
+        let challenges = Challenges::new().expect("it can be made");
+        let app = App::new().get("/{*all}", || "the application").post("/{*all}", || "posted");
+        let app = app.build().expect("it is sound");
+        let client = answer_first(app, Arc::new([Arc::clone(&challenges)])).test();
+        let text = |path: &str| client.get(path).send_now().text();
+        let path = format!("{PATH}token");
+        assert_eq!(text(&path), "the application");
+        challenges.answer_token("token", "token.thumb");
+        assert_eq!(text(&path), "token.thumb");
+        for other in ["", "other", "token/", "token/more"] {
+            assert_eq!(text(&format!("{PATH}{other}")), "the application", "{other}");
+        }
+        assert_eq!(client.post(&path).send_now().text(), "posted");
+        assert_eq!(text("/token"), "the application");
+        challenges.forget_token("token");
+        assert_eq!(text(&path), "the application");
+    }
+}

@@ -1,0 +1,147 @@
+//! Certificates: how long they are valid, what became of reloads, and of orders.
+
+use peregrine_metrics::{Family, Kind, Page};
+use peregrine_tls::Tls;
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const EXPIRY: Family<'_> = Family {
+    name: "peregrine_tls_certificate_expiry_timestamp_seconds",
+    kind: Kind::Gauge,
+    unit: "seconds",
+    help: "Until when a certificate is valid, since the Unix epoch.",
+};
+
+const RELOADS: Family<'_> = Family {
+    name: "peregrine_tls_reloads",
+    kind: Kind::Counter,
+    unit: "",
+    help: "Times that certificates and what belongs to them were read again, or could not be.",
+};
+
+#[cfg(feature = "acme")]
+const ORDERS: Family<'_> = Family {
+    name: "peregrine_acme_orders",
+    kind: Kind::Counter,
+    unit: "",
+    help: "Orders of certificates that were issued or failed, and certificates taken that another instance ordered.",
+};
+
+#[cfg(feature = "acme")]
+const FAILURES: Family<'_> = Family {
+    name: "peregrine_acme_failures",
+    kind: Kind::Gauge,
+    unit: "",
+    help: "How many orders for a name have failed since one did not.",
+};
+
+#[cfg(feature = "acme")]
+const NEXT: Family<'_> = Family {
+    name: "peregrine_acme_next_order_timestamp_seconds",
+    kind: Kind::Gauge,
+    unit: "seconds",
+    help: "When the next certificate for a name is ordered, since the Unix epoch.",
+};
+
+/// All families that stand on the page.
+#[cfg(test)]
+pub(super) fn families() -> impl Iterator<Item = Family<'static>> {
+    let own = [EXPIRY, RELOADS].into_iter();
+    #[cfg(feature = "acme")]
+    let own = own.chain([ORDERS, FAILURES, NEXT]);
+    own
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_secs_f64(),
+        Err(before) => -before.duration().as_secs_f64(),
+    }
+}
+
+/// Writes what is known of what listeners speak TLS with.
+pub(super) fn write(page: &mut Page, all: &[Tls]) {
+    let each: Vec<_> = all.iter().map(Tls::status).collect();
+    // Two listeners may have certificates with one label: the one that ends first is to be cared for.
+    let mut ends: BTreeMap<&str, f64> = BTreeMap::new();
+    for certificate in each.iter().flat_map(|status| &status.certificates) {
+        let Some(end) = certificate.not_after.map(seconds) else { continue };
+        let known = ends.entry(&certificate.label).or_insert(end);
+        *known = known.min(end);
+    }
+    page.family(&EXPIRY);
+    for (label, end) in ends {
+        page.sample(&[("certificate", label)], end);
+    }
+    page.family(&RELOADS);
+    let done = each.iter().map(|status| status.reloads).sum::<u64>();
+    let failed = each.iter().map(|status| status.failures).sum::<u64>();
+    page.sample(&[("result", "done")], done);
+    page.sample(&[("result", "failed")], failed);
+    #[cfg(feature = "acme")]
+    write_orders(page, all);
+}
+
+#[cfg(feature = "acme")]
+fn write_orders(page: &mut Page, all: &[Tls]) {
+    // Several listeners may have what one thread gets.
+    let getters = crate::acme::statuses(all.iter());
+    let (mut issued, mut taken, mut failed) = (0, 0, 0);
+    let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
+    for status in &getters {
+        issued += status.issued;
+        taken += status.taken;
+        failed += status.failed;
+        for name in &status.names {
+            let next = name.renew_at.map(seconds);
+            let known = names.entry(&name.name).or_insert((0, next));
+            known.0 = known.0.max(u64::from(name.failures));
+            known.1 = match (known.1, next) {
+                (Some(known), Some(next)) => Some(known.min(next)),
+                (known, next) => known.or(next),
+            };
+        }
+    }
+    page.family(&ORDERS);
+    for (result, count) in [("issued", issued), ("taken", taken), ("failed", failed)] {
+        page.sample(&[("result", result)], count);
+    }
+    page.family(&FAILURES);
+    for (name, (failures, _)) in &names {
+        page.sample(&[("name", name)], *failures as f64);
+    }
+    page.family(&NEXT);
+    for (name, (_, next)) in &names {
+        if let Some(next) = next {
+            page.sample(&[("name", name)], *next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_metrics::Format;
+    use peregrine_tls::Certificate;
+
+    #[test]
+    fn each_certificate_has_one_line_whoever_serves_it_and_reloads_are_counted() {
+        let made = Tls::self_signed(&["a.test"]).expect("it is a name");
+        let other = Tls::self_signed(&["a.test"]).expect("it is a name").tls;
+        let reloaded = made.tls.reload();
+        assert!(reloaded.is_ok());
+        let missing = Certificate::from_files("/no/such.pem", "/no/such.key").labelled("b\"c");
+        assert!(made.tls.put_certificate(missing).is_err());
+        let mut page = Page::new(Format::Text);
+        write(&mut page, &[made.tls, other]);
+        let text = page.finish();
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let ends = "peregrine_tls_certificate_expiry_timestamp_seconds{certificate=\"a.test\"} ";
+        let found: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(ends)).collect();
+        assert_eq!(found.len(), 1, "{text}");
+        let end: f64 = found[0].parse().expect("a number");
+        assert!(end > seconds(SystemTime::now()));
+        assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"done\"} 1"), "{text}");
+        assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"failed\"} 0"), "{text}");
+    }
+}

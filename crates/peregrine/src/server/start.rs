@@ -1,0 +1,199 @@
+//! How a server begins: what it listens on, its workers, and what is beside them.
+
+use super::Server;
+#[cfg(feature = "acme")]
+use crate::acme::Suppliers;
+use crate::admin::{Begun, Views};
+use crate::choice::Chosen;
+#[cfg(feature = "config")]
+use crate::config::Began;
+use crate::entrances::Entrances;
+use crate::error::Error;
+#[cfg(feature = "tls")]
+use crate::keeper::Keeper;
+#[cfg(feature = "tls")]
+use crate::listener::Listener;
+use crate::log::Logging;
+use crate::make::Make;
+use crate::orders::{Handle, Orders};
+use crate::readers::Readers;
+use crate::restart::Heir;
+use crate::running::{Running, Settings};
+use crate::tell::{first_line, tell};
+use crate::trace;
+use crate::worker::Worker;
+use peregrine_driver::Options;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+impl Server {
+    /// The same for a server that has orders already. If one of them says to end, the start ends early.
+    pub(crate) fn start_under(
+        self,
+        makes: &mut dyn FnMut() -> Make,
+        orders: Orders,
+    ) -> Result<Running, Error> {
+        let mut heir = Heir::find()?;
+        let running = self.start_from(&mut heir, makes, orders);
+        if let (Err(error), Some(heir)) = (&running, &heir) {
+            heir.fail(error);
+        }
+        if let Some(unused) = heir.filter(|heir| !heir.is_used()) {
+            unused.put_back();
+        }
+        running
+    }
+
+    /// Can it be served at all?
+    fn check(&self) -> Result<(), Error> {
+        if self.listeners.is_empty() {
+            let cause = "the server listens nowhere: call `Server::bind(address)`";
+            return Err(Error::Config(cause.to_owned()));
+        }
+        self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))
+    }
+
+    /// What the admin listener shows, if there is one.
+    fn views(&self, workers: usize, handle: &Handle) -> Option<Arc<Views>> {
+        let views = self.admin.as_ref()?.views(workers, handle.subscribe());
+        #[cfg(feature = "tls")]
+        views.show_certificates(self.listeners.iter().filter_map(Listener::certificates));
+        Some(views)
+    }
+
+    /// What the driver of one worker is told.
+    fn options_of(&self, number: usize, shown: Option<&Begun>) -> Options {
+        Options {
+            cpu: if self.pin { Some(number) } else { self.options.cpu },
+            figures: shown.map(|shown| Arc::clone(&shown.view().figures)),
+            ..self.options.clone()
+        }
+    }
+
+    fn start_from(
+        mut self,
+        heir: &mut Option<Heir>,
+        makes: &mut dyn FnMut() -> Make,
+        orders: Orders,
+    ) -> Result<Running, Error> {
+        self.check()?;
+        let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
+        #[cfg(feature = "acme")]
+        let suppliers = Suppliers::of(self.listeners.iter().filter_map(Listener::certificates));
+        #[cfg(feature = "acme")]
+        let mut answering = suppliers.answering(makes);
+        #[cfg(feature = "acme")]
+        let makes = &mut *answering;
+        let views = self.views(workers, &orders.handle);
+        let readers = self.readers(views.as_deref());
+        let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
+        let options = (0..workers).map(|number| self.options_of(number, shown(number).as_ref()));
+        let options: Vec<_> = options.collect();
+        begin_tokio().map_err(Error::Worker)?;
+        let Chosen { seats, reason } = self.choice.choose(&options)?;
+        let (proxies, sockets) = (self.proxies.as_ref(), &self.options.sockets);
+        let mut all = Entrances::open(self.listeners, proxies, workers, sockets, heir)?;
+        let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
+        // It is there before the workers, so that whoever waits for them can ask.
+        let admin = admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views));
+        let admin = admin.transpose()?;
+        let Entrances { plans, places, files, holdings } = all;
+        let traces = self.traces.map(trace::recorded);
+        let logging = self.log.map(|log| log.start(workers)).transpose()?;
+        let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
+        let given = plans.into_iter().zip(options).zip(seats).zip(logs).enumerate();
+        let starts = given.map(|(number, (((listeners, options), seat), log))| Worker {
+            number,
+            listeners,
+            limits: self.limits.clone(),
+            options,
+            seat,
+            shown: shown(number),
+            log,
+            traces: traces.clone(),
+        });
+        let heir = heir.as_mut().filter(|heir| heir.is_used());
+        if heir.is_some() {
+            orders.handle.hold_back();
+        }
+        if self.tells_manager {
+            orders.handle.restart().tell_manager();
+        }
+        let settings = Settings { limits: self.limits.clone(), quiet: self.quiet };
+        let mut running =
+            Running::start(starts.collect(), makes, places, files, &settings, orders)?;
+        running.administered_by(admin);
+        running.reloads_by(readers.start().map_err(Error::Worker)?);
+        running.logged_by(log);
+        #[cfg(feature = "acme")]
+        running.certified_by(suppliers)?;
+        if let Some(heir) = heir {
+            running.succeed(heir)?;
+            running.open_admin();
+        }
+        if running.is_whole() {
+            let line = first_line(&running, &reason, workers);
+            // Who reads the line may upgrade at once.
+            let handle = running.handle();
+            handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
+            tell(&line, self.quiet);
+        } else {
+            tell("peregrine: ordered to end before all workers had begun", self.quiet);
+        }
+        Ok(running)
+    }
+
+    /// What reads files again. It begins with what the server has.
+    fn readers(&mut self, views: Option<&Views>) -> Readers {
+        #[cfg(feature = "config")]
+        let configured = self.configured.take().map(|mut configured| {
+            configured.begin(&Began {
+                limits: &self.limits,
+                proxies: self.proxies.as_ref(),
+                workers: self.workers,
+                pin_workers: self.pin,
+                quiet: self.quiet,
+            });
+            if let Some(views) = views {
+                let _ = views.config.set(configured.text());
+            }
+            configured
+        });
+        #[cfg(not(feature = "config"))]
+        let _ = views;
+        Readers {
+            #[cfg(feature = "tls")]
+            keeper: self.keeper(),
+            #[cfg(feature = "config")]
+            configured,
+        }
+    }
+
+    /// Who looks after the certificates of all listeners.
+    #[cfg(feature = "tls")]
+    fn keeper(&self) -> Keeper {
+        let keeper = Keeper::of(self.listeners.iter().filter_map(Listener::certificates));
+        #[cfg(feature = "tls-watch")]
+        let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
+        keeper
+    }
+}
+
+/// The number of cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
+/// are none. So descriptors are tested for first.
+fn begin_tokio() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let pair = std::os::unix::net::UnixStream::pair;
+        drop([pair()?, pair()?, pair()?]);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The caller may be inside a runtime, where waiting for another one to end panics.
+    runtime.shutdown_background();
+    Ok(())
+}

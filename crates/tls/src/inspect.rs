@@ -1,0 +1,110 @@
+//! What whoever gets certificates wants to know of one before it is put in use.
+
+use crate::certificate::Certificate;
+use crate::der::{TAG_BOOLEAN, TAG_OBJECT, TAG_OCTETS, TAG_SEQUENCE, item, items, past, tagged};
+use crate::error::TlsError;
+use crate::plan::now;
+use crate::protocol::Protocol;
+use crate::status::time;
+use crate::validity::fields;
+use std::time::SystemTime;
+
+/// A certificate that could be used with its key.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// The DNS names that it is for, in lower case.
+    pub names: Vec<String>,
+    /// From when it is valid.
+    pub not_before: SystemTime,
+    /// Until when it is valid.
+    pub not_after: SystemTime,
+    /// The bytes of its serial number.
+    pub serial: Vec<u8>,
+    /// The key identifier of its issuer, if it tells.
+    pub issuer: Option<Vec<u8>>,
+}
+
+/// Reads a chain and the key that belongs to it, both in PEM.
+///
+/// # Errors
+///
+/// They are not whole, or do not belong together.
+#[doc(hidden)]
+pub fn inspect(chain: &[u8], key: &[u8]) -> Result<Inspected, TlsError> {
+    let provider = Protocol::default().provider();
+    let loaded = Certificate::from_pem(chain, key).load(&provider, None, now())?;
+    let fields = fields(loaded.own());
+    let dates = fields.as_ref().and_then(|fields| {
+        let valid = fields.validity;
+        Some((time(valid.not_before)?, time(valid.not_after)?))
+    });
+    let (Some(fields), Some((not_before, not_after))) = (fields, dates) else {
+        let error = rustls::Error::General("its dates cannot be read".to_owned());
+        return Err(TlsError::BadCertificate { origin: loaded.origin.clone(), error });
+    };
+    Ok(Inspected {
+        names: loaded.names.clone(),
+        not_before,
+        not_after,
+        serial: fields.serial.to_vec(),
+        issuer: issuer(fields.rest).map(<[u8]>::to_vec),
+    })
+}
+
+// RFC 5280 §4.2.1.1: the object identifier 2.5.29.35, and the first of its fields.
+const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 0x23];
+const KEY_IDENTIFIER: u8 = 0x80;
+
+/// The key identifier in the extension authorityKeyIdentifier, in what follows the subject.
+pub(crate) fn issuer(rest: &[u8]) -> Option<&[u8]> {
+    let value = extension(rest, AUTHORITY_KEY_IDENTIFIER)?;
+    let (fields, _) = item(value, TAG_SEQUENCE)?;
+    item(fields, KEY_IDENTIFIER).map(|(identifier, _)| identifier)
+}
+
+/// The content of an extension, in what follows the subject of a certificate.
+pub(crate) fn extension<'a>(rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    // RFC 5280 §4.1: the subject's key, two identifiers that nobody uses, and extensions, each of
+    // which is an object identifier, whether it is critical, and bytes.
+    let (_key, _) = item(rest, TAG_SEQUENCE)?;
+    let (_, extensions) = items(rest).find(|(tag, _)| *tag == tagged(3))?;
+    let (extensions, _) = item(extensions, TAG_SEQUENCE)?;
+    items(extensions).find_map(|(_, extension)| {
+        let (object, rest) = item(extension, TAG_OBJECT)?;
+        let (value, _) = item(past(rest, TAG_BOOLEAN), TAG_OCTETS)?;
+        (object == wanted).then_some(value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inspect;
+
+    #[test]
+    fn a_whole_certificate_tells_its_names_dates_number_and_issuer() {
+        let authority_key = rcgen::KeyPair::generate().unwrap();
+        let mut parameters = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let identifier = parameters.key_identifier(&authority_key);
+        let authority = rcgen::Issuer::new(parameters, authority_key);
+        let mut own = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+        own.serial_number = Some(rcgen::SerialNumber::from_slice(&[0x81, 2, 3]));
+        own.use_authority_key_identifier_extension = true;
+        own.not_after = rcgen::date_time_ymd(2060, 2, 29);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let chain = own.signed_by(&key, &authority).unwrap().pem();
+        let whole = format!("{chain}{}", key.serialize_pem());
+        let found = inspect(whole.as_bytes(), whole.as_bytes()).unwrap();
+        assert_eq!(found.names, ["a.test"]);
+        // RFC 9773 §4.1: the bytes of the integer, the zero in front among them.
+        assert_eq!(found.serial, [0, 0x81, 2, 3]);
+        assert_eq!(found.issuer, Some(identifier));
+        let seconds = found.not_after.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(seconds, 2_845_238_400);
+        // Half of it is nothing, wherever it is cut.
+        for end in (0..whole.trim_end().len()).step_by(7) {
+            assert!(inspect(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(), "{end}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Records that a session appends to what it sends.
+
+use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAIN_BYTES_MAX};
+use crate::reject::SendError;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, WriteTraffic,
+};
+
+pub(crate) type Traffic<'a> = WriteTraffic<'a, ServerConnectionData>;
+
+/// Appends a record that rustls has ready.
+pub(crate) fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>) {
+    let start = out.len();
+    // The first call has no room, and says how much is needed.
+    let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =
+        data.encode(&mut [])
+    else {
+        return;
+    };
+    out.resize(start + required_size, 0);
+    let written = data.encode(&mut out[start..]).expect("the room is what was asked for");
+    out.truncate(start + written);
+}
+
+/// Appends the records of `plain`.
+pub(crate) fn encrypt(
+    traffic: &mut Traffic<'_>,
+    plain: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), SendError> {
+    let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
+    let room = plain.len() + records * RECORD_OVERHEAD_BYTES;
+    append(out, room, |room| traffic.encrypt(plain, room))
+}
+
+/// Appends a `close_notify`, and what rustls has ready before it.
+pub(crate) fn close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
+    let alert = RECORD_OVERHEAD_BYTES + 2;
+    append(out, alert, |room| traffic.queue_close_notify(room))
+        .expect("alerts are encrypted beyond all limits of keys");
+}
+
+/// Makes room in `out` for `write`, again if it says that it needs more, and keeps what it wrote.
+fn append(
+    out: &mut Vec<u8>,
+    room: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
+) -> Result<(), SendError> {
+    let start = out.len();
+    out.resize(start + room, 0);
+    let mut written = write(&mut out[start..]);
+    if let Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) = written {
+        out.resize(start + required_size, 0);
+        written = write(&mut out[start..]);
+    }
+    out.truncate(start + *written.as_ref().unwrap_or(&0));
+    written.map(|_| ()).map_err(|_| SendError::KeysExhausted)
+}
+
+/// Appends the alerts that rustls has made for a peer it refused.
+pub(crate) fn fetch_alerts(engine: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
+    // After an error rustls must not be given the offending bytes again. It looks for bytes to
+    // receive only when it has none to send.
+    while engine.wants_write() {
+        match engine.process_tls_records(&mut []).state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, out),
+            _ => break,
+        }
+    }
+}
