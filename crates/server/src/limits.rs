@@ -83,7 +83,8 @@ pub struct Limits {
     pub handshakes_max: usize,
     /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
     /// does not read, parse or produce more for this connection until the peer took them. HTTP/2 produces no
-    /// more content then, and reads on until twice as much waits.
+    /// more content then, and reads on until twice as much waits. A large piece (16 KiB and more) that the
+    /// application shares with HTTP/1 is not copied and not counted: one of them waits at a time.
     pub pending_output_bytes_max: usize,
     /// After an answer that ends the connection while the peer still sends, the server goes on reading,
     /// so that the answer is not lost to a reset: until the peer has been silent for this long. Default

@@ -135,7 +135,7 @@ impl Turn {
 impl<D: Driver> Link<'_, D> {
     /// Has so much been written that it must be sent before more is produced?
     pub(crate) fn is_full(&self) -> bool {
-        self.io.writer.plain.len() >= self.door.limits.pending_output_bytes_max.max(1)
+        self.io.writer.is_full(self.door.limits.pending_output_bytes_max.max(1))
     }
 
     /// Has so much been written that nothing more is read? HTTP/2 reads on when it is full: the peer's
