@@ -20,6 +20,10 @@ use std::task::{Context, Poll};
 /// keep the worker for itself.
 const FRAMES_PER_TURN: usize = 32;
 
+/// After so much content others have their turn: to a peer that takes everything at once, one connection
+/// could send for as long as it likes.
+const YIELD_BYTES: usize = 256 * 1024;
+
 /// A response's body on its way.
 pub(super) struct Streaming {
     mode: BodyMode,
@@ -27,6 +31,8 @@ pub(super) struct Streaming {
     /// an endless stream of them would never have to wait for the peer, and would hold the worker.
     left: Option<u64>,
     trailers: HeaderMap,
+    /// Bytes since others had their turn for the sake of this body.
+    unbroken: usize,
 }
 
 impl Streaming {
@@ -107,7 +113,8 @@ impl Http1 {
                 BodyMode::Chunked | BodyMode::UntilClose => None,
             };
             self.exchange.stream(body);
-            self.step = Step::Stream(Streaming { mode, left, trailers: HeaderMap::new() });
+            self.step =
+                Step::Stream(Streaming { mode, left, trailers: HeaderMap::new(), unbroken: 0 });
         }
         self.has_waited = true;
         self.limit_exchange(link.worker.driver.now(), link);
@@ -130,8 +137,9 @@ impl Http1 {
             let is_shared = rest.len() >= SHARED_BYTES_MIN;
             let most = if is_shared { SHARED_BYTES_MAX } else { most };
             let piece = rest.split_to(rest.len().min(most));
+            let is_enough = piece.len() >= YIELD_BYTES;
             self.exchange.tally.send(respond::content(link.protocol, piece, &mut link.io.writer));
-            return Turn::Again;
+            return if is_enough { Turn::Yield } else { Turn::Again };
         }
         link.protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
         self.after(link)
@@ -165,6 +173,11 @@ impl Http1 {
                     let taken = respond::content(link.protocol, data, &mut link.io.writer);
                     streaming.left = streaming.left.map(|left| left - taken as u64);
                     self.exchange.tally.send(taken);
+                    streaming.unbroken += taken;
+                    if streaming.unbroken >= YIELD_BYTES {
+                        streaming.unbroken = 0;
+                        return Turn::Yield;
+                    }
                 }
                 // Trailers are the last frame of a body, which is not asked again.
                 Err(frame) => {
