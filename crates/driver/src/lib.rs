@@ -18,11 +18,13 @@
 #![forbid(unsafe_code)]
 
 mod figures;
+mod piece;
 mod share;
 mod sockets;
 mod threads;
 
 pub use figures::{Figures, TURN_BOUNDS};
+pub use piece::{Piece, Shared};
 pub use share::{Open, Share};
 pub use sockets::SocketOptions;
 pub use threads::{Functions, Threads};
@@ -36,6 +38,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+use bytes::Bytes;
 
 /// One worker's access to the kernel: a cheap handle, cloned freely, that never leaves its thread.
 pub trait Driver: Clone + 'static {
@@ -194,8 +198,19 @@ pub trait Stream: 'static {
     /// [`finish`](Self::finish), bytes are dropped.
     fn send(&self, out: &mut Vec<u8>);
 
-    /// Ready when the kernel has everything that was passed to [`send`](Self::send), and after
-    /// [`finish`](Self::finish) the end of our side as well.
+    /// As [`send`](Self::send) of `out`, and of `shared` behind it, in one call into the kernel where
+    /// that can be. The driver holds `shared` until the kernel took its bytes, or nothing more can be
+    /// sent, and copies none of them.
+    ///
+    /// For bytes that are many: a few cost less when they are copied to `out`. The default copies.
+    fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
+        let shared = Piece::shared(shared);
+        out.extend_from_slice(&shared);
+        self.send(out);
+    }
+
+    /// Ready when the kernel has everything that was passed to [`send`](Self::send) and
+    /// [`send_shared`](Self::send_shared), and after [`finish`](Self::finish) the end of our side as well.
     ///
     /// # Errors
     /// The connection broke, and how much was sent is unknown; or bytes were passed after the end.

@@ -102,7 +102,8 @@ pub struct Limits {
     pub handshakes_max: usize,
     /// Bytes of responses that may wait to be sent. Default 64 KiB. When it is reached, the server
     /// does not read, parse or produce more for this connection until the peer took them. HTTP/2 produces no
-    /// more content then, and reads on until twice as much waits.
+    /// more content then, and reads on until twice as much waits. A large piece (16 KiB and more) that the
+    /// application shares with HTTP/1 is not copied and not counted: one of them waits at a time.
     #[cfg_attr(feature = "config", serde(with = "Size"))]
     pub pending_output_bytes_max: usize,
     /// Content of a request that may wait for its handler to take it. Default 64 KiB, and at most one piece of what

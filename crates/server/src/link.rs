@@ -148,7 +148,7 @@ impl Turn {
 impl<D: Driver> Link<'_, D> {
     /// Has so much been written that it must be sent before more is produced?
     pub(crate) fn is_full(&self) -> bool {
-        self.io.writer.plain.len() >= self.door.limits.pending_output_bytes_max.max(1)
+        self.io.writer.is_full(self.door.limits.pending_output_bytes_max.max(1))
     }
 
     /// Is there room to read what follows the present request?

@@ -1,5 +1,7 @@
 //! Writing responses: what both protocols share, and what is HTTP/1's.
 
+use crate::writer::Writer;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyMode, Connection, ResponseLength};
@@ -28,6 +30,15 @@ pub(crate) fn whole(
     let sent = protocol.send_data(bytes, out);
     protocol.finish(std::iter::empty(), out);
     sent
+}
+
+/// Writes content with its framing, without a copy if it is large. Returns how much is written.
+pub(crate) fn content(protocol: &mut Connection, mut content: Bytes, writer: &mut Writer) -> usize {
+    let announced = protocol.announce(content.len(), &mut writer.plain);
+    content.truncate(announced.taken);
+    writer.share(content);
+    writer.plain.extend_from_slice(announced.after);
+    announced.taken
 }
 
 /// Writes the 101 that hands the connection over. False if the request did not ask for it.

@@ -332,6 +332,25 @@ impl Body {
         Ok(bytes)
     }
 
+    /// Is the body in a buffer that goes back to the thread's stock ([`crate::pool`])?
+    #[must_use]
+    pub fn is_buffer(&self) -> bool {
+        matches!(self.kind, Kind::Buffer(_))
+    }
+
+    /// The whole body as shared bytes, without a copy, if it is complete and within its limit.
+    ///
+    /// A buffer of the thread's stock does not go back there then.
+    ///
+    /// # Errors
+    /// Otherwise it is returned as it was.
+    pub fn into_shared(mut self) -> Result<Bytes, Self> {
+        match self.as_slice() {
+            Some(_) => Ok(self.take_whole().unwrap_or_default()),
+            None => Err(self),
+        }
+    }
+
     fn take_whole(&mut self) -> Option<Bytes> {
         let bytes = match std::mem::take(&mut self.kind) {
             Kind::Static(bytes) => Bytes::from_static(bytes),
@@ -504,6 +523,24 @@ mod tests {
             assert_eq!(body.length(), Some(5));
             assert_eq!(now(body.collect(5)).expect("within the limit"), b"hello");
         }
+    }
+
+    #[test]
+    fn whole_bodies_are_shared_where_they_are() {
+        let text: &'static [u8] = b"hello";
+        let vector = b"hello".to_vec();
+        let bytes = Bytes::from(b"hello".to_vec());
+        let places = [text.as_ptr(), vector.as_ptr(), bytes.as_ptr()];
+        for (body, place) in [Body::from(text), Body::from(vector), Body::from(bytes.clone())]
+            .into_iter()
+            .zip(places)
+        {
+            let shared = body.into_shared().expect("it is complete");
+            assert_eq!((&*shared, shared.as_ptr()), (text, place));
+        }
+        assert!(Body::empty().into_shared().expect("it is complete").is_empty());
+        assert!(Body::from("hello").limited(4).into_shared().is_err());
+        assert!(Body::new(Body::from("hello")).into_shared().is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One accepted socket of either family, behind one set of polls.
 
 use std::future::Future;
-use std::io::{self, Read};
+use std::io::{self, IoSlice, Read};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -77,6 +77,19 @@ impl Connection {
             Self::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
             #[cfg(unix)]
             Self::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+        }
+    }
+
+    /// The same with two pieces in one call.
+    pub(crate) fn poll_write_both(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>; 2],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(context, pieces),
         }
     }
 

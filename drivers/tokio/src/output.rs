@@ -2,15 +2,18 @@
 //!
 //! A send is written at once, as far as the kernel takes it: a send that it takes whole leaves its
 //! memory where it was, and costs no task and no waker. What the kernel does not take is kept, and a
-//! task writes it in the background; bytes of later sends go behind it.
+//! task writes it in the background; bytes of later sends go behind it. Bytes that others have too are
+//! kept as they are.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+use peregrine_driver::Piece;
 use tokio::task::AbortHandle;
 use tokio::task::coop::unconstrained;
 
@@ -41,22 +44,30 @@ enum End {
     Passed,
 }
 
-/// What the kernel did not take yet. `written <= bytes.len()`.
+/// What the kernel did not take yet. Of the first piece it took `written` bytes.
 struct Left {
-    bytes: Vec<u8>,
+    pieces: VecDeque<Piece>,
     written: usize,
     task: Option<AbortHandle>,
 }
 
+/// Vectors up to this length are put into one with what waits before them.
+const JOINED_BYTES_MAX: usize = 4 * 1024;
+
 impl Left {
-    /// Adds the bytes of `out`. What is written makes room for them as soon as moving the rest costs
-    /// no more than writing it did: a queue that is never empty does not grow for ever.
-    fn append(&mut self, out: &mut Vec<u8>) {
-        if self.written >= self.bytes.len() / 2 {
-            self.bytes.drain(..self.written);
-            self.written = 0;
+    /// Adds a piece. Small vectors make one of a bounded length, so that many of them cost few calls.
+    fn append(&mut self, piece: Piece) {
+        if piece.is_empty() {
+            return;
         }
-        self.bytes.append(out);
+        match (self.pieces.back_mut(), piece) {
+            (Some(Piece::Owned(last)), Piece::Owned(mut bytes))
+                if last.len().max(bytes.len()) <= JOINED_BYTES_MAX =>
+            {
+                last.append(&mut bytes);
+            }
+            (_, piece) => self.pieces.push_back(piece),
+        }
     }
 }
 
@@ -85,48 +96,64 @@ impl Output {
 }
 
 impl Shared {
-    /// Begins to send `out`, and leaves it empty.
-    pub(crate) fn send(self: &Rc<Self>, out: &mut Vec<u8>) {
+    /// Begins to send `out`, and leaves it empty, and what is shared behind it.
+    pub(crate) fn send(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<Piece>) {
         let output = &self.output;
-        if output.end.get() != End::Open && !out.is_empty() {
+        let shared = shared.filter(|shared| !shared.is_empty());
+        if output.end.get() != End::Open && (!out.is_empty() || shared.is_some()) {
             output.end.set(End::Passed);
         }
         if self.broken.get().is_some() || output.end.get() != End::Open {
             out.clear();
         } else if let Some(left) = &mut *output.left.borrow_mut() {
-            left.append(out);
+            left.append(Piece::Owned(std::mem::take(out)));
+            left.append(shared.unwrap_or_default());
         } else {
-            self.write_now(out);
+            self.write_now(out, shared);
         }
     }
 
-    /// Writes as much of `out` as the kernel takes, leaves the rest to the background, and `out`
-    /// empty.
-    fn write_now(self: &Rc<Self>, out: &mut Vec<u8>) {
+    /// Writes as much as the kernel takes, leaves the rest to the background, and `out` empty.
+    fn write_now(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<Piece>) {
         let mut written = 0;
-        let write = poll_fn(|context| self.poll_write(context, out, &mut written));
+        let behind = shared.as_deref().unwrap_or_default();
+        let write = poll_fn(|context| self.poll_write(context, out, behind, &mut written));
         // A task that has used up its turn sends all the same: it would have to wait for a task.
         let write = pin!(unconstrained(write));
         match write.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => self.break_off(error.kind()),
             Poll::Pending => {
-                self.leave(Left { bytes: std::mem::take(out), written, task: None });
+                let mut left = Left { pieces: VecDeque::new(), written, task: None };
+                if written < out.len() {
+                    left.pieces.push_back(Piece::Owned(std::mem::take(out)));
+                } else {
+                    left.written -= out.len();
+                }
+                left.pieces.extend(shared);
+                self.leave(left);
             }
         }
         out.clear();
     }
 
-    /// Writes what is beyond the first `written` of `bytes`.
+    /// Writes what is beyond the first `written` bytes of `first` and what is behind it.
     fn poll_write(
         &self,
         context: &mut Context<'_>,
-        bytes: &[u8],
+        first: &[u8],
+        behind: &[u8],
         written: &mut usize,
     ) -> Poll<io::Result<()>> {
         let mut connection = self.connection.borrow_mut();
-        while *written < bytes.len() {
-            let wrote = ready!(connection.poll_write(context, &bytes[*written..]));
+        while *written < first.len() + behind.len() {
+            let wrote = ready!(match first.get(*written..) {
+                Some(rest @ [_, ..]) if !behind.is_empty() => {
+                    connection.poll_write_both(context, &[IoSlice::new(rest), IoSlice::new(behind)])
+                }
+                Some(rest @ [_, ..]) => connection.poll_write(context, rest),
+                _ => connection.poll_write(context, &behind[*written - first.len()..]),
+            });
             self.worker.figures.call();
             match wrote {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -158,12 +185,13 @@ impl Shared {
     /// Writes what is left, then ends our side if that was asked for.
     fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
         let output = &self.output;
-        let written = match &mut *output.left.borrow_mut() {
-            Some(left) => {
-                let Left { bytes, written, .. } = &mut **left;
-                ready!(self.poll_write(context, bytes, written))
+        let written = loop {
+            match ready!(self.poll_first(context)) {
+                // Nothing is borrowed while the piece is dropped.
+                Ok(Some(_piece)) => {}
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
             }
-            None => Ok(()),
         };
         output.left.take();
         match written {
@@ -176,6 +204,18 @@ impl Shared {
             }
         }
         Poll::Ready(())
+    }
+
+    /// Writes the first piece of what is left, and returns it; none if there is none.
+    fn poll_first(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Piece>>> {
+        let mut left = self.output.left.borrow_mut();
+        let Some(Left { pieces, written, .. }) = left.as_deref_mut() else {
+            return Poll::Ready(Ok(None));
+        };
+        let Some(first) = pieces.front() else { return Poll::Ready(Ok(None)) };
+        ready!(self.poll_write(context, first, &[], written))?;
+        *written = 0;
+        Poll::Ready(Ok(pieces.pop_front()))
     }
 
     /// Ready when everything is written, and the end where it was asked for.

@@ -5,7 +5,8 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use peregrine_driver::{Address, Credentials, Open};
+use bytes::Bytes;
+use peregrine_driver::{Address, Credentials, Open, Piece};
 
 use crate::connection::Connection;
 use crate::output::Output;
@@ -63,7 +64,11 @@ impl peregrine_driver::Stream for Stream {
     }
 
     fn send(&self, out: &mut Vec<u8>) {
-        self.shared.send(out);
+        self.shared.send(out, None);
+    }
+
+    fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
+        self.shared.send(out, Some(Piece::shared(shared)));
     }
 
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,6 +5,8 @@
 //! slot *is* the owner of the memory, an idle connection has no second entry to touch, and the
 //! futures above own nothing that the kernel uses.
 
+use peregrine_driver::Piece;
+
 /// Names one operation in the `user_data` of its submission and of all its completions.
 ///
 /// A generation counts the users of a slot. A completion with an old generation has no addressee;
@@ -76,13 +78,15 @@ impl Token {
     }
 }
 
-/// Bytes on their way to the peer. `sent <= bytes.len()`.
+/// A piece on its way to the peer. `sent <= piece.len()`.
 ///
-/// While a send is in the kernel, `bytes` is neither changed nor dropped; the connection's slot
-/// upholds that. Moving a `Sending` is fine: the bytes themselves stay where they are.
+/// While a send is in the kernel, the piece is neither changed nor dropped; the connection's slot
+/// upholds that. Moving a `Sending` is fine: the bytes themselves stay where they are. So they do where
+/// others have them too: as long as there is one handle, shared bytes are neither changed nor freed,
+/// whatever the others do with theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
-    bytes: Vec<u8>,
+    piece: Piece,
     sent: usize,
 }
 
@@ -90,26 +94,26 @@ pub(crate) struct Sending {
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl Sending {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, sent: 0 }
+    pub(crate) fn new(piece: Piece) -> Self {
+        Self { piece, sent: 0 }
     }
 
     /// What is left to send, at most as much as one operation takes.
     pub(crate) fn rest(&self) -> &[u8] {
-        let rest = &self.bytes[self.sent..];
+        let rest = &self.piece[self.sent..];
         &rest[..rest.len().min(SEND_BYTES_MAX)]
     }
 
     /// Notes that the kernel took `count` bytes; true when that was the last of them.
     pub(crate) fn advance(&mut self, count: usize) -> bool {
         self.sent += count;
-        assert!(self.sent <= self.bytes.len(), "the kernel sends no more than it was given");
-        self.sent == self.bytes.len()
+        assert!(self.sent <= self.piece.len(), "the kernel sends no more than it was given");
+        self.sent == self.piece.len()
     }
 
-    /// The vector, for reuse.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    /// The piece, for reuse.
+    pub(crate) fn into_piece(self) -> Piece {
+        self.piece
     }
 }
 
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_sending_counts_to_its_end() {
-        let mut sending = Sending::new(b"hello".to_vec());
+        let mut sending = Sending::new(Piece::Owned(b"hello".to_vec()));
         assert!(!sending.advance(2));
         assert_eq!(sending.rest(), b"llo");
         assert!(sending.advance(3));

@@ -182,7 +182,7 @@ impl Shared {
         if let Some(buffer) = buffer {
             self.buffers.take(buffer);
         }
-        let mut waiter = Waiter::NONE;
+        let (mut waiter, mut freed) = (Waiter::NONE, None);
         {
             let mut streams = self.streams.borrow_mut();
             let connection = current(&mut streams, token).filter(|found| !found.closing);
@@ -212,10 +212,11 @@ impl Shared {
                     self.buffers.give_back(unread);
                 }
                 if !cqueue::more(flags) {
-                    operation_ended(&mut streams, token);
+                    freed = operation_ended(&mut streams, token);
                 }
             }
         }
+        drop(freed);
         waiter.wake(&self.tasks);
     }
 

@@ -8,11 +8,16 @@
 //! Large sends begin with a plain call: whether there is room for more decides how their connection
 //! goes on. What the socket does not take goes to the ring, which sends it when the peer has read.
 //! What is to be sent meanwhile queues behind it.
+//!
+//! Bytes that others have too are sent by the same call as those before them, and what is left of them by
+//! operations of their own. The connection's slot holds them until the kernel took them.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
 
 use io_uring::opcode;
+use peregrine_driver::Piece;
 use socket2::SockRef;
 
 use crate::operation::{Kind, Sending, Token};
@@ -30,9 +35,12 @@ const OFFER_BYTES_MAX: usize = 16 * 1024;
 const OFFERS_MAX: u32 = 64;
 
 impl UringStream {
-    /// Gives `out` to the kernel, or queues it behind what is there already.
-    pub(crate) fn begin_send(&self, out: &mut Vec<u8>) {
-        if out.is_empty() {
+    /// Gives `out`, and what is shared behind it, to the kernel, or queues them behind what is there
+    /// already.
+    pub(crate) fn begin_send(&self, out: &mut Vec<u8>, shared: Option<Piece>) {
+        // Whatever is left in here is dropped at the end, while nothing is borrowed.
+        let mut shared = shared.filter(|shared| !shared.is_empty());
+        if out.is_empty() && shared.is_none() {
             return;
         }
         let mut streams = self.shared.streams.borrow_mut();
@@ -48,21 +56,28 @@ impl UringStream {
             outgoing.is_overrun |= outgoing.end != End::Open;
             out.clear();
         } else if outgoing.under_way != UnderWay::Nothing {
-            let bytes = std::mem::replace(out, self.shared.spare.take());
-            outgoing.later.get_or_insert_default().push_back(bytes);
+            let later = outgoing.later.get_or_insert_default();
+            if !out.is_empty() {
+                later.push_back(Piece::Owned(std::mem::replace(out, self.shared.spare.take())));
+            }
+            later.extend(shared.take());
             outgoing.under_way = UnderWay::Waiting;
-        } else if out.len() <= OFFER_BYTES_MAX && self.shared.can_offer() {
-            outgoing.current = Sending::new(std::mem::replace(out, self.shared.spare.take()));
+        } else if shared.is_none() && out.len() <= OFFER_BYTES_MAX && self.shared.can_offer() {
+            let bytes = std::mem::replace(out, self.shared.spare.take());
+            outgoing.current = Sending::new(Piece::Owned(bytes));
             self.shared.offer(self.index, connection);
         } else {
-            self.shared.send_now(self.index, connection, out);
+            self.shared.send_now(self.index, connection, out, &mut shared);
         }
         if connection.outgoing.failed != 0 {
             // Both directions learn that the connection broke.
             let waiters = connection.take_waiters();
             drop(streams);
             waiters.into_iter().for_each(|waiter| waiter.wake(&self.shared.tasks));
+        } else {
+            drop(streams);
         }
+        drop(shared);
     }
 
     pub(crate) fn poll_all_sent(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
@@ -129,16 +144,23 @@ impl Shared {
         !self.ending.get() && self.ring.borrow().expected() < OFFERS_MAX
     }
 
-    /// Sends what the kernel takes at once, and gives the rest to the ring.
-    fn send_now(&self, index: u32, connection: &mut Connection, out: &mut Vec<u8>) {
+    /// Sends what the kernel takes at once, and gives the rest to the ring. What is shared stays with
+    /// the caller unless something of it is left to be sent.
+    fn send_now(
+        &self,
+        index: u32,
+        connection: &mut Connection,
+        out: &mut Vec<u8>,
+        shared: &mut Option<Piece>,
+    ) {
         let outgoing = &mut connection.outgoing;
         if self.ending.get() {
             outgoing.failed = libc::ENOTCONN;
             out.clear();
             return;
         }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let taken = match SockRef::from(&connection.descriptor).send_with_flags(out, flags) {
+        let behind = shared.as_deref().unwrap_or_default();
+        let taken = match send_both(&SockRef::from(&connection.descriptor), out, behind) {
             Ok(taken) => taken,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM) => 0,
@@ -150,12 +172,22 @@ impl Shared {
             },
         };
         outgoing.taken += taken as u64;
-        if taken == out.len() {
+        if taken == out.len() + behind.len() {
             out.clear();
             return;
         }
-        outgoing.current = Sending::new(std::mem::replace(out, self.spare.take()));
-        outgoing.current.advance(taken);
+        if let Some(of_shared) = taken.checked_sub(out.len()) {
+            out.clear();
+            outgoing.current = Sending::new(shared.take().unwrap_or_default());
+            outgoing.current.advance(of_shared);
+        } else {
+            let bytes = std::mem::replace(out, self.spare.take());
+            outgoing.current = Sending::new(Piece::Owned(bytes));
+            outgoing.current.advance(taken);
+            if let Some(shared) = shared.take() {
+                outgoing.later.get_or_insert_default().push_back(shared);
+            }
+        }
         self.start_send(index, connection);
     }
 
@@ -180,8 +212,10 @@ impl Shared {
         let entry = opcode::Send::new(connection.target(), rest.as_ptr(), rest.len() as u32)
             .flags(flags)
             .build();
-        // SAFETY: `current` owns the bytes. Until the completion, which alone says that nothing is
-        // under way, it is neither changed nor taken, and the slot stays because of `in_flight`.
+        // SAFETY: `current` owns the bytes, or has a handle of shared ones, which are immutable and
+        // stay where they are as long as any handle does. Until the completion, which alone says that
+        // nothing is under way, it is neither changed nor taken, and the slot stays because of
+        // `in_flight`.
         match unsafe { self.submit(entry, connection.token(Kind::Send, index)) } {
             Ok(()) => {
                 connection.in_flight += 1;
@@ -196,6 +230,9 @@ impl Shared {
 
     pub(crate) fn on_send(&self, token: Token, result: i32) {
         let waiters;
+        // Shared bytes that are done with are dropped while nothing is borrowed.
+        let mut done = None;
+        let mut later = None;
         {
             let mut streams = self.streams.borrow_mut();
             let Some(connection) = current(&mut streams, token) else { return };
@@ -207,7 +244,9 @@ impl Shared {
                     // An orderly end would say that everything was sent.
                     let _ = connection.reset_on_close();
                 }
-                operation_ended(&mut streams, token);
+                let freed = operation_ended(&mut streams, token);
+                drop(streams);
+                drop(freed);
                 return;
             }
             connection.in_flight -= 1;
@@ -229,8 +268,11 @@ impl Shared {
                 _ => outgoing.fail(-result),
             };
             if is_whole {
-                self.spare.give(std::mem::take(&mut outgoing.current).into_bytes());
-                self.go_on(token.index, connection);
+                match std::mem::take(&mut outgoing.current).into_piece() {
+                    Piece::Owned(bytes) => self.spare.give(bytes),
+                    shared @ Piece::Shared(_) => done = Some(shared),
+                }
+                later = self.go_on(token.index, connection);
             } else {
                 self.start_send(token.index, connection);
             }
@@ -245,21 +287,36 @@ impl Shared {
             };
         }
         waiters.into_iter().for_each(|waiter| waiter.wake(&self.tasks));
+        drop((done, later));
     }
 
-    /// Begins what waited for a send to end.
-    fn go_on(&self, index: u32, connection: &mut Connection) {
+    /// Begins what waited for a send to end, or returns it if it is not to be sent any more.
+    #[expect(clippy::box_collection, reason = "it is kept so")]
+    fn go_on(&self, index: u32, connection: &mut Connection) -> Option<Box<VecDeque<Piece>>> {
         let outgoing = &mut connection.outgoing;
         if outgoing.failed == 0
             && let Some(next) = outgoing.later.as_mut().and_then(|later| later.pop_front())
         {
             outgoing.current = Sending::new(next);
             self.start_send(index, connection);
-            return;
+            return None;
         }
-        outgoing.later = None;
+        let left = outgoing.later.take();
         if outgoing.end == End::Asked {
             connection.shut_down_sending();
+        }
+        left
+    }
+}
+
+/// Offers the bytes of both to the socket, in one call, which does not wait.
+fn send_both(socket: &SockRef<'_>, first: &[u8], second: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    match (first, second) {
+        (bytes, []) | ([], bytes) => socket.send_with_flags(bytes, flags),
+        (first, second) => {
+            let both = [IoSlice::new(first), IoSlice::new(second)];
+            socket.send_vectored_with_flags(&both, flags)
         }
     }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::types;
-use peregrine_driver::{Address, Credentials, Stream};
+use peregrine_driver::{Address, Credentials, Piece, Stream};
 use peregrine_slot::Table;
 use socket2::{Domain, SockAddr, SockRef};
 
@@ -60,7 +60,7 @@ pub(crate) struct Outgoing {
     pub(crate) waiter: Waiter,
     /// What waits for the send in the kernel, where anything does.
     #[expect(clippy::box_collection, reason = "few connections ever need it")]
-    pub(crate) later: Option<Box<VecDeque<Vec<u8>>>>,
+    pub(crate) later: Option<Box<VecDeque<Piece>>>,
 }
 
 /// What the ring does with `current`.
@@ -145,7 +145,11 @@ impl Stream for UringStream {
     }
 
     fn send(&self, out: &mut Vec<u8>) {
-        self.begin_send(out);
+        self.begin_send(out, None);
+    }
+
+    fn send_shared(&self, out: &mut Vec<u8>, shared: bytes::Bytes) {
+        self.begin_send(out, Some(Piece::shared(shared)));
     }
 
     fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -228,7 +232,7 @@ impl Connection {
 impl Shared {
     /// Ends a connection whose handle is gone: its bytes, its operations, then its descriptor.
     fn close_stream(&self, index: u32) {
-        let foreign;
+        let (foreign, freed);
         {
             let mut streams = self.streams.borrow_mut();
             let connection = &mut streams[index as usize];
@@ -250,13 +254,14 @@ impl Shared {
                     connection.in_flight += 1;
                 }
             }
-            free_when_done(&mut streams, index);
+            freed = free_when_done(&mut streams, index);
         }
-        drop(foreign);
+        drop((foreign, freed));
     }
 
     pub(crate) fn on_stream_cancelled(&self, token: Token) {
-        operation_ended(&mut self.streams.borrow_mut(), token);
+        let freed = operation_ended(&mut self.streams.borrow_mut(), token);
+        drop(freed);
     }
 }
 
@@ -265,19 +270,21 @@ pub(crate) fn current(streams: &mut Table<Connection>, token: Token) -> Option<&
     streams.get_mut(token.index as usize).filter(|found| found.generation == token.generation)
 }
 
-/// Counts out an operation that changes nothing else.
-pub(crate) fn operation_ended(streams: &mut Table<Connection>, token: Token) {
-    if let Some(connection) = current(streams, token) {
-        connection.in_flight -= 1;
-        free_when_done(streams, token.index);
-    }
+/// Counts out an operation that changes nothing else. The connection, if it is over: shared bytes in it
+/// have a destructor of the application's, so that it is dropped while nothing is borrowed.
+#[must_use = "it is dropped when nothing is borrowed"]
+pub(crate) fn operation_ended(streams: &mut Table<Connection>, token: Token) -> Option<Connection> {
+    let connection = current(streams, token)?;
+    connection.in_flight -= 1;
+    free_when_done(streams, token.index)
 }
 
-fn free_when_done(streams: &mut Table<Connection>, index: u32) {
+fn free_when_done(streams: &mut Table<Connection>, index: u32) -> Option<Connection> {
     let connection = &streams[index as usize];
-    if connection.closing && connection.in_flight == 0 {
-        streams.remove(index as usize);
+    if !connection.closing || connection.in_flight > 0 {
+        return None;
     }
+    streams.remove(index as usize)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub mod kernel;
 pub mod receiving;
 pub mod running;
 pub mod sending;
+pub mod shared;
 pub mod sharing;
 
 use std::future::Future;

@@ -163,6 +163,7 @@ fn app(shared: &Shared) -> App {
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
     let app = super::websockets::talkers(super::events::talkers(super::kept::keepers(app)));
+    let app = super::shared::sharers(app);
     super::trouble::troubles(uploads(downloads(leavers(tokio_users(app)))))
 }
 

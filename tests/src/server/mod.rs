@@ -27,6 +27,7 @@ pub mod promises;
 pub mod random;
 pub mod reply;
 pub mod secure;
+pub mod shared;
 mod simulated;
 pub mod streams;
 pub mod told;
@@ -256,6 +257,11 @@ macro_rules! server {
             buffers::peers_that_do_not_read_hold_no_buffer_while_they_wait,
             buffers::upgrades_that_do_not_read_hold_no_buffer,
             buffers::a_cut_is_heard_in_an_upload,
+            large::large_pieces_to_http_1_0_end_with_the_connection,
+            large::shared_content_reaches_a_slow_reader,
+            large::who_takes_no_shared_content_is_cut_off,
+            large::shared_content_under_way_is_cut_and_named,
+            large::large_and_small_responses_keep_their_order,
         );
     };
     (@tests $name:ident, $benches:expr; $($file:ident :: $case:ident,)*) => {

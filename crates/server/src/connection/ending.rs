@@ -241,7 +241,7 @@ impl<D: Driver> Connection<D> {
             upgrade.fail();
         }
         // Nothing can be encrypted any more, and the alert is to arrive.
-        session.io.writer.plain.clear();
+        session.io.writer.drop_plain();
         self.end(session, Close { ended, lingers: true });
     }
 }

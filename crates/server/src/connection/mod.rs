@@ -327,7 +327,8 @@ impl<D: Driver> Connection<D> {
                         return Poll::Ready(event);
                     }
                     // Bytes come first: there may be room for hours, and the peer is to be heard.
-                    has_room = what.room;
+                    // What is written behind shared bytes goes with the next turn.
+                    has_room = what.room || !session.io.writer.is_empty();
                     if has_room && !what.bytes {
                         return Poll::Ready(Event::Woken);
                     }
@@ -424,9 +425,10 @@ impl<D: Driver> Connection<D> {
         if self.stream.is_sent() {
             io.everything_is_sent(self.stream.progress());
         }
+        let most = self.entrance.door.limits.pending_output_bytes_max;
         let bytes = io
             .writer
-            .flush(&self.stream, &mut self.stage)
+            .flush(&self.stream, &mut self.stage, most)
             .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
         io.unsent_bytes = bytes;
         self.worker.observed.send(bytes);

@@ -18,12 +18,13 @@ use crate::meter::Meter;
 use crate::respond;
 use crate::upload::Upload;
 use crate::worker::Order;
+use bytes::Bytes;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{Event, Framing, Next, Waiting};
 use peregrine_proto::{BodyLength, HeadIndex, Reject, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::Head;
-use peregrine_web::{Body, Problem, Request, Response};
+use peregrine_web::{Problem, Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -65,8 +66,8 @@ enum Step {
     Head,
     /// The handler works on its response.
     Handler,
-    /// A large body that is here is sent, from this place on.
-    Whole { body: Body, from: usize },
+    /// A large body that is here is sent: this is the rest of it.
+    Whole(Bytes),
     /// A body is sent frame by frame.
     Stream(Streaming),
     /// The response is complete, and somebody goes on reading the request's body.
@@ -108,7 +109,7 @@ impl Http1 {
         match self.step {
             Step::Head => self.receive_head(link, context),
             Step::Handler => self.await_handler(link, context),
-            Step::Whole { .. } => self.send_whole(link, context),
+            Step::Whole(_) => self.send_whole(link, context),
             Step::Stream(_) => self.send_stream(link, context),
             Step::ReadOn { .. } => self.read_on(link, context),
             Step::Unread => self.throw_away(link),

@@ -8,6 +8,7 @@ use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, guarded};
 use crate::link::{For, Link, Turn};
 use crate::respond;
+use crate::writer::{SHARED_BYTES_MAX, SHARED_BYTES_MIN};
 use http::HeaderMap;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1::{BodyMode, ResponseLength};
@@ -19,6 +20,10 @@ use std::task::{Context, Poll};
 /// keep the worker for itself.
 const FRAMES_PER_TURN: usize = 32;
 
+/// After so much content others have their turn: to a peer that takes everything at once, one connection
+/// could send for as long as it likes.
+const YIELD_BYTES: usize = 256 * 1024;
+
 /// A response's body on its way.
 pub(super) struct Streaming {
     mode: BodyMode,
@@ -26,6 +31,8 @@ pub(super) struct Streaming {
     /// an endless stream of them would never have to wait for the peer, and would hold the worker.
     left: Option<u64>,
     trailers: HeaderMap,
+    /// Bytes since others had their turn for the sake of this body.
+    unbroken: usize,
 }
 
 impl Streaming {
@@ -76,22 +83,26 @@ impl Http1 {
         self.exchange.tally.answer(response.status);
         let date = link.worker.date();
         let most = link.door.limits.pending_output_bytes_max.max(1);
-        let out = &mut link.io.writer.plain;
+        let writer = &mut link.io.writer;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
-            if length <= most {
+            // A buffer of the stock is worth more than the copy.
+            if length <= most && (length < SHARED_BYTES_MIN || response.body.is_buffer()) {
+                let out = &mut writer.plain;
                 self.exchange.tally.send(respond::whole(link.protocol, &response, &date, out));
                 return self.after(link);
             }
-            respond::head(
-                link.protocol,
-                &response,
-                ResponseLength::Exact(length as u64),
-                &date,
-                out,
-            );
-            self.step = Step::Whole { body: std::mem::take(&mut response.body), from: 0 };
+            let body = std::mem::take(&mut response.body).into_shared().unwrap_or_default();
+            let exact = ResponseLength::Exact(length as u64);
+            respond::head(link.protocol, &response, exact, &date, &mut writer.plain);
+            if length <= most {
+                self.exchange.tally.send(respond::content(link.protocol, body, writer));
+                link.protocol.finish(std::iter::empty(), &mut writer.plain);
+                return self.after(link);
+            }
+            self.step = Step::Whole(body);
         } else {
+            let out = &mut writer.plain;
             let body = std::mem::take(&mut response.body);
             let length = Exchange::length_of(&body);
             let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
@@ -102,7 +113,8 @@ impl Http1 {
                 BodyMode::Chunked | BodyMode::UntilClose => None,
             };
             self.exchange.stream(body);
-            self.step = Step::Stream(Streaming { mode, left, trailers: HeaderMap::new() });
+            self.step =
+                Step::Stream(Streaming { mode, left, trailers: HeaderMap::new(), unbroken: 0 });
         }
         self.has_waited = true;
         self.limit_exchange(link.worker.driver.now(), link);
@@ -116,17 +128,18 @@ impl Http1 {
         context: &mut Context<'_>,
     ) -> Turn {
         let most = link.door.limits.pending_output_bytes_max.max(1);
-        if link.is_full() {
+        let Step::Whole(rest) = &mut self.step else { unreachable!("it is this step") };
+        // The exchange lasts until the driver waits for nothing of its content.
+        if link.is_full() || (rest.is_empty() && !link.stream.has_room()) {
             return self.await_room(link, context);
         }
-        let Step::Whole { body, from } = &mut self.step else { unreachable!("it is this step") };
-        let rest = &body.as_slice().unwrap_or_default()[*from..];
-        let piece = &rest[..rest.len().min(most)];
-        let taken = link.protocol.send_data(piece, &mut link.io.writer.plain);
-        self.exchange.tally.send(taken);
-        *from += piece.len();
-        if piece.len() < rest.len() {
-            return Turn::Again;
+        if !rest.is_empty() {
+            let is_shared = rest.len() >= SHARED_BYTES_MIN;
+            let most = if is_shared { SHARED_BYTES_MAX } else { most };
+            let piece = rest.split_to(rest.len().min(most));
+            let is_enough = piece.len() >= YIELD_BYTES;
+            self.exchange.tally.send(respond::content(link.protocol, piece, &mut link.io.writer));
+            return if is_enough { Turn::Yield } else { Turn::Again };
         }
         link.protocol.finish(std::iter::empty(), &mut link.io.writer.plain);
         self.after(link)
@@ -157,9 +170,14 @@ impl Http1 {
             };
             match frame.into_data() {
                 Ok(data) => {
-                    let taken = link.protocol.send_data(&data, &mut link.io.writer.plain);
+                    let taken = respond::content(link.protocol, data, &mut link.io.writer);
                     streaming.left = streaming.left.map(|left| left - taken as u64);
                     self.exchange.tally.send(taken);
+                    streaming.unbroken += taken;
+                    if streaming.unbroken >= YIELD_BYTES {
+                        streaming.unbroken = 0;
+                        return Turn::Yield;
+                    }
                 }
                 // Trailers are the last frame of a body, which is not asked again.
                 Err(frame) => {

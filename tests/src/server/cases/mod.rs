@@ -10,6 +10,7 @@ pub mod handlers;
 pub mod http2;
 pub mod kept;
 pub mod kernel;
+pub mod large;
 pub mod limits;
 pub mod neutral;
 pub mod overload;

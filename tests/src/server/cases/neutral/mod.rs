@@ -9,6 +9,7 @@ pub mod bodies;
 pub mod ends;
 pub mod faults;
 pub mod heads;
+pub mod large;
 pub mod shown;
 pub mod times;
 

@@ -1,0 +1,99 @@
+//! A piece of what is to be sent.
+
+use std::fmt;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+
+/// Bytes that a driver holds until the kernel took them: its own, or bytes that others have too.
+///
+/// The bytes stay where they are, unchanged, for as long as the piece lives, also when it is moved.
+#[derive(Debug)]
+pub enum Piece {
+    /// The driver's own memory, which it may use again.
+    Owned(Vec<u8>),
+    /// Memory of the application. Boxed, because few connections ever hold any.
+    Shared(Box<Shared>),
+}
+
+impl Piece {
+    /// A piece of shared bytes.
+    #[must_use]
+    pub fn shared(bytes: Bytes) -> Self {
+        Self::Shared(Box::new(Shared(Some(bytes))))
+    }
+}
+
+impl Default for Piece {
+    fn default() -> Self {
+        Self::Owned(Vec::new())
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// Shared bytes that can be dropped anywhere: their owner may be the application's, and what its
+/// destructor does. A panic of it is reported as every panic is, and ends here.
+///
+/// A driver drops these while it has nothing of its own borrowed: a destructor may wake a task.
+pub struct Shared(Option<Bytes>);
+
+impl Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let bytes = self.0.take();
+        // The hook has told of the panic, and nothing of the driver was touched by it.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_panics_harms_nobody() {
+        struct Bomb;
+        impl AsRef<[u8]> for Bomb {
+            fn as_ref(&self) -> &[u8] {
+                b"bomb"
+            }
+        }
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let piece = Piece::shared(Bytes::from_owner(Bomb));
+        assert_eq!(&*piece, b"bomb");
+        drop(piece);
+    }
+
+    #[test]
+    fn a_piece_is_as_small_as_a_vector() {
+        assert_eq!(size_of::<Piece>(), size_of::<Vec<u8>>());
+    }
+}

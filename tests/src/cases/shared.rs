@@ -1,0 +1,240 @@
+//! Sending bytes that others have too.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use bytes::Bytes;
+use peregrine_driver::{Driver, Stream};
+
+use super::{A_WHILE, finish, pattern, pause, send};
+use crate::harness::{Harness, Peer};
+use crate::poll::{both, polled_once};
+
+/// Counts how many of its owners are gone.
+#[derive(Clone, Default)]
+struct Gone(Arc<AtomicUsize>);
+
+impl Gone {
+    fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Shared bytes whose end is counted.
+    fn bytes(&self, bytes: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Owner { bytes, gone: self.clone(), waker: None, panics: false })
+    }
+}
+
+/// What shared bytes belong to: an application's, with a destructor.
+struct Owner {
+    bytes: Vec<u8>,
+    gone: Gone,
+    waker: Option<Waker>,
+    panics: bool,
+}
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // Whoever looks at them now sees that they are freed.
+        self.bytes.fill(0xdd);
+        self.gone.0.fetch_add(1, Ordering::SeqCst);
+        self.waker.take().into_iter().for_each(Waker::wake);
+        assert!(!self.panics, "a destructor of an application may panic");
+    }
+}
+
+/// Owned and shared bytes arrive in the order of their calls, whether the kernel has room for them or
+/// not, and the end comes behind them.
+pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let large = harness.large();
+        let mut message = Vec::new();
+        let gone = Gone::default();
+        let sizes =
+            [(0, 0), (9, 0), (0, 9), (9, 90), (100, large), (0, 50), (large, 7), (3, large)];
+        for (round, (owned, shared)) in sizes.into_iter().enumerate() {
+            let mut out = pattern(round as u32, owned);
+            let behind = pattern(100 + round as u32, shared);
+            message.extend_from_slice(&out);
+            message.extend_from_slice(&behind);
+            stream.send_shared(&mut out, gone.bytes(behind));
+            assert!(out.is_empty());
+            let mut small = pattern(200 + round as u32, round);
+            message.extend_from_slice(&small);
+            stream.send(&mut small);
+            assert!(small.is_empty());
+        }
+        let progress = stream.progress();
+        assert!(progress < message.len() as u64, "all of it was taken");
+        stream.finish();
+        let (sent, received) = both(stream.sent(), peer.recv_all()).await;
+        sent.expect("the connection stands");
+        let received = received.expect("an orderly end");
+        assert!(received == message, "{} of {} bytes, or others", received.len(), message.len());
+        assert_eq!(stream.progress(), message.len() as u64);
+        while gone.get() < sizes.len() {
+            pause(&driver, A_WHILE / 20).await;
+        }
+    });
+}
+
+/// What is shared is sent as it was, in pieces of any size, while others have it too.
+pub fn shared_bytes_may_be_sent_again_and_again(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let all = Bytes::from(pattern(1, harness.large()));
+        let mut message = Vec::new();
+        for piece in [all.len(), 1, all.len() / 2, all.len() / 3] {
+            let from = all.len() - piece;
+            stream.send_shared(&mut b"head".to_vec(), all.slice(from..));
+            message.extend_from_slice(b"head");
+            message.extend_from_slice(&all[from..]);
+        }
+        let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
+        sent.expect("the connection stands");
+        assert!(received.expect("the connection stands") == message, "bytes differ");
+        assert_eq!(stream.progress(), message.len() as u64);
+        assert!(all == pattern(1, harness.large()), "the others' bytes changed");
+    });
+}
+
+/// Progress is seen while the kernel takes shared bytes little by little.
+pub fn progress_counts_shared_bytes(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let message = pattern(2, harness.large());
+        stream.send_shared(&mut Vec::new(), Bytes::from(message.clone()));
+        assert!(polled_once(stream.sent()).await.is_none(), "there is no room for all of it");
+        let (mut steps, mut last) = (0, stream.progress());
+        let mut received = Vec::new();
+        while received.len() < message.len() {
+            received.extend(peer.recv().await.expect("the connection stands"));
+            pause(&driver, A_WHILE / 20).await;
+            let progress = stream.progress();
+            assert!(progress >= last && progress >= received.len() as u64);
+            steps += usize::from(progress > last);
+            last = progress;
+        }
+        assert!(received == message, "bytes differ");
+        stream.sent().await.expect("the connection stands");
+        assert_eq!(stream.progress(), message.len() as u64);
+        assert!(steps > 0, "progress was not seen");
+    });
+}
+
+/// The driver lets go of shared bytes when the connection breaks or the stream is dropped, not before the
+/// kernel is finished with them, and not much later.
+pub fn shared_bytes_are_let_go_of(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let gone = Gone::default();
+        // The peer breaks off.
+        let (stream, peer) = harness.pair(&driver).await;
+        for _ in 0..3 {
+            let bytes = gone.bytes(pattern(3, harness.large()));
+            stream.send_shared(&mut b"head".to_vec(), bytes);
+        }
+        pause(&driver, A_WHILE / 20).await;
+        peer.reset().await;
+        assert!(stream.sent().await.is_err());
+        while gone.get() < 3 {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        stream.send_shared(&mut b"late".to_vec(), gone.bytes(b"too late".to_vec()));
+        assert_eq!(gone.get(), 4, "nothing is sent any more");
+        drop(stream);
+        // The stream is dropped.
+        let (stream, peer) = harness.pair(&driver).await;
+        for _ in 0..3 {
+            let bytes = gone.bytes(pattern(4, harness.large()));
+            stream.send_shared(&mut b"head".to_vec(), bytes);
+        }
+        pause(&driver, A_WHILE / 20).await;
+        drop(stream);
+        let whole = [b"head", &*pattern(4, harness.large())].concat();
+        if let Ok(all) = peer.recv_all().await {
+            let start = &all[..all.len().min(whole.len())];
+            assert!(whole.starts_with(start), "bytes were sent that had been freed");
+        }
+        while gone.get() < 7 {
+            pause(&driver, A_WHILE / 20).await;
+        }
+    });
+}
+
+/// A shared owner's destructor may wake tasks and panic: it is nobody's concern.
+pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        let stream = Rc::new(stream);
+        let gone = Gone::default();
+        let (woken, waiting) = (Rc::new(AtomicBool::new(false)), Rc::clone(&stream));
+        let tell = Rc::clone(&woken);
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        driver.spawn(async move {
+            let waker =
+                std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone()))
+                    .await;
+            tx.send(waker).expect("somebody waits");
+            let mut polls = 0;
+            std::future::poll_fn(|_| {
+                polls += 1;
+                // The stream is used from within its driver's own work.
+                let _ = waiting.is_sent();
+                if polls > 1 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            })
+            .await;
+            tell.store(true, Ordering::SeqCst);
+        });
+        let _hold = driver.hold();
+        let waker = rx.await.expect("the task lives");
+        let message = pattern(5, harness.large());
+        stream.send_shared(
+            &mut Vec::new(),
+            Bytes::from_owner(Owner {
+                bytes: message.clone(),
+                gone: gone.clone(),
+                waker: Some(waker),
+                panics: true,
+            }),
+        );
+        let (sent, received) = both(stream.sent(), peer.recv_exact(message.len())).await;
+        sent.expect("the connection stands");
+        assert!(received.expect("the connection stands") == message, "bytes differ");
+        while gone.get() == 0 || !woken.load(Ordering::SeqCst) {
+            pause(&driver, A_WHILE / 20).await;
+        }
+        let (sent, received) = both(send(&*stream, b"on".to_vec()), peer.recv_exact(2)).await;
+        sent.expect("the connection stands");
+        assert_eq!(received.expect("the connection stands"), b"on");
+        finish(&*stream).await.expect("the connection stands");
+    });
+}
+
+/// A worker that ends is finished with all shared bytes.
+pub fn a_worker_that_ends_lets_go_of_shared_bytes(harness: &impl Harness) {
+    let gone = Gone::default();
+    let begun = AtomicUsize::new(0);
+    harness.check(async |driver| {
+        let (stream, peer) = harness.pair(&driver).await;
+        for _ in 0..2 {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let bytes = gone.bytes(pattern(6, harness.large()));
+            stream.send_shared(&mut b"head".to_vec(), bytes);
+        }
+        driver.spawn(async move {
+            let _kept = (stream, peer);
+            std::future::pending::<()>().await;
+        });
+        pause(&driver, A_WHILE / 20).await;
+    });
+    assert_eq!(gone.get(), begun.load(Ordering::SeqCst));
+}

@@ -1,0 +1,96 @@
+//! Large responses in memory that the application shares: what is HTTP/1's.
+
+use super::{begin, begin_with, limits};
+use crate::server::bench::{Bench, Served};
+use crate::server::peer::Peer;
+use crate::server::reply::Framing;
+use crate::server::shared::content;
+use peregrine::Limits;
+use std::time::Duration;
+
+/// A stream of large pieces to HTTP/1.0 is as long as the connection, and whole.
+pub async fn large_pieces_to_http_1_0_end_with_the_connection<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    peer.send("GET /frames/7/40000 HTTP/1.0\r\n\r\n");
+    let reply = peer.reply().await;
+    assert_eq!(reply.framing, Framing::UntilClose);
+    assert!(reply.body == content(280_000), "{} bytes", reply.body.len());
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+}
+
+/// Who takes a large response little by little is served, as long as the least rate is kept.
+pub async fn shared_content_reaches_a_slow_reader<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let length = if bench.is_virtual() { 300_000 } else { 3_000_000 };
+    for path in [format!("/shared/{length}"), format!("/frames/3/{}", length / 3)] {
+        let mut peer = Peer::new(server.connect());
+        peer.get(&path);
+        let reply = peer.reply_slowly(bench, length / 40, Duration::from_millis(10)).await;
+        assert!(reply.body == content(length), "{path}: {} bytes", reply.body.len());
+        peer.expect_alive().await;
+    }
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), []);
+}
+
+/// Who takes nothing of a large response is ended for that, and what was sent is the start of it.
+pub async fn who_takes_no_shared_content_is_cut_off<B: Bench>(bench: &B) {
+    bench.calm();
+    let limits = Limits { rate_slack: Duration::from_millis(700), ..limits() };
+    let (server, _) = begin_with(bench, limits);
+    let mut peer = Peer::new(server.connect());
+    peer.get("/shared/6000000");
+    bench.sleep(Duration::from_secs(5)).await;
+    let rest = peer.rest().await;
+    assert!(rest.len() < 6_000_000);
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
+}
+
+/// A large response that is under way at the deadline of a shutdown is cut, and named.
+pub async fn shared_content_under_way_is_cut_and_named<B: Bench>(bench: &B) {
+    bench.calm();
+    let time = Duration::from_millis(700);
+    let (server, _) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
+    let mut peer = Peer::new(server.connect());
+    peer.get("/shared/6000000");
+    peer.expect("HTTP/1.1 200 OK\r\n").await;
+    server.shut_down();
+    let outcome = server.ended().await;
+    let cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
+    assert_eq!(cut, [Some("GET /shared/{bytes}")]);
+    assert!(peer.rest().await.len() < 6_000_000);
+}
+
+/// Requests that wait behind large responses are answered in order, and a goodbye comes last.
+pub async fn large_and_small_responses_keep_their_order<B: Bench>(bench: &B) {
+    bench.calm();
+    let (server, _) = begin(bench);
+    let mut peer = Peer::new(server.connect());
+    let mut requests = Vec::new();
+    for number in 0..10_usize {
+        let length = 10_000 + number * 13_000;
+        for path in [format!("/numbers/{number}"), format!("/shared/{length}")] {
+            requests
+                .extend_from_slice(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        }
+    }
+    requests.extend_from_slice(b"GET /frames/2/50000 HTTP/1.1\r\nHost: a\r\n\r\n");
+    requests.extend_from_slice(b"GET /close HTTP/1.1\r\nHost: a\r\n\r\n");
+    peer.send(requests);
+    for number in 0..10_usize {
+        assert_eq!(peer.reply().await.text(), number.to_string());
+        let length = 10_000 + number * 13_000;
+        assert!(peer.reply().await.body == content(length), "{length}");
+    }
+    assert!(peer.reply().await.body == content(100_000));
+    assert_eq!(peer.reply().await.text(), "bye");
+    peer.expect_end().await;
+    server.shut_down();
+    assert_eq!(server.ended().await.endings(), [("agreed", 1)]);
+}
