@@ -5,7 +5,6 @@ use crate::counts::{
 };
 use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Buckets, Count, Family, Few, Kind, Level, Page};
-use peregrine_proto::Version;
 use std::collections::BTreeMap;
 
 /// Nanoseconds of a second.

@@ -217,7 +217,7 @@ impl Http1 {
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.step {
-            Step::Whole { body, .. } => body.as_slice().map_or(0, <[u8]>::len),
+            Step::Whole(body) => body.len(),
             _ => 0,
         }
     }

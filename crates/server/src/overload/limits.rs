@@ -18,9 +18,7 @@ const MEMORY_MIN: usize = 256 * 1024;
 ///
 /// ```
 /// use peregrine::{Limits, OverloadLimits};
-/// #[cfg(feature = "config")]
-use peregrine_config::{MaybeCount, MaybeSize, MaybeTime, Time};
-use std::time::Duration;
+/// use std::time::Duration;
 ///
 /// let overload = OverloadLimits {
 ///     queue_delay_target: Some(Duration::from_millis(5)),
