@@ -16,7 +16,7 @@ use crate::stopped::Stopped;
 use crate::tell::{tell, url};
 use crate::watch;
 use crate::worker::Worker;
-use peregrine_server::{Limits, Order, Pulse};
+use peregrine_server::{Limits, Order, Pulse, Snapshot};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
