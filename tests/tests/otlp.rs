@@ -25,73 +25,73 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Of OpenTelemetry's messages, what is looked at here.
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Export {
+    pub(super) struct Export {
         #[prost(message, repeated, tag = "1")]
-        pub resources: Vec<ResourceSpans>,
+        pub(super) resources: Vec<ResourceSpans>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct ResourceSpans {
+    pub(super) struct ResourceSpans {
         #[prost(message, optional, tag = "1")]
-        pub resource: Option<Resource>,
+        pub(super) resource: Option<Resource>,
         #[prost(message, repeated, tag = "2")]
-        pub scopes: Vec<ScopeSpans>,
+        pub(super) scopes: Vec<ScopeSpans>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Resource {
+    pub(super) struct Resource {
         #[prost(message, repeated, tag = "1")]
-        pub attributes: Vec<KeyValue>,
+        pub(super) attributes: Vec<KeyValue>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct ScopeSpans {
+    pub(super) struct ScopeSpans {
         #[prost(message, repeated, tag = "2")]
-        pub spans: Vec<Span>,
+        pub(super) spans: Vec<Span>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Span {
+    pub(super) struct Span {
         #[prost(bytes = "vec", tag = "1")]
-        pub trace_id: Vec<u8>,
+        pub(super) trace_id: Vec<u8>,
         #[prost(bytes = "vec", tag = "2")]
-        pub span_id: Vec<u8>,
+        pub(super) span_id: Vec<u8>,
         #[prost(string, tag = "3")]
-        pub trace_state: String,
+        pub(super) trace_state: String,
         #[prost(bytes = "vec", tag = "4")]
-        pub parent_span_id: Vec<u8>,
+        pub(super) parent_span_id: Vec<u8>,
         #[prost(string, tag = "5")]
-        pub name: String,
+        pub(super) name: String,
         #[prost(int32, tag = "6")]
-        pub kind: i32,
+        pub(super) kind: i32,
         #[prost(message, repeated, tag = "9")]
-        pub attributes: Vec<KeyValue>,
+        pub(super) attributes: Vec<KeyValue>,
         #[prost(message, optional, tag = "15")]
-        pub status: Option<Status>,
+        pub(super) status: Option<Status>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Status {
+    pub(super) struct Status {
         #[prost(int32, tag = "3")]
-        pub code: i32,
+        pub(super) code: i32,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct KeyValue {
+    pub(super) struct KeyValue {
         #[prost(string, tag = "1")]
-        pub key: String,
+        pub(super) key: String,
         #[prost(message, optional, tag = "2")]
-        pub value: Option<AnyValue>,
+        pub(super) value: Option<AnyValue>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct AnyValue {
+    pub(super) struct AnyValue {
         #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
-        pub value: Option<Value>,
+        pub(super) value: Option<Value>,
     }
 
     #[derive(Clone, PartialEq, prost::Oneof)]
-    pub enum Value {
+    pub(super) enum Value {
         #[prost(string, tag = "1")]
         Text(String),
         #[prost(bool, tag = "2")]
