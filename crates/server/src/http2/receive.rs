@@ -377,6 +377,7 @@ impl Http2 {
         let stream = self.streams.at(number);
         match stream.step {
             Step::Gather { .. } => {
+                stream.keep_head();
                 stream.step = Step::Free;
                 self.answer(number, reject.into(), link);
             }
