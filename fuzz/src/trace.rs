@@ -27,7 +27,8 @@ pub fn trace(data: &[u8]) {
 
 /// By the words of the standard, part by part.
 fn is_valid(parent: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(parent) else { return false };
+    // What a later version has at its end may be anything.
+    let text = String::from_utf8_lossy(parent);
     let parts: Vec<_> = text.splitn(5, '-').collect();
     let [version, trace, span, flags, rest @ ..] = &parts[..] else { return false };
     let is_hex = |part: &str, digits: usize| {
@@ -59,7 +60,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ];
     let parents = [
         valid.to_owned(),
-        format!("cc{}-more", &valid[2..]),
+        format!("cc{}-m\u{f6}re", &valid[2..]),
         format!("ff{}", &valid[2..]),
         valid.to_uppercase(),
     ];

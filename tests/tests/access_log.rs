@@ -364,9 +364,8 @@ mod on_linux {
                 let (_, rest) = first.split_once(name)?;
                 rest.split([';', ' ', '\n']).next()?.parse().ok()
             };
-            let (Some(address), Some(admin)) =
-                (at("peregrine 0.1.0: http://"), at("admin http://"))
-            else {
+            let (Some(address), Some(admin)) = (at(": http://"), at("admin http://")) else {
+                assert!(first.contains("driver cannot run here"), "it does not serve: {first}");
                 eprintln!("skipped: {first}");
                 let _ = process.wait();
                 return None;

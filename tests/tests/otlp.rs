@@ -351,6 +351,14 @@ fn an_address_that_is_none_is_an_error() {
     assert!(error.to_string().contains("http://collector:4318"), "{error}");
 }
 
+#[test]
+fn what_a_collector_asks_for_is_not_shown() {
+    let otlp = Otlp::new("birds").endpoint("http://me:secret@collector:4318");
+    let shown = format!("{:?}", otlp.header("authorization", "secret"));
+    assert!(shown.contains("birds") && shown.contains("authorization"), "{shown}");
+    assert!(!shown.contains("secret"), "{shown}");
+}
+
 /// The other half of the tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {

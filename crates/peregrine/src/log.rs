@@ -107,8 +107,8 @@ impl Log {
         self
     }
 
-    /// Leaves the queries of requests out, which may hold secrets. By default they are there, as in the logs of
-    /// other servers.
+    /// Leaves the queries of requests and of referring pages out, which may hold secrets. By default they are there,
+    /// as in the logs of other servers.
     pub fn without_queries(mut self) -> Self {
         self.leaves_queries_out = true;
         self

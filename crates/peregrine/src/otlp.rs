@@ -56,13 +56,24 @@ const OF_THE_WAY: [&str; 5] = ["hyper", "h2", "reqwest", "opentelemetry", "rustl
 ///
 /// A span is handed to a thread that sends many at a time. If its queue is full (2,048 spans), spans are dropped; no
 /// worker waits. The end of a server waits for up to 5 s until what is there is sent.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is sent until it is installed"]
 pub struct Otlp {
     service: String,
     endpoint: Option<String>,
     headers: HashMap<String, String>,
     level: LevelFilter,
+}
+
+impl fmt::Debug for Otlp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, headers, level, .. } = self;
+        // Values of fields are secrets, and an address may have a password.
+        let names: Vec<_> = headers.keys().collect();
+        let mut debug = f.debug_struct("Otlp");
+        debug.field("service", service).field("headers", &names).field("level", level);
+        debug.finish_non_exhaustive()
+    }
 }
 
 /// Why spans cannot be sent.

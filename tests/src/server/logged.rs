@@ -12,6 +12,7 @@ use peregrine::log::Form;
 use peregrine::prelude::*;
 use peregrine::web::HandlerExt;
 use peregrine::web::upgrade::OnUpgrade;
+use peregrine_proto::h2::frame::{self, Code, Kind, flag};
 use peregrine_server::Lines;
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -309,6 +310,30 @@ pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
     }
 }
 
+/// A request whose stream ends while its content arrives has a line that names it.
+pub async fn what_ends_with_its_content_on_the_way_is_named<B: Bench>(bench: &B) {
+    bench.calm();
+    let site = begin(bench, Way::HTTP1, Form::Json);
+    let mut client = Streams::new(site.server.connect());
+    let mut bytes = Vec::new();
+    // In one piece, so that the server sees the end before it calls the handler.
+    for (stream, path) in [(1, "/count?n=reset"), (3, "/count?n=short")] {
+        let block = client.block("POST", path, &[("content-length", "5")]);
+        frame::write(Kind::Headers, flag::END_HEADERS, stream, &block, &mut bytes);
+    }
+    frame::write_reset(1, Code::CANCEL, &mut bytes);
+    frame::write(Kind::Data, flag::END_STREAM, 3, b"abc", &mut bytes);
+    client.send(&bytes);
+    client.round_trip().await;
+    drop(client);
+    let lines = site.end().await;
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for query in ["n=reset", "n=short"] {
+        let of = |line: &&String| text(line, "url.query") == Some(query);
+        assert_eq!(lines.iter().filter(of).count(), 1, "{query}: {lines:?}");
+    }
+}
+
 /// A connection, or a stream, that goes on in another protocol has one line, at its beginning.
 pub async fn an_upgrade_has_one_line<B: Bench>(bench: &B) {
     bench.calm();
@@ -343,7 +368,11 @@ macro_rules! logged {
             $crate::logged!(@way http1_tls, HTTP1_TLS, $benches);
             $crate::logged!(@way http2, HTTP2, $benches);
             $crate::logged!(@way http2_tls, HTTP2_TLS, $benches);
-            $crate::logged!(@once $benches; what_is_refused_has_one_line, an_upgrade_has_one_line,);
+            $crate::logged!(@once $benches;
+                what_is_refused_has_one_line,
+                what_ends_with_its_content_on_the_way_is_named,
+                an_upgrade_has_one_line,
+            );
         }
     };
     (@way $name:ident, $way:ident, $benches:expr) => {

@@ -9,13 +9,17 @@ use std::thread::Thread;
 /// What a slot keeps of its memory when it was emptied.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
+/// How often a worker looks for a slot that is free. Two tries can both fail, if the other side goes on to the second
+/// slot between them. After that it pauses before it comes back to the first.
+const TRIES: usize = 4;
+
 /// Lines of one worker that wait to be written.
 #[derive(Debug)]
 pub(super) struct Queue {
     number: usize,
     bytes_max: usize,
     /// The other side holds one lock at a time, and only to take what is there. So one of the two is always free,
-    /// and a worker never waits, not even for a thread that has a lock and no CPU.
+    /// and a worker never waits, not even for a thread that has a lock and no CPU: see [`TRIES`].
     slots: [Mutex<Vec<u8>>; 2],
     bell: Arc<Bell>,
     figures: Arc<Figures>,
@@ -55,7 +59,7 @@ impl Queue {
     /// Takes a line, or drops and counts it. Called by its worker only.
     pub(super) fn push(&self, line: &[u8]) {
         let figures = self.figures.of(self.number);
-        for slot in &self.slots {
+        for slot in self.slots.iter().cycle().take(TRIES) {
             let mut waiting = match slot.try_lock() {
                 Ok(waiting) => waiting,
                 Err(TryLockError::Poisoned(error)) => error.into_inner(),

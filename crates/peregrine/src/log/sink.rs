@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -94,11 +94,15 @@ impl Sink {
         }
     }
 
-    /// Takes the last bytes back, which are the beginning of a line. Only a file gives something back.
-    fn take_back(&self, bytes: usize) -> bool {
-        let To::File { file, .. } = &self.to else { return false };
-        let shorter = |all: u64| file.set_len(all.saturating_sub(bytes as u64));
-        file.metadata().is_ok_and(|metadata| metadata.is_file() && shorter(metadata.len()).is_ok())
+    /// Takes the last bytes back, which are the beginning of a line. Only a file gives something back, and only if
+    /// nobody wrote to it since, such as the other process of an upgrade.
+    fn take_back(&mut self, bytes: usize) -> bool {
+        let To::File { file, .. } = &mut self.to else { return false };
+        let (Ok(metadata), Ok(end)) = (file.metadata(), file.stream_position()) else {
+            return false;
+        };
+        let is_last = metadata.is_file() && metadata.len() == end;
+        is_last && file.set_len(end.saturating_sub(bytes as u64)).is_ok()
     }
 }
 

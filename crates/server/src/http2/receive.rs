@@ -130,7 +130,9 @@ impl Http2 {
         head: &Head,
         link: &mut Link<'_, D>,
     ) {
-        self.streams.at(number).exchange.tally.route(head.route());
+        let tally = &mut self.streams.at(number).exchange.tally;
+        tally.route(head.route());
+        tally.keep(head);
         let response = link.worker.overload.answer(refusal, &link.worker.application);
         self.respond(number, Ok(response), link);
     }
@@ -402,6 +404,7 @@ impl Http2 {
         let stream = self.streams.at(number);
         match stream.step {
             Step::Gather { .. } => {
+                stream.keep_head();
                 stream.step = Step::Free;
                 self.answer(number, reject.into(), link);
             }

@@ -163,8 +163,16 @@ impl Stream {
         (is_answering || is_called) && self.upload.is_open_ended()
     }
 
+    /// Keeps the head of a request for the access log whose handler will not be called.
+    pub(super) fn keep_head(&mut self) {
+        if let Step::Gather { head, .. } = &self.step {
+            self.exchange.tally.keep(head);
+        }
+    }
+
     /// Clears everything but memory and waker.
     fn clear(&mut self) {
+        self.keep_head();
         self.key = None;
         self.step = Step::Free;
         self.exchange.clear();

@@ -89,7 +89,7 @@ impl Entry<'_> {
                 for name in ["referer", "user-agent"] {
                     out.extend_from_slice(b" \"");
                     match self.head().and_then(|head| head.field(name)) {
-                        Some(value) if !value.is_empty() => escape(value, out),
+                        Some(value) if !value.is_empty() => escape(self.shown(name, value), out),
                         _ => out.push(b'-'),
                     }
                     out.push(b'"');
@@ -143,23 +143,29 @@ impl Entry<'_> {
         }
     }
 
+    /// What a line shows of a field. That which names another page has that one's query, often of this site.
+    fn shown<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
+        if name == "referer" { self.without_query(value) } else { value }
+    }
+
+    /// Text as far as its query, where queries are left out.
+    fn without_query<'v>(&self, text: &'v [u8]) -> &'v [u8] {
+        let query = text.iter().position(|byte| *byte == b'?').filter(|_| self.leaves_query_out);
+        &text[..query.unwrap_or(text.len())]
+    }
+
     /// The first line of the request, or what came in its place.
     fn write_request_line(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             match &self.told.refused[..] {
                 [] => out.push(b'-'),
-                line => escape(line, out),
+                line => escape(self.without_query(line), out),
             }
             return;
         };
         escape(head.method_name().as_bytes(), out);
         out.push(b' ');
-        let target = head.slice(head.index().target);
-        let shown = match self.leaves_query_out {
-            true => target.split(|byte| *byte == b'?').next().unwrap_or_default(),
-            false => target,
-        };
-        escape(shown, out);
+        escape(self.without_query(head.slice(head.index().target)), out);
         out.extend_from_slice(match head.index().version {
             Version::Http10 => b" HTTP/1.0",
             Version::Http11 => b" HTTP/1.1",
@@ -203,7 +209,7 @@ impl Entry<'_> {
     fn write_json_request(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             if !self.told.refused.is_empty() {
-                text("http.request.line", &self.told.refused, out);
+                text("http.request.line", self.without_query(&self.told.refused), out);
             }
             return;
         };
@@ -231,7 +237,7 @@ impl Entry<'_> {
             [("user_agent.original", "user-agent"), ("http.request.header.referer", "referer")]
         {
             if let Some(value) = head.field(field) {
-                text(name, value, out);
+                text(name, self.shown(field, value), out);
             }
         }
     }

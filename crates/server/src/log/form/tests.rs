@@ -85,10 +85,21 @@ fn versions_and_targets_stand_as_they_were_sent() {
         let text = line(Form::Common, &key(404, version), &request, false);
         assert!(text.contains(&format!("] \"{shown}\" 404 2326\n")), "{text}");
     }
-    let told = told(Some(head("/a?secret", Version::Http11, &[])), "192.0.2.1:9");
+}
+
+#[test]
+fn no_query_is_in_a_line_that_is_to_have_none() {
+    let fields = [("referer", &b"http://birds.example/b?secret"[..])];
+    let asked = told(Some(head("/a?secret", Version::Http11, &fields)), "192.0.2.1:9");
+    let refused = b"GET /a?secret HTTP/1.1".to_vec();
+    let refused = Told { refused, ..told(None, "192.0.2.1:9") };
     for form in [Form::Common, Form::Combined, Form::Json] {
-        let text = line(form, &key(200, Version::Http11), &told, true);
-        assert!(!text.contains("secret") && text.contains("/a"), "{text}");
+        for told in [&asked, &refused] {
+            let whole = line(form, &key(200, Version::Http11), told, false);
+            assert!(whole.contains("secret"), "{whole}");
+            let text = line(form, &key(200, Version::Http11), told, true);
+            assert!(!text.contains("secret") && text.contains("/a"), "{text}");
+        }
     }
 }
 
