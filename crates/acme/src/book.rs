@@ -27,6 +27,11 @@ pub(crate) struct Entry {
     pub(crate) last_error: Option<String>,
     /// When it is tried again after a failure, or because another instance is at it.
     retry_at: Option<SystemTime>,
+    /// When the last certificate was issued, and before when no other one is ordered because it is due.
+    issued_at: Option<SystemTime>,
+    not_until: SystemTime,
+    /// How many certificates, one after another, were due as soon as they were issued.
+    pub(crate) hasty: u32,
 }
 
 /// A certificate that is served.
@@ -81,6 +86,9 @@ impl Book {
             failures: 0,
             last_error: None,
             retry_at: None,
+            issued_at: None,
+            not_until: SystemTime::UNIX_EPOCH,
+            hasty: 0,
         });
         if let Some(present) = present {
             self.has(name, present, now, throw);
@@ -100,6 +108,24 @@ impl Book {
         (entry.window, entry.ask_failures) = (None, 0);
         (entry.failures, entry.last_error, entry.retry_at) = (0, None, None);
         entry.present = Some(present);
+    }
+
+    /// A certificate was issued. Where each is due as soon as it is there, because the clock is wrong or the authority
+    /// says so, the pauses between them double, so that nobody orders without end.
+    pub(crate) fn issued(
+        &mut self,
+        name: &str,
+        present: Present,
+        now: SystemTime,
+        throw: f64,
+        (first, max): (Duration, Duration),
+    ) {
+        let Some(entry) = self.entry_mut(name) else { return };
+        let is_hasty = entry.issued_at.is_some_and(|at| entry.renew_at <= at + first);
+        entry.hasty = if is_hasty { entry.hasty.saturating_add(1) } else { 0 };
+        entry.issued_at = Some(now);
+        entry.not_until = now + when::pause(entry.hasty.saturating_add(1), first, max, throw);
+        self.has(name, present, now, throw);
     }
 
     /// An order failed, and is not tried again before `pause` is over.
@@ -159,9 +185,11 @@ impl Book {
         entry.ask_at = None;
     }
 
-    /// What is to be done at this moment: the first order that is due, then the first question.
+    /// What is to be done at this moment: the order that has been due for longest, so that those that fail hold up no
+    /// other, then the first question.
     pub(crate) fn next(&self, now: SystemTime) -> Step {
-        if let Some(entry) = self.entries.iter().find(|entry| entry.due() <= now) {
+        let due = self.entries.iter().filter(|entry| entry.due() <= now);
+        if let Some(entry) = due.min_by_key(|entry| entry.due()) {
             return Step::Order(entry.name.clone());
         }
         let asks = |entry: &&Entry| entry.asks(now).is_some_and(|at| at <= now);
@@ -180,7 +208,7 @@ impl Entry {
         match (&self.present, self.retry_at) {
             (_, Some(retry_at)) => retry_at,
             (None, None) => SystemTime::UNIX_EPOCH,
-            (Some(_), None) => self.renew_at,
+            (Some(_), None) => self.renew_at.max(self.not_until),
         }
     }
 
@@ -304,6 +332,35 @@ mod tests {
         book.has("a.test", present(100, 190), now, 0.0);
         let done = book.entry("a.test").expect("it is there");
         assert_eq!((done.failures, done.last_error.as_deref(), done.due()), (0, None, day(160)));
+    }
+
+    #[test]
+    fn who_has_waited_for_longest_comes_first() {
+        let now = day(100);
+        let mut book = book(None, now);
+        book.add("b.test", Some(present(1, 91)), now, 0.0);
+        book.failed("a.test", "no".to_owned(), now, HOUR);
+        assert_eq!(book.next(now + HOUR * 2), Step::Order("b.test".to_owned()));
+    }
+
+    #[test]
+    fn certificates_that_are_due_at_once_are_ordered_less_and_less_often() {
+        let (mut book, pauses) = (book(None, day(100)), (HOUR, HOUR * 4));
+        for hours in [1, 2, 4, 4] {
+            // It has expired by this clock.
+            book.issued("a.test", present(1, 2), day(100), 1.0, pauses);
+            assert_eq!(book.next(day(100)), sleep(day(100) + HOUR * hours));
+            assert_eq!(book.next(day(100) + HOUR * hours), order());
+        }
+        // Who asks for it need not wait.
+        book.hurry("a.test", day(100));
+        assert_eq!(book.next(day(100)), order());
+        // One that lives as it should ends that.
+        book.issued("a.test", present(100, 190), day(100), 0.0, pauses);
+        book.never_told("a.test");
+        assert_eq!(book.next(day(100)), sleep(day(160)));
+        book.issued("a.test", present(160, 161), day(160), 1.0, pauses);
+        assert_eq!(book.entry("a.test").expect("it is there").hasty, 0);
     }
 
     #[test]

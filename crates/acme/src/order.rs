@@ -27,17 +27,20 @@ pub(crate) struct Failure {
     pub(crate) text: String,
     /// The directory does not know the account.
     pub(crate) is_unknown_account: bool,
+    /// Whoever goes on with the same order fails again.
+    is_final: bool,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { is_unknown_account: has_no_account(&error), text: whole(&error) }
+        let (is_unknown_account, is_final) = (has_no_account(&error), is_final(&error));
+        Self { is_unknown_account, is_final, text: whole(&error) }
     }
 }
 
 impl From<String> for Failure {
     fn from(text: String) -> Self {
-        Self { text, is_unknown_account: false }
+        Self { text, is_unknown_account: false, is_final: false }
     }
 }
 
@@ -70,6 +73,8 @@ pub(crate) async fn account(
     if !may_make {
         return Ok(None);
     }
+    // Authorities allow few accounts: none is made that would be lost.
+    settings.stored.probe().map_err(|error| storage("the account", &error))?;
     let contact: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
     let new = NewAccount {
         contact: &contact,
@@ -96,6 +101,22 @@ fn has_no_account(error: &Error) -> bool {
     kind == "urn:ietf:params:acme:error:accountDoesNotExist"
 }
 
+/// Does the directory refuse this order for good, such as for its key or because the certificate is gone?
+fn is_final(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if problem.r#type.is_some() && !passes(problem))
+}
+
+/// Does the problem say nothing about the order that it came up with?
+// RFC 8555 §6.7.
+fn passes(problem: &Problem) -> bool {
+    let kind = problem.r#type.as_deref().unwrap_or_default();
+    let kind = kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or_default();
+    matches!(
+        kind,
+        "accountDoesNotExist" | "badNonce" | "orderNotReady" | "rateLimited" | "serverInternal"
+    )
+}
+
 /// By which its authority knows a certificate.
 // RFC 9773 §4.1: the key identifier of its issuer, and its serial number.
 pub(crate) fn identifier(present: &Present) -> Option<CertificateIdentifier<'static>> {
@@ -106,10 +127,21 @@ pub(crate) fn identifier(present: &Present) -> Option<CertificateIdentifier<'sta
 impl Ordering<'_> {
     /// Gets a certificate.
     pub(crate) async fn run(&self, account: &Account) -> Result<Read, Failure> {
-        let (mut order, key) = match self.resume(account).await? {
+        let (order, key) = match self.resume(account).await? {
             Some(begun) => begun,
             None => self.begin(account).await?,
         };
+        let result = self.go_on(order, &key).await;
+        if let Err(Failure { is_final: true, .. }) = &result
+            && let Err(error) = self.settings.stored.forget_begun(self.name)
+        {
+            tracing::error!(target: "peregrine", name = self.name, %error,
+                "an order that failed cannot be forgotten, and is tried again");
+        }
+        result
+    }
+
+    async fn go_on(&self, mut order: Order, key: &str) -> Result<Read, Failure> {
         if order.state().status == OrderStatus::Pending {
             // They are given until the authority has seen them.
             let mut answers = Answers::new(self.challenges);
@@ -122,12 +154,14 @@ impl Ordering<'_> {
             }
         }
         if order.state().status == OrderStatus::Ready {
-            order.finalize_csr(&self.request(&key)?).await?;
+            order.finalize_csr(&self.request(key)?).await?;
         }
         let chain = order.poll_certificate(&POLLS).await?;
         let pem = format!("{}\n{key}", chain.trim_end()).into_bytes();
-        let unusable =
-            |cause| Failure::from(format!("the issued certificate cannot be used: {cause}"));
+        let unusable = |cause| Failure {
+            is_final: true,
+            ..Failure::from(format!("the issued certificate cannot be used: {cause}"))
+        };
         read(self.name, pem).map_err(unusable)
     }
 
@@ -147,7 +181,7 @@ impl Ordering<'_> {
                     }
                 }
                 // The directory knows nothing of it any more.
-                Err(Error::Api(_)) => {}
+                Err(Error::Api(problem)) if !passes(&problem) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -229,7 +263,7 @@ impl Ordering<'_> {
             let request = parameters.serialize_request(&KeyPair::from_pem(key)?)?;
             Ok::<_, rcgen::Error>(request.der().to_vec())
         };
-        made().map_err(|error| Failure::from(error.to_string()))
+        made().map_err(|error| Failure { is_final: true, ..Failure::from(error.to_string()) })
     }
 }
 

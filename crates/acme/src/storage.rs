@@ -3,7 +3,6 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Where account, certificates and orders are kept, between restarts and for all instances of a server: a
@@ -54,9 +53,6 @@ const BYTES_MAX: u64 = 1 << 20;
 /// What a process that was killed left half written may be removed after.
 const LEFT_OVER: Duration = Duration::from_secs(3_600);
 
-/// Tells the files apart that one process writes.
-static WRITTEN: AtomicU64 = AtomicU64::new(0);
-
 impl Folder {
     /// The folder, which is made when something is stored.
     pub fn new(path: impl Into<PathBuf>) -> Self {
@@ -96,8 +92,7 @@ impl Storage for Folder {
     fn store(&self, key: &str, value: &[u8]) -> io::Result<()> {
         let (place, folder) = self.place_to_write(key)?;
         remove_left_overs(&folder);
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let beside = folder.join(format!(".{}-{number}.new", std::process::id()));
+        let beside = beside(&folder)?;
         let written = write_whole(&beside, value)
             .and_then(|()| fs::rename(&beside, &place))
             .and_then(|()| sync_folder(&folder));
@@ -149,6 +144,13 @@ fn make_folder(folder: &Path) -> io::Result<()> {
         builder.mode(0o700);
     }
     builder.create(folder)
+}
+
+/// A file that nobody else writes: instances in containers may all have the same process number.
+fn beside(folder: &Path) -> io::Result<PathBuf> {
+    let mut random = [0; 16];
+    aws_lc_rs::rand::fill(&mut random).map_err(io::Error::other)?;
+    Ok(folder.join(format!(".{:032x}.new", u128::from_ne_bytes(random))))
 }
 
 /// A new file with this content, all of it on the disk.

@@ -93,10 +93,11 @@ impl Stored {
         self.storage.try_lock(&self.key("lock"))
     }
 
-    /// Writes something and removes it, to see whether that can be done.
+    /// Writes something and removes it, to see whether that can be done. It is as large as what is kept: a full disk
+    /// still takes empty files.
     pub(crate) fn probe(&self) -> io::Result<()> {
         let key = self.key("probe");
-        self.storage.store(&key, b"")?;
+        self.storage.store(&key, &[b'x'; 4096])?;
         self.storage.remove(&key)
     }
 }

@@ -10,7 +10,7 @@ use instant_acme::{Account, CertificateIdentifier, Error};
 use peregrine_tls::{Certificate, Tls, TlsError};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
 
 /// How often it looks whether another instance has stored something, and whether the clock has jumped.
@@ -21,6 +21,9 @@ const SAVE_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long it waits for another instance that is ordering.
 const LOCK_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long another instance may have the lock while nothing comes of it, before that is a failure.
+const LOCKED_MAX: Duration = Duration::from_secs(3_600);
 
 /// How long an order may take in all.
 const ORDER_MAX: Duration = Duration::from_secs(600);
@@ -41,12 +44,16 @@ pub(crate) struct Work {
     account: Option<Account>,
     /// Certificates that are served and could not be stored.
     unsaved: HashMap<String, Vec<u8>>,
+    /// Certificates that are not served, since they are not valid yet by this machine's clock.
+    early: HashMap<String, Read>,
+    /// Since when another instance has had the lock.
+    locked_since: Option<Instant>,
 }
 
 impl Work {
     pub(crate) fn new(shared: Arc<Shared>, served: Vec<Tls>) -> Self {
-        let (book, unsaved) = (Book::default(), HashMap::new());
-        Self { shared, served, book, account: None, unsaved }
+        let (book, unsaved, early) = (Book::default(), HashMap::new(), HashMap::new());
+        Self { shared, served, book, account: None, unsaved, early, locked_since: None }
     }
 
     /// Works until it is dropped.
@@ -64,7 +71,8 @@ impl Work {
                 }
                 Step::Ask(name) => self.ask(&name).await,
                 Step::Sleep(until) => {
-                    let most = if self.unsaved.is_empty() { LOOK_PAUSE } else { SAVE_PAUSE };
+                    let is_calm = self.unsaved.is_empty() && self.early.is_empty();
+                    let most = if is_calm { LOOK_PAUSE } else { SAVE_PAUSE };
                     let pause = until.map_or(most, |until| {
                         until.duration_since(now).unwrap_or_default().min(most)
                     });
@@ -87,6 +95,7 @@ impl Work {
         for name in gone.map(|entry| entry.name.clone()).collect::<Vec<_>>() {
             self.book.remove(&name);
             self.unsaved.remove(&name);
+            self.early.remove(&name);
             for tls in &self.served {
                 if let Err(error) = tls.remove_certificate(&name) {
                     tracing::error!(target: "peregrine", name, %error, "a certificate stays");
@@ -108,8 +117,10 @@ impl Work {
         }
     }
 
-    /// Serves a certificate from the next handshake on.
-    fn serve(&self, name: &str, read: &Read) {
+    /// Serves a certificate from the next handshake on, or from when it is valid on.
+    fn serve(&mut self, name: &str, read: &Read) {
+        self.early.remove(name);
+        let is_early = read.present.not_before > SystemTime::now();
         let names = self.shared.names();
         // The first name's certificate is for clients that ask for none.
         let later =
@@ -117,8 +128,14 @@ impl Work {
         for tls in &self.served {
             let certificate = Certificate::from_pem(&read.pem, &read.pem).labelled(name);
             match tls.put_certificate_ahead(certificate, later) {
+                Ok(()) => {}
+                Err(TlsError::NotValidNow { .. }) if is_early => {
+                    tracing::warn!(target: "peregrine", name,
+                        "a certificate is not valid yet, and waits until it is; is the clock right?");
+                    self.early.insert(name.to_owned(), read.clone());
+                }
                 // One that has expired is there already, if it was stored at the start.
-                Ok(()) | Err(TlsError::NotValidNow { .. }) => {}
+                Err(TlsError::NotValidNow { .. }) => {}
                 Err(error) => tracing::error!(target: "peregrine", name, %error,
                     "a certificate that was issued is not served"),
             }
@@ -135,6 +152,11 @@ impl Work {
             }
             kept.is_err()
         });
+        let now = SystemTime::now();
+        let valid = self.early.extract_if(|_, read| read.present.not_before <= now);
+        for (name, read) in valid.collect::<Vec<_>>() {
+            self.serve(&name, &read);
+        }
         for name in self.shared.names() {
             if !self.unsaved.contains_key(&name) {
                 self.take(&name);
@@ -165,9 +187,18 @@ impl Work {
     async fn order(&mut self, name: &str) {
         let shared = Arc::clone(&self.shared);
         let _lock = match shared.settings.stored.try_lock() {
-            Ok(Some(lock)) => lock,
+            Ok(Some(lock)) => {
+                self.locked_since = None;
+                lock
+            }
             Ok(None) => {
-                if !self.take(name) {
+                if self.take(name) {
+                    self.locked_since = None;
+                } else if self.is_locked_out() {
+                    let cause = "another instance has the lock of the storage, and nothing comes of \
+                        it; end the process that has it";
+                    self.fail(name, cause.to_owned());
+                } else {
                     let pause = LOCK_PAUSE.min(shared.settings.pauses.0).mul_f64(1.0 + throw());
                     tracing::debug!(target: "peregrine", name, "another instance is ordering");
                     self.book.wait(name, SystemTime::now(), pause);
@@ -197,6 +228,15 @@ impl Work {
                 self.fail(name, failure.text);
             }
         }
+    }
+
+    /// Has another instance had the lock for too long? That is asked each time that it has it.
+    fn is_locked_out(&mut self) -> bool {
+        let is_long = self.locked_since.is_some_and(|since| since.elapsed() >= LOCKED_MAX);
+        if is_long || self.locked_since.is_none() {
+            self.locked_since = Some(Instant::now());
+        }
+        is_long
     }
 
     async fn obtain(&mut self, name: &str) -> Result<Read, Failure> {
@@ -243,7 +283,12 @@ impl Work {
         let until = rest(read.present.not_after);
         tracing::info!(target: "peregrine", name, days = until.as_secs() / 86_400,
             "a certificate was issued");
-        self.book.has(name, read.present, SystemTime::now(), throw());
+        let pauses = self.shared.settings.pauses;
+        self.book.issued(name, read.present, SystemTime::now(), throw(), pauses);
+        if self.book.entry(name).is_some_and(|entry| entry.hasty > 0) {
+            tracing::warn!(target: "peregrine", name,
+                "a certificate was due as soon as it was issued; the next one waits; is the clock right?");
+        }
         lock(&self.shared.status).issued += 1;
     }
 
