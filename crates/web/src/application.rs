@@ -71,6 +71,9 @@ static UNROUTED_OPTIONS: RouteOptions = RouteOptions {
     is_never_shed: false,
 };
 
+/// The same where another service answers first, such as an authority's checks: what the server itself needs is never shed.
+static FIRST_OPTIONS: RouteOptions = RouteOptions { is_never_shed: true, ..UNROUTED_OPTIONS };
+
 /// What answers a request: a route, a fallback, or an automatic answer.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
@@ -125,7 +128,7 @@ impl Application {
         if let Some(first) = &self.first
             && (first.claims)(head)
         {
-            return Target { endpoint: &first.endpoint, options: &UNROUTED_OPTIONS, pattern: None };
+            return Target { endpoint: &first.endpoint, options: &FIRST_OPTIONS, pattern: None };
         }
         let method = self.table.method(head);
         let router = &self.table.router;
