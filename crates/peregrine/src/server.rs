@@ -332,6 +332,8 @@ impl Server {
                 proxies: self.proxies.as_ref(),
                 workers: self.workers,
                 pin_workers: self.pin,
+                driver: self.choice,
+                sockets: &self.options.sockets,
                 quiet: self.quiet,
             });
             if let Some(views) = views {

@@ -95,7 +95,7 @@ impl ServerConfig {
         }
     }
 
-    fn socket_options(&self) -> SocketOptions {
+    pub(super) fn socket_options(&self) -> SocketOptions {
         let of = self.sockets.clone();
         SocketOptions {
             backlog: of.backlog,
@@ -283,6 +283,16 @@ impl From<DriverKind> for DriverChoice {
             DriverKind::Auto => Self::Auto,
             DriverKind::Uring => Self::Uring,
             DriverKind::Tokio => Self::Tokio,
+        }
+    }
+}
+
+impl From<DriverChoice> for DriverKind {
+    fn from(choice: DriverChoice) -> Self {
+        match choice {
+            DriverChoice::Auto => Self::Auto,
+            DriverChoice::Uring => Self::Uring,
+            DriverChoice::Tokio => Self::Tokio,
         }
     }
 }

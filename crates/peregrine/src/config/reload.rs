@@ -2,10 +2,12 @@
 
 use super::tree::ServerConfig;
 use crate::Limits;
+use crate::choice::DriverChoice;
 use crate::error::Error;
 use crate::orders::Reload;
 use crate::server::{Server, complain, tell};
 use peregrine_config::{ConfigError, to_value};
+use peregrine_driver::SocketOptions;
 use peregrine_server::Live;
 use peregrine_web::TrustedProxies;
 use std::collections::BTreeMap;
@@ -30,7 +32,7 @@ pub(crate) struct Configured {
     /// The listeners of the tree, and who tells them of changes.
     listeners: Vec<(String, watch::Sender<Live>)>,
     follower: Option<Follower>,
-    /// Settings that the program has set itself.
+    /// Settings and sections that the program has set itself.
     in_code: Vec<&'static str>,
     /// The proxies that it trusts then.
     proxies: Option<TrustedProxies>,
@@ -45,6 +47,8 @@ pub(crate) struct Began<'s> {
     pub(crate) proxies: Option<&'s TrustedProxies>,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) pin_workers: bool,
+    pub(crate) driver: DriverChoice,
+    pub(crate) sockets: &'s SocketOptions,
     pub(crate) quiet: bool,
 }
 
@@ -105,7 +109,7 @@ impl Configured {
 
     /// Begins with what the server has. What the program has set after the tree stays as that says.
     pub(crate) fn begin(&mut self, began: &Began<'_>) {
-        let Began { limits, proxies, workers, pin_workers, quiet } = *began;
+        let Began { limits, proxies, workers, pin_workers, driver, sockets, quiet } = *began;
         if *limits != self.config.limits {
             self.config.limits = limits.clone();
             self.in_code.push("limits");
@@ -121,6 +125,18 @@ impl Configured {
         if self.config.pin_workers != pin_workers {
             self.config.pin_workers = pin_workers;
             self.in_code.push("pin_workers");
+        }
+        if DriverChoice::from(self.config.driver.kind) != driver {
+            self.config.driver.kind = driver.into();
+            self.in_code.push("driver.kind");
+        }
+        if self.config.socket_options() != *sockets {
+            self.config.sockets = sockets.clone().into();
+            self.in_code.push("sockets");
+        }
+        if self.config.quiet != quiet {
+            self.config.quiet = quiet;
+            self.in_code.push("quiet");
         }
         self.quiet = quiet;
         self.show();
@@ -203,9 +219,10 @@ impl Configured {
         Ok(summary(&changed, &waiting))
     }
 
+    /// Has the program set this, or the section that it is in?
     fn is_in_code(&self, setting: &str) -> bool {
-        let section = setting.split('.').next().unwrap_or_default();
-        self.in_code.contains(&section)
+        let mut rests = self.in_code.iter().filter_map(|own| setting.strip_prefix(*own));
+        rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
     /// What counts now, with what can be changed while the server runs.
