@@ -4,7 +4,7 @@
 
 use peregrine::config::{Layers, ServerConfig};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Place, Running, SocketOptions};
+use peregrine::{DriverChoice, Error, Limits, Listener, Place, Running, SocketOptions};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs;
 use std::io::{Read, Write};
@@ -31,6 +31,7 @@ macro_rules! on_both_drivers {
 on_both_drivers! {
     limits_that_are_read_again_count_for_new_connections,
     connections_that_wait_get_in_when_more_are_allowed,
+    listeners_that_the_program_adds_follow_what_it_has_not_set,
     a_lifetime_that_is_read_again_counts_for_busy_connections,
     proxies_that_are_read_again_are_trusted_by_new_connections,
     a_file_that_is_broken_leaves_everything_as_it_was,
@@ -205,6 +206,23 @@ fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
     assert_eq!(second.join().expect("an answer comes"), 200);
     assert_eq!(first.post("x"), 200);
     drop(first);
+    running.shut_down().expect("it ends");
+}
+
+fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let own = Listener::at("127.0.0.1:0").limits(Limits::default());
+    let server = Server::from_config(settings.read()).expect("it is sound").driver(choice);
+    let server = server.listen("127.0.0.1:0").listen(own);
+    let Some(running) = started(server.start(app)) else { return };
+    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
+    let [.., follows, stays] = places[..] else { panic!("{places:?}") };
+    let accepted = |place| Peer::to(place).post("0123456789");
+    assert_eq!((accepted(follows), accepted(stays)), (200, 200));
+    settings.write("[limits]\nbody_bytes_max = '4 B'\n");
+    running.handle().reload();
+    until_shown(address(running.admin_place()), "body_bytes_max = \"4 B\"");
+    assert_eq!((accepted(follows), accepted(stays)), (413, 200));
     running.shut_down().expect("it ends");
 }
 

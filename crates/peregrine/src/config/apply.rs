@@ -22,7 +22,8 @@ impl Server {
     /// A server with all settings of the tree: see [`config`](crate::config). Certificates are read now.
     ///
     /// What is called on it afterwards is stronger, and stays as it is when the file is read again.
-    /// [`listen`](Self::listen) and the like add to the listeners of the tree.
+    /// [`listen`](Self::listen) and the like add to the listeners of the tree; what is not set for these is as the tree
+    /// says, also when the file is read again.
     ///
     /// ```no_run
     /// use peregrine::config::ServerConfig;

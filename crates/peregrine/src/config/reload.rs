@@ -4,6 +4,7 @@ use super::tree::ServerConfig;
 use crate::Limits;
 use crate::choice::DriverChoice;
 use crate::error::Error;
+use crate::listener::Listener;
 use crate::orders::Reload;
 use crate::server::{Server, complain, tell};
 use peregrine_config::{ConfigError, to_value};
@@ -31,6 +32,8 @@ pub(crate) struct Configured {
     config: ServerConfig,
     /// The listeners of the tree, and who tells them of changes.
     listeners: Vec<(String, watch::Sender<Live>)>,
+    /// The same for listeners that the program added, each with what is its own.
+    added: Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<Live>)>,
     follower: Option<Follower>,
     /// Settings and sections that the program has set itself.
     in_code: Vec<&'static str>,
@@ -85,6 +88,7 @@ impl Configured {
         Self {
             config,
             listeners: Vec::new(),
+            added: Vec::new(),
             follower: None,
             in_code: Vec::new(),
             proxies: None,
@@ -112,12 +116,12 @@ impl Configured {
         let Began { limits, proxies, workers, pin_workers, driver, sockets, quiet } = *began;
         if *limits != self.config.limits {
             self.config.limits = limits.clone();
-            self.in_code.push("limits");
+            self.set_by_program("limits");
         }
         if self.config.proxies().ok().flatten().as_ref() != proxies {
-            self.in_code.push("trusted_proxies");
-            self.proxies = proxies.cloned();
+            self.set_by_program("trusted_proxies");
         }
+        self.proxies = proxies.cloned();
         if self.config.workers != workers {
             self.config.workers = workers;
             self.in_code.push("workers");
@@ -140,6 +144,23 @@ impl Configured {
         }
         self.quiet = quiet;
         self.show();
+    }
+
+    /// The program has set this, whether or not it said the same as the tree.
+    pub(crate) fn set_by_program(&mut self, section: &'static str) {
+        if !self.in_code.contains(&section) {
+            self.in_code.push(section);
+        }
+    }
+
+    /// Has a listener that the program added follow all that the program has not set for it. After the beginning.
+    pub(crate) fn include(&mut self, listener: &mut Listener) {
+        let Some((limits, proxies)) = listener.own() else { return };
+        let present = limits.as_ref().unwrap_or(&self.config.limits).clone();
+        let trusted = proxies.clone().or_else(|| self.proxies.clone());
+        let (live, changes) = watch::channel(Live { limits: present, proxies: trusted });
+        listener.follow(changes);
+        self.added.push((limits, proxies, live));
     }
 
     /// Looks after the tree on a thread of its own, until what is returned is dropped. `certificates` reads these
@@ -194,6 +215,15 @@ impl Configured {
                 value.proxies = self.proxies.clone();
             }
             lives.push((live, value));
+        }
+        for (limits, own, live) in &self.added {
+            let proxies = match own {
+                Some(own) => Some(own.clone()),
+                None if self.is_in_code("trusted_proxies") => self.proxies.clone(),
+                None => next.proxies()?,
+            };
+            let limits = limits.as_ref().unwrap_or(&next.limits).clone();
+            lives.push((live, Live { limits, proxies }));
         }
         let changed = changes(&self.config, &next)?;
         let mut waiting = changes(&next, &read)?;

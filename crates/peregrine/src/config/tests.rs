@@ -310,6 +310,26 @@ fn what_the_program_sets_after_the_tree_stays() {
 }
 
 #[test]
+fn what_the_program_sets_stays_though_the_tree_said_the_same_at_first() {
+    let (_folder, path) = file("[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let server = Server::from_config(config).expect("it is sound");
+    let mut server = server.limits(Limits::default());
+    let configured = server.configured_mut().expect("it is made of a tree");
+    let sockets = SocketOptions::default();
+    configured.begin(&began(&Limits::default(), None, None, &sockets));
+    std::fs::write(
+        &path,
+        "[listeners.a]\naddress = '127.0.0.1:0'\n[limits]\nidle_timeout = '5s'\n",
+    )
+    .expect("the file is there");
+    let text = configured.read().expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+}
+
+#[test]
 fn a_line_of_the_log_has_an_end() {
     let config = ServerConfig::default();
     let mut other = config.clone();
