@@ -4,7 +4,7 @@
 
 use peregrine::config::{Layers, ServerConfig};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Place, Running, SocketOptions};
+use peregrine::{DriverChoice, Error, Limits, Listener, Place, Running, SocketOptions};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs;
 use std::io::{Read, Write};
@@ -30,6 +30,9 @@ macro_rules! on_both_drivers {
 
 on_both_drivers! {
     limits_that_are_read_again_count_for_new_connections,
+    connections_that_wait_get_in_when_more_are_allowed,
+    listeners_that_the_program_adds_follow_what_it_has_not_set,
+    a_lifetime_that_is_read_again_counts_for_busy_connections,
     proxies_that_are_read_again_are_trusted_by_new_connections,
     a_file_that_is_broken_leaves_everything_as_it_was,
     the_admin_listener_shows_what_counts_and_no_secret,
@@ -190,6 +193,61 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     running.shut_down().expect("it ends");
 }
 
+fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nconnections_max = 1\n");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    let mut first = Peer::to(place);
+    assert_eq!(first.post("x"), 200);
+    // There is no room for it, and the first one does not leave.
+    let second = thread::spawn(move || Peer::to(place).post("x"));
+    settings.write("[limits]\nconnections_max = 2\n");
+    running.handle().reload();
+    assert_eq!(second.join().expect("an answer comes"), 200);
+    assert_eq!(first.post("x"), 200);
+    drop(first);
+    running.shut_down().expect("it ends");
+}
+
+fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoice) {
+    let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
+    let own = Listener::at("127.0.0.1:0").limits(Limits::default());
+    let server = Server::from_config(settings.read()).expect("it is sound").driver(choice);
+    let server = server.listen("127.0.0.1:0").listen(own);
+    let Some(running) = started(server.start(app)) else { return };
+    let places: Vec<_> = running.places().map(|place| address(Some(place))).collect();
+    let [.., follows, stays] = places[..] else { panic!("{places:?}") };
+    let accepted = |place| Peer::to(place).post("0123456789");
+    assert_eq!((accepted(follows), accepted(stays)), (200, 200));
+    settings.write("[limits]\nbody_bytes_max = '4 B'\n");
+    running.handle().reload();
+    until_shown(address(running.admin_place()), "body_bytes_max = \"4 B\"");
+    assert_eq!((accepted(follows), accepted(stays)), (413, 200));
+    running.shut_down().expect("it ends");
+}
+
+fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    settings.write("[limits]\nlifetime_max = '20ms'\n");
+    running.handle().reload();
+    until_shown(address(running.admin_place()), "lifetime_max = \"20ms\"");
+    // A machine that is busy may let a connection grow old before its request comes.
+    until("a connection is told to close after its request", || {
+        let Peer(mut stream) = Peer::to(place);
+        let mut answer = String::new();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n";
+        let asked = stream.write_all(head.as_bytes());
+        thread::sleep(Duration::from_millis(40));
+        let asked = asked.and_then(|()| stream.write_all(b"x"));
+        let _ = asked.and_then(|()| stream.read_to_string(&mut answer));
+        let answer = answer.to_ascii_lowercase();
+        answer.starts_with("http/1.1 200") && answer.contains("connection: close")
+    });
+    running.shut_down().expect("it ends");
+}
+
 fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
@@ -261,7 +319,10 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     let shown = until_shown(address(running.admin_place()), "[tls.certificates.main]");
     assert!(shown.contains("content-type: application/toml"), "{shown}");
     let (_, text) = shown.split_once("\r\n\r\n").expect("a head and a body");
-    assert_eq!(text, settings.read().to_string(), "it is what --print-config prints");
+    let mut printed = settings.read();
+    printed.driver.kind = choice.into();
+    let expected = format!("# `driver.kind` is set by the program, which is stronger.\n{printed}");
+    assert_eq!(text, expected, "it is what --print-config prints, and what the program sets");
     for line in secret.lines().filter(|line| line.len() > 20) {
         assert!(!shown.contains(line), "the key's content is nobody's business");
     }

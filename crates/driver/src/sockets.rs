@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Options of the sockets that a server listens on, and of their connections. A system that lacks one does without it.
 ///
 /// `backlog`, `receive_buffer_bytes`, `send_buffer_bytes`, `ipv6_only` and `one_queue` are for addresses that the server
-/// binds itself; who hands over a socket has decided about them. The others are for TCP.
+/// binds itself; who hands over a socket has decided about them, and so has the process before this one for addresses
+/// that an upgrade in place hands over. `backlog` is for Unix domain sockets too, all others are for TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// Connections that may wait in the kernel before they are accepted. Default 4,096; the kernel may allow fewer

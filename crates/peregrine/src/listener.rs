@@ -102,8 +102,20 @@ impl Listener {
     /// From now on, limits and trusted proxies are what this says last.
     #[cfg(feature = "config")]
     pub(crate) fn live(mut self, live: watch::Receiver<Live>) -> Self {
-        self.live = Some(live);
+        self.follow(live);
         self
+    }
+
+    /// The same.
+    #[cfg(feature = "config")]
+    pub(crate) fn follow(&mut self, live: watch::Receiver<Live>) {
+        self.live = Some(live);
+    }
+
+    /// What of these the program has set for it, unless something says already what holds.
+    #[cfg(feature = "config")]
+    pub(crate) fn own(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
+        self.live.is_none().then(|| (self.limits.clone(), self.proxies.clone()))
     }
 
     /// What it speaks TLS with.

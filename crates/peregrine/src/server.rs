@@ -136,6 +136,7 @@ impl Server {
     /// ```
     pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
         self.proxies = Some(proxies.into());
+        self.sets("trusted_proxies");
         self
     }
 
@@ -268,6 +269,7 @@ impl Server {
     /// Replaces all limits and timeouts. A [`Listener`] may have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self.sets("limits");
         self
     }
 
@@ -318,6 +320,7 @@ impl Server {
     /// ended, signals do what they did before; a program that goes on and begins only then to listen
     /// for them uses [`Server::start`] and a [`Handle`](crate::Handle) instead.
     ///
+    /// Where a server is made of a tree of settings that was read (the feature `config`), SIGHUP reads that again.
     /// Where a listener speaks TLS, SIGHUP reads its certificates again; the log says what is new, or why
     /// the old ones stay.
     ///
@@ -339,6 +342,16 @@ impl Server {
         orders.handle.restart().tell_manager();
         let stopped = self.start_under(&mut makes(make), orders)?.wait_obeying()?;
         report(&stopped, quiet)
+    }
+
+    /// The program says this itself: where there is a tree of settings, that has no say in it any more.
+    fn sets(&mut self, section: &'static str) {
+        #[cfg(feature = "config")]
+        if let Some(configured) = &mut self.configured {
+            configured.set_by_program(section);
+        }
+        #[cfg(not(feature = "config"))]
+        let _ = section;
     }
 
     #[cfg(feature = "config")]

@@ -8,7 +8,7 @@ use crate::shutdown::first_of;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::account::{self, Filling};
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -63,8 +63,7 @@ pub(crate) async fn run<D: Driver>(
             continue;
         }
         // A connection that would be one too many stays in the kernel's backlog.
-        let door = &entrance.door;
-        let room = door.rooms.room(door.limits.connections_max);
+        let room = place(&mut entrance, &mut live);
         let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
         let accepted = before(listener.accept(), worker.ordered(&alarm, Order::Drain)).await;
         match accepted {
@@ -131,12 +130,38 @@ fn changed<D: Driver>(
     entrance: &Entrance<D>,
     live: &mut watch::Receiver<Live>,
 ) -> Option<Rc<Entrance<D>>> {
-    // Who could change them may be gone, and what was changed last counts.
-    if !live.has_changed().unwrap_or(false) {
-        return None;
-    }
+    // Who could change them may be gone: with the server, or because there is nothing to read again.
+    live.has_changed().unwrap_or(false).then(|| renewed(entrance, live))
+}
+
+/// The way in with the settings that count now.
+fn renewed<D: Driver>(entrance: &Entrance<D>, live: &mut watch::Receiver<Live>) -> Rc<Entrance<D>> {
     let door = entrance.door.with(&live.borrow_and_update());
-    Some(Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) }))
+    Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) })
+}
+
+/// Room for one more connection. Settings that change meanwhile may allow it earlier.
+async fn place<D: Driver>(
+    entrance: &mut Rc<Entrance<D>>,
+    live: &mut Option<watch::Receiver<Live>>,
+) -> Room {
+    loop {
+        let door = &entrance.door;
+        let room = door.rooms.room(door.limits.connections_max);
+        let Some(live) = live.as_mut() else { return room.await };
+        if let Some(room) = before(room, told(live)).await {
+            return room;
+        }
+        *entrance = renewed(entrance, live);
+    }
+}
+
+/// Ends when there are new settings.
+async fn told(live: &mut watch::Receiver<Live>) {
+    // Nobody may be there any more who could change them.
+    if live.changed().await.is_err() {
+        pending::<()>().await;
+    }
 }
 
 /// What `future` gives, unless `end` comes before it.

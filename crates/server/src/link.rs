@@ -233,7 +233,7 @@ impl<D: Driver> Link<'_, D> {
 
     /// Is no request to follow the present one, because the worker drains or the connection is old?
     pub(crate) fn is_to_close(&self) -> bool {
-        let has_life = self.worker.limits.lifetime_max.is_some();
+        let has_life = self.door.limits.lifetime_max.is_some();
         self.worker.order() >= Order::LameDuck
             || has_life && self.worker.driver.now() >= self.end_of_life()
     }

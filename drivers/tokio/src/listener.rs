@@ -56,6 +56,10 @@ impl Listener {
         let source = match socket {
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
+                if worker.sockets.keep_alive.is_none() {
+                    // Whoever had the socket before, such as a predecessor, may have asked for it.
+                    SockRef::from(&listener).set_keepalive(false)?;
+                }
                 // On Linux accepted sockets have the options of the listening one, which saves calls
                 // for each of them.
                 prepare(SockRef::from(&listener), &worker.sockets)?;

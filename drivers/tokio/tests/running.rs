@@ -48,6 +48,19 @@ fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
 }
 
 #[test]
+fn keep_alive_that_somebody_before_asked_for_is_off() {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let same = socket.try_clone().expect("there are descriptors");
+    let same = socket2::SockRef::from(&same);
+    same.set_keepalive(true).expect("it is TCP");
+    Tokio::run(&Options::default(), async |driver: Tokio| {
+        let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
+        assert!(!same.keepalive().expect("it is TCP"));
+    })
+    .expect("the runtime starts");
+}
+
+#[test]
 fn a_send_is_counted_until_its_last_byte_is_written() {
     let (socket, address) = bind();
     let mut client = TcpStream::connect(address).expect("the server listens");

@@ -133,7 +133,12 @@ impl UringListener {
     pub(crate) fn open(shared: &Rc<Shared>, socket: Socket) -> io::Result<Self> {
         let earlier = match &socket {
             Socket::Tcp(listener) => {
-                set_options(&SockRef::from(listener), &shared.sockets)?;
+                let listener = SockRef::from(listener);
+                if shared.sockets.keep_alive.is_none() {
+                    // Whoever had the socket before, such as a predecessor, may have asked for it.
+                    listener.set_keepalive(false)?;
+                }
+                set_options(&listener, &shared.sockets)?;
                 EARLIER_MAX
             }
             Socket::Unix(_) => 0,
@@ -431,6 +436,18 @@ mod tests {
                 assert!(listener.last().await.unwrap().is_some(), "after {turns} turns");
                 assert!(listener.last().await.unwrap().is_none(), "after {turns} turns");
             }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn keep_alive_that_somebody_before_asked_for_is_off() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        SockRef::from(&socket).set_keepalive(true).unwrap();
+        let same = socket.try_clone().unwrap();
+        Uring::run(&Options::default(), |driver| async move {
+            let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
+            assert!(!SockRef::from(&same).keepalive().unwrap());
         })
         .unwrap();
     }

@@ -31,7 +31,13 @@ fn asked() -> Asked {
     let (mut asked, mut arguments) = (Asked::default(), std::env::args().skip(1));
     while let Some(argument) = arguments.next() {
         match &*argument {
-            "--config" => asked.file = arguments.next().map(PathBuf::from),
+            "--config" => {
+                let Some(file) = arguments.next() else {
+                    eprintln!("--config: name a file of TOML");
+                    exit(2);
+                };
+                asked.file = Some(file.into());
+            }
             "--print-config" => asked.prints = true,
             "--check-config" => asked.checks = true,
             // It tells what there is, and ends.

@@ -22,7 +22,8 @@ impl Server {
     /// A server with all settings of the tree: see [`config`](crate::config). Certificates are read now.
     ///
     /// What is called on it afterwards is stronger, and stays as it is when the file is read again.
-    /// [`listen`](Self::listen) and the like add to the listeners of the tree.
+    /// [`listen`](Self::listen) and the like add to the listeners of the tree; what is not set for these is as the tree
+    /// says, also when the file is read again.
     ///
     /// ```no_run
     /// use peregrine::config::ServerConfig;
@@ -95,7 +96,7 @@ impl ServerConfig {
         }
     }
 
-    fn socket_options(&self) -> SocketOptions {
+    pub(super) fn socket_options(&self) -> SocketOptions {
         let of = self.sockets.clone();
         SocketOptions {
             backlog: of.backlog,
@@ -283,6 +284,16 @@ impl From<DriverKind> for DriverChoice {
             DriverKind::Auto => Self::Auto,
             DriverKind::Uring => Self::Uring,
             DriverKind::Tokio => Self::Tokio,
+        }
+    }
+}
+
+impl From<DriverChoice> for DriverKind {
+    fn from(choice: DriverChoice) -> Self {
+        match choice {
+            DriverChoice::Auto => Self::Auto,
+            DriverChoice::Uring => Self::Uring,
+            DriverChoice::Tokio => Self::Tokio,
         }
     }
 }

@@ -121,5 +121,18 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     if let Some(fault) = limits.overload.fault() {
         return Err(ConfigError::of_setting(&of("overload"), fault));
     }
+    // Elsewhere zero often means that there is no limit. Here everybody would be late at once.
+    for (name, time) in [
+        ("exchange_timeout", limits.exchange_timeout),
+        ("lifetime_max", limits.lifetime_max),
+        ("upgraded_idle_timeout", limits.upgraded_idle_timeout),
+        ("poll_budget", limits.poll_budget),
+        ("http2.ping_after", http2.ping_after),
+    ] {
+        if time.is_some_and(|time| time.is_zero()) {
+            let text = "with no time at all, it would be over at once; for no limit, write `off`";
+            return Err(ConfigError::of_setting(&of(name), text));
+        }
+    }
     Ok(())
 }

@@ -2,11 +2,14 @@
 
 use super::tree::ServerConfig;
 use crate::Limits;
+use crate::choice::DriverChoice;
 use crate::error::Error;
+use crate::listener::Listener;
 use crate::orders::Reload;
 use crate::server::Server;
 use crate::tell::{complain, tell};
 use peregrine_config::{ConfigError, to_value};
+use peregrine_driver::SocketOptions;
 use peregrine_server::Live;
 use peregrine_web::TrustedProxies;
 use std::collections::BTreeMap;
@@ -30,8 +33,10 @@ pub(crate) struct Configured {
     config: ServerConfig,
     /// The listeners of the tree, and who tells them of changes.
     listeners: Vec<(String, watch::Sender<Live>)>,
+    /// The same for listeners that the program added, each with what is its own.
+    added: Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<Live>)>,
     follower: Option<Follower>,
-    /// Settings that the program has set itself.
+    /// Settings and sections that the program has set itself.
     in_code: Vec<&'static str>,
     /// The proxies that it trusts then.
     proxies: Option<TrustedProxies>,
@@ -46,6 +51,8 @@ pub(crate) struct Began<'s> {
     pub(crate) proxies: Option<&'s TrustedProxies>,
     pub(crate) workers: Option<NonZeroUsize>,
     pub(crate) pin_workers: bool,
+    pub(crate) driver: DriverChoice,
+    pub(crate) sockets: &'s SocketOptions,
     pub(crate) quiet: bool,
 }
 
@@ -82,6 +89,7 @@ impl Configured {
         Self {
             config,
             listeners: Vec::new(),
+            added: Vec::new(),
             follower: None,
             in_code: Vec::new(),
             proxies: None,
@@ -106,15 +114,15 @@ impl Configured {
 
     /// Begins with what the server has. What the program has set after the tree stays as that says.
     pub(crate) fn begin(&mut self, began: &Began<'_>) {
-        let Began { limits, proxies, workers, pin_workers, quiet } = *began;
+        let Began { limits, proxies, workers, pin_workers, driver, sockets, quiet } = *began;
         if *limits != self.config.limits {
             self.config.limits = limits.clone();
-            self.in_code.push("limits");
+            self.set_by_program("limits");
         }
         if self.config.proxies().ok().flatten().as_ref() != proxies {
-            self.in_code.push("trusted_proxies");
-            self.proxies = proxies.cloned();
+            self.set_by_program("trusted_proxies");
         }
+        self.proxies = proxies.cloned();
         if self.config.workers != workers {
             self.config.workers = workers;
             self.in_code.push("workers");
@@ -123,8 +131,37 @@ impl Configured {
             self.config.pin_workers = pin_workers;
             self.in_code.push("pin_workers");
         }
+        if DriverChoice::from(self.config.driver.kind) != driver {
+            self.config.driver.kind = driver.into();
+            self.in_code.push("driver.kind");
+        }
+        if self.config.socket_options() != *sockets {
+            self.config.sockets = sockets.clone().into();
+            self.in_code.push("sockets");
+        }
+        if self.config.quiet != quiet {
+            self.config.quiet = quiet;
+            self.in_code.push("quiet");
+        }
         self.quiet = quiet;
         self.show();
+    }
+
+    /// The program has set this, whether or not it said the same as the tree.
+    pub(crate) fn set_by_program(&mut self, section: &'static str) {
+        if !self.in_code.contains(&section) {
+            self.in_code.push(section);
+        }
+    }
+
+    /// Has a listener that the program added follow all that the program has not set for it. After the beginning.
+    pub(crate) fn include(&mut self, listener: &mut Listener) {
+        let Some((limits, proxies)) = listener.own() else { return };
+        let present = limits.as_ref().unwrap_or(&self.config.limits).clone();
+        let trusted = proxies.clone().or_else(|| self.proxies.clone());
+        let (live, changes) = watch::channel(Live { limits: present, proxies: trusted });
+        listener.follow(changes);
+        self.added.push((limits, proxies, live));
     }
 
     /// Looks after the tree on a thread of its own, until what is returned is dropped. `certificates` reads these
@@ -180,6 +217,15 @@ impl Configured {
             }
             lives.push((live, value));
         }
+        for (limits, own, live) in &self.added {
+            let proxies = match own {
+                Some(own) => Some(own.clone()),
+                None if self.is_in_code("trusted_proxies") => self.proxies.clone(),
+                None => next.proxies()?,
+            };
+            let limits = limits.as_ref().unwrap_or(&next.limits).clone();
+            lives.push((live, Live { limits, proxies }));
+        }
         let changed = changes(&self.config, &next)?;
         let mut waiting = changes(&next, &read)?;
         waiting.retain(|change| !self.is_in_code(&change.setting));
@@ -204,9 +250,10 @@ impl Configured {
         Ok(summary(&changed, &waiting))
     }
 
+    /// Has the program set this, or the section that it is in?
     fn is_in_code(&self, setting: &str) -> bool {
-        let section = setting.split('.').next().unwrap_or_default();
-        self.in_code.contains(&section)
+        let mut rests = self.in_code.iter().filter_map(|own| setting.strip_prefix(*own));
+        rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
     /// What counts now, with what can be changed while the server runs.

@@ -3,7 +3,7 @@
 use super::reload::{changes, summary};
 use super::tree::layers;
 use super::{Began, ConfigError, ListenerConfig, ServerConfig, TlsConfig};
-use crate::{Limits, Server, TrustedProxies};
+use crate::{DriverChoice, Limits, Server, SocketOptions, TrustedProxies};
 use peregrine_config::{Kind, to_value};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -139,6 +139,8 @@ fn what_cannot_be_meant_is_told_with_its_name() {
     for (text, expected) in [
         ("[limits]\nhead_bytes_max = '1 MiB'", "`limits.head_bytes_max`: 1048576 is out of range"),
         ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
+        ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: with no time at all"),
+        ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
         ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
         ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),
         ("[listeners.a]\nadress = ''", "did you mean `address`?"),
@@ -191,12 +193,28 @@ fn what_cannot_be_meant_is_told_with_its_name() {
     }
 }
 
+#[test]
+fn what_is_out_of_range_is_told_with_its_place() {
+    let text = "[limits]\nfields_max = 0\n[listeners.a]\naddress = '127.0.0.1:0'\n";
+    let error = read(text, &[]).expect_err("no request has so few").to_string();
+    assert!(error.contains("app.toml:2:14: `limits.fields_max`: 0 is out of range"), "{error}");
+    let error = read("", &[("PEREGRINE_SOCKETS__BACKLOG", "0")]).expect_err("nobody may wait");
+    let expected = "the variable PEREGRINE_SOCKETS__BACKLOG: `sockets.backlog`: 0 is out of range";
+    assert!(error.to_string().starts_with(expected), "{error}");
+    let mut code = ServerConfig::default();
+    code.sockets.backlog = 0;
+    let error = ServerConfig::read(code, layers()).expect_err("nobody may wait").to_string();
+    assert!(error.starts_with("`sockets.backlog`: 0 is out of range"), "{error}");
+}
+
 fn began<'s>(
     limits: &'s Limits,
     proxies: Option<&'s TrustedProxies>,
     workers: Option<NonZeroUsize>,
+    sockets: &'s SocketOptions,
 ) -> Began<'s> {
-    Began { limits, proxies, workers, pin_workers: false, quiet: true }
+    let driver = DriverChoice::Auto;
+    Began { limits, proxies, workers, pin_workers: false, driver, sockets, quiet: true }
 }
 
 #[test]
@@ -209,7 +227,7 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
     let (live, mut changed) =
         tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is sound"));
     configured.follow("a", live);
-    configured.begin(&began(&config.limits, None, config.workers));
+    configured.begin(&began(&config.limits, None, config.workers, &SocketOptions::default()));
     let mut read = |text: &str| {
         std::fs::write(&path, text).expect("the file is there");
         configured.read().map_err(|error| error.to_string())
@@ -271,7 +289,8 @@ fn what_the_program_sets_after_the_tree_stays() {
     configured.follow("a", live);
     let limits = Limits { idle_timeout: Duration::from_secs(9), ..Limits::default() };
     let proxies = ["10.0.0.0/8"].into();
-    configured.begin(&began(&limits, Some(&proxies), None));
+    let sockets = SocketOptions { backlog: 7, ..SocketOptions::default() };
+    configured.begin(&began(&limits, Some(&proxies), None, &sockets));
     std::fs::write(
         &path,
         "[limits]\nidle_timeout = '6s'\n[listeners.a]\naddress = '127.0.0.1:0'\n",
@@ -287,6 +306,27 @@ fn what_the_program_sets_after_the_tree_stays() {
         shown.contains("# `limits` is set by the program") && shown.contains("\"9s\""),
         "{shown}"
     );
+    assert!(shown.contains("# `sockets` is set by") && shown.contains("backlog = 7"), "{shown}");
+}
+
+#[test]
+fn what_the_program_sets_stays_though_the_tree_said_the_same_at_first() {
+    let (_folder, path) = file("[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let server = Server::from_config(config).expect("it is sound");
+    let mut server = server.limits(Limits::default());
+    let configured = server.configured_mut().expect("it is made of a tree");
+    let sockets = SocketOptions::default();
+    configured.begin(&began(&Limits::default(), None, None, &sockets));
+    std::fs::write(
+        &path,
+        "[listeners.a]\naddress = '127.0.0.1:0'\n[limits]\nidle_timeout = '5s'\n",
+    )
+    .expect("the file is there");
+    let text = configured.read().expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
 }
 
 #[test]

@@ -6,8 +6,8 @@ use super::PREFIX;
 use super::tls::TlsConfig;
 use crate::Limits;
 use peregrine_config::{
-    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeSize, MaybeText, MaybeTime, Size, Time,
-    Value,
+    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeSize, MaybeText, MaybeTime, Origin,
+    Size, Time, Value,
 };
 use peregrine_driver::{Options, SocketOptions};
 use serde::{Deserialize, Serialize};
@@ -101,9 +101,23 @@ impl ServerConfig {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn read(code: Self, layers: Layers) -> Result<Self, ConfigError> {
-        let read: Self = layers.load_with(&code, inherit)?;
-        read.check()?;
+        let mut said = None;
+        let read: Self = layers.load_with(&code, |tree| {
+            inherit(tree);
+            said = Some(tree.clone());
+        })?;
+        read.check().map_err(|error| placed(error, said.as_ref()))?;
         Ok(Self { source: Some(Source { layers, code: Box::new(code) }), ..read })
+    }
+}
+
+/// The same with where the setting was said, unless the program said it.
+fn placed(error: ConfigError, tree: Option<&Value>) -> ConfigError {
+    let setting = error.setting();
+    let leaves = tree.map(Value::leaves).unwrap_or_default();
+    match leaves.into_iter().find(|(name, _)| *name == setting) {
+        Some((_, value)) if value.origin != Origin::Code => error.at(&value.origin),
+        _ => error,
     }
 }
 

@@ -152,8 +152,11 @@ impl Server {
                 proxies: self.proxies.as_ref(),
                 workers: self.workers,
                 pin_workers: self.pin,
+                driver: self.choice,
+                sockets: &self.options.sockets,
                 quiet: self.quiet,
             });
+            self.listeners.iter_mut().for_each(|listener| configured.include(listener));
             if let Some(views) = views {
                 let _ = views.config.set(configured.text());
             }
