@@ -35,9 +35,14 @@ impl Writer {
         self.plain.is_empty() && self.records.is_empty() && self.shared.is_empty()
     }
 
+    /// Does a shared piece wait, or a part of one?
+    pub(crate) fn is_sharing(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
     /// Does so much wait that no more is to be produced? A shared piece is always enough.
     pub(crate) fn is_full(&self, most: usize) -> bool {
-        !self.shared.is_empty() || self.plain.len() >= most
+        self.is_sharing() || self.plain.len() >= most
     }
 
     /// Writes content behind everything else, without a copy if it is large.

@@ -47,6 +47,10 @@ const EVENTS_PER_POLL: usize = 64;
 /// What an idle connection takes beside its own size: its task, its stream with the driver, its facts.
 const TASK_BYTES: usize = 512;
 
+/// A part of large content counts as so many of them, so that others have their turn after four: a peer
+/// that takes everything at once never makes the connection wait.
+const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
+
 /// What came of waiting.
 enum Event {
     /// Bytes came, or the peer's end, or there is room, or it is time to look again.
@@ -260,9 +264,14 @@ impl<D: Driver> Connection<D> {
                 }
                 None => return Poll::Ready(Some(self.over(session))),
             };
-            events += 1;
+            events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
             let is_enough = events > EVENTS_PER_POLL;
-            let waited = self.wait(session, if is_enough { For::default() } else { what }, context);
+            let what = if is_enough { For::default() } else { what };
+            let mut waited = self.wait(session, what, context);
+            if is_enough && matches!(waited, Poll::Ready(Event::Woken)) {
+                // Others have their turn before more is written, and deadlines and orders are heard.
+                waited = self.await_deadline(session, context);
+            }
             if is_enough && waited.is_pending() {
                 context.waker().wake_by_ref();
             }
