@@ -428,7 +428,7 @@ impl<D: Driver> Connection<D> {
             .writer
             .flush(&self.stream, &mut self.stage)
             .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
-        io.unsent_bytes = bytes;
+        io.unsent_bytes += bytes;
         self.worker.observed.send(bytes);
         Ok(())
     }

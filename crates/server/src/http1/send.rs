@@ -90,6 +90,7 @@ impl Http1 {
                 &date,
                 out,
             );
+            self.whole_bytes = response.body.held_bytes();
             self.step = Step::Whole { body: std::mem::take(&mut response.body), from: 0 };
         } else {
             let body = std::mem::take(&mut response.body);

@@ -230,8 +230,9 @@ impl Streams {
     pub(super) fn weigh(&mut self, number: u32) {
         let Some(stream) = self.get(number) else { return };
         let unsent = match &stream.step {
-            Step::Whole { body, .. } => body.as_slice().map_or(0, <[u8]>::len),
-            Step::Frames(frames) => frames.data.len(),
+            Step::Whole { body, .. } => body.held_bytes(),
+            // What others have too is not held for the stream.
+            Step::Frames(frames) if frames.data.is_unique() => frames.data.len(),
             _ => 0,
         };
         stream.charge.set(stream.gathered.capacity() + unsent);
