@@ -18,6 +18,9 @@ use std::time::Duration;
 /// How many streams' memory a session keeps for its next connection; the rest is freed.
 const STREAMS_KEPT_MAX: usize = 16;
 
+/// Content at hand up to this length counts as held, whoever else holds it.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+
 /// One stream: a request, its exchange, and the progress of both directions.
 pub(super) struct Stream {
     /// The stream's key; `None` while the place is free.
@@ -80,6 +83,12 @@ pub(super) enum Step {
     Unread,
     /// Nothing: there is no stream.
     Free,
+}
+
+/// What content at hand takes. If it is large, and others hold it as well, it would be there without the
+/// stream; a small piece is mostly a part of a buffer of its producer's, and counts in any case.
+fn held_of(content: &Bytes) -> usize {
+    if content.len() <= SMALL_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
 }
 
 /// The body of a response that is being sent.
@@ -231,8 +240,7 @@ impl Streams {
         let Some(stream) = self.get(number) else { return };
         let unsent = match &stream.step {
             Step::Whole { body, .. } => body.held_bytes(),
-            // What others have too is not held for the stream.
-            Step::Frames(frames) if frames.data.is_unique() => frames.data.len(),
+            Step::Frames(frames) => held_of(&frames.data),
             _ => 0,
         };
         stream.charge.set(stream.gathered.capacity() + unsent);
@@ -389,6 +397,14 @@ impl Wake for StreamWaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_content_that_others_hold_as_well_does_not_count() {
+        let large = Bytes::from(vec![0; 2 * SMALL_BYTES_MAX]);
+        assert_eq!(held_of(&large), 2 * SMALL_BYTES_MAX);
+        let other = large.clone();
+        assert_eq!((held_of(&large), held_of(&other.slice(..1000))), (0, 1000));
+    }
 
     #[test]
     fn each_woken_stream_is_told_once_and_the_first_wakes_the_connection() {
