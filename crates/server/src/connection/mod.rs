@@ -435,12 +435,12 @@ impl<D: Driver> Connection<D> {
             io.everything_is_sent(self.stream.progress());
         }
         let most = self.entrance.door.limits.pending_output_bytes_max;
-        let bytes = io
+        let given = io
             .writer
             .flush(&self.stream, &mut self.stage, most)
             .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
-        io.unsent_bytes = bytes;
-        self.worker.observed.send(bytes);
+        io.unsent_bytes += given.held_bytes;
+        self.worker.observed.send(given.bytes);
         Ok(())
     }
 
