@@ -12,6 +12,7 @@ mod session;
 
 pub(crate) use self::session::{Entrance, sessions};
 
+use self::beginning::tell_protocol;
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
@@ -29,7 +30,6 @@ use crate::wheel::Alarm;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
-use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::{Reject as TlsReject, Tls};
 use peregrine_web::account::{self, Charge, Filling};
 use peregrine_web::connection::ConnectionInfo;
@@ -489,19 +489,6 @@ fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn
         return Turn::close(Ended::PeerLeft);
     }
     Turn::Wait(For { bytes: true, room: false })
-}
-
-/// Goes on until the first bytes tell which protocol they begin. The phase that follows.
-fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
-    match is_preface(link.io.reader.unread()) {
-        PrefaceMatch::Match => (Turn::Again, Phase::Http2),
-        PrefaceMatch::Partial if !link.is_ended() => {
-            let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
-            link.io.deadlines.begin(Wait::Head, late);
-            (Turn::Wait(For { bytes: true, room: false }), Phase::Preface)
-        }
-        PrefaceMatch::Partial | PrefaceMatch::No => (Turn::Again, Phase::Http1),
-    }
 }
 
 fn milliseconds(time: Duration) -> u64 {
