@@ -31,7 +31,7 @@ pub(crate) struct Io<D: Driver> {
     pub(crate) talking: Meter,
     /// How fast it takes what is written.
     pub(crate) sending: Meter,
-    /// What the driver was given last, until it is known to be sent.
+    /// What the driver was given, until all of it is known to be sent.
     pub(crate) unsent_bytes: usize,
     /// Held while the connection waits for something that the driver does not know.
     pub(crate) hold: Option<D::Hold>,

@@ -14,6 +14,29 @@ pub(crate) const SHARED_BYTES_MIN: usize = 16 * 1024;
 /// connections would wait, and calls into the kernel are few with this already.
 pub(crate) const SHARED_BYTES_MAX: usize = 1024 * 1024;
 
+/// Content at hand up to this length counts as held, whoever else holds it.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+
+/// What content at hand takes. If it is large, and others hold it as well, it would be there without this
+/// connection; a small piece is mostly a part of a buffer of its producer's, and counts in any case.
+pub(crate) fn held_of(content: &Bytes) -> usize {
+    if content.len() <= SMALL_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
+}
+
+/// What the driver was given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) bytes: usize,
+    /// How many of them count as held ([`held_of`]).
+    pub(crate) held_bytes: usize,
+}
+
+impl Given {
+    fn of(bytes: usize) -> Self {
+        Self { bytes, held_bytes: bytes }
+    }
+}
+
 /// The sending half of a busy connection.
 ///
 /// Protocols write plaintext to `plain`, and large content of the application to [`Writer::share`].
@@ -28,6 +51,8 @@ pub(crate) struct Writer {
     pub(crate) records: Vec<u8>,
     ahead: Vec<u8>,
     shared: Bytes,
+    /// Does the shared piece count as held? Asked before it is split, since parts of it share it.
+    is_held: bool,
 }
 
 impl Writer {
@@ -35,9 +60,14 @@ impl Writer {
         self.plain.is_empty() && self.records.is_empty() && self.shared.is_empty()
     }
 
+    /// Does a shared piece wait, or a part of one?
+    pub(crate) fn is_sharing(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
     /// Does so much wait that no more is to be produced? A shared piece is always enough.
     pub(crate) fn is_full(&self, most: usize) -> bool {
-        !self.shared.is_empty() || self.plain.len() >= most
+        self.is_sharing() || self.plain.len() >= most
     }
 
     /// Writes content behind everything else, without a copy if it is large.
@@ -47,13 +77,14 @@ impl Writer {
         } else {
             // Nothing is ahead of nothing: what comes back is an empty buffer, perhaps with memory.
             std::mem::swap(&mut self.ahead, &mut self.plain);
+            self.is_held = held_of(&content) > 0;
             self.shared = content;
         }
     }
 
     /// Gives what is written to the driver, unless what it was given before waits for the peer. Of
     /// shared bytes it gets a part at a time, and then what is written behind them waits: call again.
-    /// Returns how many bytes were given.
+    /// Returns what was given.
     ///
     /// At most `most` bytes of a shared piece are encrypted at a time.
     ///
@@ -64,9 +95,9 @@ impl Writer {
         stream: &S,
         stage: &mut Stage,
         most: usize,
-    ) -> Result<usize, SendError> {
+    ) -> Result<Given, SendError> {
         if self.is_empty() || !stream.has_room() {
-            return Ok(0);
+            return Ok(Given::default());
         }
         if let Stage::Tls(tls) = stage {
             let encrypted = self.encrypt(most, |bytes, records| tls.session.send(bytes, records));
@@ -74,25 +105,28 @@ impl Writer {
                 self.drop_plain();
             }
             encrypted?;
-            let bytes = self.records.len();
+            let given = Given::of(self.records.len());
             stream.send(&mut self.records);
-            Ok(bytes)
+            Ok(given)
         } else if self.shared.is_empty() {
-            let bytes = self.plain.len();
+            let given = Given::of(self.plain.len());
             stream.send(&mut self.plain);
-            Ok(bytes)
+            Ok(given)
         } else {
             let piece = self.take_shared(SHARED_BYTES_MAX);
-            let bytes = self.ahead.len() + piece.len();
+            let (bytes, ahead) = (self.ahead.len() + piece.len(), self.ahead.len());
+            let held_bytes = if self.is_held { bytes } else { ahead };
+            let given = Given { bytes, held_bytes };
             stream.send_shared(&mut self.ahead, piece);
-            Ok(bytes)
+            Ok(given)
         }
     }
 
     /// The memory of its buffers, and a shared piece that waits.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
-        self.plain.capacity() + self.records.capacity() + self.ahead.capacity() + self.shared.len()
+        let buffers = self.plain.capacity() + self.records.capacity() + self.ahead.capacity();
+        if self.is_held { buffers + self.shared.len() } else { buffers }
     }
 
     /// Makes records of what is written, from the bytes where they are.
@@ -148,5 +182,18 @@ impl Writer {
         self.drop_plain();
         self.records.clear();
         self.slim(keep_bytes_max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_content_that_others_hold_as_well_does_not_count() {
+        let large = Bytes::from(vec![0; 2 * SMALL_BYTES_MAX]);
+        assert_eq!(held_of(&large), 2 * SMALL_BYTES_MAX);
+        let other = large.clone();
+        assert_eq!((held_of(&large), held_of(&other.slice(..1000))), (0, 1000));
     }
 }

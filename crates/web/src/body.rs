@@ -209,6 +209,17 @@ impl Body {
         self.whole().filter(|bytes| self.beyond(bytes.len() as u64).is_none())
     }
 
+    /// The memory that is given back when a body at hand is dropped: what is static, and what others hold
+    /// as well, stays.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::Bytes(bytes) if bytes.is_unique() => bytes.len(),
+            Kind::Buffer(bytes) => bytes.capacity(),
+            _ => 0,
+        }
+    }
+
     /// The whole body if it is complete, whatever its limit.
     fn whole(&self) -> Option<&[u8]> {
         match &self.kind {
@@ -541,6 +552,19 @@ mod tests {
         assert!(Body::empty().into_shared().expect("it is complete").is_empty());
         assert!(Body::from("hello").limited(4).into_shared().is_err());
         assert!(Body::new(Body::from("hello")).into_shared().is_err());
+    }
+
+    #[test]
+    fn a_body_that_others_have_too_holds_no_memory_of_its_own() {
+        let bytes = Bytes::from(b"hello".to_vec());
+        let shared = Body::from(bytes.clone());
+        assert_eq!(shared.held_bytes(), 0);
+        drop(bytes);
+        assert_eq!(shared.held_bytes(), 5);
+        assert_eq!(Body::from(b"hello".to_vec()).held_bytes(), 5);
+        for body in [Body::from("hello"), Body::from(Bytes::from_static(b"hello")), Body::empty()] {
+            assert_eq!(body.held_bytes(), 0);
+        }
     }
 
     #[test]

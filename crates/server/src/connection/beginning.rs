@@ -4,7 +4,7 @@ use super::Connection;
 use super::session::{Phase, Session};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
-use crate::link::{For, Turn};
+use crate::link::{For, Link, Turn};
 use crate::overload::TooMany;
 use crate::proxied::{Beginning, told};
 use crate::stage::Stage;
@@ -129,5 +129,18 @@ impl<D: Driver> Connection<D> {
             self.refuse_tls(session, &reject);
         }
         Turn::Again
+    }
+}
+
+/// Goes on until the first bytes tell which protocol they begin. The phase that follows.
+pub(super) fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
+    match is_preface(link.io.reader.unread()) {
+        PrefaceMatch::Match => (Turn::Again, Phase::Http2),
+        PrefaceMatch::Partial if !link.is_ended() => {
+            let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
+            link.io.deadlines.begin(Wait::Head, late);
+            (Turn::Wait(For { bytes: true, room: false }), Phase::Preface)
+        }
+        PrefaceMatch::Partial | PrefaceMatch::No => (Turn::Again, Phase::Http1),
     }
 }

@@ -12,6 +12,7 @@ mod session;
 
 pub(crate) use self::session::{Entrance, sessions};
 
+use self::beginning::tell_protocol;
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
@@ -29,7 +30,6 @@ use crate::wheel::Alarm;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
-use peregrine_proto::h2::{PrefaceMatch, is_preface};
 use peregrine_tls::{Reject as TlsReject, Tls};
 use peregrine_web::account::{self, Charge, Filling};
 use peregrine_web::connection::ConnectionInfo;
@@ -46,6 +46,10 @@ const EVENTS_PER_POLL: usize = 64;
 
 /// What an idle connection takes beside its own size: its task, its stream with the driver, its facts.
 const TASK_BYTES: usize = 512;
+
+/// A part of large content counts as so many of them, so that others have their turn after four: a peer
+/// that takes everything at once never makes the connection wait.
+const EVENTS_PER_PART: usize = EVENTS_PER_POLL / 3;
 
 /// What came of waiting.
 enum Event {
@@ -260,9 +264,14 @@ impl<D: Driver> Connection<D> {
                 }
                 None => return Poll::Ready(Some(self.over(session))),
             };
-            events += 1;
+            events += if session.io.writer.is_sharing() { EVENTS_PER_PART } else { 1 };
             let is_enough = events > EVENTS_PER_POLL;
-            let waited = self.wait(session, if is_enough { For::default() } else { what }, context);
+            let what = if is_enough { For::default() } else { what };
+            let mut waited = self.wait(session, what, context);
+            if is_enough && matches!(waited, Poll::Ready(Event::Woken)) {
+                // Others have their turn before more is written, and deadlines and orders are heard.
+                waited = self.await_deadline(session, context);
+            }
             if is_enough && waited.is_pending() {
                 context.waker().wake_by_ref();
             }
@@ -426,12 +435,12 @@ impl<D: Driver> Connection<D> {
             io.everything_is_sent(self.stream.progress());
         }
         let most = self.entrance.door.limits.pending_output_bytes_max;
-        let bytes = io
+        let given = io
             .writer
             .flush(&self.stream, &mut self.stage, most)
             .map_err(|_error| Event::Broken(io::ErrorKind::InvalidData))?;
-        io.unsent_bytes = bytes;
-        self.worker.observed.send(bytes);
+        io.unsent_bytes += given.held_bytes;
+        self.worker.observed.send(given.bytes);
         Ok(())
     }
 
@@ -480,19 +489,6 @@ fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn
         return Turn::close(Ended::PeerLeft);
     }
     Turn::Wait(For { bytes: true, room: false })
-}
-
-/// Goes on until the first bytes tell which protocol they begin. The phase that follows.
-fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) {
-    match is_preface(link.io.reader.unread()) {
-        PrefaceMatch::Match => (Turn::Again, Phase::Http2),
-        PrefaceMatch::Partial if !link.is_ended() => {
-            let late = link.worker.driver.now().saturating_add(link.door.limits.head_timeout);
-            link.io.deadlines.begin(Wait::Head, late);
-            (Turn::Wait(For { bytes: true, room: false }), Phase::Preface)
-        }
-        PrefaceMatch::Partial | PrefaceMatch::No => (Turn::Again, Phase::Http1),
-    }
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -52,6 +52,8 @@ pub(crate) struct Http1 {
     /// May a peer that ended its sending side be probed?
     can_probe: bool,
     probe_pause: Duration,
+    /// What a large body that is here takes by itself, until its step is over.
+    whole_bytes: usize,
     /// The last request whose response is written and may not be sent.
     written: Option<RequestName>,
     /// The present exchange could not be answered at once.
@@ -92,6 +94,7 @@ impl Default for Http1 {
             is_last: false,
             can_probe: false,
             probe_pause: PROBE_PAUSE_MIN,
+            whole_bytes: 0,
             written: None,
             has_waited: false,
             answered: false,
@@ -216,10 +219,7 @@ impl Http1 {
     /// What waits to be sent of a response that is here.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
-        match &self.step {
-            Step::Whole(body) => body.len(),
-            _ => 0,
-        }
+        if matches!(self.step, Step::Whole(_)) { self.whole_bytes } else { 0 }
     }
 
     /// Drops everything of the application, for the next lease.

@@ -92,6 +92,7 @@ impl Http1 {
                 self.exchange.tally.send(respond::whole(link.protocol, &response, &date, out));
                 return self.after(link);
             }
+            let held = response.body.held_bytes();
             let body = std::mem::take(&mut response.body).into_shared().unwrap_or_default();
             let exact = ResponseLength::Exact(length as u64);
             respond::head(link.protocol, &response, exact, &date, &mut writer.plain);
@@ -100,6 +101,7 @@ impl Http1 {
                 link.protocol.finish(std::iter::empty(), &mut writer.plain);
                 return self.after(link);
             }
+            self.whole_bytes = held;
             self.step = Step::Whole(body);
         } else {
             let out = &mut writer.plain;

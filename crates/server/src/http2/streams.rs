@@ -3,6 +3,7 @@
 use crate::exchange::Exchange;
 use crate::meter::Meter;
 use crate::upload::Upload;
+use crate::writer::held_of;
 use bytes::Bytes;
 use http::HeaderMap;
 use peregrine_proto::h2::{Request, StreamKey};
@@ -238,8 +239,8 @@ impl Streams {
     pub(super) fn weigh(&mut self, number: u32) {
         let Some(stream) = self.get(number) else { return };
         let unsent = match &stream.step {
-            Step::Whole { body, .. } => body.as_slice().map_or(0, <[u8]>::len),
-            Step::Frames(frames) => frames.data.len(),
+            Step::Whole { body, .. } => body.held_bytes(),
+            Step::Frames(frames) => held_of(&frames.data),
             _ => 0,
         };
         stream.charge.set(stream.gathered.capacity() + unsent);

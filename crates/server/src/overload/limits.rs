@@ -65,8 +65,8 @@ pub struct OverloadLimits {
     pub queue_delay_interval: Duration,
     /// Bytes that a worker may hold for its peers: buffers, bodies that are put together or wait for a
     /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default 1 GiB, which is 64 KiB for
-    /// each of 16,384 connections. What handlers allocate is not counted, nor is the kernel's memory, nor what
-    /// is kept for reuse: less than 8 MiB.
+    /// each of 16,384 connections. What handlers allocate is not counted, nor is content of responses that is
+    /// static or that others hold as well, nor the kernel's memory, nor what is kept for reuse: less than 8 MiB.
     ///
     /// From three quarters of it on nobody is accepted, and requests with a body are answered 503; from
     /// seven eighths on, all requests are. Beyond it nothing grows: a body that an extractor puts together

@@ -46,6 +46,9 @@ impl Queue {
         if self.look.replace(look) != look {
             // In a pause without requests the queue was empty.
             let is_next = look.saturating_sub(last) < self.interval;
+            if !is_next {
+                self.refused_at.set(None);
+            }
             let was_long = self.is_long.replace(false) && is_next;
             self.long_since.set(was_long.then(|| self.long_since.get().unwrap_or(look)));
         }
@@ -152,6 +155,17 @@ mod tests {
         }
         assert!(!bench.queue.is_refusing());
         assert_eq!(bench.turn(40), 0);
+    }
+
+    #[test]
+    fn a_pause_ends_refusing_even_if_the_first_afterwards_is_late() {
+        let mut bench = Bench::new();
+        while bench.turn(40) == 0 {}
+        bench.turn(40);
+        bench.now += 1000;
+        let look = Duration::from_millis(bench.now);
+        assert!(!bench.queue.refuses(look, look + Duration::from_millis(20)));
+        assert!(!bench.queue.is_refusing());
     }
 
     #[test]
