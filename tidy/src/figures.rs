@@ -101,10 +101,16 @@ fn pages(root: &Path) -> Vec<String> {
     pages
 }
 
-/// The text cut before each heading; blocks of code are left out.
+/// The text cut before each heading. What looks like one within a block of code is a comment there.
 fn sections(text: &str) -> Vec<&str> {
-    let mut starts = vec![0];
-    starts.extend(text.match_indices("\n#").map(|(at, _)| at + 1));
+    let (mut starts, mut at, mut is_code) = (vec![0], 0, false);
+    for line in text.split_inclusive('\n') {
+        is_code ^= line.starts_with("```");
+        if !is_code && line.starts_with('#') && at > 0 {
+            starts.push(at);
+        }
+        at += line.len();
+    }
     starts.push(text.len());
     starts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
 }
@@ -337,6 +343,13 @@ mod tests {
         assert!(wrong[0].starts_with("3.95 stands for folder run: us:a, which is 3.956"));
         assert!(complaints(&format!("31 %{comment}"))[0].contains("2 fields for 1 numbers"));
         assert!(complaints("3.96<!-- figures: folder run: ms:a -->")[0].contains("no field"));
+    }
+
+    #[test]
+    fn a_comment_in_a_block_of_code_begins_no_section() {
+        let text = "# One\n```toml\n# two\nidle = \"75s\"\n```\nthree\n## Four\n";
+        assert_eq!(sections(text).len(), 2);
+        assert_eq!(sections("Words.\n# One\n"), ["Words.\n", "# One\n"]);
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod shutdown;
 mod span;
 mod stage;
 mod tally;
+mod told;
 mod traces;
 mod unfinished;
 mod upgraded;

@@ -8,7 +8,7 @@ mod form;
 pub use form::Form;
 
 use crate::counts::Key;
-use crate::tally::Told;
+use crate::told::Told;
 use form::{Entry, Time};
 use peregrine_web::application::Application;
 use peregrine_web::route::readable;

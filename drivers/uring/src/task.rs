@@ -9,6 +9,10 @@
 //! A worker that sleeps in tokio is not woken through the ring. That would be one event descriptor
 //! waking another from within its own wake-up, and workers on Linux 6.18 were seen to sleep on.
 
+mod waiter;
+
+pub(crate) use self::waiter::Waiter;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -456,58 +460,6 @@ impl Wake for Header {
         // A thread that is ending has no current worker any more.
         if !here.unwrap_or(false) {
             self.remote.inject(Arc::clone(self));
-        }
-    }
-}
-
-/// Who waits for an operation.
-///
-/// A task of this worker is kept as its number: no count to raise, no indirect call to wake.
-/// Combinators and tasks of other executors come with wakers of their own.
-#[derive(Debug)]
-pub(crate) enum Waiter {
-    /// A task's number; `NOBODY`, rather than a variant, when nobody waits: two variants fit into
-    /// the two words of a waker.
-    Task(u32),
-    Other(Waker),
-}
-
-impl Default for Waiter {
-    fn default() -> Self {
-        Self::NONE
-    }
-}
-
-impl Waiter {
-    pub(crate) const NONE: Self = Self::Task(NOBODY);
-
-    pub(crate) fn is_none(&self) -> bool {
-        matches!(self, Self::Task(NOBODY))
-    }
-
-    /// Notes who polls. Returns who was noted before, to be dropped when nothing is borrowed: the
-    /// end of a foreign waker may run any code.
-    pub(crate) fn register(&mut self, context: &Context<'_>, tasks: &Tasks) -> Self {
-        let waker = context.waker();
-        let new = if std::ptr::eq(waker.data(), tasks.current_data.get())
-            && std::ptr::eq(waker.vtable(), tasks.vtable)
-        {
-            Self::Task(tasks.current.get())
-        } else {
-            match self {
-                Self::Other(kept) if kept.will_wake(waker) => return Self::NONE,
-                _ => Self::Other(waker.clone()),
-            }
-        };
-        std::mem::replace(self, new)
-    }
-
-    /// Wakes whoever waits. Not to be called while anything is borrowed.
-    pub(crate) fn wake(self, tasks: &Tasks) {
-        match self {
-            Self::Task(NOBODY) => {}
-            Self::Task(index) => tasks.wake(index),
-            Self::Other(waker) => waker.wake(),
         }
     }
 }

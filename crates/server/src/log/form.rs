@@ -4,7 +4,7 @@
 
 use crate::counts::{Key, method_name};
 use crate::span::split_port;
-use crate::tally::Told;
+use crate::told::Told;
 use peregrine_proto::{Date, Version};
 use peregrine_web::client::Client;
 use peregrine_web::connection::Peer;

@@ -14,7 +14,7 @@ use sqlx::Sqlite as Database;
 mod users;
 use users::Users;
 
-const TABLE: &str = "CREATE TABLE IF NOT EXISTS users (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, \
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, \
     balance BIGINT NOT NULL CHECK (balance >= 0))";
 
 on_both_drivers! {

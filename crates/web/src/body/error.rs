@@ -1,0 +1,58 @@
+//! Why a body could not be read or sent.
+
+use peregrine_proto::Reject;
+use std::error::Error;
+use std::fmt;
+
+/// Why a body could not be read or sent to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BodyError {
+    /// The peer left before the body was complete.
+    Disconnected,
+    /// The body is larger than its limit, in bytes.
+    TooLarge {
+        /// The limit in force.
+        limit: u64,
+    },
+    /// The peer sent the body slower than the minimum rate.
+    TooSlow,
+    /// The worker holds as much for its peers as it may (`memory_max`), and lets nothing grow.
+    Overloaded,
+    /// The body breaks a rule of the protocol, or passes one of its limits.
+    Rejected(Reject),
+    /// A stream of the application's own failed.
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disconnected => f.write_str("the peer left before the body was complete"),
+            Self::TooLarge { limit } => write!(f, "the body is larger than {limit} bytes"),
+            Self::TooSlow => f.write_str("the body came slower than the minimum rate"),
+            Self::Overloaded => f.write_str("the server has no memory left for the body"),
+            Self::Rejected(reject) => write!(f, "the body was refused: {reject}"),
+            Self::Failed(error) => write!(f, "the body's source failed: {error}"),
+        }
+    }
+}
+
+impl Error for BodyError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Failed(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+impl BodyError {
+    /// Recovers our own error, which may have gone through a body of another crate.
+    pub(super) fn of(error: Box<dyn Error + Send + Sync>) -> Self {
+        match error.downcast::<Self>() {
+            Ok(ours) => *ours,
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
