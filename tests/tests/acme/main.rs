@@ -237,10 +237,11 @@ fn without_any_certificate_handshakes_are_refused_and_the_server_goes_on() {
     directory.leave();
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     assert!(serving.shown(&directory, "a.test").is_err());
-    until("it has failed twice", || serving.handle.status().failed >= 2);
+    until("it has failed twice", || serving.handle.status().names[0].failures >= 2);
     let status = serving.handle.status();
-    let (name, error) = (&status.names[0], status.names[0].last_error.clone());
-    assert!(name.failures >= 2 && error.is_some_and(|error| error.contains("localhost:")));
+    assert!(status.failed >= 2, "{status:?}");
+    let error = status.names[0].last_error.as_deref();
+    assert!(error.is_some_and(|error| error.contains("localhost:")), "{error:?}");
     let mut plain = TcpStream::connect(serving.running.http_address().expect("it speaks HTTP"))
         .expect("it listens");
     plain.write_all(b"GET /x HTTP/1.0\r\n\r\n").expect("it reads");

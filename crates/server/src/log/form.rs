@@ -165,7 +165,7 @@ impl Entry<'_> {
         };
         escape(head.method_name().as_bytes(), out);
         out.push(b' ');
-        escape(self.without_query(head.slice(head.index().target)), out);
+        escape(self.without_query(target(head)), out);
         out.extend_from_slice(match head.index().version {
             Version::Http10 => b" HTTP/1.0",
             Version::Http11 => b" HTTP/1.1",
@@ -241,6 +241,18 @@ impl Entry<'_> {
             }
         }
     }
+}
+
+/// The target as HTTP/1.1 has it. Over HTTP/2 it is kept with its scheme and authority.
+fn target(head: &Head) -> &[u8] {
+    let whole = head.slice(head.index().target);
+    if head.index().version != Version::Http2 {
+        return whole;
+    }
+    let path = head.path().as_bytes();
+    let length = path.len() + head.query().map_or(0, |query| 1 + query.len());
+    let origin = whole.len().checked_sub(length).map(|start| &whole[start..]);
+    origin.filter(|origin| !path.is_empty() && origin.starts_with(path)).unwrap_or(whole)
 }
 
 fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {

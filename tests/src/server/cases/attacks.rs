@@ -525,7 +525,9 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
         site.serves().await;
         bench.sleep(SHORT / 2).await;
     }
-    bench.until("the streams were dropped", || site.shared.dropped.get() >= 100).await;
+    // Where there is little memory, most of the requests are refused.
+    let least = if held::limited().is_some() { 1 } else { 100 };
+    bench.until("the streams were dropped", || site.shared.dropped.get() >= least).await;
     drop(attackers);
     let outcome = site.end().await;
     let ended = outcome.ended("write-stalled") + outcome.ended("memory-max");
