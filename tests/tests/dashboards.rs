@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 const DASHBOARD: &str = include_str!("../../deploy/grafana/peregrine.json");
 const RULES: &str = include_str!("../../deploy/prometheus/alerts.yml");
@@ -184,6 +185,33 @@ fn every_alert_leads_to_its_section_of_the_runbook_and_no_section_is_left_over()
         assert!(sections.remove(name), "the runbook does not say what to do at {name}");
     }
     assert!(sections.is_empty(), "there are no such alerts: {sections:?}");
+}
+
+/// What the files of Rust below a folder say, together.
+fn sources(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).expect("it is there");
+    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    let texts = paths.map(|path| match path.is_dir() {
+        true => sources(&path),
+        false if path.extension().is_some_and(|extension| extension == "rs") => {
+            std::fs::read_to_string(path).expect("text")
+        }
+        false => String::new(),
+    });
+    texts.collect()
+}
+
+#[test]
+fn every_test_that_the_runbook_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let tests = sources(&root.join("tests/tests")) + &sources(&root.join("crates/tls/tests"));
+    let (_, faults) = RUNBOOK.split_once("\n## When something outside goes wrong\n").expect("them");
+    let names = faults.split('`').filter(|name| name.matches('_').count() > 2);
+    let names: Vec<_> = names.filter(|name| !name.starts_with("peregrine_")).collect();
+    for name in &names {
+        assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}");
+    }
+    assert!(names.len() > 15, "{names:?}");
 }
 
 #[test]

@@ -130,7 +130,9 @@ impl Http2 {
         head: &Head,
         link: &mut Link<'_, D>,
     ) {
-        self.streams.at(number).exchange.tally.route(head.route());
+        let tally = &mut self.streams.at(number).exchange.tally;
+        tally.route(head.route());
+        tally.keep(head);
         let response = link.worker.overload.answer(refusal, &link.worker.application);
         self.respond(number, Ok(response), link);
     }
