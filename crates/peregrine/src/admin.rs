@@ -34,9 +34,6 @@ use tokio::sync::watch as watched;
 /// How long a handler may keep a worker's thread before the server counts as dead.
 pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 
-/// Connections of the admin listener at a time; one address may have a quarter of them.
-const CONNECTIONS_MAX: usize = 256;
-
 /// How long the admin listener may take to end.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -225,7 +222,7 @@ fn limits() -> Limits {
     Limits {
         head_bytes_max: 8 * 1024,
         body_bytes_max: 0,
-        connections_max: CONNECTIONS_MAX,
+        connections_max: 256,
         first_byte_timeout: Duration::from_secs(5),
         head_timeout: Duration::from_secs(5),
         idle_timeout: Duration::from_secs(30),
@@ -238,11 +235,8 @@ fn limits() -> Limits {
         shutdown_timeout: Duration::from_secs(1),
         background_timeout: Duration::ZERO,
         poll_budget: None,
-        // It is asked most when there is too much to do; and whoever holds many connections keeps nobody else out.
-        overload: OverloadLimits {
-            connections_per_client_max: Some(CONNECTIONS_MAX / 4),
-            ..OverloadLimits::none()
-        },
+        // It is asked most when there is too much to do.
+        overload: OverloadLimits::none(),
         ..Limits::default()
     }
 }

@@ -5,7 +5,6 @@ use crate::on_both_drivers;
 use crate::program::{Program, answer, ask, say};
 use crate::{PATIENCE, load};
 use rustix::process::Signal;
-use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +19,6 @@ on_both_drivers! {
     a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request,
     a_program_to_which_nobody_listens_ends_in_order,
     probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded,
-    who_holds_many_connections_of_the_admin_listener_keeps_nobody_else_out,
 }
 
 /// Longer than any time that the plan `hurry` gives peers.
@@ -190,38 +188,6 @@ fn probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded(drive
         is_over.store(true, Ordering::Relaxed);
     });
     clients.ends(&program);
-    program.signal(Signal::TERM);
-    assert!(program.first_ends().success());
-}
-
-/// A connection to the admin listener from another address of this machine.
-fn from_elsewhere(address: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("all of 127.0.0.0/8 is here");
-    socket.connect(&address.into()).expect("somebody listens");
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("it can be told");
-    stream
-}
-
-fn who_holds_many_connections_of_the_admin_listener_keeps_nobody_else_out(driver: &str) {
-    let mut program = Program::start(driver, "app tcp admin");
-    let address = program.admin_address();
-    let ask_idle = |stream: &mut TcpStream| {
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")?;
-        reads(stream, "alive\n")
-    };
-    // More than it takes at all; who is beyond the bound is reset.
-    let mut held: Vec<_> =
-        (0..300).map(|_| TcpStream::connect(address).expect("somebody listens")).collect();
-    let held = held.iter_mut().filter_map(|stream| ask_idle(stream).ok().map(|_| stream));
-    let mut held: Vec<_> = held.collect();
-    assert!((32..=64).contains(&held.len()), "{} of 64", held.len());
-    let mut probe = from_elsewhere(address);
-    ask(&mut probe, "/readyz");
-    assert_eq!(answer(probe), "ready\n");
-    // It did not wait for one of them to leave.
-    assert!(held.iter_mut().all(|stream| ask_idle(stream).is_ok()), "they are idle, and there");
     program.signal(Signal::TERM);
     assert!(program.first_ends().success());
 }
