@@ -3,16 +3,19 @@
 
 use peregrine::log::{Form, Log};
 use peregrine::prelude::*;
-use peregrine::{DriverChoice, Error, Running};
+use peregrine::{DriverChoice, Error, Limits, OverloadLimits, Place, Running};
 use peregrine_tests::logged;
-use peregrine_tests::server::{KernelBenches, SimulatedBenches};
+use peregrine_tests::server::client::Way;
+use peregrine_tests::server::{KernelBenches, SimulatedBenches, SocketWire};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::path::Path as FilePath;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,6 +43,7 @@ on_both_drivers! {
     a_writer_that_never_takes_anything_holds_nobody_up,
     the_end_waits_for_what_is_not_written,
     all_workers_write_whole_lines,
+    who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for,
 }
 
 /// Only a hang takes so long.
@@ -263,6 +267,50 @@ fn all_workers_write_whole_lines(choice: DriverChoice) {
     found.sort_unstable();
     let expected: Vec<_> = (0..8).flat_map(|client| client * 1000..client * 1000 + 200).collect();
     assert_eq!(found, expected);
+}
+
+/// Runs a future that blocks instead of waiting.
+fn block_on<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("there is a place for files");
+    let path = folder.path().join("access.log");
+    let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };
+    let time = Duration::from_millis(200);
+    let limits = Limits { overload, shutdown_timeout: time, ..Limits::default() };
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    let make = || app().get("/hangs", async || std::future::pending::<()>().await);
+    let running = match server.limits(limits).access_log(Log::file(&path)).start(make) {
+        Err(error @ Error::Driver { .. }) => return eprintln!("skipped: {error}"),
+        running => running.expect("the server starts"),
+    };
+    let place = Place::Tcp(address(&running));
+    let speak = |way: Way| block_on(way.speak(SocketWire::connect(&place)));
+    let mut busy = speak(Way::HTTP1);
+    busy.get("/hangs");
+    for (number, way) in [(7, Way::HTTP1), (8, Way::HTTP2)] {
+        let (begin, mut status) = (Instant::now(), 200);
+        // The one that hangs may not have begun yet.
+        while status == 200 {
+            assert!(begin.elapsed() < PATIENCE, "nobody is refused");
+            let mut client = speak(way);
+            let id = client.get(&format!("/{number}"));
+            status = block_on(client.answer(id)).status();
+        }
+        assert_eq!(status, 503);
+    }
+    running.shut_down().expect("it ends in order");
+    let log = fs::read_to_string(&path).expect("it is there");
+    for number in [7, 8] {
+        let target = format!("/{number} HTTP/");
+        let refused = log.lines().filter(|line| line.contains(&target) && line.contains("\" 503 "));
+        assert_eq!(refused.count(), 1, "{log}");
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 const DASHBOARD: &str = include_str!("../../deploy/grafana/peregrine.json");
 const RULES: &str = include_str!("../../deploy/prometheus/alerts.yml");
+const RUNBOOK: &str = include_str!("../../docs/operations.md");
 
 /// What Prometheus itself adds.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
@@ -60,6 +62,9 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
     for (name, labels) in [
         ("peregrine_tls_handshakes_total", &["version", "cipher", "resumed"][..]),
         ("peregrine_limits_hit_total", &["limit"]),
+        ("peregrine_requests_shed_total", &["reason"]),
+        ("peregrine_acme_failures", &["name"]),
+        ("peregrine_acme_next_order_timestamp_seconds", &["name"]),
     ] {
         names
             .get_mut(name)
@@ -83,7 +88,7 @@ fn words(expression: &str) -> BTreeSet<String> {
 }
 
 /// Words of the language, durations aside.
-const LANGUAGE: [&str; 22] = [
+const LANGUAGE: [&str; 23] = [
     "sum",
     "rate",
     "by",
@@ -105,6 +110,7 @@ const LANGUAGE: [&str; 22] = [
     "without",
     "unless",
     "offset",
+    "time",
     "e",
 ];
 
@@ -163,6 +169,49 @@ fn the_alert_rules_name_what_a_server_tells() {
         checked += 1;
     }
     assert_eq!(checked, RULES.matches("- alert: ").count());
+}
+
+#[test]
+fn every_alert_leads_to_its_section_of_the_runbook_and_no_section_is_left_over() {
+    const PAGE: &str = "https://github.com/peregrine-http/peregrine/blob/main/docs/operations.md#";
+    let (_, sections) = RUNBOOK.split_once("\n## Alerts\n").expect("it has them");
+    let sections = sections.split("\n## ").next().expect("there is a first piece");
+    let mut sections: BTreeSet<_> =
+        sections.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    for rule in RULES.split("- alert: ").skip(1) {
+        let (name, rest) = rule.split_once('\n').expect("there are more lines");
+        let link = format!("runbook_url: {PAGE}{}\n", name.to_lowercase());
+        assert!(rest.contains(&link), "{name} has no {link}");
+        assert!(sections.remove(name), "the runbook does not say what to do at {name}");
+    }
+    assert!(sections.is_empty(), "there are no such alerts: {sections:?}");
+}
+
+/// What the files of Rust below a folder say, together.
+fn sources(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).expect("it is there");
+    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    let texts = paths.map(|path| match path.is_dir() {
+        true => sources(&path),
+        false if path.extension().is_some_and(|extension| extension == "rs") => {
+            std::fs::read_to_string(path).expect("text")
+        }
+        false => String::new(),
+    });
+    texts.collect()
+}
+
+#[test]
+fn every_test_that_the_runbook_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let tests = sources(&root.join("tests/tests")) + &sources(&root.join("crates/tls/tests"));
+    let (_, faults) = RUNBOOK.split_once("\n## When something outside goes wrong\n").expect("them");
+    let names = faults.split('`').filter(|name| name.matches('_').count() > 2);
+    let names: Vec<_> = names.filter(|name| !name.starts_with("peregrine_")).collect();
+    for name in &names {
+        assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}");
+    }
+    assert!(names.len() > 15, "{names:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::listen::Place;
 use crate::running::Running;
 use crate::stopped::Stopped;
+use std::io::{self, Write as _};
 
 /// Tells people something, once: through the `tracing` subscriber that listens, else on the terminal
 /// unless the server is quiet.
@@ -15,10 +16,10 @@ pub(crate) fn tell(text: &str, quiet: bool) {
     }
 }
 
-/// In one piece, since another process may write to the same terminal, such as a successor.
+/// In one piece, since another process may write to the same terminal, such as a successor. Nobody may be there
+/// to read it any more, such as the other end of a pipe: that must not end the server.
 fn print_line(text: &str) {
-    let line = format!("{text}\n");
-    eprint!("{line}");
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Tells people of a failure that ends nothing.

@@ -1,5 +1,5 @@
-//! Restarts without loss: upgrades in place, sockets of a service manager and what that is told, and the
-//! end of a pod. The servers are processes of their own: this program again.
+//! Restarts without loss: upgrades in place, sockets of a service manager and what that is told, the
+//! end of a pod, and trouble from outside. The servers are processes of their own: this program again.
 #![cfg(target_os = "linux")]
 
 mod estate;
@@ -8,6 +8,7 @@ mod load;
 mod managed;
 mod pod;
 mod program;
+mod trouble;
 mod upgrade;
 
 use std::time::Duration;

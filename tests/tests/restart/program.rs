@@ -8,13 +8,13 @@ use peregrine::{Admin, DriverChoice, Error, Limits, Server};
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio, exit};
+use std::process::{Child, Command, ExitStatus, Stdio, exit};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ pub(crate) struct Program {
     /// The process that serves.
     pub(crate) process: u32,
     child: Child,
-    errors: BufReader<ChildStderr>,
+    errors: Box<dyn BufRead>,
     folder: TempDir,
     /// What the server said when it began.
     pub(crate) line: String,
@@ -87,7 +87,7 @@ impl Program {
             .stderr(Stdio::piped());
         change(&mut command, folder.path());
         let mut child = command.spawn().expect("a process can be started");
-        let errors = BufReader::new(child.stderr.take().expect("it is piped"));
+        let errors = Box::new(BufReader::new(child.stderr.take().expect("it is piped")));
         Self { process: child.id(), child, errors, folder, line: String::new() }
     }
 
@@ -119,6 +119,14 @@ impl Program {
                 return all.split_off(start);
             }
         }
+    }
+
+    /// From now on nobody reads what it says. Its status at the end, which is told to it.
+    pub(crate) fn ends_unheard(self) -> ExitStatus {
+        let mut program = self;
+        program.errors = Box::new(io::empty());
+        program.signal(Signal::TERM);
+        program.first_ends()
     }
 
     /// The number of the next process that begins.
@@ -307,7 +315,7 @@ pub(crate) fn child() {
     let limits = Limits {
         shutdown_timeout: number("shutdown=").map_or(seconds(30), |time| seconds(time as u64)),
         lame_duck: number("lame=").map_or(Duration::ZERO, |time| seconds(time as u64)),
-        ..Limits::default()
+        ..if plan.contains(&"hurry") { hurry() } else { Limits::default() }
     };
     let mut server = Server::new().workers(workers).limits(limits);
     let mut successor = Successor::new();
@@ -348,6 +356,19 @@ pub(crate) fn child() {
         say(&format!("failed: {error}"));
     }
     exit(i32::from(served.is_err()));
+}
+
+/// A second for whatever a peer may take its time for.
+fn hurry() -> Limits {
+    let second = Duration::from_secs(1);
+    Limits {
+        first_byte_timeout: second,
+        head_timeout: second,
+        rate_slack: second,
+        idle_timeout: second,
+        handshake_timeout: second,
+        ..Limits::default()
+    }
 }
 
 fn tls(folder: &Path) -> Tls {

@@ -287,22 +287,37 @@ mod tests {
         types.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned()).collect()
     }
 
-    #[test]
-    fn the_guide_has_every_metric_with_its_kind_and_no_other() {
-        let guide = include_str!("../../../../docs/guide/observability.md");
-        let told: BTreeSet<_> = guide
-            .lines()
+    /// Rows of tables that begin with a name of code: the name, and the rest of the row. Who leaves TLS or ACME
+    /// out has no metrics of theirs.
+    fn rows(page: &str) -> impl Iterator<Item = (&str, &str)> {
+        page.lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
-            .filter_map(|(name, rest)| {
-                Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))
-            })
-            .filter(|(name, _)| !name.starts_with('/'))
-            // Who leaves TLS or ACME out has no metrics of theirs.
             .filter(|(name, _)| cfg!(feature = "acme") || !name.starts_with("peregrine_acme_"))
             .filter(|(name, _)| {
                 cfg!(feature = "tls")
                     || !["certificate_expiry", "reloads"].iter().any(|part| name.contains(part))
             })
+    }
+
+    #[test]
+    fn the_runbook_says_of_every_metric_and_no_other_what_it_is_looked_at_for() {
+        let runbook = include_str!("../../../../docs/operations.md");
+        let (_, metrics) = runbook.split_once("\n## Metrics\n").expect("it has them");
+        let metrics = metrics.split("\n## ").next().expect("there is a first piece");
+        let told: Vec<_> = rows(metrics).map(|(name, _)| name.to_owned()).collect();
+        let once: BTreeSet<_> = told.iter().cloned().collect();
+        assert_eq!(told.len(), once.len(), "one of them is told twice: {told:?}");
+        assert_eq!(once, families().map(|family| family.sample_name()).collect());
+    }
+
+    #[test]
+    fn the_guide_has_every_metric_with_its_kind_and_no_other() {
+        let guide = include_str!("../../../../docs/guide/observability.md");
+        let told: BTreeSet<_> = rows(guide)
+            .filter_map(|(name, rest)| {
+                Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))
+            })
+            .filter(|(name, _)| !name.starts_with('/'))
             .collect();
         let kind = |kind| match kind {
             Kind::Counter => "counter",
