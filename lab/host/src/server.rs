@@ -3,18 +3,20 @@
 //! Nothing is left behind in any of four ways to end. [`Server::stop`] asks the group to end and then
 //! makes it. Dropping a [`Server`] makes it at once. Ctrl-C is a value ([`crate::interrupt`]) that ends
 //! waits, so that the first two happen. And should this program be killed, a watcher beside each
-//! server (a shell that reads from a pipe of ours) sees the pipe close and ends the group. A process
-//! that leaves the group and lets itself be adopted by another parent before the stop is not found.
+//! server (a shell that reads from a pipe of ours) sees the pipe close and ends the group; a server
+//! begins only when there is its watcher. A process that leaves the group and lets itself be adopted by another parent before the stop is not found.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::Access;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -34,6 +36,10 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the last output of an ended server is waited for.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A shell that becomes the server when it is told to, and ends when nobody can tell it any more. It keeps
+/// its process id.
+const WAITS: &str = "read -r _ && exec \"$0\" \"$@\" </dev/null";
 
 /// How many of its last lines are shown when a server fails.
 const LAST_LINES: usize = 20;
@@ -56,6 +62,23 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// Is there such a program? A path is one from the folder in which the program runs.
+    fn find(&self, program: &str) -> io::Result<()> {
+        let variable = self.environment.get("PATH").map(OsString::from);
+        let places = variable.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+        let is_program = |path: PathBuf| rustix::fs::access(path, Access::EXEC_OK).is_ok();
+        let is_there = if program.contains('/') {
+            is_program(self.folder.join(program))
+        } else {
+            std::env::split_paths(&places).any(|place| is_program(place.join(program)))
+        };
+        if is_there {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::NotFound, "there is no such program"))
+        }
+    }
+
     /// Runs `words` in the current folder on any CPU, and keeps 64 KiB of output.
     #[must_use]
     pub fn new(name: &str, words: &[&str]) -> Launch {
@@ -182,14 +205,16 @@ impl Server {
         let (program, arguments) = launch.words.split_first().ok_or_else(|| {
             describe(io::Error::new(io::ErrorKind::InvalidInput, "there is no program to run"))
         })?;
+        launch.find(program).map_err(describe)?;
         let (reader, writer) = io::pipe()?;
-        let mut command = Command::new(program);
+        let mut command = Command::new("sh");
         command
+            .args(["-c", WAITS, program])
             .args(arguments)
             .envs(&launch.environment)
             .current_dir(&launch.folder)
             .process_group(0)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(writer.try_clone()?)
             .stderr(writer);
         let mut child = spawn_on(&mut command, &launch.cpus).map_err(describe)?;
@@ -197,8 +222,12 @@ impl Server {
         drop(command);
         let group = Pid::from_child(&child);
         let enlisted = interrupt::enlist(group);
-        let beside = Output::read(reader, launch.output_bytes_max)
-            .and_then(|output| Ok((Watcher::start(group)?, output)));
+        let beside = Output::read(reader, launch.output_bytes_max).and_then(|output| {
+            let watcher = Watcher::start(group)?;
+            let mut gate = child.stdin.take().expect("it was asked for");
+            gate.write_all(b"\n")?;
+            Ok((watcher, output))
+        });
         match beside {
             Ok((watcher, output)) => Ok(Server {
                 name: launch.name.clone(),
