@@ -233,14 +233,14 @@ impl<D: Driver> Link<'_, D> {
 
     /// Is no request to follow the present one, because the worker drains or the connection is old?
     pub(crate) fn is_to_close(&self) -> bool {
-        let has_life = self.worker.limits.lifetime_max.is_some();
+        let has_life = self.door.limits.lifetime_max.is_some();
         self.worker.order() >= Order::LameDuck
             || has_life && self.worker.driver.now() >= self.end_of_life()
     }
 
     /// When the connection has lived for as long as it may.
     pub(crate) fn end_of_life(&self) -> Duration {
-        self.born.saturating_add(self.door.limits.lifetime_max.unwrap_or(Duration::MAX))
+        self.door.limits.end_of_life(self.born)
     }
 }
 
