@@ -13,7 +13,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -68,13 +68,6 @@ struct WayIn<D: Driver> {
     spreading: Option<Spreading<D::Passed>>,
 }
 
-/// The next connection.
-enum Next<D: Driver> {
-    Accepted(io::Result<D::Stream>),
-    /// Another worker has accepted it.
-    Passed(D::Passed),
-}
-
 impl<D: Driver> WayIn<D> {
     /// Accepts until the worker drains.
     async fn serve(&mut self, listener: &impl Listener<Stream = D::Stream>) {
@@ -96,23 +89,20 @@ impl<D: Driver> WayIn<D> {
             }
             let room = before(self.room(), worker.ordered(&alarm, Order::Drain)).await;
             let Some(room) = room else { return };
-            let next = before(self.next(listener), worker.ordered(&alarm, Order::Drain)).await;
-            let Some(next) = next else { return };
-            self.follow_settings();
-            match next {
-                Next::Accepted(Ok(stream)) => {
+            let accepted =
+                before(self.accept(listener), worker.ordered(&alarm, Order::Drain)).await;
+            let Some(accepted) = accepted else { return };
+            match accepted {
+                Ok(stream) => {
                     pause = PAUSE_MIN;
+                    self.follow_settings();
                     self.open_or_pass(room, stream);
                 }
-                Next::Passed(passed) => {
-                    worker.observed.counts().taken.add(1);
-                    self.adopt(room, passed);
-                }
                 // The peer was gone before it was accepted.
-                Next::Accepted(Err(error)) if is_of_the_peer(&error) => {
+                Err(error) if is_of_the_peer(&error) => {
                     tracing::debug!(target: "peregrine", %error, "a peer gave up");
                 }
-                Next::Accepted(Err(error)) => {
+                Err(error) => {
                     // The connection waits in the backlog until something is freed. Trying again at
                     // once would spin; never trying again would be the end of the server.
                     let remedy = remedy(&error);
@@ -144,17 +134,35 @@ impl<D: Driver> WayIn<D> {
         door.rooms.try_room(door.limits.connections_max)
     }
 
-    async fn next(&self, listener: &impl Listener<Stream = D::Stream>) -> Next<D> {
+    /// The next connection in the kernel's queue. Meanwhile those that other workers pass are opened.
+    async fn accept(
+        &mut self,
+        listener: &impl Listener<Stream = D::Stream>,
+    ) -> io::Result<D::Stream> {
         let mut accepted = pin!(listener.accept());
         poll_fn(|context| {
-            if let Some(Spreading { member, listener }) = &self.spreading
-                && let Poll::Ready(passed) = member.poll_taken(*listener, context)
-            {
-                return Poll::Ready(Next::Passed(passed));
-            }
-            accepted.as_mut().poll(context).map(Next::Accepted)
+            self.open_passed(context);
+            accepted.as_mut().poll(context)
         })
         .await
+    }
+
+    /// Opens what others have passed, as long as there are places beside the one for who is accepted next.
+    fn open_passed(&mut self, context: &Context<'_>) {
+        let Some(Spreading { member, listener }) = &self.spreading else { return };
+        let (member, listener) = (Rc::clone(member), *listener);
+        loop {
+            let door = &self.entrance.door;
+            let is_full = !door.rooms.has_room(door.limits.connections_max);
+            if is_full || account::filling() >= Filling::Tight {
+                return member.shut(listener);
+            }
+            let Poll::Ready(passed) = member.poll_taken(listener, context) else { return };
+            self.worker.observed.counts().taken.add(1);
+            let room = self.try_room().expect("nobody has taken a place since");
+            self.follow_settings();
+            self.adopt(room, passed);
+        }
     }
 
     /// Settings that have changed hold from now on.

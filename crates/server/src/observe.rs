@@ -270,6 +270,11 @@ impl Rooms {
         .await
     }
 
+    /// May there be one more connection, of at most `max`?
+    pub(crate) fn has_room(&self, max: usize) -> bool {
+        self.taken.get() < max
+    }
+
     /// A place for one more connection, if there may be one.
     pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
         let taken = self.taken.get();

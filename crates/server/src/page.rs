@@ -323,7 +323,7 @@ fn write_connections(page: &mut Page, workers: &[&Counts]) {
         page.sample(&[("protocol", protocol), ("state", state)], connections);
     }
     page.family(&WORKER_CONNECTIONS);
-    let open = |counts: &&Counts| counts.connections().map(|(_, connections)| connections).sum();
+    let open = |counts: &&Counts| counts.connections().map(|(_, open)| open).sum::<u64>();
     let open: Vec<u64> = workers.iter().map(open).collect();
     for (number, connections) in open.iter().enumerate() {
         page.sample(&[("worker", &number.to_string())], *connections);

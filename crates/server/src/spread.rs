@@ -259,8 +259,6 @@ impl<P> Given<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
     const NOW: Duration = Duration::ZERO;

@@ -5,8 +5,10 @@ use std::thread;
 
 use peregrine_driver::{Driver, Options, Socket, Stream};
 
+use super::{A_WHILE, pause};
 use crate::harness::{Harness, Peer, accept};
 use crate::kernel::Kernel;
+use crate::poll::both;
 
 /// Nothing that came before or meanwhile is lost, and who is there stays the same.
 pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &H) {
@@ -14,25 +16,33 @@ pub fn a_passed_connection_goes_on_as_if_nothing_had_been<H: Harness>(harness: &
         let (listener, place) = harness.listen(&driver);
         for is_passed_twice in [false, true] {
             let peer = harness.connect(&driver, &place);
-            peer.send(b"early".to_vec()).await.expect("the connection is up");
-            let stream = accept(&listener).await;
-            let who = (stream.peer(), stream.local(), stream.credentials());
-            let mut passed = driver.pass(stream).expect("nothing was begun");
-            if is_passed_twice {
+            // As much of it comes before as there is room for.
+            let sending = peer.send(b"early and late".to_vec());
+            let receiving = async {
+                let stream = accept(&listener).await;
+                let who = (stream.peer(), stream.local(), stream.credentials());
+                pause(&driver, A_WHILE / 4).await;
+                let mut passed = driver.pass(stream).expect("nothing was begun");
+                if is_passed_twice {
+                    let stream = driver.adopt(passed).expect("it is a connection");
+                    passed = driver.pass(stream).expect("nothing was begun");
+                }
+                pause(&driver, A_WHILE / 4).await;
                 let stream = driver.adopt(passed).expect("it is a connection");
-                passed = driver.pass(stream).expect("nothing was begun");
-            }
-            peer.send(b" late".to_vec()).await.expect("the connection is up");
-            let stream = driver.adopt(passed).expect("it is a connection");
-            assert_eq!((stream.peer(), stream.local(), stream.credentials()), who);
-            let mut got = Vec::new();
-            while got.len() < 10 {
-                got.extend_from_slice(&stream.recv().await.expect("the connection is up"));
-            }
-            assert_eq!(got, b"early late");
+                assert_eq!((stream.peer(), stream.local(), stream.credentials()), who);
+                let mut got = Vec::new();
+                while got.len() < 14 {
+                    got.extend_from_slice(&stream.recv().await.expect("the connection is up"));
+                }
+                assert_eq!(got, b"early and late");
+                stream
+            };
+            let (sent, stream) = both(sending, receiving).await;
+            sent.expect("the connection is up");
             stream.send(&mut b"answer".to_vec());
-            stream.sent().await.expect("the peer reads");
-            assert_eq!(peer.recv_exact(6).await.expect("the connection is up"), b"answer");
+            let (sent, answer) = both(stream.sent(), peer.recv_exact(6)).await;
+            sent.expect("the peer reads");
+            assert_eq!(answer.expect("the connection is up"), b"answer");
             drop(stream);
             assert_eq!(peer.recv_all().await.expect("it ends in order"), b"");
         }
