@@ -376,7 +376,6 @@ impl Server {
     pub fn start<Via, M: MakeApplication<Via>>(self, make: M) -> Result<Running, Error> {
         self.start_under(&mut makes(make), Orders::new())
     }
-
 }
 
 /// The files of Unix sockets, for as long as the server runs.

@@ -107,7 +107,8 @@ impl<P> Member<P> {
             let seat = &self.seats[(self.number + other) % self.seats.len()];
             let mailbox = &seat.boxes[listener];
             let load = seat.load();
-            if mailbox.is_open.load(Ordering::Relaxed) && least.is_none_or(|(less, _)| load < less) {
+            if mailbox.is_open.load(Ordering::Relaxed) && least.is_none_or(|(less, _)| load < less)
+            {
                 least = Some((load, mailbox));
             }
         }

@@ -78,10 +78,7 @@ impl Listener {
             }
         };
         // A task that has used up its turn waits though there may be more.
-        if accepted.is_pending()
-            && self.earlier.get() == Earlier::Some
-            && has_budget_remaining()
-        {
+        if accepted.is_pending() && self.earlier.get() == Earlier::Some && has_budget_remaining() {
             self.earlier.set(Earlier::None);
         }
         let accepted = ready!(accepted);
