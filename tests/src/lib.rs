@@ -61,6 +61,8 @@ macro_rules! contract {
             accepting::accepting_goes_on_after_a_peer_gave_up,
             accepting::a_stream_outlives_its_listener,
             accepting::both_ends_have_an_address,
+            passing::a_passed_connection_goes_on_as_if_nothing_had_been,
+            passing::a_passed_connection_that_nobody_adopts_is_closed,
             running::timers_ring_in_order_and_never_early,
             running::a_dropped_timer_does_no_harm,
             running::a_panic_ends_one_task_only,
@@ -114,7 +116,7 @@ macro_rules! contract_kernel {
                 kernel::a_peer_that_does_not_read_costs_little,
                 kernel::a_shared_listener_stays_as_it_was,
                 receiving::small_messages_get_through_beside_floods,
-                sharing::workers_that_share_a_listener_share_its_connections,
+                passing::another_worker_adopts_a_connection,
                 sharing::workers_that_share_a_listener_take_a_crowd,
                 sharing::a_blocked_worker_keeps_no_connection_from_the_others,
                 sharing::who_stopped_asking_keeps_no_connection_from_the_others,
@@ -123,7 +125,7 @@ macro_rules! contract_kernel {
             $crate::contract!(
                 @tests kernel_unix, $crate::Kernel::<$driver>::unix();
                 kernel::a_peer_that_reads_no_more_breaks_the_connection,
-                sharing::workers_that_share_a_listener_share_its_connections,
+                passing::another_worker_adopts_a_connection,
                 sharing::workers_that_share_a_listener_take_a_crowd,
                 sharing::a_blocked_worker_keeps_no_connection_from_the_others,
                 sharing::who_stopped_asking_keeps_no_connection_from_the_others,

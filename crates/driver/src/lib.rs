@@ -18,14 +18,16 @@
 #![forbid(unsafe_code)]
 
 mod figures;
+mod nodes;
+mod passed;
 mod piece;
-mod share;
 mod sockets;
 mod threads;
 
 pub use figures::{Figures, TURN_BOUNDS};
+pub use nodes::by_node;
+pub use passed::Passed;
 pub use piece::{Piece, Shared};
-pub use share::{Open, Share};
 pub use sockets::SocketOptions;
 pub use threads::{Functions, Threads};
 
@@ -49,6 +51,8 @@ pub trait Driver: Clone + 'static {
     type Listener: Listener<Stream = Self::Stream>;
     /// One connection.
     type Stream: Stream;
+    /// A connection on its way from one worker to another. Dropping it closes the connection.
+    type Passed: Send + 'static;
     /// See [`Driver::hold`].
     type Hold;
 
@@ -70,6 +74,22 @@ pub trait Driver: Clone + 'static {
     /// # Errors
     /// The kernel refused to register the socket.
     fn listen(&self, socket: Self::Socket) -> io::Result<Self::Listener>;
+
+    /// Takes a connection that was just accepted from this worker, so that another one may
+    /// [`adopt`](Self::adopt) it. Nothing may have been received, sent or waited for: it is for connections of
+    /// which no more was asked than who is there. What the peer has sent meanwhile is in the kernel and goes
+    /// along.
+    ///
+    /// # Errors
+    /// The kernel refused, or something was begun. The connection is closed.
+    fn pass(&self, stream: Self::Stream) -> io::Result<Self::Passed>;
+
+    /// Makes a connection one of this worker's, which another worker of the same driver has
+    /// [passed](Self::pass).
+    ///
+    /// # Errors
+    /// The kernel refused. The connection is closed.
+    fn adopt(&self, passed: Self::Passed) -> io::Result<Self::Stream>;
 
     /// Starts `task` on this thread. A panic inside it ends that task alone.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
@@ -353,7 +373,8 @@ pub struct Options {
     /// latency. Default 0: sleep at once.
     pub spin_us: u32,
     /// The CPU to pin the worker's thread to, as an index into those that the process may use, wrapping
-    /// around. Default none.
+    /// around. They are counted node by node of the machine's memory ([`by_node`]), so that workers that
+    /// follow each other are near each other. Default none.
     pub cpu: Option<usize>,
     /// Options of sockets.
     pub sockets: SocketOptions,

@@ -35,11 +35,10 @@ pub struct SocketOptions {
     pub ipv6_only: bool,
     /// Whether all workers accept from one queue of an address. Default false: on Linux and Android each worker has a
     /// queue of its own (`SO_REUSEPORT`), among which the kernel distributes connections evenly. Elsewhere it would not
-    /// distribute them, so there is one queue in any case; of the workers that wait at it, the one with the fewest
-    /// connections accepts.
+    /// distribute them, so there is one queue in any case, and whichever worker comes first accepts.
     ///
-    /// With one queue, a worker that is busy leaves connections to the others, and what is accepted is spread more evenly
-    /// where connections are few and live long. With many new connections in a second, it costs more.
+    /// Either way, a worker that has more connections than others passes on what it accepts. With one queue, a worker
+    /// that is busy leaves connections to the others before. With many new connections in a second, it costs more.
     pub one_queue: bool,
 }
 

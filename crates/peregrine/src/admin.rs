@@ -200,7 +200,7 @@ fn run(
         let ordered = orders.subscribe();
         driver.spawn(leave_with(views.orders(), orders, shared));
         let observed = Rc::new(Observed::default());
-        peregrine_server::run(driver, listens, application, limits(), observed, ordered).await
+        peregrine_server::run(driver, listens, application, limits(), observed, ordered, None).await
     })?
     .map(drop)
 }

@@ -299,7 +299,10 @@ impl Server {
         self
     }
 
-    /// Keeps each worker's thread on its own core. Default: the kernel decides.
+    /// Keeps each worker's thread on its own core, of those that the process may use (its affinity mask: `taskset`,
+    /// cpusets of containers). Cores are dealt out node by node of the machine's memory, so that workers share a node
+    /// as long as there are cores left on it. Where there are more workers than cores, it begins again with the first:
+    /// some cores then have more workers than others. Default: the kernel decides.
     pub fn pin_workers(mut self, pin: bool) -> Self {
         self.pin = pin;
         self

@@ -6,9 +6,9 @@ use crate::error::Error;
 use crate::make::Make;
 use crate::orders::{Ended, Handle, News};
 use crate::restart::Answering;
-use peregrine_driver::{Driver, Options, Socket};
+use peregrine_driver::{Driver, Options, Passed, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Log, Observed, Order, Pulse, Report, Traces};
+use peregrine_server::{Limits, Listen, Log, Member, Observed, Order, Pulse, Report, Traces};
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +29,8 @@ pub(crate) struct Worker {
     pub(crate) shown: Option<Begun>,
     pub(crate) log: Option<Log>,
     pub(crate) traces: Option<Traces>,
+    /// Its part in spreading connections over several workers.
+    pub(crate) member: Option<Member<Passed>>,
 }
 
 impl Worker {
@@ -62,15 +64,25 @@ impl Worker {
         answering: Option<Answering>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, shown, log, traces, .. } = self;
+        let Self { listeners, limits, options, seat, shown, log, traces, member, .. } = self;
         let observed = match &shown {
             Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
             None => Observed::new(pulse),
         };
         let observed = Rc::new(observed.logging(log).tracing(traces.clone()));
         let counts = Rc::clone(&observed);
-        let begin =
-            Begin { make, started, listeners, limits, observed, orders, shown, answering, traces };
+        let begin = Begin {
+            make,
+            started,
+            listeners,
+            limits,
+            observed,
+            orders,
+            shown,
+            answering,
+            traces,
+            member,
+        };
         let report = match seat {
             Seat::Tokio => Tokio::run(&options, |driver| begin.on(driver)),
             #[cfg(target_os = "linux")]
@@ -92,13 +104,17 @@ struct Begin<'a> {
     shown: Option<Begun>,
     answering: Option<Answering>,
     traces: Option<Traces>,
+    member: Option<Member<Passed>>,
 }
 
 impl Begin<'_> {
     /// What a driver needs besides its handle exists when this is polled.
-    async fn on<D: Driver<Socket = Socket>>(self, driver: D) -> Result<Report, Error> {
+    async fn on<D: Driver<Socket = Socket, Passed = Passed>>(
+        self,
+        driver: D,
+    ) -> Result<Report, Error> {
         let Self { make, started, listeners, limits, observed, mut orders, shown, .. } = self;
-        let (answering, traces) = (self.answering, self.traces);
+        let (answering, traces, member) = (self.answering, self.traces, self.member);
         if let Some(shown) = &shown {
             shown.before();
         }
@@ -126,7 +142,7 @@ impl Begin<'_> {
             driver.spawn(answering.run(orders.clone()));
         }
         let running =
-            peregrine_server::run(driver, listeners, application, limits, observed, orders);
+            peregrine_server::run(driver, listeners, application, limits, observed, orders, member);
         let mut running = pin!(running);
         // The first poll listens.
         let ended = poll_fn(|context| Poll::Ready(running.as_mut().poll(context))).await;

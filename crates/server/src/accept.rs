@@ -1,10 +1,11 @@
-//! Taking connections from a listener, as many as the limits allow.
+//! Taking connections from a listener, as many as the limits allow, and passing on what is another worker's.
 
 use crate::connection::{Connection, Entrance};
 use crate::live::Live;
 use crate::observe::Room;
 use crate::shared::Shared;
 use crate::shutdown::first_of;
+use crate::spread::{Given, MOMENT, Member};
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::account::{self, Filling};
@@ -12,7 +13,7 @@ use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -26,101 +27,255 @@ const LAST_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts until the worker drains, and then the connections that wait already.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    mut entrance: Rc<Entrance<D>>,
+    entrance: Rc<Entrance<D>>,
     listener: impl Listener<Stream = D::Stream>,
     shared: Shared,
-    mut live: Option<watch::Receiver<Live>>,
+    live: Option<watch::Receiver<Live>>,
+    spreading: Option<Spreading<D::Passed>>,
 ) {
     let alarm = worker.wheel.alarm();
-    let mut pause = PAUSE_MIN;
-    let open = |entrance: &Rc<Entrance<D>>, room: Room, stream: D::Stream| {
+    worker.ordered(&alarm, Order::Serve).await;
+    // Whoever is ordered to end before it was to serve accepts nobody.
+    let is_late = worker.order() >= Order::Drain;
+    let mut way = WayIn { worker, entrance, live, spreading };
+    if !is_late {
+        way.serve(&listener).await;
+    }
+    way.take_last_passed();
+    if !shared.is_so() {
+        listener.refuse_new();
+        way.empty_queue(&listener).await;
+    } else if !is_late
+        && let Some(room) = way.try_room()
+        && let Ok(Some(stream)) = listener.last().await
+    {
+        way.open(room, stream);
+    }
+}
+
+/// The part that a listener's connections have in spreading them over workers.
+pub(crate) struct Spreading<P> {
+    pub(crate) member: Rc<Member<P>>,
+    /// The listener's number.
+    pub(crate) listener: usize,
+}
+
+/// How connections come to this worker by one listener.
+struct WayIn<D: Driver> {
+    worker: Rc<Worker<D>>,
+    entrance: Rc<Entrance<D>>,
+    live: Option<watch::Receiver<Live>>,
+    spreading: Option<Spreading<D::Passed>>,
+}
+
+impl<D: Driver> WayIn<D> {
+    /// Accepts until the worker drains.
+    async fn serve(&mut self, listener: &impl Listener<Stream = D::Stream>) {
+        let worker = Rc::clone(&self.worker);
+        let alarm = worker.wheel.alarm();
+        let mut pause = PAUSE_MIN;
+        loop {
+            if account::filling() >= Filling::Tight {
+                if worker.order() >= Order::Drain {
+                    return;
+                }
+                // Who waits in the backlog costs nothing here.
+                self.entrance.sessions.clear();
+                self.shut();
+                worker.observed.limit("overload.memory_max");
+                let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
+                first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+                continue;
+            }
+            let room = before(self.room(), worker.ordered(&alarm, Order::Drain)).await;
+            let Some(room) = room else { return };
+            let accepted =
+                before(self.accept(listener), worker.ordered(&alarm, Order::Drain)).await;
+            let Some(accepted) = accepted else { return };
+            match accepted {
+                Ok(stream) => {
+                    pause = PAUSE_MIN;
+                    self.follow_settings();
+                    self.open_or_pass(room, stream);
+                }
+                // The peer was gone before it was accepted.
+                Err(error) if is_of_the_peer(&error) => {
+                    tracing::debug!(target: "peregrine", %error, "a peer gave up");
+                }
+                Err(error) => {
+                    // The connection waits in the backlog until something is freed. Trying again at
+                    // once would spin; never trying again would be the end of the server.
+                    let remedy = remedy(&error);
+                    tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}");
+                    worker.observed.refused();
+                    let over = worker.driver.sleep_until(worker.driver.now() + pause);
+                    first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    /// A place for one more connection. One that would be too many stays in the kernel's backlog, or with the
+    /// worker that accepted it. Settings that change meanwhile may allow it earlier.
+    async fn room(&mut self) -> Room {
+        loop {
+            if let Some(room) = self.try_room() {
+                return room;
+            }
+            self.shut();
+            let door = &self.entrance.door;
+            let room = door.rooms.room(door.limits.connections_max);
+            let Some(live) = self.live.as_mut() else { return room.await };
+            if let Some(room) = before(room, told(live)).await {
+                return room;
+            }
+            self.entrance = renewed(&self.entrance, live);
+        }
+    }
+
+    fn try_room(&self) -> Option<Room> {
+        let door = &self.entrance.door;
+        door.rooms.try_room(door.limits.connections_max)
+    }
+
+    /// The next connection in the kernel's queue. Meanwhile those that other workers pass are opened.
+    async fn accept(
+        &mut self,
+        listener: &impl Listener<Stream = D::Stream>,
+    ) -> io::Result<D::Stream> {
+        let mut accepted = pin!(listener.accept());
+        poll_fn(|context| {
+            self.open_passed(context);
+            accepted.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// Opens what others have passed, as long as there are places beside the one for who is accepted next.
+    fn open_passed(&mut self, context: &Context<'_>) {
+        let Some(Spreading { member, listener }) = &self.spreading else { return };
+        let (member, listener) = (Rc::clone(member), *listener);
+        loop {
+            let door = &self.entrance.door;
+            let is_full = !door.rooms.has_room(door.limits.connections_max);
+            if is_full || account::filling() >= Filling::Tight {
+                return member.shut(listener);
+            }
+            let Poll::Ready(passed) = member.poll_taken(listener, context) else { return };
+            self.worker.observed.counts().taken.add(1);
+            let room = self.try_room().expect("nobody has taken a place since");
+            self.follow_settings();
+            self.adopt(room, passed);
+        }
+    }
+
+    /// Settings that have changed hold from now on.
+    fn follow_settings(&mut self) {
+        if let Some(changed) = self.live.as_mut().and_then(|live| changed(&self.entrance, live)) {
+            self.entrance = changed;
+        }
+    }
+
+    /// The connection is another worker's, if that has fewer, and otherwise this one's.
+    fn open_or_pass(&self, room: Room, stream: D::Stream) {
+        let driver = &self.worker.driver;
+        let whom = self.spreading.as_ref().and_then(|spreading| {
+            let Spreading { member, listener } = spreading;
+            member.whom(*listener, || driver.now())
+        });
+        let Some(whom) = whom else { return self.open(room, stream) };
+        match driver.pass(stream).map(|passed| whom.give(passed)) {
+            Ok(Ok(given)) => self.look_after(given, room),
+            Ok(Err(passed)) => self.adopt(room, passed),
+            Err(error) => {
+                tracing::debug!(target: "peregrine", %error, "a connection broke while it was passed");
+            }
+        }
+    }
+
+    /// Takes what was passed back if it is not taken in time. The place for it is kept so long.
+    fn look_after(&self, given: Given<D::Passed>, room: Room) {
+        let way = Self {
+            worker: Rc::clone(&self.worker),
+            entrance: Rc::clone(&self.entrance),
+            live: None,
+            spreading: None,
+        };
+        let pending = self.worker.observed.pending();
+        let until = self.worker.driver.now() + MOMENT;
+        self.worker.driver.spawn(async move {
+            way.worker.driver.sleep_until(until).await;
+            match given.take_back() {
+                None => way.worker.observed.counts().passed.add(1),
+                Some(passed) => way.adopt(room, passed),
+            }
+            drop(way);
+            drop(pending);
+        });
+    }
+
+    fn adopt(&self, room: Room, passed: D::Passed) {
+        match self.worker.driver.adopt(passed) {
+            Ok(stream) => self.open(room, stream),
+            Err(error) => {
+                let remedy = remedy(&error);
+                tracing::warn!(target: "peregrine", %error, "cannot take a connection over{remedy}");
+                self.worker.observed.refused();
+            }
+        }
+    }
+
+    fn open(&self, room: Room, stream: D::Stream) {
+        let Self { worker, entrance, .. } = self;
         let client_at = entrance.door.client_at(stream.peer());
         let Ok(client) = worker.overload.connect(client_at) else {
             worker.observed.limit("overload.connections_per_client_max");
             // The kernel is to keep nothing of it.
             return stream.reset_on_drop();
         };
-        let (shared, entrance) = (Rc::clone(&worker), Rc::clone(entrance));
-        let connection = Connection::new(shared, entrance, stream, room.open(), client);
-        worker.driver.spawn(connection);
-    };
-    worker.ordered(&alarm, Order::Serve).await;
-    // Whoever is ordered to end before it was to serve accepts nobody.
-    let is_late = worker.order() >= Order::Drain;
-    loop {
-        if is_late {
-            break;
-        }
-        if account::filling() >= Filling::Tight {
-            if worker.order() >= Order::Drain {
-                break;
-            }
-            // Who waits in the backlog costs nothing here.
-            entrance.sessions.clear();
-            worker.observed.limit("overload.memory_max");
-            let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
-            first_of(over, worker.ordered(&alarm, Order::Drain)).await;
-            continue;
-        }
-        // A connection that would be one too many stays in the kernel's backlog.
-        let room = place(&mut entrance, &mut live);
-        let Some(room) = before(room, worker.ordered(&alarm, Order::Drain)).await else { break };
-        let accepted = before(listener.accept(), worker.ordered(&alarm, Order::Drain)).await;
-        match accepted {
-            None => break,
-            Some(Ok(stream)) => {
-                pause = PAUSE_MIN;
-                if let Some(changed) = live.as_mut().and_then(|live| changed(&entrance, live)) {
-                    entrance = changed;
-                }
-                open(&entrance, room, stream);
-            }
-            // The peer was gone before it was accepted.
-            Some(Err(error)) if is_of_the_peer(&error) => {
-                tracing::debug!(target: "peregrine", %error, "a peer gave up");
-            }
-            Some(Err(error)) => {
-                // The connection waits in the backlog until something is freed. Trying again at
-                // once would spin; never trying again would be the end of the server.
-                let remedy = if is_exhausted(&error) {
-                    "; raise the limit of descriptors (ulimit -n) or lower connections_max"
-                } else {
-                    ""
-                };
-                tracing::warn!(target: "peregrine", %error, ?pause, "cannot accept{remedy}");
-                worker.observed.refused();
-                let over = worker.driver.sleep_until(worker.driver.now() + pause);
-                first_of(over, worker.ordered(&alarm, Order::Drain)).await;
-                pause = (pause * 2).min(PAUSE_MAX);
-            }
+        let (worker, entrance) = (Rc::clone(worker), Rc::clone(entrance));
+        let connection = Connection::new(worker, entrance, stream, room.open(), client);
+        self.worker.driver.spawn(connection);
+    }
+
+    /// Others are to pass nothing here for now.
+    fn shut(&self) {
+        if let Some(Spreading { member, listener }) = &self.spreading {
+            member.shut(*listener);
         }
     }
-    if shared.is_so() {
-        let door = &entrance.door;
-        if !is_late
-            && let Some(room) = door.rooms.try_room(door.limits.connections_max)
-            && let Ok(Some(stream)) = listener.last().await
+
+    /// Takes what others have passed until now, and nothing more. What there is no place for, they take back.
+    fn take_last_passed(&self) {
+        let Some(Spreading { member, listener }) = &self.spreading else { return };
+        member.shut(*listener);
+        while let Some(room) = self.try_room()
+            && let Some(passed) = member.take_last(*listener)
         {
-            open(&entrance, room, stream);
+            self.worker.observed.counts().taken.add(1);
+            self.adopt(room, passed);
         }
-        return;
     }
-    listener.refuse_new();
-    let door = &entrance.door;
-    let cut = worker.wheel.alarm();
-    while worker.order() < Order::Cut
-        && let Some(room) = door.rooms.try_room(door.limits.connections_max)
-    {
-        let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
-        let over = first_of(over, worker.ordered(&cut, Order::Cut));
-        match before(listener.accept(), over).await {
-            Some(Ok(stream)) => open(&entrance, room, stream),
-            Some(Err(error)) if is_of_the_peer(&error) => {}
-            Some(Err(error)) => {
-                tracing::warn!(target: "peregrine", %error, "cannot accept who waits at the end");
-                return;
+
+    /// Accepts who waits in a queue that gets no longer.
+    async fn empty_queue(&self, listener: &impl Listener<Stream = D::Stream>) {
+        let worker = &self.worker;
+        let cut = worker.wheel.alarm();
+        while worker.order() < Order::Cut
+            && let Some(room) = self.try_room()
+        {
+            let over = worker.driver.sleep_until(worker.driver.now() + LAST_PAUSE);
+            let over = first_of(over, worker.ordered(&cut, Order::Cut));
+            match before(listener.accept(), over).await {
+                Some(Ok(stream)) => self.open(room, stream),
+                Some(Err(error)) if is_of_the_peer(&error) => {}
+                Some(Err(error)) => {
+                    tracing::warn!(target: "peregrine", %error, "cannot accept who waits at the end");
+                    return;
+                }
+                None => return,
             }
-            None => return,
         }
     }
 }
@@ -138,22 +293,6 @@ fn changed<D: Driver>(
 fn renewed<D: Driver>(entrance: &Entrance<D>, live: &mut watch::Receiver<Live>) -> Rc<Entrance<D>> {
     let door = entrance.door.with(&live.borrow_and_update());
     Rc::new(Entrance { door, sessions: Rc::clone(&entrance.sessions) })
-}
-
-/// Room for one more connection. Settings that change meanwhile may allow it earlier.
-async fn place<D: Driver>(
-    entrance: &mut Rc<Entrance<D>>,
-    live: &mut Option<watch::Receiver<Live>>,
-) -> Room {
-    loop {
-        let door = &entrance.door;
-        let room = door.rooms.room(door.limits.connections_max);
-        let Some(live) = live.as_mut() else { return room.await };
-        if let Some(room) = before(room, told(live)).await {
-            return room;
-        }
-        *entrance = renewed(entrance, live);
-    }
 }
 
 /// Ends when there are new settings.
@@ -180,6 +319,15 @@ async fn before<T>(future: impl Future<Output = T>, end: impl Future<Output = ()
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
+}
+
+/// What helps against an error, for the log.
+fn remedy(error: &io::Error) -> &'static str {
+    if is_exhausted(error) {
+        "; raise the limit of descriptors (ulimit -n) or lower connections_max"
+    } else {
+        ""
+    }
 }
 
 /// Is the process or the system out of descriptors or memory?

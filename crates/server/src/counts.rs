@@ -50,7 +50,12 @@ pub struct Counts {
     /// Requests in progress, by scheme and method.
     pub(crate) active: [[Level; METHODS]; 2],
     pub(crate) places: [Level; Place::ALL.len()],
+    /// Connections that this worker had, whoever accepted them.
     pub(crate) accepted: Count,
+    /// Connections that this worker accepted, and another one took.
+    pub(crate) passed: Count,
+    /// Those that it took from others.
+    pub(crate) taken: Count,
     pub(crate) refused: Count,
     pub(crate) ended: Few<&'static str, 32>,
     pub(crate) limits: Few<&'static str, 32>,

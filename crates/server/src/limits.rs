@@ -88,7 +88,10 @@ pub struct Limits {
     /// nobody wants.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub idle_timeout: Duration,
-    /// The age at which a connection is told to close, after the response in progress. Default none.
+    /// The age at which a connection is told to close, after the response in progress; over HTTP/2 by GOAWAY, in two
+    /// steps. Default none. It comes up to a tenth earlier, for each connection another part of that, so that clients
+    /// that came together do not all come again together. Clients that keep connections for days stay with the
+    /// instance, and the worker, that they found first: an age brings them to those that came later.
     #[cfg_attr(feature = "config", serde(with = "MaybeTime"))]
     pub lifetime_max: Option<Duration>,
     /// Connections open at a time, per worker. Default 16,384. When it is reached, further
@@ -219,6 +222,16 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// When a connection has lived for as long as it may.
+    ///
+    /// The part by which a life is shorter follows from the millisecond in which it began, by the golden ratio: those
+    /// that begin one after the other are spread as evenly as can be, and nothing has to be remembered.
+    pub(crate) fn end_of_life(&self, born: Duration) -> Duration {
+        let Some(life) = self.lifetime_max else { return Duration::MAX };
+        let part = (born.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+        born.saturating_add(life - life / 10 / 1024 * part as u32)
+    }
+
     pub(crate) fn rate(&self) -> Rate {
         Rate { min: self.rate_min, slack: self.rate_slack }
     }
@@ -361,5 +374,31 @@ impl Default for Http2Limits {
             budget_max: of.budget_max,
             budget_per_second: of.budget_per_second,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_came_together_do_not_end_together() {
+        let limits = Limits { lifetime_max: Some(Duration::from_secs(1000)), ..Limits::default() };
+        let life = |born| {
+            limits.end_of_life(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3
+        };
+        for second in [0, 77, 1_000_000] {
+            let mut lives: Vec<_> = (second * 1000..second * 1000 + 1000).map(life).collect();
+            lives.sort_by(f64::total_cmp);
+            assert!(lives[0] >= 900.0 && lives[999] <= 1000.0, "{} to {}", lives[0], lives[999]);
+            let each_tenth = lives.chunks(100).zip(0_u32..).all(|(tenth, number)| {
+                let from = 900.0 + f64::from(number) * 10.0;
+                tenth.iter().all(|life| (from - 1.0..from + 11.0).contains(life))
+            });
+            assert!(each_tenth, "{lives:?}");
+        }
+        let ever = Limits { lifetime_max: Some(Duration::MAX), ..Limits::default() };
+        assert!(ever.end_of_life(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);
+        assert_eq!(Limits::default().end_of_life(Duration::from_secs(5)), Duration::MAX);
     }
 }

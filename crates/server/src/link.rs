@@ -240,7 +240,7 @@ impl<D: Driver> Link<'_, D> {
 
     /// When the connection has lived for as long as it may.
     pub(crate) fn end_of_life(&self) -> Duration {
-        self.born.saturating_add(self.door.limits.lifetime_max.unwrap_or(Duration::MAX))
+        self.door.limits.end_of_life(self.born)
     }
 }
 

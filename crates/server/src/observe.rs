@@ -6,7 +6,7 @@ use crate::log::Log;
 use crate::pulse::Pulse;
 use crate::traces::Traces;
 use peregrine_web::connection::TlsInfo;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -33,6 +33,8 @@ pub struct Observed {
     /// Until the worker begins.
     log: Cell<Option<Log>>,
     traces: Option<Traces>,
+    /// Is told how many connections are open, each time that it changes.
+    told_open: OnceCell<Box<dyn Fn(usize)>>,
 }
 
 /// A worker's counts at one moment.
@@ -127,6 +129,19 @@ impl Observed {
             functions_left: self.functions_left.get(),
             shed: self.counts.shed.counts().map(|(name, count)| (*name, count)).collect(),
             ended: self.counts.ended.counts().map(|(name, count)| (*name, count)).collect(),
+        }
+    }
+
+    /// Tells `told` from now on how many connections are open, once for a worker.
+    pub(crate) fn tell_open(&self, told: impl Fn(usize) + 'static) {
+        // A worker begins once.
+        let _ = self.told_open.set(Box::new(told));
+    }
+
+    fn has_open(&self, connections: usize) {
+        self.connections.set(connections);
+        if let Some(told) = self.told_open.get() {
+            told(connections);
         }
     }
 
@@ -255,6 +270,11 @@ impl Rooms {
         .await
     }
 
+    /// May there be one more connection, of at most `max`?
+    pub(crate) fn has_room(&self, max: usize) -> bool {
+        self.taken.get() < max
+    }
+
     /// A place for one more connection, if there may be one.
     pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
         let taken = self.taken.get();
@@ -280,7 +300,7 @@ impl Room {
     /// A connection takes the place.
     pub(crate) fn open(self) -> Open {
         let observed = &self.0.observed;
-        observed.connections.set(observed.connections.get() + 1);
+        observed.has_open(observed.connections.get() + 1);
         observed.counts.accepted.add(1);
         let place = Place::Opening;
         observed.counts.places[place as usize].add(1);
@@ -317,7 +337,7 @@ impl Drop for Room {
 impl Drop for Open {
     fn drop(&mut self) {
         let observed = &self.room.0.observed;
-        observed.connections.set(observed.connections.get() - 1);
+        observed.has_open(observed.connections.get() - 1);
         observed.counts.places[self.place as usize].add(-1);
         if !self.is_told {
             // Its task was dropped, by a panic or by the end of the worker.

@@ -51,6 +51,24 @@ const CONNECTIONS: Family<'_> = family(
 );
 const WORKER_CONNECTIONS: Family<'_> =
     family("peregrine_worker_connections", Kind::Gauge, "", "Open connections of each worker.");
+const IMBALANCE: Family<'_> = family(
+    "peregrine_worker_imbalance_ratio",
+    Kind::Gauge,
+    "ratio",
+    "Open connections of the worker with the most, over the mean of all workers; 1 is even.",
+);
+const PASSED: Family<'_> = family(
+    "peregrine_worker_connections_passed",
+    Kind::Counter,
+    "",
+    "Connections that a worker accepted and passed to another one with fewer.",
+);
+const TAKEN: Family<'_> = family(
+    "peregrine_worker_connections_taken",
+    Kind::Counter,
+    "",
+    "Connections that a worker took from others that had accepted them.",
+);
 const ACCEPTED: Family<'_> =
     family("peregrine_connections_accepted", Kind::Counter, "", "Connections that were accepted.");
 const REFUSED: Family<'_> = family(
@@ -153,6 +171,9 @@ pub const FAMILIES: &[Family<'static>] = &[
     ACTIVE,
     CONNECTIONS,
     WORKER_CONNECTIONS,
+    IMBALANCE,
+    PASSED,
+    TAKEN,
     ACCEPTED,
     REFUSED,
     ENDED,
@@ -302,12 +323,35 @@ fn write_connections(page: &mut Page, workers: &[&Counts]) {
         page.sample(&[("protocol", protocol), ("state", state)], connections);
     }
     page.family(&WORKER_CONNECTIONS);
-    for (number, counts) in workers.iter().enumerate() {
-        let connections: u64 = counts.connections().map(|(_, connections)| connections).sum();
-        page.sample(&[("worker", &number.to_string())], connections);
+    let open = |counts: &&Counts| counts.connections().map(|(_, open)| open).sum::<u64>();
+    let open: Vec<u64> = workers.iter().map(open).collect();
+    for (number, connections) in open.iter().enumerate() {
+        page.sample(&[("worker", &number.to_string())], *connections);
     }
+    page.family(&IMBALANCE);
+    page.sample(&[], imbalance(&open));
+    write_each(page, &PASSED, workers, |counts| &counts.passed);
+    write_each(page, &TAKEN, workers, |counts| &counts.taken);
     write_sum(page, &ACCEPTED, workers, |counts| &counts.accepted);
     write_sum(page, &REFUSED, workers, |counts| &counts.refused);
+}
+
+/// The most of all numbers over their mean.
+fn imbalance(numbers: &[u64]) -> f64 {
+    let (most, all) = (numbers.iter().copied().max().unwrap_or(0), numbers.iter().sum::<u64>());
+    if all == 0 { 1.0 } else { most as f64 * numbers.len() as f64 / all as f64 }
+}
+
+fn write_each(
+    page: &mut Page,
+    family: &Family<'_>,
+    workers: &[&Counts],
+    count: impl Fn(&Counts) -> &Count,
+) {
+    page.family(family);
+    for (number, counts) in workers.iter().enumerate() {
+        page.sample(&[("worker", &number.to_string())], count(counts).get());
+    }
 }
 
 fn write_sum(

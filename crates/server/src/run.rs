@@ -1,6 +1,6 @@
 //! A worker's life: its listeners, its clock, and its end.
 
-use crate::accept;
+use crate::accept::{self, Spreading};
 use crate::clock::announce_clock;
 use crate::connection::{Entrance, sessions};
 use crate::door::Door;
@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::observe::Observed;
 use crate::shutdown::{self, first_of};
+use crate::spread::Member;
 use crate::worker::{Order, Report, Worker};
 use peregrine_driver::Driver;
 use peregrine_web::application::Application;
@@ -21,7 +22,8 @@ const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
 /// [`Limits::background_timeout`] says; [`Driver::run`] goes on with that for blocking functions, and
-/// `observed` has their number only after it.
+/// `observed` has their number only after it. A `member` of several workers passes connections to the others where
+/// they have fewer, and takes what these pass.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
@@ -32,23 +34,29 @@ pub async fn run<D: Driver>(
     limits: Limits,
     observed: Rc<Observed>,
     orders: watch::Receiver<Order>,
+    member: Option<Member<D::Passed>>,
 ) -> std::io::Result<Report> {
     shutdown::announce(&orders);
     let present = *orders.borrow();
     let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
     announce_clock(&worker);
     let sessions = Rc::new(sessions());
-    for listen in listens {
+    let member = member.map(Rc::new);
+    if let Some(member) = member.clone() {
+        worker.observed.tell_open(move |connections| member.has_open(connections));
+    }
+    for (number, listen) in listens.into_iter().enumerate() {
         let (shared, live) = (listen.shared.clone(), listen.live.clone());
         let (door, socket) = Door::new(&worker, listen);
         let listener = worker.driver.listen(socket)?;
         let entrance = Rc::new(Entrance { door, sessions: Rc::clone(&sessions) });
         let worker = Rc::clone(&worker);
+        let spreading = member.clone().map(|member| Spreading { member, listener: number });
         // The worker does not end before it has accepted the connections that wait already.
         let pending = worker.observed.pending();
         let driver = worker.driver.clone();
         driver.spawn(async move {
-            accept::run(worker, entrance, listener, shared, live).await;
+            accept::run(worker, entrance, listener, shared, live, spreading).await;
             drop(pending);
         });
     }

@@ -41,4 +41,4 @@ pub use drop_at::DropAt;
 pub use faults::{Faults, Sockets};
 pub use network::{Network, Port};
 pub use run::{Hold, Sim};
-pub use stream::{Chunk, Listener, Stream};
+pub use stream::{Chunk, Listener, Passed, Stream};

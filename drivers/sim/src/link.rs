@@ -14,11 +14,19 @@ pub(crate) struct Link {
     pub(crate) network: Network,
     pub(crate) id: u64,
     end: End,
+    /// Nobody else has taken it over.
+    is_held: bool,
 }
 
 impl Link {
     pub(crate) fn new(network: Network, id: u64, end: End) -> Self {
-        Self { network, id, end }
+        Self { network, id, end, is_held: true }
+    }
+
+    /// The connection's number. Who has that is to close it.
+    pub(crate) fn release(&mut self) -> u64 {
+        self.is_held = false;
+        self.id
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State, u64, End) -> T) -> T {
@@ -202,6 +210,8 @@ fn connection(
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.with(State::close);
+        if self.is_held {
+            self.with(State::close);
+        }
     }
 }

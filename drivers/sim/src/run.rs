@@ -14,8 +14,8 @@ use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::network::{Network, Port};
-use crate::state::End;
-use crate::stream::{Listener, Stream};
+use crate::state::{End, State};
+use crate::stream::{Listener, Passed, Stream};
 use crate::tasks::{Flag, Ready, Task};
 
 /// The number under which `main` is scheduled; tasks count from 1.
@@ -49,6 +49,7 @@ impl Driver for Sim {
     type Socket = Port;
     type Listener = Listener;
     type Stream = Stream;
+    type Passed = Passed;
     type Hold = Hold;
 
     fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
@@ -79,6 +80,14 @@ impl Driver for Sim {
 
     fn listen(&self, socket: Port) -> io::Result<Listener> {
         Listener::new(self.network.clone(), &socket)
+    }
+
+    fn pass(&self, stream: Stream) -> io::Result<Passed> {
+        Ok(stream.pass())
+    }
+
+    fn adopt(&self, passed: Passed) -> io::Result<Stream> {
+        Ok(passed.adopt(&self.network))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
@@ -280,6 +289,7 @@ impl<F: Future> Future for Loop<F> {
         for _ in 0..TURN_POLLS_MAX {
             let now = this.base + this.start.elapsed();
             let over = this.network.with(|state| {
+                state.close_lost();
                 state.advance(now);
                 now > state.time_max
             });
@@ -329,6 +339,7 @@ impl<F: Future> Drop for Loop<F> {
             self.tasks.clear();
             self.adopt();
         }
+        self.network.with(State::close_lost);
         self.ready.clear();
     }
 }

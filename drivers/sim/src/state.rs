@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(crate) struct State {
     /// Tasks to be dropped, by their number.
     pub(crate) doomed: BTreeMap<u64, Doom>,
     pub(crate) wakes: Vec<Waker>,
+    /// Connections that were passed from one worker to another, and dropped on the way.
+    pub(crate) lost: Arc<Mutex<Vec<u64>>>,
     agenda: BTreeMap<(Duration, u64), Event>,
     last_id: u64,
 }
@@ -165,6 +168,7 @@ impl State {
             figures: Figures::default(),
             doomed: BTreeMap::new(),
             wakes: Vec::new(),
+            lost: Arc::default(),
             agenda: BTreeMap::new(),
             last_id: 0,
         }
@@ -415,6 +419,12 @@ impl State {
             self.pump(id, end);
         }
         self.let_go(id, end);
+    }
+
+    /// Closes connections that nobody has any more.
+    pub(crate) fn close_lost(&mut self) {
+        let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
+        lost.into_iter().for_each(|id| self.close(id, End::Server));
     }
 
     fn let_go(&mut self, id: u64, end: End) {

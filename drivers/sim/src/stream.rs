@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use peregrine_driver::Address;
@@ -58,8 +59,7 @@ impl peregrine_driver::Listener for Listener {
 
     async fn accept(&self) -> io::Result<Stream> {
         let id = poll_fn(|context| self.poll_accept(context)).await?;
-        let link = Link::new(self.network.clone(), id, End::Server);
-        Ok(Stream { link, port: self.port, passed_end: Cell::default(), resets: Cell::default() })
+        Ok(Stream::new(&self.network, id, self.port))
     }
 
     /// Who tries to connect from now on is refused, or waits until the listener is dropped and is
@@ -93,6 +93,20 @@ impl Drop for Stream {
 }
 
 impl Stream {
+    fn new(network: &Network, id: u64, port: u64) -> Self {
+        let link = Link::new(network.clone(), id, End::Server);
+        Self { link, port, passed_end: Cell::default(), resets: Cell::default() }
+    }
+
+    pub(crate) fn pass(mut self) -> Passed {
+        let id = self.link.release();
+        let lost = self.link.network.with(|state| {
+            state.record("pass", [id, 0, 0]);
+            Arc::clone(&state.lost)
+        });
+        Passed { id: Some(id), port: self.port, lost }
+    }
+
     fn poll_chunk(&self, context: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let network = &self.link.network;
         let hungry = self.link.has_input();
@@ -166,6 +180,31 @@ impl peregrine_driver::Stream for Stream {
     fn local(&self) -> Address {
         let port = u16::try_from(self.port % 65_536).expect("it is below 65,536");
         Address::Tcp(SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), port)))
+    }
+}
+
+/// A connection that belongs to no worker.
+#[derive(Debug)]
+pub struct Passed {
+    id: Option<u64>,
+    port: u64,
+    /// Connections that the network is to close.
+    lost: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Passed {
+    pub(crate) fn adopt(mut self, network: &Network) -> Stream {
+        let id = self.id.take().expect("only this and the drop take it");
+        Stream::new(network, id, self.port)
+    }
+}
+
+impl Drop for Passed {
+    /// It may be dropped on any thread, and the network is not there.
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use peregrine_driver::{Address, Credentials};
+use peregrine_driver::{Address, Credentials, Passed};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -21,6 +21,24 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
+    /// Registers what was passed by another worker, whose runtime had it before: it does not block.
+    pub(crate) fn adopt(passed: Passed) -> io::Result<Self> {
+        match passed {
+            Passed::Tcp(socket) => TcpStream::from_std(socket).map(Self::Tcp),
+            #[cfg(unix)]
+            Passed::Unix(socket) => UnixStream::from_std(socket).map(Self::Unix),
+        }
+    }
+
+    /// The socket, without the runtime.
+    pub(crate) fn pass(self) -> io::Result<Passed> {
+        match self {
+            Self::Tcp(socket) => socket.into_std().map(Passed::Tcp),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.into_std().map(Passed::Unix),
+        }
+    }
+
     /// Reads once, or arranges a wake-up. `AsyncRead` is used, not `try_read`, because it alone
     /// takes a read that leaves room in the buffer as proof that the socket is empty, which saves
     /// a second read per message that would only say so.

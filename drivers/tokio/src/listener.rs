@@ -3,11 +3,10 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::mem::replace;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use peregrine_driver::{Share, Socket, SocketOptions};
+use peregrine_driver::{Socket, SocketOptions};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpListener;
 #[cfg(unix)]
@@ -21,7 +20,6 @@ use crate::worker::{Worker, increment};
 /// A listening socket of one worker. The kernel closes what is in its backlog when it is dropped.
 pub struct Listener {
     source: Source,
-    share: Share,
     earlier: Cell<Earlier>,
     worker: Rc<Worker>,
 }
@@ -51,7 +49,6 @@ const INHERITS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 impl Listener {
     pub(crate) fn new(socket: Socket, worker: Rc<Worker>) -> io::Result<Self> {
-        let share = Share::of(&socket)?;
         // Registering with the runtime asks for sockets that do not block.
         let source = match socket {
             Socket::Tcp(listener) => {
@@ -71,17 +68,7 @@ impl Listener {
                 Source::Unix(UnixListener::from_std(listener)?)
             }
         };
-        Ok(Self { source, share, earlier: Cell::new(Earlier::Unknown), worker })
-    }
-
-    /// The next connection, or nothing after a wake-up: whose turn it is may have changed.
-    async fn look(&self) -> Option<io::Result<Connection>> {
-        let mut has_slept = false;
-        poll_fn(|context| match replace(&mut has_slept, true) {
-            true => Poll::Ready(None),
-            false => self.poll_accept(context).map(Some),
-        })
-        .await
+        Ok(Self { source, earlier: Cell::new(Earlier::Unknown), worker })
     }
 
     fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Connection>> {
@@ -94,12 +81,9 @@ impl Listener {
                 listener.poll_accept(context).map_ok(|(socket, _)| Connection::Unix(socket))
             }
         };
-        if accepted.is_pending() {
-            self.share.found_none();
-            // A task that has used up its turn waits though there may be more.
-            if self.earlier.get() == Earlier::Some && has_budget_remaining() {
-                self.earlier.set(Earlier::None);
-            }
+        // A task that has used up its turn waits though there may be more.
+        if accepted.is_pending() && self.earlier.get() == Earlier::Some && has_budget_remaining() {
+            self.earlier.set(Earlier::None);
         }
         let accepted = ready!(accepted);
         if self.earlier.get() == Earlier::Unknown {
@@ -114,14 +98,7 @@ impl peregrine_driver::Listener for Listener {
     type Stream = Stream;
 
     async fn accept(&self) -> io::Result<Stream> {
-        let connection = loop {
-            if let Some(moment) = self.share.moment() {
-                tokio::time::sleep(moment).await;
-            }
-            if let Some(accepted) = self.look().await {
-                break accepted?;
-            }
-        };
+        let connection = poll_fn(|context| self.poll_accept(context)).await?;
         if let Connection::Tcp(socket) = &connection
             && (!INHERITS || self.earlier.get() != Earlier::None)
         {
@@ -129,7 +106,7 @@ impl peregrine_driver::Listener for Listener {
             let _ = prepare(SockRef::from(socket), &self.worker.sockets);
         }
         increment(&self.worker.figures.accepted);
-        Ok(Stream::new(connection, self.share.accepted(), Rc::clone(&self.worker)))
+        Ok(Stream::new(connection, Rc::clone(&self.worker)))
     }
 
     /// Where a filter cannot be had (Unix sockets, other systems than Linux), nothing changes.

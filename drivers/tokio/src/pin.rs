@@ -6,6 +6,7 @@ mod system {
 
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
     use nix::unistd::Pid;
+    use peregrine_driver::by_node;
 
     const THIS_THREAD: Pid = Pid::from_raw(0);
 
@@ -16,17 +17,17 @@ mod system {
 
     impl Pinned {
         /// Binds the calling thread to the CPU with this number among those that it may use, counted
-        /// around. It may use those of the process, unless somebody bound it before.
+        /// node by node and around. It may use those of the process, unless somebody bound it before.
         ///
         /// # Errors
         /// The kernel does not tell, or refuses.
         pub(crate) fn to(number: usize) -> io::Result<Self> {
             let before = sched_getaffinity(THIS_THREAD)?;
             let may_use = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
-            let usable = || (0..CpuSet::count()).filter(may_use);
+            let usable = by_node((0..CpuSet::count()).filter(may_use).collect());
             let mut only = CpuSet::new();
-            if let Some(cpu) = usable().nth(number % usable().count().max(1)) {
-                only.set(cpu)?;
+            if let Some(cpu) = usable.get(number % usable.len().max(1)) {
+                only.set(*cpu)?;
             }
             sched_setaffinity(THIS_THREAD, &only)?;
             Ok(Self { before })

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use peregrine_driver::{Address, Credentials, Open, Piece};
+use peregrine_driver::{Address, Credentials, Passed, Piece};
 
 use crate::connection::Connection;
 use crate::output::Output;
@@ -21,8 +21,6 @@ pub struct Stream {
 /// A connection's state, in a place that a send in the background can reach.
 pub(crate) struct Shared {
     pub(crate) connection: RefCell<Connection>,
-    /// Counts for the listener.
-    _open: Open,
     pub(crate) worker: Rc<Worker>,
     pub(crate) output: Output,
     /// How the connection broke, in either direction. The kernel tells only once.
@@ -37,10 +35,9 @@ pub(crate) struct Shared {
 }
 
 impl Stream {
-    pub(crate) fn new(connection: Connection, open: Open, worker: Rc<Worker>) -> Self {
+    pub(crate) fn new(connection: Connection, worker: Rc<Worker>) -> Self {
         let shared = Shared {
             connection: RefCell::new(connection),
-            _open: open,
             worker,
             output: Output::default(),
             broken: Cell::new(None),
@@ -49,6 +46,17 @@ impl Stream {
             large: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
+    }
+
+    /// The socket, if nothing was begun with it.
+    pub(crate) fn pass(self) -> io::Result<Passed> {
+        let shared = Rc::clone(&self.shared);
+        drop(self);
+        let is_new = shared.output.progress() == 0 && !shared.ended.get();
+        match Rc::try_unwrap(shared) {
+            Ok(shared) if is_new => shared.connection.into_inner().pass(),
+            _ => Err(io::ErrorKind::ResourceBusy.into()),
+        }
     }
 }
 

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use peregrine_driver::{Counters, Driver, Figures, Functions, Options, Socket, SocketOptions};
+use peregrine_driver::{
+    Counters, Driver, Figures, Functions, Options, Passed, Socket, SocketOptions,
+};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 
+use crate::connection::Connection;
 use crate::listener::Listener;
 use crate::look::{self, Look};
 use crate::pin::Pinned;
@@ -114,6 +117,7 @@ impl Driver for Tokio {
     type Socket = Socket;
     type Listener = Listener;
     type Stream = Stream;
+    type Passed = Passed;
     type Hold = Hold;
 
     fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
@@ -166,6 +170,14 @@ impl Driver for Tokio {
 
     fn listen(&self, socket: Socket) -> io::Result<Listener> {
         Listener::new(socket, Rc::clone(&self.worker))
+    }
+
+    fn pass(&self, stream: Stream) -> io::Result<Passed> {
+        stream.pass()
+    }
+
+    fn adopt(&self, passed: Passed) -> io::Result<Stream> {
+        Ok(Stream::new(Connection::adopt(passed)?, Rc::clone(&self.worker)))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {

@@ -1,10 +1,11 @@
 //! Binds a worker's thread to one CPU.
 
+use peregrine_driver::by_node;
 use std::io;
 use std::sync::OnceLock;
 
 /// Binds the calling thread to one of the CPUs that the process may use: the one at `place`, counted
-/// around.
+/// node by node and around.
 ///
 /// # Errors
 /// The system does not tell which those are, or has taken this one away.
@@ -15,7 +16,7 @@ pub(crate) fn pin_to(place: usize) -> io::Result<()> {
     let usable = match USABLE.get() {
         Some(usable) => usable,
         None => {
-            let found = usable_here()?;
+            let found = by_node(usable_here()?);
             USABLE.get_or_init(|| found)
         }
     };
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_bound_to_the_nth_usable_cpu_counted_around() {
-        let usable = usable_here().unwrap();
+        let usable = by_node(usable_here().unwrap());
         for place in 0..2 * usable.len() + 1 {
             assert_eq!(bound_to(place), [usable[place % usable.len()]]);
         }
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_bound_thread_does_not_narrow_the_choice_of_those_that_it_starts() {
-        let usable = usable_here().unwrap();
+        let usable = by_node(usable_here().unwrap());
         let second = thread::spawn(|| {
             pin_to(0).unwrap();
             bound_to(1)

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use peregrine_driver::{Counters, Driver, Functions, Options, Socket};
+use peregrine_driver::{Counters, Driver, Functions, Options, Passed, Socket};
 use tokio::runtime::{Builder, Handle, LocalOptions, LocalRuntime};
 use tokio::task::unconstrained;
 
@@ -54,6 +54,7 @@ impl Driver for Uring {
     type Socket = Socket;
     type Listener = UringListener;
     type Stream = UringStream;
+    type Passed = Passed;
     type Hold = Hold;
 
     fn run<M, F>(options: &Options, main: M) -> io::Result<F::Output>
@@ -69,6 +70,18 @@ impl Driver for Uring {
 
     fn listen(&self, socket: Socket) -> io::Result<UringListener> {
         UringListener::open(&self.shared, socket)
+    }
+
+    fn pass(&self, stream: UringStream) -> io::Result<Passed> {
+        stream.pass()
+    }
+
+    fn adopt(&self, passed: Passed) -> io::Result<UringStream> {
+        let descriptor = match passed {
+            Passed::Tcp(socket) => socket.into(),
+            Passed::Unix(socket) => socket.into(),
+        };
+        Ok(UringStream::open(&self.shared, descriptor))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use io_uring::types;
-use peregrine_driver::{Address, Credentials, Piece, Stream};
+use peregrine_driver::{Address, Credentials, Passed, Piece, Stream};
 use peregrine_slot::Table;
 use socket2::{Domain, SockAddr, SockRef};
 
@@ -25,8 +25,12 @@ use crate::worker::Shared;
 /// A connection of a [`Uring`](crate::Uring) worker.
 pub struct UringStream {
     pub(crate) shared: Rc<Shared>,
+    /// Of its slot, or [`PASSED`].
     pub(crate) index: u32,
 }
+
+/// The index of a stream whose connection was passed to another worker.
+const PASSED: u32 = u32::MAX;
 
 /// A connection's slot: all that an idle connection costs in this driver.
 pub(crate) struct Connection {
@@ -114,6 +118,28 @@ impl UringStream {
         };
         let index = shared.streams.borrow_mut().insert(connection) as u32;
         Self { shared: Rc::clone(shared), index }
+    }
+
+    /// The descriptor, if nothing was begun with it.
+    pub(crate) fn pass(mut self) -> io::Result<Passed> {
+        let mut streams = self.shared.streams.borrow_mut();
+        let connection = &streams[self.index as usize];
+        let is_new = connection.in_flight == 0
+            && connection.receiving == Receiving::Idle
+            && connection.outgoing.under_way == UnderWay::Nothing
+            && connection.outgoing.end == End::Open;
+        if !is_new {
+            drop(streams);
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let index = std::mem::replace(&mut self.index, PASSED);
+        let connection = streams.remove(index as usize);
+        drop(streams);
+        let Connection { descriptor, .. } = connection.expect("it was there just now");
+        match SockRef::from(&descriptor).domain()? {
+            Domain::UNIX => Ok(Passed::Unix(descriptor.into())),
+            _ => Ok(Passed::Tcp(descriptor.into())),
+        }
     }
 
     fn name(&self, ask: fn(&SockRef<'_>) -> io::Result<SockAddr>) -> Address {
@@ -211,7 +237,9 @@ impl Stream for UringStream {
 
 impl Drop for UringStream {
     fn drop(&mut self) {
-        self.shared.close_stream(self.index);
+        if self.index != PASSED {
+            self.shared.close_stream(self.index);
+        }
     }
 }
 

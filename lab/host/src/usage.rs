@@ -26,6 +26,9 @@ pub struct Reading {
 pub struct Spent {
     /// On a CPU, in nanoseconds: the sum over threads of the scheduler's own count.
     pub used_ns: u64,
+    /// The part of it that the busiest thread used, in nanoseconds.
+    #[serde(default)]
+    pub busiest_ns: u64,
     /// Ready, while something else ran on the CPU, in nanoseconds.
     pub waited_ns: u64,
     /// In user code, in ticks of 10 ms.
@@ -145,7 +148,9 @@ impl Reading {
         let mut sum = Spent::default();
         for (thread, now) in &self.threads {
             let then = earlier.threads.get(thread).copied().unwrap_or_default();
-            sum.used_ns += now.used_ns.saturating_sub(then.used_ns);
+            let used_ns = now.used_ns.saturating_sub(then.used_ns);
+            sum.used_ns += used_ns;
+            sum.busiest_ns = sum.busiest_ns.max(used_ns);
             sum.waited_ns += now.waited_ns.saturating_sub(then.waited_ns);
             sum.switches_voluntary +=
                 now.switches_voluntary.saturating_sub(then.switches_voluntary);
@@ -202,6 +207,7 @@ mod tests {
         let later = reading(&[(1, 150), (3, 7)], (5, 4));
         let spent = later.since(&earlier);
         assert_eq!((spent.used_ns, spent.user_ticks, spent.system_ticks), (57, 2, 0));
+        assert_eq!(spent.busiest_ns, 50, "of the threads that are there, the first");
     }
 
     #[test]

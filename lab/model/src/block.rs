@@ -32,6 +32,9 @@ pub struct Block {
     /// The part of it in the program itself; the rest is the kernel's. None if it is not known.
     /// It may be apportioned from coarser counters over several blocks.
     pub server_user_ns: Option<u64>,
+    /// The part of it that one thread used, the one that used most; none if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_busiest_ns: Option<u64>,
     /// How long the server waited for a CPU while something else ran there, in nanoseconds.
     pub server_wait_ns: u64,
     /// The client's CPU time, in nanoseconds.

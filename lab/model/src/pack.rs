@@ -67,6 +67,9 @@ impl RunFile {
             }
             block.started_ns = rounded(block.started_ns, MILLISECOND_NS);
             block.server_wait_ns = rounded(block.server_wait_ns, MICROSECOND_NS);
+            if let Some(busiest_ns) = &mut block.server_busiest_ns {
+                *busiest_ns = rounded(*busiest_ns, MICROSECOND_NS);
+            }
         }
         self.schema = SCHEMA;
         self

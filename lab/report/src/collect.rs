@@ -255,6 +255,8 @@ fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {
         check.outcome == Outcome::ClientBound && check.contender.as_deref() == Some(name)
     });
     let switches: Option<u64> = blocks.iter().map(|block| block.context_switches).sum();
+    let busiest: Option<u64> = blocks.iter().map(|block| block.server_busiest_ns).sum();
+    let all = sum(|block| block.server_cpu_ns);
     Some(Row {
         contender: name.to_owned(),
         series: palette.series(name),
@@ -273,6 +275,7 @@ fn row(file: &RunFile, name: &str, palette: &Palette) -> Option<Row> {
             .zip(requests_per_s)
             .map(|(calibration, rate)| calibration.requests_per_s / rate),
         switches_per_request: switches.and_then(per_request),
+        busiest_share: busiest.filter(|_| all > 0).map(|busiest| busiest as f64 / all as f64),
         wire_bytes_per_reply: per_request(sum(|block| block.wire_bytes)),
         memory_peak_bytes: blocks.iter().filter_map(|block| block.memory_peak_bytes).max(),
         late: sum(|block| block.late),

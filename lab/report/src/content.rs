@@ -120,6 +120,8 @@ pub(crate) struct Row {
     /// How many times its rate the client could have asked; by the null server.
     pub(crate) headroom: Option<f64>,
     pub(crate) switches_per_request: Option<f64>,
+    /// The busiest thread's share of the server's CPU time.
+    pub(crate) busiest_share: Option<f64>,
     pub(crate) wire_bytes_per_reply: Option<f64>,
     pub(crate) memory_peak_bytes: Option<u64>,
     pub(crate) late: u64,

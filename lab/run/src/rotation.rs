@@ -257,6 +257,7 @@ fn block(up: &Up, number: u32, started: Duration, asked: &Asked, used: &Spent) -
         dropped: asked.dropped,
         server_cpu_ns: used.used_ns,
         server_user_ns: None,
+        server_busiest_ns: Some(used.busiest_ns),
         server_wait_ns: used.waited_ns,
         client_cpu_ns: nanoseconds(asked.client_cpu),
         body_bytes: asked.body_bytes,

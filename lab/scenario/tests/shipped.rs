@@ -74,6 +74,7 @@ fn all_scenarios_that_the_lab_promises_are_there() {
         "download",
         "echo",
         "example",
+        "few-connections",
         "grpc-unary",
         "headers-100",
         "headers-30",
@@ -349,6 +350,7 @@ fn kinds_carry_what_the_names_say() {
     }
     assert_eq!(scenario("https-json").load.connections, [30, 500, 5000, 8000]);
     assert_eq!(scenario("one-connection").load.connections, [1]);
+    assert_eq!(scenario("few-connections").load.connections, [8]);
     let Kind::Micro(micro) = scenario("router").kind else { panic!("the router is timed alone") };
     assert_eq!(micro.result_variable, "PEREGRINE_BENCH_JSON");
     assert!(micro.folder.join("lab/scenarios/router.toml").is_file());

@@ -2,6 +2,7 @@
 
 pub mod accepting;
 pub mod kernel;
+pub mod passing;
 pub mod receiving;
 pub mod running;
 pub mod sending;

@@ -423,6 +423,24 @@ pub async fn a_listener_may_have_limits_of_its_own<B: Bench>(bench: &B) {
     site.end(&[("rejected", 1)]).await;
 }
 
+/// Where a listener's connections live for less time than others, the response that is in progress then says so.
+pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: &B) {
+    bench.calm();
+    let life = Duration::from_secs(1);
+    let own = Limits { lifetime_max: Some(life), ..limits() };
+    let gate = Gate { limits: Some(own), ..Gate::default() };
+    let site = begin_with(bench, Way::HTTP1, gate, limits());
+    let mut peer = site.peer();
+    peer.expect_alive().await;
+    peer.send("GET /hello HTTP/1.1\r\nHost: a\r\n");
+    bench.sleep(life * 3 / 2).await;
+    peer.send("\r\n");
+    let reply = peer.reply().await;
+    assert!(reply.closes(), "{reply:?}");
+    drop(peer);
+    site.end(&[]).await;
+}
+
 /// Tests who calls on a driver: `callers!(name, benches)` makes the module `name`, with each case over HTTP/1.1
 /// and HTTP/2, plain and in TLS. `callers!(@plain name, benches)` leaves TLS out.
 #[macro_export]
@@ -437,7 +455,8 @@ macro_rules! callers {
             $crate::callers!(@way http2, HTTP2, $benches);
             $crate::callers!(@way http2_tls, HTTP2_TLS, $benches);
             $crate::callers!(@once $benches; empty_lines_are_not_taken_for_a_header,
-                a_listener_may_have_limits_of_its_own,);
+                a_listener_may_have_limits_of_its_own,
+                connections_of_a_listener_live_as_long_as_it_says,);
         }
     };
     (@plain $name:ident, $benches:expr) => {

@@ -310,6 +310,7 @@ async fn live(driver: Sim, seed: u64) -> Report {
             limits,
             observed,
             receiver,
+            None,
         );
         let report = serving.await.expect("the simulated network lets anybody listen");
         (report, network.now())

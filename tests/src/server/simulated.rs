@@ -134,8 +134,15 @@ impl Bench for SimulatedBench {
         });
         let observed = Rc::new(observed.logging(log).tracing(traces));
         network.spawn(async move {
-            let served =
-                peregrine_server::run(driver, listeners, application, limits, observed, receiver);
+            let served = peregrine_server::run(
+                driver,
+                listeners,
+                application,
+                limits,
+                observed,
+                receiver,
+                None,
+            );
             let report = served.await.expect("the simulated network lets anybody listen");
             counts.check();
             let _ = sender.send(report);

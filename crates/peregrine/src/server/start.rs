@@ -22,7 +22,8 @@ use crate::running::{Running, Settings};
 use crate::tell::{first_line, tell};
 use crate::trace;
 use crate::worker::Worker;
-use peregrine_driver::Options;
+use peregrine_driver::{Options, Passed, Socket};
+use peregrine_server::{Listen, Member};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -101,8 +102,9 @@ impl Server {
         let traces = self.traces.map(trace::recorded);
         let logging = self.log.map(|log| log.start(workers)).transpose()?;
         let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
-        let given = plans.into_iter().zip(options).zip(seats).zip(logs).enumerate();
-        let starts = given.map(|(number, (((listeners, options), seat), log))| Worker {
+        let members = members(&plans);
+        let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
+        let starts = given.map(|(number, ((((listeners, options), seat), log), member))| Worker {
             number,
             listeners,
             limits: self.limits.clone(),
@@ -111,6 +113,7 @@ impl Server {
             shown: shown(number),
             log,
             traces: traces.clone(),
+            member,
         });
         let heir = heir.as_mut().filter(|heir| heir.is_used());
         if heir.is_some() {
@@ -180,6 +183,14 @@ impl Server {
         let keeper = if self.watches_certificates { keeper.watching() } else { keeper };
         keeper
     }
+}
+
+/// The part of each worker in spreading connections, where there are several. Workers listen at the same places, in
+/// the same order.
+fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
+    let (workers, listeners) = (plans.len(), plans.first().map_or(0, Vec::len));
+    let members = Member::all(workers, listeners).into_iter();
+    members.map(|member| (workers > 1).then_some(member)).collect()
 }
 
 /// The number of cores that this process may use.

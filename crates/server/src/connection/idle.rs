@@ -34,7 +34,7 @@ impl<D: Driver> Connection<D> {
             (false, false) => limits.idle_timeout,
         };
         let since = Duration::from_millis(self.since);
-        let end_of_life = self.born().saturating_add(limits.lifetime_max.unwrap_or(Duration::MAX));
+        let end_of_life = limits.end_of_life(self.born());
         let drained = match worker.order() {
             Order::Wait | Order::Serve | Order::LameDuck => Duration::MAX,
             // A request may be under way to a connection that is idle.

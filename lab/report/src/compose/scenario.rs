@@ -156,6 +156,12 @@ const MEASURES: &[Column] = &[
         |row| numbers::fixed_or_dash(row.switches_per_request, 3),
         |row| row.switches_per_request.is_some(),
     ),
+    (
+        "busiest thread",
+        "% of server CPU",
+        |row| numbers::fixed_or_dash(row.busiest_share.map(|share| share * 100.0), 0),
+        |row| row.busiest_share.is_some(),
+    ),
     ("client CPU", "µs/request", |row| us(row.client_us), |row| row.client_us.is_some()),
     (
         "client headroom",

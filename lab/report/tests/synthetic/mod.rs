@@ -151,6 +151,7 @@ fn block(
         dropped: shape.rate.map_or(0, |rate| ((rate - capacity).max(0.0) * 0.04) as u64),
         server_cpu_ns: (requests * cost_us * 1e3) as u64,
         server_user_ns: Some((requests * server.2 * drift * 1e3) as u64),
+        server_busiest_ns: None,
         server_wait_ns: 40_000,
         client_cpu_ns: (requests * 4_700.0 * (1.0 + 0.01 * noise.next())) as u64,
         body_bytes: requests as u64 * 27,

@@ -124,6 +124,7 @@ async fn live(driver: Sim) -> (Report, Rc<World>) {
             limits,
             observed,
             receiver,
+            None,
         );
         let report = serving.await.expect("the simulated network lets anybody listen");
         *told.borrow_mut() = Some((report, driven.now()));

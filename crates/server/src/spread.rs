@@ -1,0 +1,407 @@
+//! Which worker gets a connection that another one has accepted.
+//!
+//! The kernel decides who accepts: by a hash, where workers have sockets of their own, and otherwise by who comes
+//! first. With many connections that is even. With few that live long it is not, and one core works for two. So a
+//! worker that has more connections than another passes on what it has just accepted, of which nothing is received.
+//!
+//! Whoever is passed something takes it in its next turn. If nobody has taken it after [`MOMENT`], the worker that
+//! accepted it takes it back and serves it, and passes no more there until the other shows that it takes what it is
+//! given: so a worker that is blocked, is full, ends, or is gone keeps nobody waiting for long, and none of these has
+//! to be told apart.
+
+use peregrine_metrics::Level;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// How long a worker has to take what it was passed. Turns are much shorter; a machine with too much to do may let a
+/// thread wait for some of it.
+pub(crate) const MOMENT: Duration = Duration::from_millis(50);
+
+/// A worker passes at most so many connections in each [`WINDOW`]. Those that live for seconds are spread by that, and
+/// where thousands come and go in a second, which evens out by itself, passing costs next to nothing.
+const PASSES_MAX: u32 = 64;
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// At so many others a worker looks before it decides, since each look may be a miss of the cache.
+const LOOKS_MAX: usize = 8;
+
+/// The part that one worker has in spreading the connections of a server.
+#[derive(Debug)]
+pub struct Member<P> {
+    seats: Arc<[Seat<P>]>,
+    number: usize,
+    /// Where the next look at others begins.
+    next: Cell<usize>,
+    /// When the present window began, and what was passed in it.
+    window: Cell<(Duration, u32)>,
+    /// Who waits at each listener for what others pass.
+    waits: Box<[RefCell<Option<Waker>>]>,
+}
+
+/// What others see of a worker.
+// No two workers write to one line of the cache, or to one that is fetched with it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Seat<P> {
+    /// Open connections. The worker alone writes.
+    open: Level,
+    /// By the number of the listener.
+    boxes: Box<[Arc<Mailbox<P>>]>,
+}
+
+/// Connections of one listener that were passed to a worker, and not taken yet.
+#[derive(Debug)]
+struct Mailbox<P> {
+    /// Does the worker take what it is given?
+    is_open: AtomicBool,
+    count: AtomicUsize,
+    inside: Mutex<Inside<P>>,
+}
+
+#[derive(Debug)]
+struct Inside<P> {
+    waiting: VecDeque<(u64, P)>,
+    last: u64,
+    taker: Option<Waker>,
+}
+
+impl<P> Member<P> {
+    /// The members of a server with so many `workers`, each of which listens at the same so many places, in the same
+    /// order.
+    #[must_use]
+    pub fn all(workers: usize, listeners: usize) -> Vec<Self> {
+        let boxes = || (0..listeners).map(|_| Arc::default()).collect();
+        let seat = |_| Seat { open: Level::new(), boxes: boxes() };
+        let seats: Arc<[Seat<P>]> = (0..workers).map(seat).collect();
+        let member = |number| Self {
+            seats: Arc::clone(&seats),
+            number,
+            next: Cell::new(0),
+            window: Cell::default(),
+            waits: (0..listeners).map(|_| RefCell::default()).collect(),
+        };
+        (0..workers).map(member).collect()
+    }
+
+    fn seat(&self) -> &Seat<P> {
+        &self.seats[self.number]
+    }
+
+    /// So many connections are open.
+    pub(crate) fn has_open(&self, connections: usize) {
+        self.seat().open.set(i64::try_from(connections).unwrap_or(i64::MAX));
+    }
+
+    /// Who is to get a connection that this worker has just accepted at `listener`, beside those that are open.
+    /// `None`: this worker itself.
+    pub(crate) fn whom(&self, listener: usize, now: impl FnOnce() -> Duration) -> Option<Whom<P>> {
+        let open = self.seat().open.get().max(0).cast_unsigned() + 1;
+        let others = self.seats.len() - 1;
+        let mut least: Option<(u64, &Arc<Mailbox<P>>)> = None;
+        for step in 0..others.min(LOOKS_MAX) {
+            let other = 1 + (self.next.get() + step) % others;
+            let seat = &self.seats[(self.number + other) % self.seats.len()];
+            let mailbox = &seat.boxes[listener];
+            let load = seat.load();
+            if mailbox.is_open.load(Ordering::Relaxed) && least.is_none_or(|(less, _)| load < less)
+            {
+                least = Some((load, mailbox));
+            }
+        }
+        self.next.set(self.next.get().wrapping_add(1));
+        let (load, mailbox) = least?;
+        // A sixteenth is no difference worth a change of threads.
+        if open <= load + 1 + load / 16 || !self.may_pass(now()) {
+            return None;
+        }
+        Some(Whom(Arc::clone(mailbox)))
+    }
+
+    fn may_pass(&self, now: Duration) -> bool {
+        let (began, passed) = self.window.get();
+        let (began, passed) = if now >= began + WINDOW { (now, 0) } else { (began, passed) };
+        let may = passed < PASSES_MAX;
+        self.window.set((began, passed + u32::from(may)));
+        may
+    }
+
+    /// What was passed to this worker by another that accepted it at `listener`.
+    pub(crate) fn poll_taken(&self, listener: usize, context: &Context<'_>) -> Poll<P> {
+        let mailbox = &self.seat().boxes[listener];
+        if !mailbox.is_open.load(Ordering::Relaxed) {
+            mailbox.is_open.store(true, Ordering::Relaxed);
+        }
+        let mut waits = self.waits[listener].borrow_mut();
+        let is_known = waits.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+        // Who passes something after this look wakes who is known.
+        if is_known && mailbox.count.load(Ordering::Acquire) == 0 {
+            return Poll::Pending;
+        }
+        let mut inside = mailbox.lock();
+        let old = (!is_known).then(|| {
+            *waits = Some(context.waker().clone());
+            inside.taker.replace(context.waker().clone())
+        });
+        let taken = inside.waiting.pop_front();
+        mailbox.count.store(inside.waiting.len(), Ordering::Release);
+        drop(inside);
+        // It may be the last of its task.
+        drop(old);
+        taken.map_or(Poll::Pending, |(_, passed)| Poll::Ready(passed))
+    }
+
+    /// Nobody is to pass anything to this worker at `listener`, until it asks for that again.
+    pub(crate) fn shut(&self, listener: usize) {
+        let mailbox = &self.seat().boxes[listener];
+        if mailbox.is_open.load(Ordering::Relaxed) {
+            drop(mailbox.shut());
+        }
+    }
+
+    /// What was passed and not taken, after which nobody passes any more.
+    pub(crate) fn take_last(&self, listener: usize) -> Option<P> {
+        let mailbox = &self.seat().boxes[listener];
+        let mut inside = mailbox.shut();
+        let taken = inside.waiting.pop_front();
+        mailbox.count.store(inside.waiting.len(), Ordering::Release);
+        taken.map(|(_, passed)| passed)
+    }
+}
+
+impl<P> Drop for Member<P> {
+    fn drop(&mut self) {
+        // What is left there goes back to who passed it, or is closed with the last of them.
+        (0..self.waits.len()).for_each(|listener| self.shut(listener));
+    }
+}
+
+impl<P> Seat<P> {
+    /// Connections that the worker has, and those that it is about to have.
+    fn load(&self) -> u64 {
+        let coming = |mailbox: &Arc<Mailbox<P>>| mailbox.count.load(Ordering::Relaxed) as u64;
+        let open = self.open.get().max(0).cast_unsigned();
+        open + self.boxes.iter().map(coming).sum::<u64>()
+    }
+}
+
+impl<P> Default for Mailbox<P> {
+    fn default() -> Self {
+        Self {
+            is_open: AtomicBool::new(false),
+            count: AtomicUsize::new(0),
+            inside: Mutex::new(Inside { waiting: VecDeque::new(), last: 0, taker: None }),
+        }
+    }
+}
+
+impl<P> Mailbox<P> {
+    fn lock(&self) -> MutexGuard<'_, Inside<P>> {
+        // A queue stays whole, even if a thread panicked while it held the lock.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on nobody puts anything into it.
+    fn shut(&self) -> MutexGuard<'_, Inside<P>> {
+        let inside = self.lock();
+        self.is_open.store(false, Ordering::Relaxed);
+        inside
+    }
+}
+
+/// The worker that is to get a connection.
+#[derive(Debug)]
+pub(crate) struct Whom<P>(Arc<Mailbox<P>>);
+
+/// A connection that was passed to a worker.
+#[derive(Debug)]
+pub(crate) struct Given<P> {
+    mailbox: Arc<Mailbox<P>>,
+    number: u64,
+}
+
+impl<P> Whom<P> {
+    /// Gives the connection to that worker.
+    ///
+    /// # Errors
+    /// That has stopped taking any.
+    pub(crate) fn give(self, passed: P) -> Result<Given<P>, P> {
+        let Self(mailbox) = self;
+        let mut inside = mailbox.lock();
+        if !mailbox.is_open.load(Ordering::Relaxed) {
+            return Err(passed);
+        }
+        inside.last += 1;
+        let number = inside.last;
+        inside.waiting.push_back((number, passed));
+        mailbox.count.store(inside.waiting.len(), Ordering::Release);
+        let taker = inside.taker.clone();
+        drop(inside);
+        taker.into_iter().for_each(Waker::wake);
+        Ok(Given { mailbox, number })
+    }
+}
+
+impl<P> Given<P> {
+    /// Takes the connection back, if nobody has taken it, and then passes that worker no more for now.
+    pub(crate) fn take_back(self) -> Option<P> {
+        let mut inside = self.mailbox.lock();
+        let at = inside.waiting.iter().position(|(number, _)| *number == self.number)?;
+        let (_, passed) = inside.waiting.remove(at)?;
+        self.mailbox.count.store(inside.waiting.len(), Ordering::Release);
+        self.mailbox.is_open.store(false, Ordering::Relaxed);
+        Some(passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Wake;
+
+    const NOW: Duration = Duration::ZERO;
+
+    /// Lets all members take what they are passed; the numbers of what they took.
+    fn taken(members: &[Member<usize>]) -> Vec<Vec<usize>> {
+        let context = &Context::from_waker(Waker::noop());
+        let take = |member: &Member<usize>| {
+            std::iter::from_fn(|| match member.poll_taken(0, context) {
+                Poll::Ready(passed) => Some(passed),
+                Poll::Pending => None,
+            })
+            .collect()
+        };
+        members.iter().map(take).collect()
+    }
+
+    /// Accepts so many connections at the first member, of which others take theirs `at_once` or at the end; how many
+    /// each has.
+    fn spread(workers: usize, connections: usize, at_once: bool) -> Vec<usize> {
+        let members = Member::all(workers, 1);
+        taken(&members);
+        let mut open = vec![0; workers];
+        for number in 0..connections {
+            match members[0].whom(0, || NOW) {
+                None => open[0] += 1,
+                Some(whom) => drop(whom.give(number).unwrap()),
+            }
+            if at_once || number + 1 == connections {
+                let add = |(open, taken): (&mut usize, Vec<usize>)| *open += taken.len();
+                open.iter_mut().zip(taken(&members)).for_each(add);
+            }
+            members.iter().zip(&open).for_each(|(member, open)| member.has_open(*open));
+        }
+        open
+    }
+
+    #[test]
+    fn few_connections_are_spread_evenly_whoever_accepts_them() {
+        for at_once in [true, false] {
+            assert_eq!(spread(2, 8, at_once), [4, 4]);
+            assert_eq!(spread(3, 9, at_once), [3, 3, 3]);
+            assert_eq!(spread(4, 6, at_once).into_iter().max(), Some(2));
+            assert_eq!(spread(1, 5, at_once), [5]);
+        }
+    }
+
+    #[test]
+    fn among_many_connections_a_small_difference_is_none() {
+        let members = Member::<usize>::all(2, 1);
+        taken(&members);
+        for (own, others, is_passed) in
+            [(1000, 1000, false), (1060, 1000, false), (1070, 1000, true), (0, 9, false)]
+        {
+            members[0].has_open(own);
+            members[1].has_open(others);
+            assert_eq!(members[0].whom(0, || NOW).is_some(), is_passed, "{own} and {others}");
+        }
+    }
+
+    #[test]
+    fn who_does_not_take_what_it_is_passed_gets_nothing_more_until_it_does() {
+        let members = Member::all(2, 1);
+        let [here, there] = &members[..] else { unreachable!() };
+        here.has_open(5);
+        assert!(here.whom(0, || NOW).is_none(), "it has not begun");
+        taken(&members);
+        let given = here.whom(0, || NOW).unwrap().give(7).unwrap();
+        let late = here.whom(0, || NOW).unwrap();
+        assert_eq!(given.take_back(), Some(7));
+        assert!(here.whom(0, || NOW).is_none(), "it took nothing");
+        assert_eq!(late.give(8).unwrap_err(), 8);
+        taken(&members);
+        let given = here.whom(0, || NOW).unwrap().give(9).unwrap();
+        assert_eq!(taken(&members)[1], [9]);
+        assert_eq!(given.take_back(), None);
+        there.shut(0);
+        assert!(here.whom(0, || NOW).is_none(), "it is full");
+    }
+
+    #[test]
+    fn nothing_that_was_passed_is_lost_when_a_member_ends() {
+        let mut members = Member::all(3, 1);
+        taken(&members);
+        members[0].has_open(9);
+        let first = members[0].whom(0, || NOW).unwrap().give(1).unwrap();
+        let second = members[0].whom(0, || NOW).unwrap().give(2).unwrap();
+        assert_eq!([1, 2].map(|it: usize| members[it].take_last(0)), [Some(1), Some(2)]);
+        assert!(members[0].whom(0, || NOW).is_none(), "all others end");
+        assert_eq!((first.take_back(), second.take_back()), (None, None));
+        taken(&members[..2]);
+        let given = members[0].whom(0, || NOW).unwrap().give(3).unwrap();
+        drop(members.remove(1));
+        assert!(members[0].whom(0, || NOW).is_none(), "it is gone");
+        assert_eq!(given.take_back(), Some(3));
+    }
+
+    #[test]
+    fn a_flood_is_passed_in_part() {
+        let members = Member::<usize>::all(2, 1);
+        taken(&members);
+        members[0].has_open(5000);
+        let passed = |now| (0..1000).filter(|_| members[0].whom(0, || now).is_some()).count();
+        assert_eq!([NOW, NOW, WINDOW].map(passed), [64, 0, 64]);
+    }
+
+    #[test]
+    fn of_many_workers_the_one_with_the_least_is_found_soon() {
+        let members = Member::all(40, 1);
+        taken(&members);
+        members.iter().for_each(|member| member.has_open(10));
+        members[29].has_open(0);
+        let mut given = 0;
+        for _ in 0..39 {
+            if let Some(whom) = members[0].whom(0, || NOW) {
+                drop(whom.give(1).unwrap());
+                given += 1;
+            }
+        }
+        assert!(given >= 1 && taken(&members)[29].len() == given);
+    }
+
+    #[test]
+    fn who_waits_is_woken_by_what_is_passed_and_by_nothing_else() {
+        #[derive(Default)]
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let members = Member::all(2, 2);
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let context = &Context::from_waker(&waker);
+        for _ in 0..3 {
+            assert!(members[1].poll_taken(1, context).is_pending());
+        }
+        members[0].has_open(1);
+        assert!(members[0].whom(0, || NOW).is_none(), "it takes from the other listener only");
+        drop(members[0].whom(1, || NOW).unwrap().give(5).unwrap());
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(members[1].poll_taken(1, context), Poll::Ready(5));
+    }
+}
