@@ -34,6 +34,9 @@ pub struct Faults {
     pub pipe_varies: bool,
     /// Connections have buffers as sockets have them, instead of pipes. Default none.
     pub sockets: Option<Sockets>,
+    /// What becomes ready runs in the next turn, as on drivers that ask the kernel, and within a turn in any order.
+    /// Otherwise any task that is ready may be next, and one may wait for many turns. Default false.
+    pub in_turns: bool,
 }
 
 /// The buffers of sockets, which take and give bytes in lumps.
@@ -98,6 +101,7 @@ impl Faults {
             pipe_bytes_max: 65_536,
             pipe_varies: false,
             sockets: None,
+            in_turns: false,
         }
     }
 

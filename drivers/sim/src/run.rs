@@ -202,7 +202,13 @@ impl<F: Future> Loop<F> {
         if count == 0 {
             return None;
         }
-        let id = self.ready.take(self.network.with(|state| state.random.index(count)));
+        let id = if self.network.with(|state| state.faults.in_turns) {
+            // Who was woken since the turn began stands behind those whose turn it is.
+            let count = count.min(self.polls_left + 1);
+            self.ready.take_in_order(self.network.with(|state| state.random.index(count)))
+        } else {
+            self.ready.take(self.network.with(|state| state.random.index(count)))
+        };
         self.network.with(|state| state.record("poll", [id, 0, 0]));
         Some(id)
     }

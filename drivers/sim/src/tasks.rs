@@ -57,6 +57,11 @@ impl Ready {
         self.lock().woken.len()
     }
 
+    /// Takes the task at `index` of those that can run, which stay in the order in which they were woken.
+    pub(crate) fn take_in_order(&self, index: usize) -> u64 {
+        self.lock().woken.remove(index)
+    }
+
     /// Takes the task at `index` of those that can run.
     pub(crate) fn take(&self, index: usize) -> u64 {
         self.lock().woken.swap_remove(index)
