@@ -89,7 +89,7 @@ fn what_is_missing_is_said_in_the_state() {
         (&[build, "rust = '1.0'"], &["not built"]),
         (&[build, need], &["skipped: b is missing", "Error: no b"]),
         (&[build, silent], &["skipped: x", "`false`: exit status: 1"]),
-        (&[build, ghost], &["skipped: no ghost", "No such file"]),
+        (&[build, ghost], &["skipped: no ghost", "there is no such program"]),
         (&[build, need, published], &["not obtainable here: it is not published", "Error: no b"]),
         (&[build, met, published], &["not built"]),
         (&[build, old], &["skipped: it needs Rust 999.1 or newer; here is rustc 1."]),

@@ -438,7 +438,7 @@ pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: 
     let reply = peer.reply().await;
     assert!(reply.closes(), "{reply:?}");
     drop(peer);
-    site.end(&[]).await;
+    site.end(&[("agreed", 1)]).await;
 }
 
 /// Tests who calls on a driver: `callers!(name, benches)` makes the module `name`, with each case over HTTP/1.1
