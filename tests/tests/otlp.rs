@@ -232,11 +232,10 @@ impl Serving {
     fn ask(&self, path: &str, fields: &str) -> String {
         let mut peer = TcpStream::connect(self.address).expect("it listens");
         peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
-        write!(
-            peer,
-            "GET {path} HTTP/1.1\r\nHost: birds.example:80\r\nConnection: close\r\n{fields}\r\n"
-        )
-        .expect("connected");
+        // In one piece: the second of two would wait until the first is acknowledged.
+        let head = "HTTP/1.1\r\nHost: birds.example:80\r\nConnection: close";
+        let request = format!("GET {path} {head}\r\n{fields}\r\n");
+        peer.write_all(request.as_bytes()).expect("connected");
         let mut answer = String::new();
         peer.read_to_string(&mut answer).expect("an answer");
         answer.split_once("\r\n\r\n").expect("a whole head").1.to_owned()
