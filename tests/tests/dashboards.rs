@@ -34,7 +34,10 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
     let app = || App::new().get("/hello", || "hello");
     let running = server.workers(NonZeroUsize::MIN).quiet().start(app).expect("it starts");
     let Some(Place::Tcp(admin)) = running.admin_place() else { panic!("no address") };
-    let (address, secure) = (running.http_address().unwrap(), running.https_address().unwrap());
+    let (address, secure) = (
+        running.http_address().expect("it speaks HTTP"),
+        running.https_address().expect("and HTTPS"),
+    );
     // Something of everything that has labels: requests, a broken rule, a handshake that fails.
     ask(address, "/hello");
     let _ = ask(address, "/a b");

@@ -2,7 +2,7 @@
 //!
 //! A tree of settings is a type of serde's. [`Layers`] reads one from what the program says, then from a file of
 //! TOML, then from variables of the environment, each stronger than the one before. What is wrong is told with its place:
-//! the file and its line, or the variable; the key; what was expected; and the nearest key there is. [`print`] prints a
+//! the file and its line, or the variable; the key; what was expected; and the nearest key there is. [`print()`] prints a
 //! tree whole, so that it reads back as the same.
 //!
 //! [`Time`] and [`Size`] are how durations and sizes are written, for `#[serde(with = "Time")]`; [`MaybeTime`],

@@ -17,7 +17,7 @@ pub fn print<T: Serialize>(tree: &T) -> Result<String, ConfigError> {
 /// The same, with comments: `comment` is asked with each setting's and table's whole name.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_with<T: Serialize>(
     tree: &T,
     comment: &dyn Fn(&str) -> Option<String>,

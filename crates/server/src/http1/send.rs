@@ -43,6 +43,18 @@ impl Streaming {
 }
 
 impl Http1 {
+    /// What the response says of the connection, and what becomes of the rest of the request.
+    fn settle_request<D: Driver>(&self, link: &mut Link<'_, D>) {
+        if link.is_to_close() {
+            link.protocol.drain();
+        }
+        if self.upload.is_unwanted() {
+            link.protocol.discard_body();
+        } else if self.upload.is_read() {
+            link.protocol.keep_body();
+        }
+    }
+
     /// Writes the response, or begins to.
     pub(super) fn respond<D: Driver>(
         &mut self,
@@ -58,14 +70,7 @@ impl Http1 {
             self.exchange.tell_panic("a handler", &panicked, &link.info.peer);
             self.render(Problem::handler_panicked(), link)
         });
-        if link.is_to_close() {
-            link.protocol.drain();
-        }
-        if self.upload.is_unwanted() {
-            link.protocol.discard_body();
-        } else if self.upload.is_read() {
-            link.protocol.keep_body();
-        }
+        self.settle_request(link);
         self.exchange.keep_rest(response.take_rest());
         if let Some(upgrade) = response.take_upgrade() {
             if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
