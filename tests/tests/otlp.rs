@@ -15,7 +15,7 @@ use std::num::NonZeroUsize;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Set in the environment of a child that serves: the collector's address.
 const CHILD: &str = "PEREGRINE_OTLP_CHILD";
@@ -331,15 +331,24 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
 fn a_collector_that_does_not_answer_holds_nobody_up() {
     let refused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let (deaf, refused) = (Collector::start(false), refused.expect("there is a free port"));
+    let answers = Collector::start(true);
+    // More than the queue of spans holds.
+    let asked = |driver, collector| {
+        let serving = Serving::start(driver, collector);
+        let begin = Instant::now();
+        for _ in 0..1500 {
+            serving.ask("/birds/1", "");
+        }
+        let taken = begin.elapsed();
+        // It ends in order, after a wait that is bounded.
+        serving.end();
+        taken.as_secs_f64()
+    };
     for driver in drivers() {
+        let usual = asked(driver, answers.address);
         for collector in [deaf.address, refused] {
-            let serving = Serving::start(driver, collector);
-            // More than the queue of spans holds.
-            for _ in 0..1500 {
-                serving.ask("/birds/1", "");
-            }
-            // It ends in order, after a wait that is bounded.
-            serving.end();
+            let ratio = asked(driver, collector) / usual;
+            assert!(ratio < 10.0, "{driver}: {ratio:.1} times as long as with one that answers");
         }
     }
 }

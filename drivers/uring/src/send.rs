@@ -3,7 +3,9 @@
 //! Most sends are small and fit into the socket's buffer. They are offered to it by an operation that
 //! does not wait, so that the enter in which the worker goes to sleep sends as well, and the worker
 //! counts on their completions: it sleeps until there is one more. Meanwhile their connections go on as
-//! if there were room for more. If there turns out to be none, whoever waits is woken to see it.
+//! if there were room for more. If there turns out to be none, whoever waits is woken to see it. Where
+//! something is to happen behind such a send (more bytes, the end, or somebody waits to know that it is
+//! sent), the sleep ends with it.
 //!
 //! Large sends begin with a plain call: whether there is room for more decides how their connection
 //! goes on. What the socket does not take goes to the ring, which sends it when the peer has read.
@@ -61,6 +63,7 @@ impl UringStream {
                 later.push_back(Piece::Owned(std::mem::replace(out, self.shared.spare.take())));
             }
             later.extend(shared.take());
+            self.shared.heed(outgoing);
             outgoing.under_way = UnderWay::Waiting;
         } else if shared.is_none() && out.len() <= OFFER_BYTES_MAX && self.shared.can_offer() {
             let bytes = std::mem::replace(out, self.shared.spare.take());
@@ -86,6 +89,7 @@ impl UringStream {
         if outgoing.is_sent() {
             return Poll::Ready(outgoing.result());
         }
+        self.shared.heed(outgoing);
         let old = outgoing.waiter.register(context, &self.shared.tasks);
         drop(streams);
         drop(old);
@@ -98,6 +102,7 @@ impl UringStream {
         let connection = &mut streams[self.index as usize];
         if connection.outgoing.end == End::Open {
             connection.outgoing.end = End::Asked;
+            self.shared.heed(&connection.outgoing);
             if connection.outgoing.under_way == UnderWay::Nothing {
                 connection.shut_down_sending();
             }
@@ -196,6 +201,13 @@ impl Shared {
         if self.submit_send(index, connection, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
             connection.outgoing.under_way = UnderWay::Offered;
             self.ring.borrow_mut().expect_completion();
+        }
+    }
+
+    /// Something is to happen as soon as what was offered is sent: no sleep may outlast that.
+    pub(crate) fn heed(&self, outgoing: &Outgoing) {
+        if outgoing.under_way == UnderWay::Offered {
+            self.ring.borrow_mut().heed_completion();
         }
     }
 

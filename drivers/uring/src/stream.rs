@@ -265,6 +265,7 @@ impl Shared {
             let mut streams = self.streams.borrow_mut();
             let connection = &mut streams[index as usize];
             connection.closing = true;
+            self.heed(&connection.outgoing);
             foreign = (
                 std::mem::take(&mut connection.receive_waiter),
                 std::mem::take(&mut connection.outgoing.waiter),

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use common::{echo, echo_all, finish, join, pattern, pause, read, send, tcp, until, worker};
 use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
+use peregrine_driver_uring::{Uring, UringStream};
 
 #[test]
 fn bytes_come_back_over_tcp() {
@@ -278,4 +279,69 @@ fn who_receives_is_woken_when_a_send_finds_no_room() {
     let client = TcpStream::connect(address).unwrap();
     join(worker);
     drop(client);
+}
+
+/// What follows small sends does not wait until something else ends the worker's sleep.
+#[test]
+fn what_follows_a_small_send_comes_at_once() {
+    const ROUNDS: u32 = 40;
+    let (socket, address) = tcp();
+    thread::spawn(move || {
+        Uring::run(&Options::default(), async move |driver| {
+            let listener = driver.listen(socket).unwrap();
+            let inside = driver.clone();
+            // The worker's own tasks: beside what the thread blocks on, the worker sleeps otherwise.
+            driver.spawn(async move {
+                loop {
+                    let stream = listener.accept().await.unwrap();
+                    inside.spawn(answer_as_asked(stream));
+                }
+            });
+            std::future::pending::<()>().await;
+        })
+        .unwrap();
+    });
+    let time = |way: &[u8]| {
+        let begin = std::time::Instant::now();
+        for _ in 0..ROUNDS {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(way).unwrap();
+            let mut answer = [0; 2];
+            client.read_exact(&mut answer[..way.len()]).unwrap();
+            if way.len() == 1 && way != b"1" {
+                assert_eq!(client.read(&mut answer).unwrap(), 0, "it is the end");
+            }
+        }
+        begin.elapsed()
+    };
+    // Of this one nobody waits for the end.
+    let plain = time(b"1").max(Duration::from_millis(1));
+    for way in [&b"w"[..], b"f", b"d", b"22"] {
+        let ratio = time(way).as_secs_f64() / plain.as_secs_f64();
+        assert!(ratio < 50.0, "{:?}: {ratio:.0} times as long", way.escape_ascii());
+    }
+}
+
+/// Sends one byte for each that comes, and then what the first one asks for: waits until it is sent and ends
+/// (`w`), ends behind it (`f`), drops the connection (`d`), or sends one more behind it (`22`).
+async fn answer_as_asked(stream: UringStream) {
+    let asked = stream.recv().await.unwrap().to_vec();
+    stream.send(&mut vec![b'!']);
+    match asked[0] {
+        b'w' => {
+            stream.sent().await.unwrap();
+            stream.finish();
+            assert!(stream.recv().await.is_ok_and(|end| end.is_empty()));
+        }
+        b'f' => {
+            stream.finish();
+            assert!(stream.recv().await.is_ok_and(|end| end.is_empty()));
+        }
+        b'd' => {}
+        b'2' => {
+            stream.send(&mut vec![b'!']);
+            assert!(stream.recv().await.is_ok_and(|end| end.is_empty()));
+        }
+        _ => assert!(stream.recv().await.is_ok_and(|end| end.is_empty())),
+    }
 }
