@@ -23,6 +23,7 @@ mod credentials;
 mod driver;
 #[cfg(target_os = "linux")]
 mod listener;
+#[cfg(target_os = "linux")]
 mod look;
 #[cfg(target_os = "linux")]
 mod operation;
