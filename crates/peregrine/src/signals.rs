@@ -30,6 +30,7 @@ pub(crate) enum Wish {
 
 /// Which signals are heard beside those that end.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
 pub(crate) struct Hears {
     /// SIGHUP.
     pub(crate) reload: bool,
