@@ -151,9 +151,7 @@ impl AutoSize {
             text => size(text).map(Self::Bytes),
         };
         let sizes = Some((|bytes: u64| Some(Self::Bytes(bytes))) as fn(u64) -> Option<Self>);
-        deserializer
-            .deserialize_any(Reads { expected: EXPECTED_OR_AUTO, read, sizes })
-            .map(T::from)
+        deserializer.deserialize_any(Reads { expected: EXPECTED_OR_AUTO, read, sizes }).map(T::from)
     }
 }
 

@@ -71,7 +71,9 @@ fn limits_of(root: &Path, group: &str) -> Vec<u64> {
     let inside: PathBuf =
         Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let above = inside.ancestors().map(|path| base.join(path));
-    above.flat_map(|folder| files.iter().filter_map(move |file| limit(&folder.join(file)))).collect()
+    above
+        .flat_map(|folder| files.iter().filter_map(move |file| limit(&folder.join(file))))
+        .collect()
 }
 
 /// A limit in a file of its own. `max` is none, and so is what cannot be read.
@@ -122,7 +124,8 @@ mod tests {
         let v2 = "sys/fs/cgroup";
         let v1 = "sys/fs/cgroup/memory";
         type Files = Vec<(String, &'static str)>;
-        let file = |folder: &str, name: &str, text: &'static str| (format!("{folder}/{name}"), text);
+        let file =
+            |folder: &str, name: &str, text: &'static str| (format!("{folder}/{name}"), text);
         let groups = |text: &'static str| ("proc/self/cgroup".to_owned(), text);
         let machine = (MACHINE.0.to_owned(), MACHINE.1);
         let table: [(&str, Files, Option<u64>); 11] = [

@@ -45,9 +45,7 @@ pub(crate) async fn run<D: Driver>(
     if !shared.is_so() {
         listener.refuse_new();
         way.empty_queue(&listener).await;
-    } else if !is_late
-        && let Ok(Some(stream)) = listener.last().await
-    {
+    } else if !is_late && let Ok(Some(stream)) = listener.last().await {
         // The kernel has accepted it already: whoever has no place would be reset.
         let room = way.try_room().unwrap_or_else(|| way.entrance.door.rooms.last_room());
         way.open(room, stream);
@@ -321,7 +319,10 @@ async fn told(live: &mut watch::Receiver<Live>) {
 }
 
 /// What `future` gives, unless `end` comes before it.
-pub(crate) async fn before<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+pub(crate) async fn before<T>(
+    future: impl Future<Output = T>,
+    end: impl Future<Output = ()>,
+) -> Option<T> {
     let (mut future, mut end) = (pin!(future), pin!(end));
     poll_fn(|context| {
         if let Poll::Ready(value) = future.as_mut().poll(context) {

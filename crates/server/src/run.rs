@@ -6,9 +6,9 @@ use crate::connection::{Entrance, sessions};
 use crate::door::Door;
 use crate::listen::Listen;
 use crate::observe::Observed;
+use crate::overload::OverloadLimits;
 use crate::shutdown::{self, first_of};
 use crate::spread::Member;
-use crate::overload::OverloadLimits;
 use crate::worker::{Order, Report, Worker, WorkerLimits};
 use peregrine_driver::Driver;
 use peregrine_web::application::Application;
@@ -75,9 +75,7 @@ async fn follow_limits<D: Driver>(
     mut changes: watch::Receiver<OverloadLimits>,
 ) {
     let alarm = worker.wheel.alarm();
-    while let Some(Ok(())) =
-        before(changes.changed(), worker.ordered(&alarm, Order::Cut)).await
-    {
+    while let Some(Ok(())) = before(changes.changed(), worker.ordered(&alarm, Order::Cut)).await {
         worker.overload.renew(&changes.borrow_and_update());
     }
 }

@@ -309,7 +309,8 @@ impl Configured {
         let memory = memory::text(&self.overload.borrow());
         if self.config.limits.overload.memory_max == MemoryMax::Auto {
             let setting = "limits.overload.memory_max";
-            let _ = writeln!(text, "# `{setting}` is {memory} for each of {} workers.", self.workers);
+            let _ =
+                writeln!(text, "# `{setting}` is {memory} for each of {} workers.", self.workers);
         }
         let _ = write!(text, "{}", self.config);
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;

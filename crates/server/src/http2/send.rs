@@ -95,7 +95,8 @@ impl Http2 {
             return self.finish(number, link);
         }
         protocol.offer(key);
-        self.streams.at(number).step = Step::Whole { body: Quiet::new(take(&mut response.body)), from: 0 };
+        self.streams.at(number).step =
+            Step::Whole { body: Quiet::new(take(&mut response.body)), from: 0 };
         self.streams.weigh(number);
         self.limit_sending(number, link);
     }

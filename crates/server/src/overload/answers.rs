@@ -107,7 +107,10 @@ mod tests {
             let fair = 300 / each;
             for time in times {
                 let told = all.iter().filter(|told| **told == time).count() as u64;
-                assert!(told.abs_diff(fair) <= fair / 5 + 2, "{seconds}: {told} of {fair} at {time}");
+                assert!(
+                    told.abs_diff(fair) <= fair / 5 + 2,
+                    "{seconds}: {told} of {fair} at {time}"
+                );
             }
             assert!(all.windows(4).all(|some| some.iter().any(|time| *time != some[0])));
         }

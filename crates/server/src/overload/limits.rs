@@ -68,9 +68,9 @@ pub struct OverloadLimits {
     pub queue_delay_interval: Duration,
     /// Bytes that a worker may hold for its peers: buffers, bodies that are put together or wait for a
     /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default `auto`: all workers together half of
-    /// the memory that the process may use ([`MemoryMax::Auto`]). What handlers allocate is not counted, nor is content
-    /// of responses that is static or that others hold as well, nor the kernel's memory, nor what is kept for reuse:
-    /// less than 8 MiB.
+    /// the memory that the process may use, by its cgroups or the machine; `off` for no bound. What handlers allocate
+    /// is not counted, nor is content of responses that is static or that others hold as well, nor the kernel's memory,
+    /// nor what is kept for reuse: less than 8 MiB.
     ///
     /// From three quarters of it on requests with a body are answered 503, and so is everybody who connects then, one
     /// request each; from seven eighths on, all requests are. The last sixteenth is for those who ask for what is never

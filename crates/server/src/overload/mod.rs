@@ -206,11 +206,7 @@ impl Overload {
 
     /// Has a request waited for too long? Looks only where somebody wants to know.
     #[inline]
-    fn is_late(
-        &self,
-        queue: Option<&Queue>,
-        delay: impl FnOnce() -> (Duration, Duration),
-    ) -> bool {
+    fn is_late(&self, queue: Option<&Queue>, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
         let is_sampled = || {
             let left = self.unsampled.get();
             self.unsampled.set(left.checked_sub(1).unwrap_or(SAMPLED - 1));

@@ -9,6 +9,7 @@ use crate::server::held;
 use crate::server::peer::Peer;
 use crate::server::secure::server_tls;
 use crate::server::streams::{Answer, Streams};
+use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
 use peregrine::web::account::Charge;
 use peregrine::{Limits, MemoryMax, OverloadLimits, ProxyProtocol, TrustedProxies};
@@ -183,6 +184,95 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         let outcome = ended(server).await;
         assert!(outcome.ended("gave-way") > 0, "{outcome:?}");
         assert_eq!(outcome.ended("memory-max"), 0, "{outcome:?}");
+    }
+}
+
+/// Content of the application whose destructor panics.
+struct Bomb(Bytes);
+
+impl AsRef<[u8]> for Bomb {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a bomb, on purpose");
+    }
+}
+
+fn bomb(bytes: usize) -> Bytes {
+    Bytes::from_owner(Bomb(Bytes::from(vec![b'b'; bytes])))
+}
+
+/// Values of the application's that panic when they are dropped end nothing but themselves: the response is whole, its
+/// connection goes on, and what was counted for it is given back.
+pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
+    /// A stream of such content that panics itself in the end.
+    struct Stream(usize, usize);
+    impl futures_core::Stream for Stream {
+        type Item = Result<Bytes, std::io::Error>;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            let left = self.1;
+            self.1 = left.saturating_sub(1);
+            std::task::Poll::Ready((left > 0).then(|| Ok(bomb(self.0))))
+        }
+    }
+    impl Drop for Stream {
+        fn drop(&mut self) {
+            panic!("a stream, on purpose");
+        }
+    }
+    let large = bench.large(300_000);
+    let make = move || {
+        App::new()
+            .get("/hello", || "hello")
+            .get("/held", || peregrine::web::account::held().to_string())
+            .get("/small", || bomb(10))
+            .get("/large", move || bomb(large))
+            .get("/pieces", || peregrine::web::Body::stream(Stream(10, 3)))
+            .get("/large-pieces", move || peregrine::web::Body::stream(Stream(large / 3, 3)))
+            .get("/endless", move || peregrine::web::Body::stream(Stream(large / 3, usize::MAX)))
+    };
+    for way in WAYS {
+        let server = bench.start(limits(), way.is_secure().then(server_tls), make);
+        let held = async |server: &B::Server| {
+            let mut client = way.connect(server).await;
+            let id = client.get("/held");
+            let held: usize = client.answer(id).await.text().parse().expect("a number");
+            client.close().await;
+            held
+        };
+        let before = held(&server).await;
+        let mut client = way.connect(&server).await;
+        for (path, length) in
+            [("/small", 10), ("/large", large), ("/pieces", 30), ("/large-pieces", large / 3 * 3)]
+        {
+            let id = client.get(path);
+            let answer = client.answer(id).await;
+            assert_eq!((answer.status(), answer.body.len()), (200, length), "{path} {way:?}");
+        }
+        client.expect_alive().await;
+        client.close().await;
+        // Who leaves in the middle of them.
+        for path in ["/large", "/endless"] {
+            let mut client = way.connect(&server).await;
+            let id = client.get(path);
+            client.expect(id, 1).await;
+            client.break_off();
+        }
+        bench.sleep(SHORT).await;
+        let start = bench.now();
+        while held(&server).await != before {
+            assert!(bench.now() < start + SHORT * 300, "something is counted for ever");
+            bench.sleep(SHORT / 10).await;
+        }
+        let outcome = ended(server).await;
+        assert_eq!(outcome.ended("lost"), 0, "{way:?}: {outcome:?}");
     }
 }
 
@@ -419,7 +509,10 @@ impl Measured {
 }
 
 fn little_memory() -> Limits {
-    let overload = OverloadLimits { memory_max: MemoryMax::Bytes(CEILING as u64), ..OverloadLimits::default() };
+    let overload = OverloadLimits {
+        memory_max: MemoryMax::Bytes(CEILING as u64),
+        ..OverloadLimits::default()
+    };
     let limits = with(overload);
     Limits { rate_slack: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
 }
