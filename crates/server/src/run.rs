@@ -21,9 +21,9 @@ use tokio::sync::watch;
 const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
-/// [`Limits::background_timeout`](crate::Limits::background_timeout) says; [`Driver::run`] goes on with that for blocking functions, and
-/// `observed` has their number only after it. A `member` of several workers passes connections to the others where
-/// they have fewer, and takes what these pass.
+/// [`Limits::background_timeout`](crate::Limits::background_timeout) says; [`Driver::run`] goes on with that for
+/// blocking functions, and `observed` has their number only after it. A `member` of several workers passes connections
+/// to the others where they have fewer, and takes what these pass.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
