@@ -34,6 +34,8 @@ on_both_drivers! {
     listeners_that_the_program_adds_follow_what_it_has_not_set,
     a_lifetime_that_is_read_again_counts_for_busy_connections,
     proxies_that_are_read_again_are_trusted_by_new_connections,
+    what_workers_take_on_is_read_again,
+    what_auto_came_to_is_shown,
     a_file_that_is_broken_leaves_everything_as_it_was,
     the_admin_listener_shows_what_counts_and_no_secret,
     workers_with_one_queue_share_its_connections,
@@ -209,6 +211,67 @@ fn connections_that_wait_get_in_when_more_are_allowed(choice: DriverChoice) {
     running.shut_down().expect("it ends");
 }
 
+/// What holds for workers as a whole holds for the next request, on connections that are there as well.
+fn what_workers_take_on_is_read_again(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let place = running.http_address().expect("it listens");
+    let admin = address(running.admin_place());
+    let mut old = Peer::to(place);
+    assert_eq!(old.post("x"), 200);
+    // A request in progress, whose body is still to come.
+    let mut first = Peer::to(place);
+    first
+        .0
+        .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
+        .expect("connected");
+    let metric = |name: &str| {
+        let page = Peer::to(admin).get("/metrics", "");
+        let line =
+            page.lines().find(|line| line.starts_with(&format!("{name}{{"))).map(str::to_owned);
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a number")
+    };
+    until("it is in progress", || metric("peregrine_worker_requests") == 1.0);
+    settings.write(
+        "[limits.overload]\nrequests_max = 1\nmemory_max = '3 MiB'\nretry_after = '70s'\nclient_prefix_v6 = 56\n",
+    );
+    running.handle().reload();
+    until("the worker has heard of it", || {
+        metric("peregrine_worker_memory_max_bytes") == f64::from(3 << 20)
+    });
+    let refused = old.get("/who", "");
+    assert_eq!(status_of(&refused), 503, "{refused}");
+    let time = refused.to_ascii_lowercase();
+    let time = time.split("retry-after: ").nth(1).and_then(|rest| rest.lines().next());
+    let time: u64 = time.and_then(|text| text.parse().ok()).expect("a time");
+    assert!((70..=105).contains(&time), "{refused}");
+    // What is under way keeps what it has.
+    first.0.write_all(b"x").expect("connected");
+    assert_eq!(status_of(&first.answer()), 200);
+    until("it is over", || metric("peregrine_worker_requests") == 0.0);
+    assert_eq!(old.post("x"), 200);
+    settings.write("[limits.overload]\nmemory_max = 'off'\n");
+    running.handle().reload();
+    until("the worker has heard of it", || metric("peregrine_worker_memory_max_bytes") == 0.0);
+    drop((old, first));
+    running.shut_down().expect("it ends");
+}
+
+/// What `auto` came to, on the page of the settings and as a metric.
+fn what_auto_came_to_is_shown(choice: DriverChoice) {
+    let settings = Settings::new("");
+    let Some(running) = settings.start(choice) else { return };
+    let admin = address(running.admin_place());
+    let shown = until_shown(admin, "memory_max = \"auto\"");
+    let (_, told) = shown.split_once("# `limits.overload.memory_max` is ").expect("it is told");
+    let mib = told.split_once(" MiB for each of 1 workers.").expect("in MiB").0;
+    let mib: u64 = mib.parse().expect("a number");
+    let page = Peer::to(admin).get("/metrics", "");
+    let sample = format!("peregrine_worker_memory_max_bytes{{worker=\"0\"}} {}", mib << 20);
+    assert!(mib >= 16 && page.contains(&sample), "{mib}: {page}");
+    running.shut_down().expect("it ends");
+}
+
 fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoice) {
     let settings = Settings::new("[limits]\nbody_bytes_max = '10 B'\n");
     let own = Listener::at("127.0.0.1:0").limits(Limits::default());
@@ -322,6 +385,9 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     let mut printed = settings.read();
     printed.driver.kind = choice.into();
     let expected = format!("# `driver.kind` is set by the program, which is stronger.\n{printed}");
+    // Beside it stands what `auto` came to on this machine.
+    let is_size = |line: &&str| !line.starts_with("# `limits.overload.memory_max` is ");
+    let text: String = text.split_inclusive('\n').filter(is_size).collect();
     assert_eq!(text, expected, "it is what --print-config prints, and what the program sets");
     for line in secret.lines().filter(|line| line.len() > 20) {
         assert!(!shown.contains(line), "the key's content is nobody's business");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use peregrine::prelude::*;
 use peregrine::web::upgrade::OnUpgrade;
-use peregrine::{Admin, DriverChoice, Error, Limits, Place, Running};
+use peregrine::{Admin, DriverChoice, Error, Limits, MemoryMax, OverloadLimits, Place, Running};
 use peregrine_tests::server::SocketWire;
 use peregrine_tests::server::bench::{Got, Outcome, Served, Wire};
 use peregrine_tests::server::client::{Client, Way};
@@ -43,6 +43,8 @@ on_both_drivers! {
     a_page_that_is_read_under_load_never_contradicts_itself,
     who_asks_is_answered_while_all_workers_are_blocked,
     a_server_that_is_full_answers_those_who_run_it,
+    clients_of_the_admin_listener_keep_no_probe_out,
+    who_has_no_memory_is_ready_unless_somebody_asks_for_that,
     readiness_goes_first_and_the_listener_last,
     a_server_that_starts_is_not_ready,
     routes_and_connections_are_listed,
@@ -531,6 +533,67 @@ fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
         assert_eq!(ask(bench.admin(), path, "").0, status, "{path}");
     }
     drop(flood);
+}
+
+/// More clients than may be there, all of which are silent, and a server that is full: whoever asks is answered before
+/// the first of them has had its time.
+fn clients_of_the_admin_listener_keep_no_probe_out(choice: DriverChoice) {
+    let limits = Limits { connections_max: 8, ..Limits::default() };
+    let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
+    let _flood: Vec<_> = (0..50).map(|_| bench.connect()).collect();
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        let mut socket = TcpStream::connect(bench.admin()).expect("it listens");
+        socket.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+        idle.push(socket);
+    }
+    // These have been answered, and keep their connections.
+    let mut first = [0; 16];
+    idle[0].read_exact(&mut first).expect("an answer");
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(ask(bench.admin(), path, "").0, 200, "{path}");
+    }
+    // The first ones have not lost theirs.
+    idle[0].set_nonblocking(true).expect("a socket");
+    let mut rest = [0; 4096];
+    while let Ok(count) = idle[0].read(&mut rest) {
+        assert!(count > 0, "the time of an idle connection is over");
+    }
+}
+
+fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice) {
+    use peregrine::web::account::Charge;
+    let overload =
+        OverloadLimits { memory_max: MemoryMax::Bytes(4 << 20), ..OverloadLimits::default() };
+    let make = || {
+        App::new().merge(peregrine::admin::app()).get("/hello", || "hello").get(
+            "/keep",
+            (|| async {
+                let _charge = Charge::of(3_900_000);
+                std::future::pending::<()>().await;
+            })
+            .never_shed(),
+        )
+    };
+    let limits = Limits { overload, ..Limits::default() };
+    let Some(bench) = Bench::start(choice, 1, limits, make) else { return };
+    let public = bench.running.http_address().expect("it speaks HTTP");
+    assert_eq!(ask(bench.admin(), "/readyz?overload=unready", "").0, 200);
+    let mut keeper = TcpStream::connect(public).expect("it listens");
+    keeper.write_all(b"GET /keep HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
+    bench.until("memory is short", |page| page.sum("peregrine_worker_memory_bytes", &[]) > 3.9e6);
+    // The same on the admin listener, and among the application's own pages.
+    for place in [bench.admin(), public] {
+        assert_eq!(ask(place, "/livez", "").0, 200);
+        assert_eq!(ask(place, "/readyz", "").0, 200);
+        let overloaded = (503, "overloaded\n".to_owned());
+        assert_eq!(ask(place, "/readyz?x=y&overload=unready", ""), overloaded);
+    }
+    assert_eq!(ask(public, "/hello", "").0, 503);
+    drop(keeper);
+    bench.until("memory is free", |page| page.sum("peregrine_worker_memory_bytes", &[]) < 1e6);
+    assert_eq!(ask(bench.admin(), "/readyz?overload=unready", "").0, 200);
+    assert_eq!(ask(public, "/hello", ""), (200, "hello".to_owned()));
 }
 
 fn readiness_goes_first_and_the_listener_last(choice: DriverChoice) {

@@ -6,7 +6,7 @@
 //! tree whole, so that it reads back as the same.
 //!
 //! [`Time`] and [`Size`] are how durations and sizes are written, for `#[serde(with = "Time")]`; [`MaybeTime`],
-//! [`MaybeSize`] and [`MaybeCount`] may also be `off`, and [`Automatic`] may be `auto`.
+//! [`MaybeSize`] and [`MaybeCount`] may also be `off`, [`Automatic`] may be `auto`, and [`AutoSize`] either.
 //!
 //! `value.rs` is a tree that knows where each part came from, `read.rs` makes one of the layers, `de.rs` makes a type of it.
 #![forbid(unsafe_code)]
@@ -26,6 +26,6 @@ pub use number::{Automatic, MaybeCount, MaybeText};
 pub use print::{print, print_with};
 pub use read::Layers;
 pub use ser::to_value;
-pub use size::{MaybeSize, Size};
+pub use size::{AutoSize, MaybeSize, Size};
 pub use time::{MaybeTime, Time, time};
 pub use value::{Kind, Origin, Value};

@@ -13,9 +13,22 @@ pub enum Size {}
 #[derive(Clone, Copy, Debug)]
 pub enum MaybeSize {}
 
+/// A size, or `auto`, or `off`, for `#[serde(with = "AutoSize")]` on a type that knows the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoSize {
+    /// `auto`
+    Auto,
+    /// A size, in bytes.
+    Bytes(u64),
+    /// `off`
+    Off,
+}
+
 const EXPECTED: &str =
     "a size in bytes, such as `64 KiB`, `2 MB` or `512`, in the range of its limit";
 const EXPECTED_OR_OFF: &str = "a size in bytes, such as `64 KiB`, `2 MB` or `512`, or `off`";
+const EXPECTED_OR_AUTO: &str =
+    "a size in bytes, such as `64 KiB`, `2 MB` or `512`, or `auto`, or `off`";
 
 const UNITS: [(&str, u128); 14] = [
     ("", 1),
@@ -109,9 +122,42 @@ impl MaybeSize {
     }
 }
 
+impl AutoSize {
+    /// Prints it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<T: Copy + Into<Self>, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match (*value).into() {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Bytes(bytes) => serializer.serialize_str(&text(bytes)),
+            Self::Off => serializer.serialize_str("off"),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is neither a size nor `auto` nor `off`.
+    pub fn deserialize<'de, T: From<Self>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        let read = |text: &str| match text {
+            text if text.trim() == "auto" => Some(Self::Auto),
+            text if is_off(text) => Some(Self::Off),
+            text => size(text).map(Self::Bytes),
+        };
+        let sizes = Some((|bytes: u64| Some(Self::Bytes(bytes))) as fn(u64) -> Option<Self>);
+        deserializer.deserialize_any(Reads { expected: EXPECTED_OR_AUTO, read, sizes }).map(T::from)
+    }
+}
+
 #[cfg(feature = "schema")]
 mod schema {
-    use super::{MaybeSize, Size};
+    use super::{AutoSize, MaybeSize, Size};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
     use std::borrow::Cow;
 
@@ -127,6 +173,22 @@ mod schema {
                 "description": "A size in bytes, such as `64 KiB`, `2 MB` or `512`.",
                 "anyOf": [
                     { "type": "string", "pattern": PATTERN },
+                    { "type": "integer", "minimum": 0 },
+                ],
+            })
+        }
+    }
+
+    impl JsonSchema for AutoSize {
+        fn schema_name() -> Cow<'static, str> {
+            "SizeOrAuto".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "description": "A size in bytes, such as `64 KiB`, `2 MB` or `512`, or `auto`, or `off`.",
+                "anyOf": [
+                    { "type": "string", "pattern": format!("^\\s*(auto|off|none)\\s*$|{PATTERN}") },
                     { "type": "integer", "minimum": 0 },
                 ],
             })

@@ -22,7 +22,7 @@ use crate::listener::Source;
 use crate::restart::Heir;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared};
+use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};
 use peregrine_web::App;
 use std::io;
 use std::rc::Rc;
@@ -34,6 +34,9 @@ use tokio::sync::watch as watched;
 /// How long a handler may keep a worker's thread before the server counts as dead.
 pub(crate) const LIVE_WITHIN: Duration = Duration::from_secs(30);
 
+/// So many of its connections nobody can keep to themselves: a probe finds a place, whoever else is there.
+const SPARE_CONNECTIONS: usize = 64;
+
 /// How long the admin listener may take to end.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -43,7 +46,7 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// |---|---|
 /// | `/metrics` | for Prometheus: OpenMetrics 1.0 for those who ask for it, else the classic text |
 /// | `/livez` | 200; 503 if a handler has kept a worker's thread for longer than [`live_within`](Self::live_within) |
-/// | `/readyz` | 200 while the server serves; 503 before, and as soon as it is ordered to shut down |
+/// | `/readyz` | 200 while the server serves; 503 before, and as soon as it is ordered to shut down. `/readyz?overload=unready` is 503 as well while all workers refuse requests for want of memory |
 /// | `/startupz` | 200 once all workers serve |
 /// | `/routes` | the application's routes, in JSON |
 /// | `/connections` | how many connections do what, by worker, in JSON |
@@ -200,7 +203,8 @@ fn run(
         let ordered = orders.subscribe();
         driver.spawn(leave_with(views.orders(), orders, shared));
         let observed = Rc::new(Observed::default());
-        peregrine_server::run(driver, listens, application, limits(), observed, ordered, None).await
+        let limits = WorkerLimits { spare_connections: SPARE_CONNECTIONS, ..limits().into() };
+        peregrine_server::run(driver, listens, application, limits, observed, ordered, None).await
     })?
     .map(drop)
 }

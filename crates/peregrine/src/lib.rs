@@ -33,6 +33,7 @@ mod listen;
 mod listener;
 pub mod log;
 mod make;
+mod memory;
 mod offload;
 mod orders;
 #[cfg(feature = "otlp")]
@@ -69,7 +70,8 @@ pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{
-    Cut, Http2Limits, Limits, OverloadLimits, ProxyProtocol, Shutdown, Snapshot, Unfinished,
+    Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
+    Unfinished,
 };
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;

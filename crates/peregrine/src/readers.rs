@@ -5,8 +5,10 @@ use crate::config::Configured;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
 use crate::orders::Reload;
+use peregrine_server::OverloadLimits;
 use std::io;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// What reads files again, before it begins.
 pub(crate) struct Readers {
@@ -17,6 +19,14 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
+    /// Where workers hear that they are to take on more or less.
+    pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
+        #[cfg(feature = "config")]
+        return self.configured.as_ref().and_then(Configured::overload);
+        #[cfg(not(feature = "config"))]
+        None
+    }
+
     /// Begins, unless there is nothing to read. It ends when what is returned is dropped.
     ///
     /// # Errors

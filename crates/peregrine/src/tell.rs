@@ -44,16 +44,20 @@ pub(crate) fn report(stopped: &Stopped, quiet: bool) -> Result<(), Error> {
 }
 
 /// One line that says what runs.
-pub(crate) fn first_line(running: &Running, reason: &str, workers: usize) -> String {
+pub(crate) fn first_line(running: &Running, reason: &str, workers: usize, memory: &str) -> String {
     let urls: Vec<_> = running.urls().collect();
     let plural = if workers == 1 { "" } else { "s" };
+    let memory = match memory {
+        "" => String::new(),
+        memory => format!(" of {memory} for peers"),
+    };
     let tls =
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
     let admin = running
         .admin_place()
         .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
     format!(
-        "peregrine {}: {}; {workers} worker{plural}; driver {reason}{tls}{admin}",
+        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
         env!("CARGO_PKG_VERSION"),
         urls.join(", "),
     )

@@ -8,7 +8,7 @@ use crate::orders::{Ended, Handle, News};
 use crate::restart::Answering;
 use peregrine_driver::{Driver, Options, Passed, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Limits, Listen, Log, Member, Observed, Order, Pulse, Report, Traces};
+use peregrine_server::{Listen, Log, Member, Observed, Order, Pulse, Report, Traces, WorkerLimits};
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ use tokio::sync::watch as watched;
 pub(crate) struct Worker {
     pub(crate) number: usize,
     pub(crate) listeners: Vec<Listen<Socket>>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: WorkerLimits,
     pub(crate) options: Options,
     pub(crate) seat: Seat,
     /// What it shows to the admin listener.
@@ -98,7 +98,7 @@ struct Begin<'a> {
     make: Make,
     started: &'a dyn Fn(),
     listeners: Vec<Listen<Socket>>,
-    limits: Limits,
+    limits: WorkerLimits,
     observed: Rc<Observed>,
     orders: watched::Receiver<Order>,
     shown: Option<Begun>,

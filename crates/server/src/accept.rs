@@ -45,10 +45,9 @@ pub(crate) async fn run<D: Driver>(
     if !shared.is_so() {
         listener.refuse_new();
         way.empty_queue(&listener).await;
-    } else if !is_late
-        && let Some(room) = way.try_room()
-        && let Ok(Some(stream)) = listener.last().await
-    {
+    } else if !is_late && let Ok(Some(stream)) = listener.last().await {
+        // The kernel has accepted it already: whoever has no place would be reset.
+        let room = way.try_room().unwrap_or_else(|| way.entrance.door.rooms.last_room());
         way.open(room, stream);
     }
 }
@@ -75,17 +74,16 @@ impl<D: Driver> WayIn<D> {
         let alarm = worker.wheel.alarm();
         let mut pause = PAUSE_MIN;
         loop {
-            if account::filling() >= Filling::Tight {
+            if self.is_narrow() {
                 if worker.order() >= Order::Drain {
                     return;
                 }
-                // Who waits in the backlog costs nothing here.
-                self.entrance.sessions.clear();
-                self.shut();
-                worker.observed.limit("overload.memory_max");
-                let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
-                first_of(over, worker.ordered(&alarm, Order::Drain)).await;
-                continue;
+                if !self.makes_room() {
+                    // Who waits in the backlog costs nothing here.
+                    let over = worker.driver.sleep_until(worker.driver.now() + PAUSE_MIN);
+                    first_of(over, worker.ordered(&alarm, Order::Drain)).await;
+                    continue;
+                }
             }
             let room = before(self.room(), worker.ordered(&alarm, Order::Drain)).await;
             let Some(room) = room else { return };
@@ -114,6 +112,23 @@ impl<D: Driver> WayIn<D> {
                 }
             }
         }
+    }
+
+    /// Is there little room, so that who comes now comes by the wicket?
+    fn is_narrow(&self) -> bool {
+        self.entrance.door.is_narrow(self.worker.spare_connections)
+    }
+
+    /// May one more come by the wicket?
+    fn makes_room(&self) -> bool {
+        let worker = &self.worker;
+        if account::filling() >= Filling::Tight {
+            // What is kept for reuse is memory, too.
+            self.entrance.sessions.clear();
+            self.shut();
+            worker.observed.limit("overload.memory_max");
+        }
+        worker.wicket.makes_room(&worker.wheel, worker.driver.now())
     }
 
     /// A place for one more connection. One that would be too many stays in the kernel's backlog, or with the
@@ -304,7 +319,10 @@ async fn told(live: &mut watch::Receiver<Live>) {
 }
 
 /// What `future` gives, unless `end` comes before it.
-async fn before<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
+pub(crate) async fn before<T>(
+    future: impl Future<Output = T>,
+    end: impl Future<Output = ()>,
+) -> Option<T> {
     let (mut future, mut end) = (pin!(future), pin!(end));
     poll_fn(|context| {
         if let Poll::Ready(value) = future.as_mut().poll(context) {

@@ -73,6 +73,8 @@ pub struct Counts {
     pub(crate) is_refusing: Level,
     /// What is held for peers.
     pub(crate) memory_bytes: Level,
+    /// What may be held; 0 where there is no bound.
+    pub(crate) memory_bytes_max: Level,
     measures: bool,
     pub(crate) measured: OnceLock<Measured>,
 }
@@ -167,6 +169,12 @@ impl Counts {
     pub fn connections(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
         let levels = self.places.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
         Place::ALL.into_iter().map(Place::names).zip(levels)
+    }
+
+    /// Is so much held for peers that the worker refuses all requests?
+    pub fn is_short_of_memory(&self) -> bool {
+        let most = self.memory_bytes_max.get();
+        most > 0 && self.memory_bytes.get() >= most - most / 8
     }
 
     /// Checks what holds when a worker has ended: nothing is in progress, and each connection ended once.

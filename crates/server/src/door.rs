@@ -11,6 +11,7 @@ use peregrine_driver::{self as driver, Address, Driver};
 use peregrine_proto::h2;
 use peregrine_tls::Tls;
 use peregrine_web::TrustedProxies;
+use peregrine_web::account::{self, Filling};
 use peregrine_web::connection::{Credentials, Peer};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -70,6 +71,13 @@ impl Door {
             proxy_protocol: self.proxy_protocol.clone(),
             proxies: proxies.clone().map(Arc::new),
         }
+    }
+
+    /// Is there little room: is memory short, or are no more than the `spare` places left?
+    #[inline]
+    pub(crate) fn is_narrow(&self, spare: usize) -> bool {
+        account::filling() >= Filling::Tight
+            || self.rooms.is_nearly_full(self.limits.connections_max, spare)
     }
 
     /// The address for which a connection counts, where it is known when that is accepted: a PROXY header

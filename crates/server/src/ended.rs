@@ -64,6 +64,9 @@ pub enum Ended {
     Cut,
     /// The connection needed more memory than the worker may hold for its peers.
     MemoryMax,
+    /// The connection had come while there was little room (memory, or places), asked for nothing for a while, and others
+    /// came.
+    GaveWay,
     /// The client has as many connections as it may. Only where a PROXY header tells who it is is that
     /// an end: others are not accepted.
     ClientConnectionsMax,
@@ -102,6 +105,7 @@ impl Ended {
             Self::Drained => "drained",
             Self::Cut => "cut",
             Self::MemoryMax => "memory-max",
+            Self::GaveWay => "gave-way",
             Self::ClientConnectionsMax => "client-connections-max",
             Self::Broken(_) => "broken",
         }

@@ -264,6 +264,11 @@ impl Exchange {
         }
     }
 
+    /// Is it for something that is never refused?
+    pub(crate) fn is_never_shed(&self) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted.is_never_shed)
+    }
+
     /// How many bytes `body` will have, if that is known.
     pub(crate) fn length_of(body: &Body) -> Option<u64> {
         guarded("a body's size hint", || body.length()).flatten()

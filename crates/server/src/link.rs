@@ -97,6 +97,8 @@ pub(crate) struct Link<'t, D: Driver> {
     pub(crate) io: &'t mut Io<D>,
     /// When the connection began, on the driver's clock.
     pub(crate) born: Duration,
+    /// Did the connection come when there was little room?
+    pub(crate) is_by_wicket: bool,
 }
 
 /// What a turn of a protocol came to.
@@ -191,7 +193,8 @@ impl<D: Driver> Link<'_, D> {
         has_content: bool,
     ) -> Result<Admitted, Refusal> {
         let driver = &self.worker.driver;
-        let asking = Asking { target, head, info: self.info, has_content };
+        let is_by_wicket = self.is_by_wicket;
+        let asking = Asking { target, head, info: self.info, has_content, is_by_wicket };
         self.worker.overload.admit(&asking, || (driver.turn_began(), driver.read_clock()))
     }
 

@@ -275,6 +275,17 @@ impl Rooms {
         self.taken.get() < max
     }
 
+    /// Is there less room than for so many connections?
+    pub(crate) fn is_nearly_full(&self, max: usize, spare: usize) -> bool {
+        max.saturating_sub(self.taken.get()) < spare
+    }
+
+    /// A place for a connection that is there already, whether or not there may be one more.
+    pub(crate) fn last_room(self: &Rc<Self>) -> Room {
+        self.taken.set(self.taken.get() + 1);
+        Room(Rc::clone(self))
+    }
+
     /// A place for one more connection, if there may be one.
     pub(crate) fn try_room(self: &Rc<Self>, max: usize) -> Option<Room> {
         let taken = self.taken.get();

@@ -162,6 +162,12 @@ const MEMORY: Family<'_> = family(
     "bytes",
     "What each worker holds for its peers: buffers, bodies, unsent responses, TLS and HTTP/2.",
 );
+const MEMORY_MAX: Family<'_> = family(
+    "peregrine_worker_memory_max_bytes",
+    Kind::Gauge,
+    "bytes",
+    "What each worker may hold for its peers; 0 where there is no bound.",
+);
 
 /// The families that [`write()`] writes, in order.
 pub const FAMILIES: &[Family<'static>] = &[
@@ -190,6 +196,7 @@ pub const FAMILIES: &[Family<'static>] = &[
     QUEUE_DELAY,
     REFUSING,
     MEMORY,
+    MEMORY_MAX,
 ];
 
 /// Writes what these workers counted, added up.
@@ -420,6 +427,7 @@ fn write_overload(page: &mut Page, workers: &[&Counts]) {
     page.histogram(&[], &TURN_BOUNDS, &delays, NANOSECONDS);
     write_levels(page, &REFUSING, workers, |counts| &counts.is_refusing);
     write_levels(page, &MEMORY, workers, |counts| &counts.memory_bytes);
+    write_levels(page, &MEMORY_MAX, workers, |counts| &counts.memory_bytes_max);
 }
 
 fn write_levels(

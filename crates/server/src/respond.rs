@@ -1,5 +1,6 @@
 //! Writing responses: what both protocols share, and what is HTTP/1's.
 
+use crate::quiet::Quiet;
 use crate::writer::Writer;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -33,7 +34,8 @@ pub(crate) fn whole(
 }
 
 /// Writes content with its framing, without a copy if it is large. Returns how much is written.
-pub(crate) fn content(protocol: &mut Connection, mut content: Bytes, writer: &mut Writer) -> usize {
+pub(crate) fn content(protocol: &mut Connection, content: Bytes, writer: &mut Writer) -> usize {
+    let mut content = Quiet::new(content);
     let announced = protocol.announce(content.len(), &mut writer.plain);
     content.truncate(announced.taken);
     writer.share(content);

@@ -1,15 +1,15 @@
 //! A worker's life: its listeners, its clock, and its end.
 
-use crate::accept::{self, Spreading};
+use crate::accept::{self, Spreading, before};
 use crate::clock::announce_clock;
 use crate::connection::{Entrance, sessions};
 use crate::door::Door;
-use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::observe::Observed;
+use crate::overload::OverloadLimits;
 use crate::shutdown::{self, first_of};
 use crate::spread::Member;
-use crate::worker::{Order, Report, Worker};
+use crate::worker::{Order, Report, Worker, WorkerLimits};
 use peregrine_driver::Driver;
 use peregrine_web::application::Application;
 use std::future::poll_fn;
@@ -21,9 +21,9 @@ use tokio::sync::watch;
 const REFUSALS_PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs a worker until an order ends it. Work that requests left behind is waited for as
-/// [`Limits::background_timeout`] says; [`Driver::run`] goes on with that for blocking functions, and
-/// `observed` has their number only after it. A `member` of several workers passes connections to the others where
-/// they have fewer, and takes what these pass.
+/// [`Limits::background_timeout`](crate::Limits::background_timeout) says; [`Driver::run`] goes on with that for
+/// blocking functions, and `observed` has their number only after it. A `member` of several workers passes connections
+/// to the others where they have fewer, and takes what these pass.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
@@ -31,13 +31,15 @@ pub async fn run<D: Driver>(
     driver: D,
     listens: Vec<Listen<D::Socket>>,
     application: Application,
-    limits: Limits,
+    limits: impl Into<WorkerLimits>,
     observed: Rc<Observed>,
     orders: watch::Receiver<Order>,
     member: Option<Member<D::Passed>>,
 ) -> std::io::Result<Report> {
     shutdown::announce(&orders);
     let present = *orders.borrow();
+    let WorkerLimits { limits, overload, spare_connections } = limits.into();
+    let limits = (limits, spare_connections);
     let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
     announce_clock(&worker);
     let sessions = Rc::new(sessions());
@@ -61,7 +63,21 @@ pub async fn run<D: Driver>(
         });
     }
     worker.driver.spawn(turn_wheel(Rc::clone(&worker)));
+    if let Some(changes) = overload {
+        worker.driver.spawn(follow_limits(Rc::clone(&worker), changes));
+    }
     Ok(shutdown::run(worker, orders).await)
+}
+
+/// Goes by other limits from the moment on when there are some.
+async fn follow_limits<D: Driver>(
+    worker: Rc<Worker<D>>,
+    mut changes: watch::Receiver<OverloadLimits>,
+) {
+    let alarm = worker.wheel.alarm();
+    while let Some(Ok(())) = before(changes.changed(), worker.ordered(&alarm, Order::Cut)).await {
+        worker.overload.renew(&changes.borrow_and_update());
+    }
 }
 
 async fn turn_wheel<D: Driver>(worker: Rc<Worker<D>>) {

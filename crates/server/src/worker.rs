@@ -4,12 +4,13 @@ use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::log::Logger;
 use crate::observe::{Observed, Rooms, Snapshot};
-use crate::overload::Overload;
+use crate::overload::{Overload, OverloadLimits};
 use crate::pulse::Pulse;
 use crate::tally::Meters;
 use crate::traces::Tracing;
 use crate::unfinished::Unfinished;
 use crate::wheel::{Alarm, Wheel};
+use crate::wicket::Wicket;
 use peregrine_driver::Driver;
 use peregrine_proto::Date;
 use peregrine_web::application::Application;
@@ -21,6 +22,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::sync::watch;
+
+/// The limits of a worker. `Limits` alone are those of one that keeps them.
+#[derive(Clone, Debug)]
+pub struct WorkerLimits {
+    /// What it begins with.
+    pub limits: Limits,
+    /// What holds in place of `limits.overload` from then on, each time that it changes. What has begun goes on.
+    pub overload: Option<watch::Receiver<OverloadLimits>>,
+    /// So many of the last places of `connections_max` are for those who ask at once: who comes when no more are left
+    /// has one request answered, and the oldest of them who has not asked for anything gives way. For listeners that
+    /// must be heard when others keep all connections to themselves. None on most.
+    pub spare_connections: usize,
+}
+
+impl From<Limits> for WorkerLimits {
+    fn from(limits: Limits) -> Self {
+        Self { limits, overload: None, spare_connections: 0 }
+    }
+}
 
 /// An order to all workers. Orders only go forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +113,10 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) handshakes: Rc<Handshakes>,
     /// What it takes on.
     pub(crate) overload: Rc<Overload>,
+    /// How those come in for whom there is little room.
+    pub(crate) wicket: Rc<Wicket>,
+    /// How many places are for them.
+    pub(crate) spare_connections: usize,
     pub(crate) cut: RefCell<Vec<Cut>>,
     order: Cell<Order>,
     /// When the order was given.
@@ -121,7 +146,7 @@ impl<D: Driver> Worker<D> {
     pub(crate) fn new(
         driver: D,
         application: Application,
-        limits: Limits,
+        (limits, spare_connections): (Limits, usize),
         observed: Rc<Observed>,
         present: Order,
     ) -> Self {
@@ -138,6 +163,8 @@ impl<D: Driver> Worker<D> {
             meters,
             handshakes: Rc::default(),
             overload,
+            wicket: Rc::default(),
+            spare_connections,
             cut: RefCell::default(),
             order: Cell::new(present.min(Order::Serve)),
             ordered_at: Cell::new(Duration::ZERO),

@@ -1,6 +1,7 @@
 //! What the server has to say: one buffer that fills, bytes of the application that are not copied, and
 //! what is with the driver.
 
+use crate::quiet::Quiet;
 use crate::stage::Stage;
 use bytes::Bytes;
 use peregrine_driver::Stream;
@@ -50,7 +51,7 @@ pub(crate) struct Writer {
     /// TLS records, and what the session says by itself.
     pub(crate) records: Vec<u8>,
     ahead: Vec<u8>,
-    shared: Bytes,
+    shared: Quiet<Bytes>,
     /// Does the shared piece count as held? Asked before it is split, since parts of it share it.
     is_held: bool,
 }
@@ -71,7 +72,7 @@ impl Writer {
     }
 
     /// Writes content behind everything else, without a copy if it is large.
-    pub(crate) fn share(&mut self, content: Bytes) {
+    pub(crate) fn share(&mut self, content: Quiet<Bytes>) {
         if content.len() < SHARED_BYTES_MIN || !self.shared.is_empty() {
             self.plain.extend_from_slice(&content);
         } else {
@@ -140,7 +141,7 @@ impl Writer {
                 send(&self.ahead, &mut self.records)?;
                 self.ahead.clear();
             }
-            let piece = self.take_shared(most.max(SHARED_BYTES_MIN));
+            let piece = Quiet::new(self.take_shared(most.max(SHARED_BYTES_MIN)));
             send(&piece, &mut self.records)?;
             if !self.shared.is_empty() {
                 return Ok(());
@@ -156,7 +157,7 @@ impl Writer {
     /// The first bytes of the shared piece, at most `most`. None of it stays when it is used up.
     fn take_shared(&mut self, most: usize) -> Bytes {
         if self.shared.len() <= most {
-            std::mem::take(&mut self.shared)
+            std::mem::take(&mut *self.shared)
         } else {
             self.shared.split_to(most)
         }
@@ -165,7 +166,7 @@ impl Writer {
     /// Forgets what was not encrypted.
     pub(crate) fn drop_plain(&mut self) {
         self.ahead.clear();
-        self.shared = Bytes::new();
+        self.shared = Quiet::default();
         self.plain.clear();
     }
 

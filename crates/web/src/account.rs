@@ -39,8 +39,10 @@ pub enum Filling {
     Tight,
     /// More than seven eighths: nothing new is begun.
     Scarce,
-    /// Nothing may grow.
+    /// More than fifteen sixteenths: nothing may grow, but what is never refused.
     Full,
+    /// More than there may be: nothing at all may grow.
+    Over,
 }
 
 /// How much of what it may hold this thread holds.
@@ -51,8 +53,9 @@ pub fn filling() -> Filling {
     match () {
         () if held < most - most / 4 => Filling::Free,
         () if held < most - most / 8 => Filling::Tight,
-        () if held <= most => Filling::Scarce,
-        () => Filling::Full,
+        () if held <= most - most / 16 => Filling::Scarce,
+        () if held <= most => Filling::Full,
+        () => Filling::Over,
     }
 }
 
@@ -122,12 +125,12 @@ mod tests {
     fn the_nearer_the_ceiling_the_less_is_begun() {
         limit(Some(800));
         let mut charge = Charge::new();
-        let fillings = [0, 599, 600, 699, 700, 800, 801].map(|bytes| {
+        let fillings = [0, 599, 600, 699, 700, 750, 751, 800, 801].map(|bytes| {
             charge.set(bytes);
             filling()
         });
-        use Filling::{Free, Full, Scarce, Tight};
-        assert_eq!(fillings, [Free, Free, Tight, Tight, Scarce, Scarce, Full]);
+        use Filling::{Free, Full, Over, Scarce, Tight};
+        assert_eq!(fillings, [Free, Free, Tight, Tight, Scarce, Scarce, Full, Full, Over]);
         limit(None);
         assert_eq!(filling(), Free);
     }

@@ -268,7 +268,7 @@ impl Body {
             }
             all.extend_from_slice(&piece);
             charge.set(all.capacity());
-            if filling() == Filling::Full {
+            if filling() >= Filling::Full {
                 return Err(BodyError::Overloaded);
             }
         }

@@ -125,7 +125,8 @@ impl Writer {
     pub fn push(&self, piece: Bytes) {
         let mut state = self.0.borrow_mut();
         if state.reader_gone || piece.is_empty() {
-            return;
+            // As below, the piece is dropped when nothing is borrowed.
+            return drop(state);
         }
         state.unread += weight(&piece);
         state.pieces.push_back(piece);
@@ -244,9 +245,13 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();
         state.reader_gone = true;
-        state.pieces.clear();
+        let pieces = std::mem::take(&mut state.pieces);
+        state.unread = 0;
         state.charge.set(0);
         wake(&mut state.writer);
+        drop(state);
+        // Whoever owns a piece may have a destructor, which finds everything in order.
+        drop(pieces);
     }
 }
 

@@ -202,6 +202,9 @@ impl Outgoing {
 
     fn push(&self, bytes: &[u8]) {
         let mut unsent = self.0.borrow_mut();
+        if unsent.closed {
+            return;
+        }
         unsent.bytes.extend_from_slice(bytes);
         unsent.weigh();
         if let Some(waker) = unsent.server.take() {
@@ -211,7 +214,9 @@ impl Outgoing {
 
     fn append(&self, bytes: &mut Vec<u8>) {
         let mut unsent = self.0.borrow_mut();
-        if unsent.bytes.is_empty() {
+        if unsent.closed {
+            bytes.clear();
+        } else if unsent.bytes.is_empty() {
             std::mem::swap(&mut unsent.bytes, bytes);
         } else {
             unsent.bytes.append(bytes);
@@ -248,6 +253,9 @@ impl Outgoing {
     pub fn close(&self) {
         let mut unsent = self.0.borrow_mut();
         unsent.closed = true;
+        // Nobody takes it any more, and the protocol may live on.
+        unsent.bytes = Vec::new();
+        unsent.weigh();
         if let Some(waker) = unsent.sender.take() {
             waker.wake();
         }
@@ -257,5 +265,26 @@ impl Outgoing {
 impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Outgoing({} bytes)", self.0.borrow().bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::held;
+
+    #[test]
+    fn what_nobody_takes_any_more_is_not_held() {
+        let before = held();
+        let outgoing = Outgoing::default();
+        outgoing.push(&[1; 100_000]);
+        assert!(held() - before >= 100_000);
+        outgoing.close();
+        assert_eq!(held(), before);
+        // A protocol that does not ask whether it may goes on.
+        outgoing.push(&[1; 100_000]);
+        let mut more = vec![1; 100_000];
+        outgoing.append(&mut more);
+        assert_eq!((held(), more.len()), (before, 0));
     }
 }

@@ -32,6 +32,8 @@ pub struct Shared {
     pub finished: Arc<Counter>,
     /// Handlers that were dropped before their end.
     pub dropped: Arc<Counter>,
+    /// Endless streams that began.
+    pub endless: Arc<Counter>,
     /// Bytes that endless streams made.
     pub produced: Arc<Counter>,
     /// Bytes of bodies that handlers read.
@@ -61,6 +63,7 @@ impl Default for Shared {
             started: Arc::default(),
             finished: Arc::default(),
             dropped: Arc::default(),
+            endless: Arc::default(),
             produced: Arc::default(),
             consumed: Arc::default(),
         }
@@ -665,6 +668,7 @@ fn gated(State(shared): State<Shared>, Path(pieces): Path<u32>) -> Body {
 
 async fn endless(State(shared): State<Shared>) -> Body {
     let piece = Bytes::from(pattern(1000));
+    shared.endless.add(1);
     let watch = Watch { shared: shared.clone(), finished: false };
     stream(move |_| {
         watch.shared.produced.add(piece.len());

@@ -7,6 +7,9 @@ macro_rules! overload {
         $crate::server!(
             @tests $name, $benches;
             overload::one_request_too_many_is_a_503,
+            overload::those_who_are_refused_are_told_different_times,
+            overload::health_is_answered_while_memory_is_short,
+            overload::destructors_that_panic_harm_nobody,
             overload::a_refused_body_is_not_asked_for,
             overload::a_route_has_its_own_limit,
             overload::a_client_with_too_many_requests_is_a_429,

@@ -7,8 +7,8 @@ use http::{HeaderMap, StatusCode, header};
 use peregrine_driver::TURN_BOUNDS;
 use peregrine_metrics::{Family, Format, Kind, Page, Value};
 use peregrine_server::{Counts, Order};
-use peregrine_web::App;
-use peregrine_web::extract::StateRef;
+use peregrine_web::extract::{RawQuery, StateRef};
+use peregrine_web::{App, HandlerExt};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -21,9 +21,10 @@ pub(super) fn app(views: &Arc<Views>) -> App {
     App::new()
         .state(Arc::clone(views))
         .get("/metrics", metrics)
-        .get("/livez", livez)
-        .get("/readyz", readyz)
-        .get("/startupz", startupz)
+        // Among an application's own pages they are asked for most when there is too much to do.
+        .get("/livez", livez.never_shed())
+        .get("/readyz", readyz.never_shed())
+        .get("/startupz", startupz.never_shed())
         .get("/routes", routes)
         .get("/connections", connections)
         .get("/config", config)
@@ -39,6 +40,9 @@ fn probe(is_well: bool, text: impl Into<String>) -> Answer {
     answer(status, "text/plain; charset=utf-8", format!("{}\n", text.into()))
 }
 
+/// What is said in the query of who wants to hear that there is too much to do.
+const UNREADY: &str = "overload=unready";
+
 fn livez(views: Shown) -> Answer {
     let stuck = views.stuck(Instant::now());
     if stuck.is_empty() {
@@ -51,8 +55,10 @@ fn livez(views: Shown) -> Answer {
     probe(false, stuck.into_iter().map(tell).collect::<Vec<_>>().join("\n"))
 }
 
-fn readyz(views: Shown) -> Answer {
+fn readyz(views: Shown, RawQuery(query): RawQuery) -> Answer {
+    let asks_for_load = query.is_some_and(|query| query.split('&').any(|pair| pair == UNREADY));
     match views.order() {
+        Order::Serve if asks_for_load && views.are_short_of_memory() => probe(false, "overloaded"),
         Order::Serve if views.are_serving() => probe(true, "ready"),
         // Another process serves there, and whoever asks here asks for that.
         Order::Leave => probe(true, "served by the next process"),

@@ -181,6 +181,12 @@ impl Views {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
 
+    /// Do all workers refuse requests, for want of memory?
+    pub(super) fn are_short_of_memory(&self) -> bool {
+        let mut workers = self.workers.iter();
+        !self.workers.is_empty() && workers.all(|worker| worker.counts.is_short_of_memory())
+    }
+
     /// What the server is ordered to do now.
     pub(super) fn order(&self) -> Order {
         *self.orders.borrow()

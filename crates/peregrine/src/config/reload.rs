@@ -5,12 +5,13 @@ use crate::Limits;
 use crate::choice::DriverChoice;
 use crate::error::Error;
 use crate::listener::Listener;
+use crate::memory;
 use crate::orders::Reload;
 use crate::server::Server;
 use crate::tell::{complain, tell};
 use peregrine_config::{ConfigError, to_value};
 use peregrine_driver::SocketOptions;
-use peregrine_server::Live;
+use peregrine_server::{Live, MemoryMax, OverloadLimits};
 use peregrine_web::TrustedProxies;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -35,6 +36,9 @@ pub(crate) struct Configured {
     listeners: Vec<(String, watch::Sender<Live>)>,
     /// The same for listeners that the program added, each with what is its own.
     added: Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<Live>)>,
+    /// How many workers there are, and who tells them what they are to take on.
+    workers: usize,
+    overload: watch::Sender<OverloadLimits>,
     follower: Option<Follower>,
     /// Settings and sections that the program has set itself.
     in_code: Vec<&'static str>,
@@ -50,6 +54,8 @@ pub(crate) struct Began<'s> {
     pub(crate) limits: &'s Limits,
     pub(crate) proxies: Option<&'s TrustedProxies>,
     pub(crate) workers: Option<NonZeroUsize>,
+    /// How many there are.
+    pub(crate) count: usize,
     pub(crate) pin_workers: bool,
     pub(crate) driver: DriverChoice,
     pub(crate) sockets: &'s SocketOptions,
@@ -90,6 +96,8 @@ impl Configured {
             config,
             listeners: Vec::new(),
             added: Vec::new(),
+            workers: 1,
+            overload: watch::Sender::default(),
             follower: None,
             in_code: Vec::new(),
             proxies: None,
@@ -107,6 +115,11 @@ impl Configured {
         self.config.source.is_some()
     }
 
+    /// Where workers hear what they are to take on.
+    pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
+        self.is_read().then(|| self.overload.subscribe())
+    }
+
     /// What counts, as the admin listener shows it.
     pub(crate) fn text(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.text)
@@ -114,7 +127,7 @@ impl Configured {
 
     /// Begins with what the server has. What the program has set after the tree stays as that says.
     pub(crate) fn begin(&mut self, began: &Began<'_>) {
-        let Began { limits, proxies, workers, pin_workers, driver, sockets, quiet } = *began;
+        let Began { limits, proxies, workers, count, pin_workers, driver, sockets, quiet } = *began;
         if *limits != self.config.limits {
             self.config.limits = limits.clone();
             self.set_by_program("limits");
@@ -144,6 +157,8 @@ impl Configured {
             self.in_code.push("quiet");
         }
         self.quiet = quiet;
+        self.workers = count;
+        self.overload.send_replace(memory::settled(&self.config.limits.overload, count));
         self.show();
     }
 
@@ -236,6 +251,12 @@ impl Configured {
                 is_new
             });
         }
+        let overload = memory::settled(&next.limits.overload, self.workers);
+        self.overload.send_if_modified(|present| {
+            let is_new = *present != overload;
+            *present = overload;
+            is_new
+        });
         self.config = next;
         self.show();
         if let (Some(follower), false) = (&self.follower, changed.is_empty()) {
@@ -260,7 +281,9 @@ impl Configured {
     fn as_far_as_possible(&self, read: &ServerConfig) -> ServerConfig {
         let mut next = self.config.clone();
         if !self.is_in_code("limits") {
-            next.limits = for_connections(&read.limits, &next.limits);
+            // What workers take on, they hear of as well.
+            let overload = read.limits.overload.clone();
+            next.limits = Limits { overload, ..for_connections(&read.limits, &next.limits) };
         }
         if !self.is_in_code("trusted_proxies") {
             next.trusted_proxies = read.trusted_proxies.clone();
@@ -282,6 +305,12 @@ impl Configured {
         let mut text = String::new();
         for section in &self.in_code {
             let _ = writeln!(text, "# `{section}` is set by the program, which is stronger.");
+        }
+        let memory = memory::text(&self.overload.borrow());
+        if self.config.limits.overload.memory_max == MemoryMax::Auto {
+            let setting = "limits.overload.memory_max";
+            let _ =
+                writeln!(text, "# `{setting}` is {memory} for each of {} workers.", self.workers);
         }
         let _ = write!(text, "{}", self.config);
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;

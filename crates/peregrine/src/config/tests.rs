@@ -214,7 +214,8 @@ fn began<'s>(
     sockets: &'s SocketOptions,
 ) -> Began<'s> {
     let driver = DriverChoice::Auto;
-    Began { limits, proxies, workers, pin_workers: false, driver, sockets, quiet: true }
+    let count = workers.map_or(1, NonZeroUsize::get);
+    Began { limits, proxies, workers, count, pin_workers: false, driver, sockets, quiet: true }
 }
 
 #[test]

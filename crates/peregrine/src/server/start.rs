@@ -15,6 +15,7 @@ use crate::keeper::Keeper;
 use crate::listener::Listener;
 use crate::log::Logging;
 use crate::make::Make;
+use crate::memory;
 use crate::orders::{Handle, Orders};
 use crate::readers::Readers;
 use crate::restart::Heir;
@@ -23,7 +24,7 @@ use crate::tell::{first_line, tell};
 use crate::trace;
 use crate::worker::Worker;
 use peregrine_driver::{Options, Passed, Socket};
-use peregrine_server::{Listen, Member};
+use peregrine_server::{Limits, Listen, Member, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -86,7 +87,8 @@ impl Server {
         #[cfg(feature = "acme")]
         let makes = &mut *answering;
         let views = self.views(workers, &orders.handle);
-        let readers = self.readers(views.as_deref());
+        let readers = self.readers(workers, views.as_deref());
+        let limits = self.limits_of_worker(workers, &readers);
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| self.options_of(number, shown(number).as_ref()));
         let options: Vec<_> = options.collect();
@@ -107,7 +109,7 @@ impl Server {
         let starts = given.map(|(number, ((((listeners, options), seat), log), member))| Worker {
             number,
             listeners,
-            limits: self.limits.clone(),
+            limits: limits.clone(),
             options,
             seat,
             shown: shown(number),
@@ -135,7 +137,8 @@ impl Server {
             running.open_admin();
         }
         if running.is_whole() {
-            let line = first_line(&running, &reason, workers);
+            let memory = memory::text(&limits.limits.overload);
+            let line = first_line(&running, &reason, workers, &memory);
             // Who reads the line may upgrade at once.
             let handle = running.handle();
             handle.restart().serves(&handle, holdings, self.successor, self.quiet, &line);
@@ -146,14 +149,22 @@ impl Server {
         Ok(running)
     }
 
+    /// The limits of each worker, and where it hears of others.
+    fn limits_of_worker(&self, workers: usize, readers: &Readers) -> WorkerLimits {
+        let overload = memory::settled(&self.limits.overload, workers);
+        let limits = Limits { overload, ..self.limits.clone() };
+        WorkerLimits { overload: readers.overload(), ..limits.into() }
+    }
+
     /// What reads files again. It begins with what the server has.
-    fn readers(&mut self, views: Option<&Views>) -> Readers {
+    fn readers(&mut self, count: usize, views: Option<&Views>) -> Readers {
         #[cfg(feature = "config")]
         let configured = self.configured.take().map(|mut configured| {
             configured.begin(&Began {
                 limits: &self.limits,
                 proxies: self.proxies.as_ref(),
                 workers: self.workers,
+                count,
                 pin_workers: self.pin,
                 driver: self.choice,
                 sockets: &self.options.sockets,
@@ -166,7 +177,7 @@ impl Server {
             configured
         });
         #[cfg(not(feature = "config"))]
-        let _ = views;
+        let _ = (count, views);
         Readers {
             #[cfg(feature = "tls")]
             keeper: self.keeper(),

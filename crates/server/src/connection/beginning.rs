@@ -4,6 +4,7 @@ use super::Connection;
 use super::session::{Phase, Session};
 use crate::deadlines::Wait;
 use crate::ended::Ended;
+use crate::handshakes::Handshake;
 use crate::link::{For, Link, Turn};
 use crate::overload::TooMany;
 use crate::proxied::{Beginning, told};
@@ -15,6 +16,7 @@ use peregrine_proto::proxy::{Received, Reject, receive};
 use peregrine_tls::Tls;
 use peregrine_web::connection::ConnectionInfo;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
@@ -143,4 +145,22 @@ pub(super) fn tell_protocol<D: Driver>(link: &mut Link<'_, D>) -> (Turn, Phase) 
         }
         PrefaceMatch::Partial | PrefaceMatch::No => (Turn::Again, Phase::Http1),
     }
+}
+
+/// Goes on with a handshake. [`Turn::Again`]: it is complete.
+pub(super) fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn {
+    if !link.stage.is_handshaking() {
+        let tls = link.stage.info().map(Arc::new);
+        *link.info = Rc::new(ConnectionInfo { tls, ..(**link.info).clone() });
+        link.io.deadlines.clear(Wait::Handshake);
+        return Turn::Again;
+    }
+    if handshake.is_over() {
+        link.worker.observed.limit("handshakes_max");
+        return Turn::close(Ended::HandshakeLate);
+    }
+    if link.is_ended() {
+        return Turn::close(Ended::PeerLeft);
+    }
+    Turn::Wait(For { bytes: true, room: false })
 }

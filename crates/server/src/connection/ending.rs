@@ -94,6 +94,42 @@ impl<D: Driver> Connection<D> {
         Poll::Ready(())
     }
 
+    /// May the worker hold as much as it does now, though it has become more? Near the ceiling only that may grow
+    /// which is never refused, or is about to ask for that.
+    #[inline]
+    pub(super) fn may_grow(&self, session: &Session<D>) -> bool {
+        match account::filling() {
+            Filling::Free | Filling::Tight | Filling::Scarce => true,
+            Filling::Full => self.by_wicket.is_some() || session.is_never_shed(),
+            Filling::Over => false,
+        }
+    }
+
+    /// A connection that came by the wicket is like all others when there is room again. Until then it goes when
+    /// others wait for its place, unless it is being answered. Ready: it is over.
+    #[cold]
+    pub(super) fn gives_way(&mut self) -> Poll<()> {
+        if !self.entrance.door.is_narrow(self.worker.spare_connections) {
+            self.by_wicket = None;
+            return Poll::Pending;
+        }
+        let is_over = self.by_wicket.as_ref().is_some_and(|place| place.is_over());
+        let is_busy = self.session.as_ref().is_some_and(|session| session.is_busy());
+        if !is_over || is_busy {
+            return Poll::Pending;
+        }
+        match self.session.take() {
+            Some(mut session) => {
+                let ended = self.abandon(&mut session, Ended::GaveWay);
+                self.ends(session, &ended)
+            }
+            None => {
+                self.open.ended(&Ended::GaveWay);
+                Poll::Ready(())
+            }
+        }
+    }
+
     /// The worker holds as much as it may, and this connection is the one that needs more.
     #[cold]
     pub(super) fn outgrown(&mut self, mut session: Box<Session<D>>) -> Poll<()> {

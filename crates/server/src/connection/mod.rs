@@ -12,13 +12,12 @@ mod session;
 
 pub(crate) use self::session::{Entrance, sessions};
 
-use self::beginning::tell_protocol;
+use self::beginning::{shake_hands, tell_protocol};
 use self::session::{Phase, Session};
 use crate::counts::Place;
 use crate::deadlines::Wait;
 use crate::door::peer;
 use crate::ended::Ended;
-use crate::handshakes::Handshake;
 use crate::http2::Core;
 use crate::link::{Close, For, Io, Link, Turn};
 use crate::observe::Open;
@@ -27,17 +26,17 @@ use crate::proxied::{Beginning, ProxyProtocol};
 use crate::stage::Stage;
 use crate::upgraded::Upgrade;
 use crate::wheel::Alarm;
+use crate::wicket::ByWicket;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
 use peregrine_tls::{Reject as TlsReject, Tls};
-use peregrine_web::account::{self, Charge, Filling};
+use peregrine_web::account::{self, Charge};
 use peregrine_web::connection::ConnectionInfo;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -85,6 +84,8 @@ pub(crate) struct Connection<D: Driver> {
     session: Option<Box<Session<D>>>,
     /// It is counted for its client.
     client: Option<Box<Connected>>,
+    /// It came when there was little room.
+    by_wicket: Option<Box<ByWicket>>,
     _charge: Charge,
 }
 
@@ -113,6 +114,9 @@ impl<D: Driver> Connection<D> {
         });
         let protocol = h1::Connection::new(&door.protocol);
         let alarm = worker.wheel.alarm();
+        let by_wicket = door.is_narrow(worker.spare_connections);
+        let by_wicket =
+            by_wicket.then(|| Box::new(worker.wicket.enter(&alarm, worker.driver.now())));
         Self {
             worker,
             entrance,
@@ -128,6 +132,7 @@ impl<D: Driver> Connection<D> {
             since: now,
             session: None,
             client,
+            by_wicket,
             _charge: Charge::of(size_of::<Self>() + TASK_BYTES),
         }
     }
@@ -139,6 +144,9 @@ impl<D: Driver> Future for Connection<D> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
         let held = account::held();
+        if this.by_wicket.is_some() && this.gives_way().is_ready() {
+            return Poll::Ready(());
+        }
         loop {
             let mut session = match this.session.take() {
                 Some(session) => session,
@@ -157,7 +165,7 @@ impl<D: Driver> Future for Connection<D> {
                     }
                     session.weigh();
                     this.worker.overload.show_memory();
-                    if account::held() > held && account::filling() == Filling::Full {
+                    if account::held() > held && !this.may_grow(&session) {
                         return this.outgrown(session);
                     }
                     this.open.moves(session.phase.place());
@@ -465,30 +473,13 @@ impl<D: Driver> Connection<D> {
             protocol: &mut self.protocol,
             info: &mut self.info,
             io,
+            is_by_wicket: self.by_wicket.is_some(),
         }
     }
 
     fn born(&self) -> Duration {
         Duration::from_millis(self.born)
     }
-}
-
-/// Goes on with a handshake. [`Turn::Again`]: it is complete.
-fn shake_hands<D: Driver>(handshake: &Handshake, link: &mut Link<'_, D>) -> Turn {
-    if !link.stage.is_handshaking() {
-        let tls = link.stage.info().map(Arc::new);
-        *link.info = Rc::new(ConnectionInfo { tls, ..(**link.info).clone() });
-        link.io.deadlines.clear(Wait::Handshake);
-        return Turn::Again;
-    }
-    if handshake.is_over() {
-        link.worker.observed.limit("handshakes_max");
-        return Turn::close(Ended::HandshakeLate);
-    }
-    if link.is_ended() {
-        return Turn::close(Ended::PeerLeft);
-    }
-    Turn::Wait(For { bytes: true, room: false })
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -87,6 +87,22 @@ impl<D: Driver> Session<D> {
         self.charge.set(SESSION_BYTES + bytes);
     }
 
+    /// Is a request being answered?
+    pub(super) fn is_busy(&self) -> bool {
+        match &self.phase {
+            Phase::Http1 => self.http1.is_busy(),
+            Phase::Http2 => self.http2.is_busy(),
+            Phase::Upgraded(_) => true,
+            Phase::Closing(closing) => closing.is_sending(),
+            Phase::Header(_) | Phase::Handshake(_) | Phase::Preface => false,
+        }
+    }
+
+    /// Is a request being answered that is never refused?
+    pub(super) fn is_never_shed(&self) -> bool {
+        self.http1.is_never_shed() || self.http2.is_never_shed()
+    }
+
     /// Does another protocol run, which may be silent for days?
     pub(super) fn is_tunnel(&self) -> bool {
         match self.phase {

@@ -15,6 +15,7 @@ use crate::ended::Ended;
 use crate::exchange::{Exchange, InProgress, Panicked, RequestName};
 use crate::link::{For, Link, Turn};
 use crate::meter::Meter;
+use crate::quiet::Quiet;
 use crate::respond;
 use crate::upload::Upload;
 use crate::worker::Order;
@@ -69,7 +70,7 @@ enum Step {
     /// The handler works on its response.
     Handler,
     /// A large body that is here is sent: this is the rest of it.
-    Whole(Bytes),
+    Whole(Quiet<Bytes>),
     /// A body is sent frame by frame.
     Stream(Streaming),
     /// The response is complete, and somebody goes on reading the request's body.
@@ -188,6 +189,11 @@ impl Http1 {
     /// Is there a request whose response is not complete?
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.step, Step::Head | Step::ReadOn { .. } | Step::Unread)
+    }
+
+    /// Is it one that is never refused?
+    pub(crate) fn is_never_shed(&self) -> bool {
+        self.exchange.is_never_shed()
     }
 
     /// The request whose response is not complete or, unless everything `is_sent`, not sent.

@@ -7,6 +7,7 @@ use crate::deadlines::Wait;
 use crate::ended::Ended;
 use crate::exchange::{Exchange, Panicked, guarded};
 use crate::link::{For, Link, Turn};
+use crate::quiet::Quiet;
 use crate::respond;
 use crate::writer::{SHARED_BYTES_MAX, SHARED_BYTES_MIN};
 use http::HeaderMap;
@@ -45,7 +46,8 @@ impl Streaming {
 impl Http1 {
     /// What the response says of the connection, and what becomes of the rest of the request.
     fn settle_request<D: Driver>(&self, link: &mut Link<'_, D>) {
-        if link.is_to_close() {
+        // Where there is little room, nobody keeps a place.
+        if link.is_to_close() || link.is_by_wicket {
             link.protocol.drain();
         }
         if self.upload.is_unwanted() {
@@ -63,7 +65,7 @@ impl Http1 {
     ) -> Turn {
         link.io.deadlines.clear(Wait::Handler);
         link.io.deadlines.clear(Wait::Probe);
-        let mut response = outcome.unwrap_or_else(|panicked| {
+        let response = outcome.unwrap_or_else(|panicked| {
             self.panicked = true;
             self.exchange.tally.fail(Fault::Panic);
             link.protocol.drain();
@@ -71,6 +73,7 @@ impl Http1 {
             self.render(Problem::handler_panicked(), link)
         });
         self.settle_request(link);
+        let mut response = Quiet::new(response);
         self.exchange.keep_rest(response.take_rest());
         if let Some(upgrade) = response.take_upgrade() {
             if respond::switch_protocols(link.protocol, &response, &mut link.io.writer.plain) {
@@ -82,7 +85,7 @@ impl Http1 {
                 "a handler answered with an upgrade to a request that did not ask for one, or whose \
                  body was not read; the peer got a 500");
             let unused =
-                std::mem::replace(&mut response, self.render(Problem::handler_panicked(), link));
+                std::mem::replace(&mut *response, self.render(Problem::handler_panicked(), link));
             guarded("the destructor of an upgrade", || drop((upgrade, unused)));
         }
         self.exchange.tally.answer(response.status);
@@ -107,7 +110,7 @@ impl Http1 {
                 return self.after(link);
             }
             self.whole_bytes = held;
-            self.step = Step::Whole(body);
+            self.step = Step::Whole(Quiet::new(body));
         } else {
             let out = &mut writer.plain;
             let body = std::mem::take(&mut response.body);
@@ -143,7 +146,8 @@ impl Http1 {
         if !rest.is_empty() {
             let is_shared = rest.len() >= SHARED_BYTES_MIN;
             let most = if is_shared { SHARED_BYTES_MAX } else { most };
-            let piece = rest.split_to(rest.len().min(most));
+            let all = rest.len();
+            let piece = rest.split_to(all.min(most));
             let is_enough = piece.len() >= YIELD_BYTES;
             self.exchange.tally.send(respond::content(link.protocol, piece, &mut link.io.writer));
             return if is_enough { Turn::Yield } else { Turn::Again };

@@ -406,6 +406,11 @@ impl Http2 {
         self.promised.drain(..)
     }
 
+    /// Is a request in progress that is never refused?
+    pub(crate) fn is_never_shed(&self) -> bool {
+        self.streams.open_streams().any(|stream| stream.exchange.is_never_shed())
+    }
+
     /// Is there a request whose response is not complete?
     pub(crate) fn is_busy(&self) -> bool {
         self.streams.open_streams().any(Stream::is_busy)

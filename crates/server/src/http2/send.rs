@@ -6,6 +6,7 @@ use crate::counts::Fault;
 use crate::exchange::{Exchange, Panicked, guarded};
 use crate::link::Link;
 use crate::meter::Meter;
+use crate::quiet::Quiet;
 use crate::respond;
 use bytes::Buf;
 use peregrine_driver::Driver;
@@ -75,9 +76,10 @@ impl Http2 {
         &mut self,
         number: u32,
         key: StreamKey,
-        mut response: Response,
+        response: Response,
         link: &mut Link<'_, D>,
     ) {
+        let mut response = Quiet::new(response);
         let (limits, is_full) = (&link.door.http2, link.is_full());
         let bytes = response.body.as_slice().unwrap_or_default();
         let length = ResponseLength::Exact(bytes.len() as u64);
@@ -93,7 +95,8 @@ impl Http2 {
             return self.finish(number, link);
         }
         protocol.offer(key);
-        self.streams.at(number).step = Step::Whole { body: take(&mut response.body), from: 0 };
+        self.streams.at(number).step =
+            Step::Whole { body: Quiet::new(take(&mut response.body)), from: 0 };
         self.streams.weigh(number);
         self.limit_sending(number, link);
     }
@@ -103,9 +106,10 @@ impl Http2 {
         &mut self,
         number: u32,
         key: StreamKey,
-        mut response: Response,
+        response: Response,
         link: &mut Link<'_, D>,
     ) {
+        let mut response = Quiet::new(response);
         let body = take(&mut response.body);
         // A body without content may have trailers.
         let length =
@@ -170,7 +174,7 @@ impl Http2 {
                 Poll::Pending => return self.go_on(number, link),
                 Poll::Ready(None) => frames.is_over = true,
                 Poll::Ready(Some(Err(error))) => return self.break_off(number, &error, link),
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data().map(Quiet::new) {
                     Ok(data) if data.is_empty() => {}
                     // More than was promised is not sent.
                     Ok(_) if is_whole => frames.is_over = true,

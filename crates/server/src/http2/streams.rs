@@ -2,6 +2,7 @@
 
 use crate::exchange::Exchange;
 use crate::meter::Meter;
+use crate::quiet::Quiet;
 use crate::upload::Upload;
 use crate::writer::held_of;
 use bytes::Bytes;
@@ -72,7 +73,7 @@ pub(super) enum Step {
     /// The handler works on its response.
     Handler,
     /// A body at hand is sent, from this offset on.
-    Whole { body: Body, from: usize },
+    Whole { body: Quiet<Body>, from: usize },
     /// A body is sent frame by frame.
     Frames(Frames),
     /// The response is complete, and somebody goes on reading the request's content.
@@ -87,7 +88,7 @@ pub(super) enum Step {
 #[derive(Default)]
 pub(super) struct Frames {
     /// Content at hand.
-    pub(super) data: Bytes,
+    pub(super) data: Quiet<Bytes>,
     /// Bytes still to come, where a length was promised.
     pub(super) left: Option<u64>,
     /// The body has ended: nothing but trailers comes after what is at hand.

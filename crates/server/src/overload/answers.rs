@@ -1,11 +1,12 @@
 //! What refused requests are answered: made once, because there may be very many.
 
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::application::Application;
 use peregrine_web::head::Head;
 use peregrine_web::{IntoResponse, Problem, Response};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 
 /// The answers of one worker, in the application's form for problems, which is asked once for each.
@@ -13,16 +14,21 @@ use std::fmt;
 pub(crate) struct Answers {
     overloaded: OnceCell<Answer>,
     too_many: OnceCell<Answer>,
+    /// How many were given.
+    given: Cell<u64>,
 }
 
 struct Answer {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
+    /// The field that tells when to come again, unless the application's form tells another time.
+    retry_after: Option<usize>,
 }
 
 impl Answers {
-    /// The answer to a request that is refused; `is_clients_fault`: because of what its client does.
+    /// The answer to a request that is refused; `is_clients_fault`: because of what its client does. It tells to come
+    /// again after `retry_after` seconds or somewhat more.
     pub(crate) fn response(
         &self,
         is_clients_fault: bool,
@@ -34,32 +40,50 @@ impl Answers {
         } else {
             (&self.overloaded, Problem::overloaded)
         };
-        answer.get_or_init(|| Answer::of(|| problem(retry_after), application)).response()
+        let answer =
+            answer.get_or_init(|| Answer::of(|| problem(retry_after), retry_after, application));
+        let number = self.given.replace(self.given.get().wrapping_add(1));
+        answer.response(spread(retry_after, number))
     }
 }
 
+/// When the one of this number is to come again: up to half as much later, and at least up to a second.
+///
+/// By the golden ratio, those who are refused one after the other are spread as evenly as can be, without a random number.
+fn spread(seconds: u64, number: u64) -> u64 {
+    let choices = u128::from((seconds / 2).max(1)) + 1;
+    let part = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    // Less than `choices`, which is little more than a half of 2^64.
+    let later = u64::try_from((part * choices) >> 64).unwrap_or(0);
+    seconds.saturating_add(later)
+}
+
 impl Answer {
-    fn of(problem: impl Fn() -> Problem, application: &Application) -> Self {
+    fn of(problem: impl Fn() -> Problem, retry_after: u64, application: &Application) -> Self {
         let rendered = application.render(problem(), &Head::take());
         // A form that streams cannot be kept.
         let response = match rendered.body.as_slice() {
             Some(_) => rendered,
             None => problem().into_response(),
         };
+        let fields = response.fields.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let fields: Vec<_> = fields.collect();
+        let ours = (RETRY_AFTER, HeaderValue::from(retry_after));
         Self {
             status: response.status,
-            fields: response
-                .fields
-                .iter()
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect(),
+            retry_after: fields.iter().position(|field| *field == ours),
+            fields,
             body: Bytes::copy_from_slice(response.body.as_slice().unwrap_or_default()),
         }
     }
 
-    fn response(&self) -> Response {
+    fn response(&self, retry_after: u64) -> Response {
         let mut response = Response::new(self.status).with_body(self.body.clone());
-        response.fields.extend(self.fields.iter().cloned());
+        let fields = self.fields.iter().cloned().enumerate();
+        response.fields.extend(fields.map(|(at, (name, value))| {
+            let is_time = self.retry_after == Some(at);
+            (name, if is_time { HeaderValue::from(retry_after) } else { value })
+        }));
         response
     }
 }
@@ -67,5 +91,29 @@ impl Answer {
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Answer").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn those_who_are_refused_come_again_at_different_times() {
+        for (seconds, most) in [(1, 2), (2, 3), (10, 15), (61, 91)] {
+            let all: Vec<_> = (0..300).map(|number| spread(seconds, number)).collect();
+            let (each, times) = (most - seconds + 1, seconds..=most);
+            assert!(all.iter().all(|time| times.contains(time)), "{seconds}: {all:?}");
+            let fair = 300 / each;
+            for time in times {
+                let told = all.iter().filter(|told| **told == time).count() as u64;
+                assert!(
+                    told.abs_diff(fair) <= fair / 5 + 2,
+                    "{seconds}: {told} of {fair} at {time}"
+                );
+            }
+            assert!(all.windows(4).all(|some| some.iter().any(|time| *time != some[0])));
+        }
+        assert!(spread(u64::MAX, 7) == u64::MAX);
     }
 }

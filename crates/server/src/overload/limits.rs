@@ -1,11 +1,14 @@
 //! What a worker takes on before it says no.
 
 #[cfg(feature = "config")]
-use peregrine_config::{MaybeCount, MaybeSize, MaybeTime, Time};
+use peregrine_config::{AutoSize, MaybeCount, MaybeTime, Time};
 use std::time::Duration;
 
 /// Less memory than that is a mistake: the buffers of a few connections.
-const MEMORY_MIN: usize = 256 * 1024;
+const MEMORY_MIN: u64 = 256 * 1024;
+
+/// What a worker may hold where nobody has said how much memory there is.
+const MEMORY_UNKNOWN: u64 = 1 << 30;
 
 /// What each worker takes on before it says no. Part of [`Limits`](crate::Limits), as `overload`.
 ///
@@ -17,7 +20,7 @@ const MEMORY_MIN: usize = 256 * 1024;
 /// It holds for a worker as a whole: what a listener has as limits of its own is not taken from there.
 ///
 /// ```
-/// use peregrine::{Limits, OverloadLimits};
+/// use peregrine::{Limits, MemoryMax, OverloadLimits};
 /// use std::time::Duration;
 ///
 /// let overload = OverloadLimits {
@@ -25,7 +28,7 @@ const MEMORY_MIN: usize = 256 * 1024;
 ///     ..OverloadLimits::default()
 /// };
 /// let limits = Limits { overload, ..Limits::default() };
-/// assert_eq!(limits.overload.memory_max, Some(1 << 30));
+/// assert_eq!(limits.overload.memory_max, MemoryMax::Auto);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "config", derive(serde::Serialize, serde::Deserialize))]
@@ -64,18 +67,73 @@ pub struct OverloadLimits {
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub queue_delay_interval: Duration,
     /// Bytes that a worker may hold for its peers: buffers, bodies that are put together or wait for a
-    /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default 1 GiB, which is 64 KiB for
-    /// each of 16,384 connections. What handlers allocate is not counted, nor is content of responses that is
-    /// static or that others hold as well, nor the kernel's memory, nor what is kept for reuse: less than 8 MiB.
+    /// reader, responses that wait to be sent, TLS, tables of HTTP/2. Default `auto`: all workers together half of
+    /// the memory that the process may use, by its cgroups or the machine; `off` for no bound. What handlers allocate
+    /// is not counted, nor is content of responses that is static or that others hold as well, nor the kernel's memory,
+    /// nor what is kept for reuse: less than 8 MiB.
     ///
-    /// From three quarters of it on nobody is accepted, and requests with a body are answered 503; from
-    /// seven eighths on, all requests are. Beyond it nothing grows: a body that an extractor puts together
-    /// is answered 503, and a connection that needs more is reset.
-    #[cfg_attr(feature = "config", serde(with = "MaybeSize"))]
-    pub memory_max: Option<usize>,
-    /// What `Retry-After` tells, in whole seconds, at least one. Default 1 s.
+    /// From three quarters of it on requests with a body are answered 503, and so is everybody who connects then, one
+    /// request each; from seven eighths on, all requests are. The last sixteenth is for those who ask for what is never
+    /// refused. Beyond the rest nothing else grows: a body that an extractor puts together is answered 503, and a
+    /// connection that needs more is reset.
+    #[cfg_attr(feature = "config", serde(with = "AutoSize"))]
+    pub memory_max: MemoryMax,
+    /// What `Retry-After` tells at least, in whole seconds, and at least one. Default 1 s. Those who are refused are
+    /// told different times, up to half as much longer and at least a second, so that they do not come back in
+    /// one wave.
     #[cfg_attr(feature = "config", serde(with = "Time"))]
     pub retry_after: Duration,
+}
+
+/// How much memory each worker may hold for its peers: [`OverloadLimits::memory_max`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryMax {
+    /// The workers together may hold half of what the process may use: by its cgroup (version 2 or 1, with all
+    /// above it) or, if none says less, the memory of the machine. Each may hold its part of that, and 16 MiB at
+    /// least. Where the system does not tell (only Linux does), 1 GiB. The other half is for the application, for the
+    /// kernel's buffers, and for what is not counted.
+    ///
+    /// It is looked at when the server starts, and when settings are read again. The server says at start what it came
+    /// to, and `peregrine_worker_memory_max_bytes` shows it.
+    #[default]
+    Auto,
+    /// So many bytes.
+    Bytes(u64),
+    /// As much as there is.
+    Off,
+}
+
+impl MemoryMax {
+    /// A worker's ceiling. What `Auto` comes to, who starts the workers has put in its place, or nobody knows it.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Auto => Some(MEMORY_UNKNOWN),
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Off => None,
+        }
+    }
+}
+
+#[cfg(feature = "config")]
+impl From<MemoryMax> for AutoSize {
+    fn from(most: MemoryMax) -> Self {
+        match most {
+            MemoryMax::Auto => Self::Auto,
+            MemoryMax::Bytes(bytes) => Self::Bytes(bytes),
+            MemoryMax::Off => Self::Off,
+        }
+    }
+}
+
+#[cfg(feature = "config")]
+impl From<AutoSize> for MemoryMax {
+    fn from(size: AutoSize) -> Self {
+        match size {
+            AutoSize::Auto => Self::Auto,
+            AutoSize::Bytes(bytes) => Self::Bytes(bytes),
+            AutoSize::Off => Self::Off,
+        }
+    }
 }
 
 impl Default for OverloadLimits {
@@ -87,7 +145,7 @@ impl Default for OverloadLimits {
             client_prefix_v6: 64,
             queue_delay_target: None,
             queue_delay_interval: Duration::from_millis(100),
-            memory_max: Some(1 << 30),
+            memory_max: MemoryMax::Auto,
             retry_after: Duration::from_secs(1),
         }
     }
@@ -97,7 +155,7 @@ impl OverloadLimits {
     /// No limit at all, for a worker whose answers are wanted most when others have too much to do.
     #[must_use]
     pub fn none() -> Self {
-        Self { memory_max: None, ..Self::default() }
+        Self { memory_max: MemoryMax::Off, ..Self::default() }
     }
 
     /// What is wrong with them, and how to mend it.
@@ -114,18 +172,18 @@ impl OverloadLimits {
             ("requests_max", self.requests_max),
             ("requests_per_client_max", self.requests_per_client_max),
             ("connections_per_client_max", self.connections_per_client_max),
-            ("memory_max", self.memory_max),
         ];
         if let Some((name, _)) = never.into_iter().find(|(_, most)| *most == Some(0)) {
             return Some(format!(
                 "overload.{name} is 0, with which nobody would ever be answered: leave it out for no limit"
             ));
         }
-        let least = MEMORY_MIN;
-        if let Some(most) = self.memory_max.filter(|most| *most < least) {
+        if let MemoryMax::Bytes(most) = self.memory_max
+            && most < MEMORY_MIN
+        {
             return Some(format!(
                 "overload.memory_max is {most} bytes, of which a few connections would take all: give each worker \
-                 at least {least}"
+                 at least {MEMORY_MIN}, or write auto, or off"
             ));
         }
         (self.queue_delay_target == Some(Duration::ZERO)).then(|| {
@@ -161,8 +219,12 @@ mod tests {
                 "client_max is 0",
                 "leave it out",
             ),
-            (|limits| limits.memory_max = Some(0), "memory_max is 0", "leave it out"),
-            (|limits| limits.memory_max = Some(512), "memory_max is 512 bytes", "at least 262144"),
+            (|limits| limits.memory_max = MemoryMax::Bytes(0), "memory_max is 0 bytes", "off"),
+            (
+                |limits| limits.memory_max = MemoryMax::Bytes(512),
+                "memory_max is 512 bytes",
+                "at least 262144",
+            ),
             (|limits| limits.queue_delay_target = Some(Duration::ZERO), "target is zero", "5 ms"),
         ];
         for (set, cause, remedy) in table {

@@ -8,7 +8,7 @@ mod clients;
 mod limits;
 mod queue;
 
-pub use self::limits::OverloadLimits;
+pub use self::limits::{MemoryMax, OverloadLimits};
 
 use self::answers::Answers;
 use self::clients::{Clients, Kind, client};
@@ -19,7 +19,7 @@ use peregrine_web::application::{Application, Target};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::Head;
 use peregrine_web::{Client, Response};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,15 +32,21 @@ const SAMPLED: u32 = 16;
 /// What a worker takes on, and what it has.
 #[derive(Debug)]
 pub(crate) struct Overload {
-    limits: OverloadLimits,
+    rules: RefCell<Rules>,
     counts: Arc<Counts>,
     /// Requests in progress by route.
     routes: Box<[Cell<usize>]>,
     clients: Clients,
-    queue: Option<Queue>,
     /// Requests until the next one whose delay is looked at.
     unsampled: Cell<u32>,
     answers: Answers,
+}
+
+/// What it goes by, which may change.
+#[derive(Debug)]
+struct Rules {
+    limits: OverloadLimits,
+    queue: Option<Queue>,
 }
 
 /// Why a request is refused.
@@ -84,12 +90,15 @@ pub(crate) struct Asking<'a> {
     pub(crate) info: &'a ConnectionInfo,
     /// Is content of it still to be received?
     pub(crate) has_content: bool,
+    /// Did its connection come while there was little room?
+    pub(crate) is_by_wicket: bool,
 }
 
 /// A request in progress, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     overload: Rc<Overload>,
+    pub(crate) is_never_shed: bool,
     route: Option<u32>,
     client: Option<IpAddr>,
 }
@@ -107,18 +116,37 @@ impl Overload {
         application: &Application,
         counts: &Arc<Counts>,
     ) -> Rc<Self> {
-        // The thread is this worker's.
-        account::limit(limits.memory_max);
-        let queue = |target| Queue::new(target, limits.queue_delay_interval);
-        Rc::new(Self {
-            queue: limits.queue_delay_target.map(queue),
-            limits,
+        let overload = Rc::new(Self {
+            rules: RefCell::new(Rules { queue: queue_of(&limits), limits }),
             counts: Arc::clone(counts),
             routes: application.routes().map(|_| Cell::new(0)).collect(),
             clients: Clients::default(),
             unsampled: Cell::new(0),
             answers: Answers::default(),
-        })
+        });
+        overload.set_ceiling();
+        overload
+    }
+
+    /// Goes by these limits from now on. What has begun goes on, whatever they say, and counts.
+    pub(crate) fn renew(&self, limits: &OverloadLimits) {
+        let mut rules = self.rules.borrow_mut();
+        let delay = |of: &OverloadLimits| (of.queue_delay_target, of.queue_delay_interval);
+        if delay(limits) != delay(&rules.limits) {
+            rules.queue = queue_of(limits);
+            self.counts.is_refusing.set(0);
+        }
+        rules.limits = limits.clone();
+        drop(rules);
+        self.set_ceiling();
+    }
+
+    /// The thread is this worker's.
+    fn set_ceiling(&self) {
+        let most = self.rules.borrow().limits.memory_max.bytes();
+        account::limit(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)));
+        let shown = most.unwrap_or(0);
+        self.counts.memory_bytes_max.set(i64::try_from(shown).unwrap_or(i64::MAX));
     }
 
     /// Lets a request in, or says why not. `delay` tells when the worker looked for what is ready, and the
@@ -129,11 +157,11 @@ impl Overload {
         asking: &Asking<'_>,
         delay: impl FnOnce() -> (Duration, Duration),
     ) -> Result<Admitted, Refusal> {
-        let options = asking.target.options();
+        let (options, rules) = (asking.target.options(), self.rules.borrow());
         if !options.is_never_shed {
-            self.check(asking)?;
+            self.check(asking, &rules.limits)?;
         }
-        if self.is_late(delay) && !options.is_never_shed {
+        if self.is_late(rules.queue.as_ref(), delay) && !options.is_never_shed {
             return Err(self.refuse(Refusal::QueueDelay));
         }
         let route = options.requests_max.and_then(|most| Some((asking.head.route()?, most)));
@@ -144,13 +172,15 @@ impl Overload {
         }
         let mut admitted = Admitted {
             overload: Rc::clone(self),
+            is_never_shed: options.is_never_shed,
             route: route.map(|(route, _)| route),
             client: None,
         };
         self.counts.in_flight.add(1);
-        if let Some(most) = self.limits.requests_per_client_max.filter(|_| !options.is_never_shed) {
+        let limits = &rules.limits;
+        if let Some(most) = limits.requests_per_client_max.filter(|_| !options.is_never_shed) {
             let address = Client::of(asking.head, asking.info).ip();
-            let client = address.map(|address| client(address, self.limits.client_prefix_v6));
+            let client = address.map(|address| client(address, limits.client_prefix_v6));
             if client.is_some_and(|client| !self.clients.take(client, Kind::Request, most)) {
                 return Err(self.refuse(Refusal::Client));
             }
@@ -161,13 +191,14 @@ impl Overload {
 
     /// What holds for all requests of the worker, and takes no clock.
     #[inline]
-    fn check(&self, asking: &Asking<'_>) -> Result<(), Refusal> {
+    fn check(&self, asking: &Asking<'_>, limits: &OverloadLimits) -> Result<(), Refusal> {
         let filling = account::filling();
-        if filling >= Filling::Tight && (asking.has_content || filling >= Filling::Scarce) {
+        let may_grow = asking.has_content || asking.is_by_wicket;
+        if filling >= Filling::Tight && (may_grow || filling >= Filling::Scarce) {
             return Err(self.refuse(Refusal::Memory));
         }
         let in_flight = usize::try_from(self.counts.in_flight.get()).unwrap_or(0);
-        if self.limits.requests_max.is_some_and(|most| in_flight >= most) {
+        if limits.requests_max.is_some_and(|most| in_flight >= most) {
             return Err(self.refuse(Refusal::Requests));
         }
         Ok(())
@@ -175,18 +206,18 @@ impl Overload {
 
     /// Has a request waited for too long? Looks only where somebody wants to know.
     #[inline]
-    fn is_late(&self, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
+    fn is_late(&self, queue: Option<&Queue>, delay: impl FnOnce() -> (Duration, Duration)) -> bool {
         let is_sampled = || {
             let left = self.unsampled.get();
             self.unsampled.set(left.checked_sub(1).unwrap_or(SAMPLED - 1));
             left == 0 && self.counts.is_measuring()
         };
-        if self.queue.is_none() && !is_sampled() {
+        if queue.is_none() && !is_sampled() {
             return false;
         }
         let (look, now) = delay();
         self.counts.queue_delay(now.saturating_sub(look));
-        let Some(queue) = &self.queue else { return false };
+        let Some(queue) = queue else { return false };
         let is_late = queue.refuses(look, now);
         self.counts.is_refusing.set(i64::from(queue.is_refusing()));
         is_late
@@ -209,8 +240,8 @@ impl Overload {
     /// The answer to a request that was refused.
     #[cold]
     pub(crate) fn answer(&self, refusal: Refusal, application: &Application) -> Response {
-        let is_clients_fault = refusal == Refusal::Client;
-        self.answers.response(is_clients_fault, self.limits.retry_after_seconds(), application)
+        let base = self.rules.borrow().limits.retry_after_seconds();
+        self.answers.response(refusal == Refusal::Client, base, application)
     }
 
     /// Counts a connection of the client at `address`, where connections of clients are counted. `Err`: the
@@ -219,9 +250,10 @@ impl Overload {
         self: &Rc<Self>,
         address: Option<IpAddr>,
     ) -> Result<Option<Box<Connected>>, TooMany> {
-        let most = self.limits.connections_per_client_max;
+        let limits = &self.rules.borrow().limits;
+        let most = limits.connections_per_client_max;
         let (Some(most), Some(address)) = (most, address) else { return Ok(None) };
-        let client = client(address, self.limits.client_prefix_v6);
+        let client = client(address, limits.client_prefix_v6);
         if !self.clients.take(client, Kind::Connection, most) {
             return Err(TooMany);
         }
@@ -233,6 +265,10 @@ impl Overload {
     pub(crate) fn show_memory(&self) {
         self.counts.memory_bytes.set(i64::try_from(account::held()).unwrap_or(i64::MAX));
     }
+}
+
+fn queue_of(limits: &OverloadLimits) -> Option<Queue> {
+    limits.queue_delay_target.map(|target| Queue::new(target, limits.queue_delay_interval))
 }
 
 /// A client has as many connections as it may.

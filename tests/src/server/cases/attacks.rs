@@ -8,7 +8,7 @@ use crate::server::app::Shared;
 use crate::server::bench::{Bench, Outcome, PATIENCE, Served};
 use crate::server::held;
 use crate::server::streams::Streams;
-use peregrine::Limits;
+use peregrine::{Limits, MemoryMax};
 use peregrine_proto::Known;
 use peregrine_proto::h2::frame::{self, Code, Kind, flag, setting};
 use peregrine_proto::h2::hpack::Encoder;
@@ -41,7 +41,7 @@ impl<B: Bench> Site<B> {
     async fn begin(bench: &B, mut limits: Limits) -> Self {
         bench.calm();
         if let Some(bytes_max) = held::limited() {
-            limits.overload.memory_max = Some(bytes_max);
+            limits.overload.memory_max = MemoryMax::Bytes(bytes_max as u64);
         }
         let (server, shared) = begin_with(bench, limits);
         let neighbour = Streams::new(server.connect());
@@ -525,11 +525,16 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
         site.serves().await;
         bench.sleep(SHORT / 2).await;
     }
-    // Where there is little memory, most of the requests are refused.
+    // Where there is little memory, most of the requests are refused. All that began are dropped by the server's
+    // doing: their peers are still there.
+    let shared = site.shared.clone();
+    let (began, dropped) = (|| shared.endless.get(), || shared.dropped.get());
+    bench.until("the streams were dropped", || dropped() > 0 && dropped() == began()).await;
     let least = if held::limited().is_some() { 1 } else { 100 };
-    bench.until("the streams were dropped", || site.shared.dropped.get() >= least).await;
+    assert!((least..=100).contains(&began()), "{} of 100 began", began());
     drop(attackers);
     let outcome = site.end().await;
+    assert_eq!(dropped(), began(), "none began later");
     let ended = outcome.ended("write-stalled") + outcome.ended("memory-max");
     assert!(ended >= 2, "{outcome:?}");
 }

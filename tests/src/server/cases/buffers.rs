@@ -40,7 +40,7 @@ pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
 pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: TOO_LATE, ..promises() };
-    // All of them together are more than a worker holds.
+    // All of them together are two gigabytes, which is more than half of what a small machine has.
     let limits = Limits { overload: OverloadLimits::none(), ..promises.limits() };
     let (server, _) = begin_with(bench, limits);
     let mut deaf = Vec::new();

@@ -9,8 +9,10 @@ use crate::server::held;
 use crate::server::peer::Peer;
 use crate::server::secure::server_tls;
 use crate::server::streams::{Answer, Streams};
+use peregrine::bytes::Bytes;
 use peregrine::prelude::*;
-use peregrine::{Limits, OverloadLimits, ProxyProtocol, TrustedProxies};
+use peregrine::web::account::Charge;
+use peregrine::{Limits, MemoryMax, OverloadLimits, ProxyProtocol, TrustedProxies};
 use peregrine_proto::h2::frame::setting;
 use std::time::Duration;
 
@@ -39,13 +41,22 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
             .post("/echo", async |body: peregrine::bytes::Bytes| body)
             .get("/well", (|| "well").never_shed())
             .get("/well/and/few", wait.never_shed().requests_max(1))
+            .get("/keep/{bytes}", keep.never_shed())
     }
+}
+
+/// Keeps so many bytes of the worker's account until the case lets it go on.
+async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'static str {
+    let _charge = Charge::of(bytes);
+    shared.wait().await;
+    "kept"
 }
 
 /// The request was refused for now.
 fn assert_refused(answer: &Answer, status: u16, kind: &str) {
-    let facts = (answer.status(), answer.field("retry-after"), answer.field("content-type"));
-    assert_eq!(facts, (status, Some("1"), PROBLEM), "{}", answer.text());
+    let facts = (answer.status(), answer.field("content-type"));
+    assert_eq!(facts, (status, PROBLEM), "{}", answer.text());
+    assert!(matches!(answer.field("retry-after"), Some("1" | "2")), "{answer:?}");
     assert!(answer.text().contains(kind), "{}", answer.text());
 }
 
@@ -94,6 +105,174 @@ pub async fn one_request_too_many_is_a_503<B: Bench>(bench: &B) {
         client.close().await;
         let outcome = ended(server).await;
         assert_eq!((shed(&outcome), outcome.endings()), (vec![("requests", 3)], vec![]));
+    }
+}
+
+/// Those who are refused are told different times, so that they do not come again together.
+pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B) {
+    let overload = OverloadLimits {
+        requests_max: Some(1),
+        retry_after: Duration::from_secs(20),
+        ..OverloadLimits::default()
+    };
+    for way in [Way::HTTP1, Way::HTTP2] {
+        let shared = Shared::default();
+        let server = bench.start(with(overload.clone()), None, app(&shared));
+        let mut first = way.connect(&server).await;
+        let waiting = first.get("/wait");
+        first.until(bench, "it waits", || shared.started.get() == 1).await;
+        let mut told = Vec::new();
+        for _ in 0..11 {
+            // Others than those who were refused before.
+            let mut client = way.connect(&server).await;
+            let id = client.get("/hello");
+            let answer = client.answer(id).await;
+            let time = answer.field("retry-after").and_then(|text| text.parse::<u64>().ok());
+            told.push(time.expect("a time"));
+            client.close().await;
+        }
+        told.sort_unstable();
+        assert!(told.first() >= Some(&20) && told.last() <= Some(&30), "{told:?}");
+        told.dedup();
+        assert!(told.len() >= 9, "{told:?}");
+        shared.open(1);
+        assert_eq!(first.answer(waiting).await.text(), "waited");
+        first.close().await;
+        ended(server).await;
+    }
+}
+
+/// While memory is short, new connections are answered: what is never refused as always, and everything else with
+/// 503. Those who ask for nothing keep nobody out.
+pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
+    bench.calm();
+    // Tight, scarce, and full.
+    for part in [26, 29, 31] {
+        let shared = Shared::default();
+        let server = bench.start(little_memory(), Some(server_tls()), app(&shared));
+        let mut keeper = Way::HTTP1.connect(&server).await;
+        let kept = keeper.get(&format!("/keep/{}", CEILING / 32 * part));
+        keeper.until(bench, "memory is short", || shared.started.get() == 1).await;
+        for way in WAYS {
+            let mut client = way.connect(&server).await;
+            let id = client.get("/hello");
+            assert_refused(&client.answer(id).await, 503, "overloaded");
+            client.break_off();
+            let mut client = way.connect(&server).await;
+            let id = client.get("/well");
+            assert_eq!(client.answer(id).await.text(), "well", "{part}/32, {way:?}");
+            client.break_off();
+        }
+        // More than may come at a time while memory is short.
+        let silent: Vec<_> = (0..150).map(|_| Peer::new(server.connect())).collect();
+        let mut client = Way::HTTP1.connect(&server).await;
+        let id = client.get("/well");
+        let answer = client.answer(id).await;
+        assert_eq!((answer.text(), answer.field("connection")), ("well", Some("close")));
+        shared.open(1);
+        assert_eq!(keeper.answer(kept).await.text(), "kept");
+        // Who is there when memory is free again stays.
+        let mut stays = Way::HTTP1.connect(&server).await;
+        for _ in 0..2 {
+            let id = stays.get("/hello");
+            let answer = stays.answer(id).await;
+            assert_eq!((answer.text(), answer.field("connection")), ("hello", None));
+        }
+        keeper.close().await;
+        stays.close().await;
+        drop((silent, client));
+        let outcome = ended(server).await;
+        assert!(outcome.ended("gave-way") > 0, "{outcome:?}");
+        assert_eq!(outcome.ended("memory-max"), 0, "{outcome:?}");
+    }
+}
+
+/// Content of the application whose destructor panics.
+struct Bomb(Bytes);
+
+impl AsRef<[u8]> for Bomb {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a bomb, on purpose");
+    }
+}
+
+fn bomb(bytes: usize) -> Bytes {
+    Bytes::from_owner(Bomb(Bytes::from(vec![b'b'; bytes])))
+}
+
+/// Values of the application's that panic when they are dropped end nothing but themselves: the response is whole, its
+/// connection goes on, and what was counted for it is given back.
+pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
+    /// A stream of such content that panics itself in the end.
+    struct Stream(usize, usize);
+    impl futures_core::Stream for Stream {
+        type Item = Result<Bytes, std::io::Error>;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            let left = self.1;
+            self.1 = left.saturating_sub(1);
+            std::task::Poll::Ready((left > 0).then(|| Ok(bomb(self.0))))
+        }
+    }
+    impl Drop for Stream {
+        fn drop(&mut self) {
+            panic!("a stream, on purpose");
+        }
+    }
+    let large = bench.large(300_000);
+    let make = move || {
+        App::new()
+            .get("/hello", || "hello")
+            .get("/held", || peregrine::web::account::held().to_string())
+            .get("/small", || bomb(10))
+            .get("/large", move || bomb(large))
+            .get("/pieces", || peregrine::web::Body::stream(Stream(10, 3)))
+            .get("/large-pieces", move || peregrine::web::Body::stream(Stream(large / 3, 3)))
+            .get("/endless", move || peregrine::web::Body::stream(Stream(large / 3, usize::MAX)))
+    };
+    for way in WAYS {
+        let server = bench.start(limits(), way.is_secure().then(server_tls), make);
+        let held = async |server: &B::Server| {
+            let mut client = way.connect(server).await;
+            let id = client.get("/held");
+            let held: usize = client.answer(id).await.text().parse().expect("a number");
+            client.close().await;
+            held
+        };
+        let before = held(&server).await;
+        let mut client = way.connect(&server).await;
+        for (path, length) in
+            [("/small", 10), ("/large", large), ("/pieces", 30), ("/large-pieces", large / 3 * 3)]
+        {
+            let id = client.get(path);
+            let answer = client.answer(id).await;
+            assert_eq!((answer.status(), answer.body.len()), (200, length), "{path} {way:?}");
+        }
+        client.expect_alive().await;
+        client.close().await;
+        // Who leaves in the middle of them.
+        for path in ["/large", "/endless"] {
+            let mut client = way.connect(&server).await;
+            let id = client.get(path);
+            client.expect(id, 1).await;
+            client.break_off();
+        }
+        bench.sleep(SHORT).await;
+        let start = bench.now();
+        while held(&server).await != before {
+            assert!(bench.now() < start + SHORT * 300, "something is counted for ever");
+            bench.sleep(SHORT / 10).await;
+        }
+        let outcome = ended(server).await;
+        assert_eq!(outcome.ended("lost"), 0, "{way:?}: {outcome:?}");
     }
 }
 
@@ -330,7 +509,10 @@ impl Measured {
 }
 
 fn little_memory() -> Limits {
-    let overload = OverloadLimits { memory_max: Some(CEILING), ..OverloadLimits::default() };
+    let overload = OverloadLimits {
+        memory_max: MemoryMax::Bytes(CEILING as u64),
+        ..OverloadLimits::default()
+    };
     let limits = with(overload);
     Limits { rate_slack: Duration::from_secs(3), head_timeout: Duration::from_secs(3), ..limits }
 }
@@ -367,10 +549,6 @@ pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
         }
         measured.check("half a body");
         clients.push((client, id));
-        if number == 25 {
-            // Nobody is accepted from here on, so that the next ones wait.
-            break;
-        }
     }
     bench.sleep(SHORT).await;
     measured.check("halves of bodies");

@@ -89,7 +89,7 @@ async fn offer(
             let received = received.ok().filter(|_| sent.is_ok()).unwrap_or_default();
             let text = String::from_utf8_lossy(&received);
             let status = text.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
-            assert_eq!(status == 503, text.contains("retry-after: 1\r\n"), "{text}");
+            assert_eq!(status == 503, text.contains("retry-after: "), "{text}");
             let mut load = load.borrow_mut();
             *load.answered.entry(status).or_default() += 1;
             if status == 200 && at > start + SETTLED && clock.now() <= start + TIME {

@@ -1,0 +1,241 @@
+//! How much memory the process may use, and what of that each worker may hold for its peers.
+
+use peregrine_server::{MemoryMax, OverloadLimits};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// No worker is given less, however little there is.
+const SHARE_MIN: u64 = 16 << 20;
+
+/// A worker's part of what the process may use is cut to whole ones of these, so that people can read it.
+const UNIT: u64 = 1 << 20;
+
+/// The files that limit the memory of a cgroup: of version 2, and of version 1.
+const LIMITS_V2: [&str; 2] = ["memory.max", "memory.high"];
+const LIMITS_V1: [&str; 1] = ["memory.limit_in_bytes"];
+
+/// The limits with a number in place of `auto`, for each of so many workers, where the system tells how much there is.
+pub(crate) fn settled(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
+    settled_below(Path::new("/"), limits, workers)
+}
+
+fn settled_below(root: &Path, limits: &OverloadLimits, workers: usize) -> OverloadLimits {
+    let mut limits = limits.clone();
+    if limits.memory_max == MemoryMax::Auto
+        && let Some(usable) = usable(root)
+    {
+        limits.memory_max = MemoryMax::Bytes(share(usable, workers));
+    }
+    limits
+}
+
+/// What a worker may hold, for people; empty where there is no bound.
+pub(crate) fn text(limits: &OverloadLimits) -> String {
+    match limits.memory_max {
+        MemoryMax::Bytes(bytes) if bytes < UNIT => format!("{} KiB", bytes >> 10),
+        MemoryMax::Bytes(bytes) => format!("{} MiB", bytes / UNIT),
+        // Nobody could tell how much there is.
+        MemoryMax::Auto => "1024 MiB".to_owned(),
+        MemoryMax::Off => String::new(),
+    }
+}
+
+/// Half of it is for peers.
+fn share(usable: u64, workers: usize) -> u64 {
+    let share = usable / 2 / u64::try_from(workers).unwrap_or(u64::MAX).max(1);
+    (share / UNIT * UNIT).max(SHARE_MIN)
+}
+
+/// The memory that the process may use, in bytes: the least of what its cgroup, those above that, and the machine
+/// have. `None` where the system does not tell.
+fn usable(root: &Path) -> Option<u64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let limits = groups.lines().flat_map(|group| limits_of(root, group));
+    limits.chain(machine(root)).min()
+}
+
+/// All that limits a group of `/proc/self/cgroup`: `0::/path` of version 2, `4:memory:/path` of version 1.
+fn limits_of(root: &Path, group: &str) -> Vec<u64> {
+    let mut parts = group.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
+    let (base, files) = match controllers {
+        "" => ("sys/fs/cgroup", &LIMITS_V2[..]),
+        names if names.split(',').any(|name| name == "memory") => {
+            ("sys/fs/cgroup/memory", &LIMITS_V1[..])
+        }
+        _ => return Vec::new(),
+    };
+    let base = root.join(base);
+    // In a container the path may be that of the machine, which is not there: then the container's own group is the
+    // base itself, which is above every path.
+    let inside: PathBuf =
+        Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let above = inside.ancestors().map(|path| base.join(path));
+    above
+        .flat_map(|folder| files.iter().filter_map(move |file| limit(&folder.join(file))))
+        .collect()
+}
+
+/// A limit in a file of its own. `max` is none, and so is what cannot be read.
+fn limit(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn machine(root: &Path) -> Option<u64> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    /// A machine of 8 GiB.
+    const MACHINE: (&str, &str) = ("proc/meminfo", "MemFree: 77 kB\nMemTotal:   8388608 kB\n");
+    const V1_OFF: &str = "9223372036854771712\n";
+
+    /// A root with these files.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn with(name: &str, files: &[(&str, &str)]) -> Self {
+            let name = format!("peregrine-memory-{}-{name}", std::process::id());
+            let root = Self(std::env::temp_dir().join(name));
+            for (file, text) in files {
+                let file = root.0.join(file);
+                fs::create_dir_all(file.parent().expect("it is in a folder")).expect("a folder");
+                fs::write(file, text).expect("a file");
+            }
+            root
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_least_of_what_limits_the_process_counts() {
+        let v2 = "sys/fs/cgroup";
+        let v1 = "sys/fs/cgroup/memory";
+        type Files = Vec<(String, &'static str)>;
+        let file =
+            |folder: &str, name: &str, text: &'static str| (format!("{folder}/{name}"), text);
+        let groups = |text: &'static str| ("proc/self/cgroup".to_owned(), text);
+        let machine = (MACHINE.0.to_owned(), MACHINE.1);
+        let table: [(&str, Files, Option<u64>); 11] = [
+            ("nothing", vec![], None),
+            ("machine", vec![machine.clone()], Some(8192)),
+            (
+                "container-v2",
+                vec![machine.clone(), groups("0::/\n"), file(v2, "memory.max", "536870912\n")],
+                Some(512),
+            ),
+            (
+                "no-limit-v2",
+                vec![machine.clone(), groups("0::/\n"), file(v2, "memory.max", "max\n")],
+                Some(8192),
+            ),
+            (
+                "service-v2",
+                vec![
+                    machine.clone(),
+                    groups("0::/system.slice/app.service\n"),
+                    file(&format!("{v2}/system.slice/app.service"), "memory.max", "max\n"),
+                    file(&format!("{v2}/system.slice"), "memory.max", "1073741824\n"),
+                ],
+                Some(1024),
+            ),
+            (
+                "throttled-v2",
+                vec![
+                    groups("0::/app\n"),
+                    file(&format!("{v2}/app"), "memory.max", "1073741824\n"),
+                    file(&format!("{v2}/app"), "memory.high", "268435456\n"),
+                ],
+                Some(256),
+            ),
+            (
+                "more-than-there-is",
+                vec![machine.clone(), groups("0::/\n"), file(v2, "memory.max", "99999999999\n")],
+                Some(8192),
+            ),
+            (
+                "container-v1",
+                vec![
+                    machine.clone(),
+                    groups("3:cpu,cpuacct:/docker/ab\n4:memory:/docker/ab\n1:name=systemd:/x\n"),
+                    file(v1, "memory.limit_in_bytes", "134217728\n"),
+                ],
+                Some(128),
+            ),
+            (
+                "service-v1",
+                vec![
+                    machine.clone(),
+                    groups("4:memory:/app\n0::/app\n"),
+                    file(v1, "memory.limit_in_bytes", V1_OFF),
+                    file(&format!("{v1}/app"), "memory.limit_in_bytes", "67108864\n"),
+                ],
+                Some(64),
+            ),
+            (
+                "outside-of-what-is-seen",
+                vec![
+                    machine.clone(),
+                    groups("0::/../../elsewhere:with:colons\n"),
+                    file(v2, "memory.max", "536870912\n"),
+                ],
+                Some(512),
+            ),
+            (
+                "no-number",
+                vec![machine, groups("0::\n\nx\n4:memory\n"), file(v2, "memory.max", "lots\n")],
+                Some(8192),
+            ),
+        ];
+        for (name, files, expected) in table {
+            let files: Vec<_> = files.iter().map(|(file, text)| (&**file, *text)).collect();
+            let root = Root::with(name, &files);
+            assert_eq!(usable(&root.0), expected.map(|mib| mib * MIB), "{name}");
+        }
+    }
+
+    #[test]
+    fn workers_share_half_of_it_and_none_has_next_to_nothing() {
+        let table = [
+            (8192, 2, 2048),
+            (8192, 3, 1365),
+            (512, 1, 256),
+            (512, 4, 64),
+            (64, 8, 16),
+            (1, 1, 16),
+            (8192, 0, 4096),
+        ];
+        for (usable, workers, expected) in table {
+            assert_eq!(share(usable * MIB, workers), expected * MIB, "{usable} for {workers}");
+        }
+    }
+
+    #[test]
+    fn only_auto_is_looked_up() {
+        let root = Root::with("only-auto", &[MACHINE]);
+        let settled = |memory_max, root: &Path| {
+            let limits = OverloadLimits { memory_max, ..OverloadLimits::default() };
+            let settled = settled_below(root, &limits, 4);
+            (settled.memory_max, text(&settled))
+        };
+        let (auto, nowhere) = (MemoryMax::Auto, Path::new("/nowhere"));
+        let share = MemoryMax::Bytes(1024 * MIB);
+        assert_eq!(settled(auto, &root.0), (share, "1024 MiB".to_owned()));
+        assert_eq!(settled(auto, nowhere), (auto, "1024 MiB".to_owned()));
+        let own = MemoryMax::Bytes(300 << 10);
+        assert_eq!(settled(own, &root.0), (own, "300 KiB".to_owned()));
+        assert_eq!(settled(MemoryMax::Off, &root.0), (MemoryMax::Off, String::new()));
+    }
+}

@@ -1,0 +1,66 @@
+//! Values of the application's, whose destructors may panic.
+
+use crate::exchange::guarded;
+use std::ops::{Deref, DerefMut};
+
+/// A value of the application's that can be dropped anywhere: a panic of its destructor is told in the log and ends
+/// here, so that it takes neither the connection along nor what is counted for it.
+#[derive(Debug)]
+pub(crate) struct Quiet<T>(Option<T>);
+
+impl<T> Quiet<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+}
+
+impl<T: Default> Default for Quiet<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> Deref for Quiet<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is there until the end")
+    }
+}
+
+impl<T> DerefMut for Quiet<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("it is there until the end")
+    }
+}
+
+impl<T> Drop for Quiet<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take()
+            && std::mem::needs_drop::<T>()
+        {
+            guarded("a destructor of the application", || drop(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quiet;
+
+    #[test]
+    fn a_destructor_that_panics_harms_nobody() {
+        struct Bomb(u8);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("it went off");
+            }
+        }
+        let mut bomb = Quiet::new(Bomb(1));
+        bomb.0 = 2;
+        assert_eq!(bomb.0, 2);
+        bomb = Quiet::new(Bomb(3));
+        drop(bomb);
+    }
+}
