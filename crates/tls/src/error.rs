@@ -168,6 +168,39 @@ pub enum TlsError {
     BadConfig(rustls::Error),
 }
 
+impl TlsError {
+    /// A short name, for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "unreadable",
+            Self::TooLarge { .. } => "too-large",
+            Self::BrokenPem { .. } => "broken-pem",
+            Self::NoCertificate { .. } => "no-certificate",
+            Self::NoKey { .. } => "no-key",
+            Self::EncryptedKey { .. } => "encrypted-key",
+            Self::UnsupportedKey { .. } => "unsupported-key",
+            Self::BadCertificate { .. } => "bad-certificate",
+            Self::KeyMismatch { .. } => "key-mismatch",
+            Self::NotMade { .. } => "not-made",
+            Self::ForeignConfig => "foreign-config",
+            Self::NotValidNow { .. } => "not-valid-now",
+            Self::LastCertificate { .. } => "last-certificate",
+            Self::NoRoots => "no-roots",
+            Self::BadRoot { .. } => "bad-root",
+            Self::NoRevocationList { .. } => "no-revocation-list",
+            Self::BadRevocationList { .. } => "bad-revocation-list",
+            Self::OldRevocationList { .. } => "old-revocation-list",
+            Self::BadTicketKeys { .. } => "bad-ticket-keys",
+            Self::UnknownName { .. } => "unknown-name",
+            Self::NoCipherSuite { .. } => "no-cipher-suite",
+            Self::NoRandomness => "no-randomness",
+            Self::EarlyData => "early-data",
+            Self::BadConfig(_) => "bad-config",
+        }
+    }
+}
+
 impl fmt::Display for TlsError {
     #[expect(clippy::too_many_lines, reason = "a table: a text for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
