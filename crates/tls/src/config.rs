@@ -455,9 +455,9 @@ impl Tls {
     /// A new connection's state. It takes no memory before the peer's first bytes.
     pub fn session(&self) -> Session {
         let config = self.shared.config.read().unwrap_or_else(PoisonError::into_inner);
-        match self.challenge_config() {
+        match self.asked() {
             None => Session::new(Arc::clone(&config)),
-            Some(challenge) => Session::examining(Arc::clone(&config), challenge),
+            Some(challenges) => Session::examining(Arc::clone(&config), Arc::clone(challenges)),
         }
     }
 }
