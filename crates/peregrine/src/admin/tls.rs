@@ -193,7 +193,7 @@ mod tests {
         assert!(end > seconds(SystemTime::now()));
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"done\"} 1"), "{text}");
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"failed\"} 2"), "{text}");
-        for reason in ["bad-ticket-keys", "unreadable"] {
+        for reason in ["bad_ticket_keys", "unreadable"] {
             let line = format!("peregrine_tls_reload_errors_total{{reason=\"{reason}\"}} 1");
             assert!(lines.contains(&line.as_str()), "{text}");
         }
