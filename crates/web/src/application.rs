@@ -36,9 +36,11 @@ pub struct Application {
 
 /// What answers before all routes.
 struct First {
-    claims: Box<dyn Fn(&Head) -> Option<Claim>>,
+    claims: Box<Claims>,
     endpoint: Rc<dyn Endpoint>,
 }
+
+type Claims = dyn Fn(&Head) -> Option<Claim>;
 
 /// What is claimed by whoever answers before all routes.
 #[doc(hidden)]
