@@ -64,6 +64,7 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
     // Labels of what did not happen here: the guide has them.
     for (name, labels) in [
         ("peregrine_tls_handshakes_total", &["version", "cipher", "resumed"][..]),
+        ("peregrine_tls_reload_errors_total", &["reason"]),
         ("peregrine_limits_hit_total", &["limit"]),
         ("peregrine_requests_shed_total", &["reason"]),
         ("peregrine_acme_failures", &["name"]),

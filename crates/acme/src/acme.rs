@@ -2,7 +2,9 @@
 
 use crate::client::Client;
 use crate::error::AcmeError;
+use crate::guarded::Guarded;
 use crate::handle::AcmeHandle;
+use crate::lookup::Lookup;
 use crate::shared::Shared;
 use crate::storage::{Folder, Storage};
 use crate::stored::Stored;
@@ -100,14 +102,16 @@ impl Acme {
         self
     }
 
-    /// An address of mail at which the authority may reach you. Default none.
+    /// An address of mail at which the authority may reach you. Default none. It is told of those that have changed
+    /// since the account was made.
     pub fn contact(mut self, address: impl Into<String>) -> Self {
         self.contacts.push(address.into());
         self
     }
 
     /// Binds the account to one that exists elsewhere, where the authority asks for that: its identifier, and its
-    /// HMAC key in base64url, as the authority shows it (RFC 8555, section 7.3.4).
+    /// HMAC key in base64url, as the authority shows it (RFC 8555, section 7.3.4). With another identifier than before,
+    /// another account is made.
     pub fn external_account(mut self, id: impl Into<String>, key: impl Into<String>) -> Self {
         self.external = Some((id.into(), key.into()));
         self
@@ -121,7 +125,7 @@ impl Acme {
     }
 
     /// Keeps account and certificates in this folder, which is made if it is missing; see [`Folder`]. Instances that
-    /// share it share the certificates.
+    /// share it share the certificates, and answer the authority for each other.
     pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         self.place = path.display().to_string();
@@ -187,19 +191,25 @@ impl Acme {
         }
         let contacts = self.contacts.iter().map(|contact| check_contact(contact));
         let contacts = contacts.collect::<Result<_, _>>()?;
+        let external_id = self.external.as_ref().map(|(id, _)| id.clone());
         let external = self.external.map(|(id, key)| {
             let key = base64url(&key).ok_or(AcmeError::BadExternalKey)?;
             Ok::<_, AcmeError>(ExternalAccountKey::new(id, &key))
         });
         let external = external.transpose()?;
         let client = Client::new(&self.roots)?;
-        let stored = Stored::new(self.storage.ok_or(AcmeError::NoStorage)?, &self.directory);
+        let storage = Guarded::new(self.storage.ok_or(AcmeError::NoStorage)?);
+        let stored = Stored::new(storage, &self.directory);
         check_storage(&stored, &self.place)?;
         let challenges = Challenges::new()?;
+        let lookup = Box::new(Lookup::new(stored.clone(), &challenges));
+        let has = |kind| self.challenges.contains(&kind);
+        challenges.look_at(lookup, has(Challenge::TlsAlpn01), has(Challenge::Http01));
         let settings = Settings {
             directory: self.directory,
             contacts,
             external,
+            external_id,
             client,
             stored,
             challenges: self.challenges,
@@ -222,6 +232,7 @@ pub(crate) struct Settings {
     pub(crate) directory: String,
     pub(crate) contacts: Vec<String>,
     pub(crate) external: Option<ExternalAccountKey>,
+    pub(crate) external_id: Option<String>,
     pub(crate) client: Client,
     pub(crate) stored: Stored,
     pub(crate) challenges: Vec<Challenge>,

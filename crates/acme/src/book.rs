@@ -7,7 +7,12 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     entries: Vec<Entry>,
+    /// The authority wants to be asked nothing before.
+    quiet_until: Option<SystemTime>,
 }
+
+/// For how long an authority is asked nothing at most. A clock that was set back makes it no longer.
+const QUIET_MAX: Duration = Duration::from_secs(86_400);
 
 /// One name.
 #[derive(Debug)]
@@ -146,6 +151,13 @@ impl Book {
     pub(crate) fn hurry(&mut self, name: &str, now: SystemTime) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.retry_at = Some(now);
+        // Who asks for it knows better.
+        self.quiet_until = None;
+    }
+
+    /// The authority wants to be asked nothing before.
+    pub(crate) fn keep_quiet(&mut self, until: SystemTime) {
+        self.quiet_until = self.quiet_until.max(Some(until));
     }
 
     /// The authority suggests a window, and when to ask again.
@@ -161,7 +173,7 @@ impl Book {
         let Some(present) = &entry.present else { return };
         // RFC 9773 §4.2: one that ends before it begins is as good as none.
         let Some(at) = when::within(window.0, window.1, throw) else {
-            return self.untold(name, now);
+            return self.untold(name, now, Duration::ZERO);
         };
         // What was chosen within a window stays as long as the window does.
         if entry.window != Some(window) {
@@ -172,11 +184,12 @@ impl Book {
         entry.ask_at = Some(now + when::ask_again(again));
     }
 
-    /// The authority did not answer.
-    pub(crate) fn untold(&mut self, name: &str, now: SystemTime) {
+    /// The authority did not answer, and is not asked again before `patience` is over.
+    pub(crate) fn untold(&mut self, name: &str, now: SystemTime, patience: Duration) {
         let Some(entry) = self.entry_mut(name) else { return };
         entry.ask_failures = entry.ask_failures.saturating_add(1);
-        entry.ask_at = Some(now + when::ask_again_after_failure(entry.ask_failures));
+        let pause = when::ask_again_after_failure(entry.ask_failures);
+        entry.ask_at = Some(now + pause.max(patience));
     }
 
     /// The authority knows of no windows.
@@ -188,6 +201,10 @@ impl Book {
     /// What is to be done at this moment: the order that has been due for longest, so that those that fail hold up no
     /// other, then the first question.
     pub(crate) fn next(&self, now: SystemTime) -> Step {
+        let quiet = self.quiet_until.filter(|until| *until > now && *until <= now + QUIET_MAX);
+        if quiet.is_some() {
+            return Step::Sleep(quiet);
+        }
         let due = self.entries.iter().filter(|entry| entry.due() <= now);
         if let Some(entry) = due.min_by_key(|entry| entry.due()) {
             return Step::Order(entry.name.clone());
@@ -298,7 +315,7 @@ mod tests {
         let mut book = book(Some(present(100, 190)), day(100));
         for (number, hours) in [1, 2, 4, 8, 16, 24, 24].into_iter().enumerate() {
             if number % 2 == 0 {
-                book.untold("a.test", day(100));
+                book.untold("a.test", day(100), HOUR / 2);
             } else {
                 book.told("a.test", (day(150), day(150)), HOUR, day(100), 0.5);
             }
@@ -361,6 +378,28 @@ mod tests {
         assert_eq!(book.next(day(100)), sleep(day(160)));
         book.issued("a.test", present(160, 161), day(160), 1.0, pauses);
         assert_eq!(book.entry("a.test").expect("it is there").hasty, 0);
+    }
+
+    #[test]
+    fn an_authority_that_wants_quiet_is_asked_nothing_but_what_somebody_asks_for() {
+        let now = day(100);
+        let mut book = book(None, now);
+        book.add("b.test", Some(present(100, 190)), now, 0.0);
+        book.keep_quiet(now + HOUR * 2);
+        book.keep_quiet(now + HOUR);
+        assert_eq!(book.next(now), sleep(now + HOUR * 2));
+        assert_eq!(book.next(now + HOUR * 2), order());
+        // By a clock that was set back it would last for long.
+        assert_eq!(book.next(day(1)), order());
+        assert_eq!(book.next(now), sleep(now + HOUR * 2));
+        book.hurry("b.test", now);
+        assert_eq!(book.next(now), order());
+        // One question alone may have to wait as well.
+        book.has("a.test", present(100, 190), now, 0.0);
+        book.has("b.test", present(100, 190), now, 0.0);
+        book.never_told("b.test");
+        book.untold("a.test", now, HOUR * 20);
+        assert_eq!(book.next(now), sleep(now + HOUR * 20));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use rustls_pki_types::pem::PemObject;
 use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
@@ -38,7 +38,40 @@ const WINDOW_PAUSE: Duration = Duration::from_secs(6 * 3_600);
 #[derive(Clone)]
 pub(crate) struct Client {
     config: ClientConfig,
-    heard: Arc<Mutex<Option<SystemTime>>>,
+    heard: Arc<Mutex<Heard>>,
+}
+
+/// What a directory said of when it wants to be asked.
+#[derive(Debug, Default)]
+struct Heard {
+    /// It refused something, since that was looked at.
+    patience: Option<Patience>,
+    /// With its last answer.
+    last: Option<SystemTime>,
+}
+
+/// A directory refuses for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// Until then, if it says so.
+    pub(crate) until: Option<SystemTime>,
+    /// Whatever it is asked, and not only this.
+    pub(crate) is_for_all: bool,
+}
+
+impl Heard {
+    fn note(&mut self, status: StatusCode, told: Option<SystemTime>) {
+        self.last = told;
+        // RFC 9110 §15.6.4 and RFC 6585 §4: the server is out of order, or too much was asked of this kind.
+        let is_for_all = status == StatusCode::SERVICE_UNAVAILABLE;
+        if is_for_all || status == StatusCode::TOO_MANY_REQUESTS {
+            let before = self.patience.take();
+            self.patience = Some(Patience {
+                until: told.max(before.and_then(|patience| patience.until)),
+                is_for_all: is_for_all || before.is_some_and(|patience| patience.is_for_all),
+            });
+        }
+    }
 }
 
 impl Client {
@@ -73,9 +106,18 @@ impl Client {
         Box::new(Http { pooled, heard: Arc::clone(&self.heard) })
     }
 
-    /// Until when a directory has asked for patience since the last call.
-    pub(crate) fn patience(&self) -> Option<SystemTime> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Whether a directory has refused something for now since the last call.
+    pub(crate) fn patience(&self) -> Option<Patience> {
+        self.heard().patience.take()
+    }
+
+    /// When a directory wants to be asked next, if it has said so with its last answer.
+    pub(crate) fn last_told(&self) -> Option<SystemTime> {
+        self.heard().last.take()
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,7 +134,7 @@ fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
 
 struct Http {
     pooled: Pooled<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
-    heard: Arc<Mutex<Option<SystemTime>>>,
+    heard: Arc<Mutex<Heard>>,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>>;
@@ -108,14 +150,10 @@ impl HttpClient for Http {
             let late = |_| fault(format!("no answer within {} s", ANSWER_MAX.as_secs()));
             let answer = timeout(ANSWER_MAX, asked).await.map_err(late)?;
             let (mut parts, body) = answer.map_err(|error| fault(whole(&error)))?.into_parts();
-            if matches!(
-                parts.status,
-                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-            ) {
-                let until = retry_after(&parts.headers, SystemTime::now());
-                *heard.lock().unwrap_or_else(PoisonError::into_inner) = until;
-            }
-            bound_retry_after(&mut parts.headers, is_for_window, SystemTime::now());
+            let now = SystemTime::now();
+            let told = retry_after(&parts.headers, now);
+            heard.lock().unwrap_or_else(PoisonError::into_inner).note(parts.status, told);
+            put_retry_after(&mut parts.headers, told, is_for_window, now);
             let body = timeout(ANSWER_MAX, Limited::new(body, BYTES_MAX).collect()).await;
             let body = body.map_err(late)?.map_err(|error| fault(whole(&*error)))?.to_bytes();
             Ok(BytesResponse { parts, body: Box::new(body) })
@@ -123,19 +161,30 @@ impl HttpClient for Http {
     }
 }
 
-/// Until when a server asks not to be asked again.
+/// Until when a server asks not to be asked again, which is a day at most.
 // RFC 9110 §10.2.3: a number of seconds, or a date.
 fn retry_after(fields: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
     let value = fields.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let seconds = || now.checked_add(Duration::from_secs(value.parse().ok()?));
-    seconds().or_else(|| httpdate::parse_http_date(value).ok())
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let pause = if is_number {
+        // What is too large for a number is too large.
+        value.parse().map_or(WAIT_MAX, Duration::from_secs)
+    } else {
+        let until = httpdate::parse_http_date(value).ok()?;
+        until.duration_since(now).unwrap_or_default()
+    };
+    now.checked_add(pause.min(WAIT_MAX))
 }
 
-/// Has an answer ask for a day of patience at most, since the protocol's client adds what it reads there to the time
-/// of day, and a sum that is too large would end the thread. Without the field it would not look at a window either.
-fn bound_retry_after(fields: &mut HeaderMap, is_for_window: bool, now: SystemTime) {
-    let told = retry_after(fields, now);
-    let told = told.map(|until| until.duration_since(now).unwrap_or_default().min(WAIT_MAX));
+/// Has the protocol's client read what was read here, since it adds any number to the time of day, and a sum that is too
+/// large would end the thread. Without the field it would not look at a window either.
+fn put_retry_after(
+    fields: &mut HeaderMap,
+    told: Option<SystemTime>,
+    is_for_window: bool,
+    now: SystemTime,
+) {
+    let told = told.map(|until| until.duration_since(now).unwrap_or_default());
     match told.or_else(|| is_for_window.then_some(WINDOW_PAUSE)) {
         Some(pause) => drop(fields.insert(RETRY_AFTER, pause.as_secs().into())),
         None => drop(fields.remove(RETRY_AFTER)),
@@ -163,45 +212,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_for_patience_says_for_how_long_or_until_when() {
+    fn a_server_says_for_how_long_or_until_when_and_nobody_waits_for_more_than_a_day() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        for (value, expected) in [
-            ("120", Some(120)),
-            (" 0 ", Some(0)),
-            ("Sun, 09 Sep 2001 01:48:40 GMT", Some(120)),
-            ("soon", None),
-            ("-1", None),
-            ("99999999999999999999", None),
-        ] {
-            let mut fields = HeaderMap::new();
-            fields.insert(RETRY_AFTER, value.parse().expect("a value"));
-            let expected = expected.map(|seconds| now + Duration::from_secs(seconds));
-            assert_eq!(retry_after(&fields, now), expected, "{value}");
-        }
-        assert_eq!(retry_after(&HeaderMap::new(), now), None);
-    }
-
-    #[test]
-    fn nobody_asks_for_more_than_a_day_and_a_window_is_looked_at_without_being_asked_to_wait() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        for (value, is_for_window, expected) in [
-            (Some("120"), false, Some("120")),
-            (Some("Sun, 09 Sep 2001 01:48:40 GMT"), false, Some("120")),
-            (Some("Sun, 09 Sep 2001 01:46:39 GMT"), false, Some("0")),
-            (Some("86401"), true, Some("86400")),
-            (Some("18446744073709551615"), false, None),
-            (Some("18446744073709551615"), true, Some("21600")),
-            (Some("soon"), false, None),
-            (None, false, None),
-            (None, true, Some("21600")),
+        for (value, told, for_window) in [
+            (Some("120"), Some(120), 120),
+            (Some(" 0 "), Some(0), 0),
+            (Some("Sun, 09 Sep 2001 01:48:40 GMT"), Some(120), 120),
+            (Some("Sun, 09 Sep 2001 01:46:39 GMT"), Some(0), 0),
+            (Some("Fri, 31 Dec 9999 23:59:59 GMT"), Some(86_400), 86_400),
+            (Some("86401"), Some(86_400), 86_400),
+            (Some("18446744073709551615"), Some(86_400), 86_400),
+            (Some("18446744073709551616"), Some(86_400), 86_400),
+            (Some("99999999999999999999999999999999999999999"), Some(86_400), 86_400),
+            (Some("soon"), None, 21_600),
+            (Some("-1"), None, 21_600),
+            (Some("+1"), None, 21_600),
+            (Some("1.5"), None, 21_600),
+            (Some(""), None, 21_600),
+            (None, None, 21_600),
         ] {
             let mut fields = HeaderMap::new();
             if let Some(value) = value {
                 fields.insert(RETRY_AFTER, value.parse().expect("a value"));
             }
-            bound_retry_after(&mut fields, is_for_window, now);
-            let found = fields.get(RETRY_AFTER).map(|value| value.to_str().expect("text"));
-            assert_eq!(found, expected, "{value:?} {is_for_window}");
+            let until = retry_after(&fields, now);
+            let expected = told.map(|seconds| now + Duration::from_secs(seconds));
+            assert_eq!(until, expected, "{value:?}");
+            for (is_for_window, expected) in [(false, told), (true, Some(for_window))] {
+                let mut fields = fields.clone();
+                put_retry_after(&mut fields, until, is_for_window, now);
+                let found = fields.get(RETRY_AFTER).map(|value| value.to_str().expect("text"));
+                let expected = expected.map(|seconds| seconds.to_string());
+                assert_eq!(found, expected.as_deref(), "{value:?} {is_for_window}");
+            }
         }
+    }
+
+    #[test]
+    fn what_is_refused_for_now_is_remembered_whatever_comes_after_it() {
+        let at = |seconds| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let mut heard = Heard::default();
+        heard.note(StatusCode::OK, at(5));
+        assert_eq!((heard.patience, heard.last), (None, at(5)));
+        heard.note(StatusCode::TOO_MANY_REQUESTS, at(9));
+        heard.note(StatusCode::TOO_MANY_REQUESTS, at(7));
+        heard.note(StatusCode::OK, None);
+        let patience = |until, is_for_all| Some(Patience { until, is_for_all });
+        assert_eq!((heard.patience, heard.last), (patience(at(9), false), None));
+        heard.note(StatusCode::SERVICE_UNAVAILABLE, None);
+        heard.note(StatusCode::TOO_MANY_REQUESTS, None);
+        assert_eq!(heard.patience, patience(at(9), true));
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::acme::check_name;
 use crate::error::AcmeError;
+use crate::failure::FailureReason;
 use crate::shared::Shared;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -73,6 +75,10 @@ pub struct AcmeStatus {
     pub taken: u64,
     /// How many orders failed.
     pub failed: u64,
+    /// The same by what they failed for; reasons that nothing failed for are left out.
+    pub failed_by: BTreeMap<FailureReason, u64>,
+    /// How often something panicked: a storage, or what gets certificates itself, which goes on.
+    pub panics: u64,
 }
 
 /// One name.

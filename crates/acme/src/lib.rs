@@ -20,15 +20,21 @@
 //! It is not a client of ACME (that is `instant-acme`), and knows nothing of HTTP servers.
 //!
 //! Start reading in `work.rs`: what is done and when it is done. `book.rs` decides that, without a clock;
-//! `order.rs` is one order; `storage.rs` is where things are kept, `stored.rs` what is kept there.
+//! `order.rs` is one order; `storage.rs` is where things are kept, `stored.rs` what is kept there; `lookup.rs` finds what
+//! other instances answer for this one.
 #![forbid(unsafe_code)]
 
+mod account;
 mod acme;
 mod answers;
 mod book;
+mod caught;
 mod client;
 mod error;
+mod failure;
+mod guarded;
 mod handle;
+mod lookup;
 mod order;
 mod shared;
 mod storage;
@@ -39,6 +45,7 @@ mod work;
 
 pub use acme::{Acme, Challenge, LETS_ENCRYPT, LETS_ENCRYPT_STAGING};
 pub use error::AcmeError;
+pub use failure::FailureReason;
 pub use handle::{AcmeHandle, AcmeStatus, NameStatus};
 #[doc(hidden)]
 pub use shared::statuses;

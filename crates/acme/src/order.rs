@@ -1,18 +1,20 @@
-//! One order: from the account to the certificate, going on where a process before this one was.
+//! One order: from an account to the certificate, going on where a process before this one was.
 
 use crate::acme::{Challenge, Settings};
 use crate::answers::Answers;
 use crate::book::Present;
 use crate::client::whole;
-use crate::stored::{Begun, Read, read};
+use crate::failure::{Failure, FailureReason, kind, passes, time};
+use crate::stored::{Answer, Begun, Read, read};
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeStatus,
-    Error, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, Error, Identifier,
+    NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use peregrine_tls::Challenges;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls_pki_types::Der;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::time::sleep;
 
 /// How often the directory is asked whether it is done, and for how long. It says itself how often it wants to be
 /// asked.
@@ -20,29 +22,6 @@ const POLLS: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(250))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
-
-/// Why there is no certificate.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) text: String,
-    /// The directory does not know the account.
-    pub(crate) is_unknown_account: bool,
-    /// Whoever goes on with the same order fails again.
-    is_final: bool,
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let (is_unknown_account, is_final) = (has_no_account(&error), is_final(&error));
-        Self { is_unknown_account, is_final, text: whole(&error) }
-    }
-}
-
-impl From<String> for Failure {
-    fn from(text: String) -> Self {
-        Self { text, is_unknown_account: false, is_final: false }
-    }
-}
 
 /// What an order needs.
 pub(crate) struct Ordering<'a> {
@@ -52,69 +31,8 @@ pub(crate) struct Ordering<'a> {
     /// How many orders for it have failed.
     pub(crate) failures: u32,
     pub(crate) present: Option<&'a Present>,
-}
-
-/// The account at the directory. It is made if there is none and it `may_make` one.
-pub(crate) async fn account(
-    settings: &Settings,
-    may_make: bool,
-) -> Result<Option<Account>, Failure> {
-    let builder = || Account::builder_with_http(settings.client.http());
-    let kept = settings.stored.account().map_err(|error| storage("the account", &error))?;
-    let kept = kept.map(|bytes| serde_json::from_slice::<AccountCredentials>(&bytes));
-    match kept {
-        Some(Ok(credentials)) => {
-            return Ok(Some(builder().from_credentials(credentials).await?));
-        }
-        Some(Err(error)) => tracing::error!(target: "peregrine", %error,
-            "the stored ACME account cannot be used; another one will be made"),
-        None => {}
-    }
-    if !may_make {
-        return Ok(None);
-    }
-    // Authorities allow few accounts: none is made that would be lost.
-    settings.stored.probe().map_err(|error| storage("the account", &error))?;
-    let contact: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
-    let new = NewAccount {
-        contact: &contact,
-        terms_of_service_agreed: true,
-        only_return_existing: false,
-    };
-    let url = settings.directory.clone();
-    let (account, credentials) = builder().create(&new, url, settings.external.as_ref()).await?;
-    let bytes =
-        serde_json::to_vec(&credentials).map_err(|error| Failure::from(error.to_string()))?;
-    settings.stored.keep_account(&bytes).map_err(|error| storage("the account", &error))?;
-    tracing::info!(target: "peregrine", directory = settings.directory, account = account.id(),
-        "an ACME account was made");
-    Ok(Some(account))
-}
-
-fn storage(what: &str, error: &std::io::Error) -> Failure {
-    Failure::from(format!("{what} cannot be stored or read: {error}"))
-}
-
-/// Does the directory say that it does not know the account?
-fn has_no_account(error: &Error) -> bool {
-    let Error::Api(Problem { r#type: Some(kind), .. }) = error else { return false };
-    kind == "urn:ietf:params:acme:error:accountDoesNotExist"
-}
-
-/// Does the directory refuse this order for good, such as for its key or because the certificate is gone?
-fn is_final(error: &Error) -> bool {
-    matches!(error, Error::Api(problem) if problem.r#type.is_some() && !passes(problem))
-}
-
-/// Does the problem say nothing about the order that it came up with?
-// RFC 8555 §6.7.
-fn passes(problem: &Problem) -> bool {
-    let kind = problem.r#type.as_deref().unwrap_or_default();
-    let kind = kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or_default();
-    matches!(
-        kind,
-        "accountDoesNotExist" | "badNonce" | "orderNotReady" | "rateLimited" | "serverInternal"
-    )
+    /// Until when it may wait for the directory. What takes longer is left, and gone on with later.
+    pub(crate) until: Instant,
 }
 
 /// By which its authority knows a certificate.
@@ -141,12 +59,49 @@ impl Ordering<'_> {
         result
     }
 
+    /// Waits until the directory wants to be asked, if it has said so with its last answer.
+    // RFC 8555 §7.4 and §7.5.1: a server says by Retry-After when to look again.
+    async fn rest(&self) -> Result<(), Failure> {
+        match self.settings.client.last_told() {
+            Some(until) => self.rest_until(until).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn rest_until(&self, until: SystemTime) -> Result<(), Failure> {
+        let pause = until.duration_since(SystemTime::now()).unwrap_or_default();
+        if self.until.saturating_duration_since(Instant::now()) < pause {
+            let text = format!("the authority asks for {} s more", pause.as_secs());
+            let failure = Failure::new(FailureReason::Timeout, text);
+            return Err(Failure { until: Some(until), ..failure });
+        }
+        sleep(pause).await;
+        Ok(())
+    }
+
+    /// Goes on where the library has lost its patience with what the directory asks for; other errors stay.
+    async fn rest_after(&self, error: Error) -> Result<Result<(), Error>, Failure> {
+        let Error::Timeout(Some(at)) = error else { return Ok(Err(error)) };
+        self.rest_until(time(at)).await.map(Ok)
+    }
+
     async fn go_on(&self, mut order: Order, key: &str) -> Result<Read, Failure> {
         if order.state().status == OrderStatus::Pending {
             // They are given until the authority has seen them.
-            let mut answers = Answers::new(self.challenges);
+            let mut answers = Answers::new(self.challenges, &self.settings.stored);
             self.answer(&mut order, &mut answers).await?;
-            match order.poll_ready(&POLLS).await {
+            self.rest().await?;
+            let status = loop {
+                match order.poll_ready(&POLLS).await {
+                    Ok(status) => break Ok(status),
+                    Err(error) => {
+                        if let Err(error) = self.rest_after(error).await? {
+                            break Err(error);
+                        }
+                    }
+                }
+            };
+            match status {
                 Ok(OrderStatus::Invalid) => return Err(blame(&mut order, None).await),
                 Ok(_) => {}
                 Err(error @ Error::Api(_)) => return Err(blame(&mut order, Some(error)).await),
@@ -155,12 +110,18 @@ impl Ordering<'_> {
         }
         if order.state().status == OrderStatus::Ready {
             order.finalize_csr(&self.request(key)?).await?;
+            self.rest().await?;
         }
-        let chain = order.poll_certificate(&POLLS).await?;
+        let chain = loop {
+            match order.poll_certificate(&POLLS).await {
+                Ok(chain) => break chain,
+                Err(error) => self.rest_after(error).await??,
+            }
+        };
         let pem = format!("{}\n{key}", chain.trim_end()).into_bytes();
-        let unusable = |cause| Failure {
-            is_final: true,
-            ..Failure::from(format!("the issued certificate cannot be used: {cause}"))
+        let unusable = |cause| {
+            let text = format!("the issued certificate cannot be used: {cause}");
+            Failure::for_good(FailureReason::Certificate, text)
         };
         read(self.name, pem).map_err(unusable)
     }
@@ -185,13 +146,14 @@ impl Ordering<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        stored.forget_begun(self.name).map_err(|error| storage("an order", &error))?;
+        stored.forget_begun(self.name).map_err(|error| Failure::storage("an order", &error))?;
         Ok(None)
     }
 
     /// A new order, which is stored before anything comes of it.
     async fn begin(&self, account: &Account) -> Result<(Order, String), Failure> {
-        let key = KeyPair::generate().map_err(|error| Failure::from(error.to_string()))?;
+        let key = KeyPair::generate()
+            .map_err(|error| Failure::new(FailureReason::Certificate, error.to_string()))?;
         let identifiers = [Identifier::Dns(self.name.to_owned())];
         let new = || {
             let new = NewOrder::new(&identifiers);
@@ -211,7 +173,7 @@ impl Ordering<'_> {
         };
         let begun = Begun { order: order.url().to_owned(), key: key.serialize_pem() };
         let kept = self.settings.stored.keep_begun(self.name, &begun);
-        kept.map_err(|error| storage("an order", &error))?;
+        kept.map_err(|error| Failure::storage("an order", &error))?;
         tracing::info!(target: "peregrine", name = self.name, order = begun.order,
             "a certificate is ordered");
         Ok((order, begun.key))
@@ -225,28 +187,36 @@ impl Ordering<'_> {
             match authorization.status {
                 AuthorizationStatus::Valid => continue,
                 AuthorizationStatus::Pending => {}
-                status => return Err(format!("its authorization is {status:?}").into()),
+                status => {
+                    let text = format!("its authorization is {status:?}");
+                    return Err(Failure::for_good(FailureReason::Refused, text));
+                }
             }
             let offered: Vec<_> =
                 authorization.challenges.iter().map(|offered| offered.r#type.clone()).collect();
             let may = |kind: &Challenge| offered.contains(&kind.kind());
             let able: Vec<_> = self.settings.challenges.iter().copied().filter(may).collect();
-            // After a failure the next kind is tried.
-            let Some(&kind) = able.get(self.failures as usize % able.len().max(1)) else {
-                return Err(format!(
-                    "the authority offers no kind of challenge that may be \
-                    answered: {offered:?}"
-                )
-                .into());
+            // The authority is at one already, if the order was left; after a failure the next kind is tried.
+            let is_at = |kind: &&Challenge| {
+                let mut all = authorization.challenges.iter();
+                let is_it = |status| status == ChallengeStatus::Processing;
+                all.any(|offered| offered.r#type == kind.kind() && is_it(offered.status))
+            };
+            let next = || able.get(self.failures as usize % able.len().max(1));
+            let Some(&kind) = able.iter().find(is_at).or_else(next) else {
+                let text = format!(
+                    "the authority offers no kind of challenge that may be answered: {offered:?}"
+                );
+                return Err(Failure::new(FailureReason::Challenge, text));
             };
             let Some(mut challenge) = authorization.challenge(kind.kind()) else { continue };
-            let key_authorization = challenge.key_authorization();
-            match kind {
-                Challenge::TlsAlpn01 => {
-                    answers.answer_connections(self.name, &key_authorization)?
-                }
-                Challenge::Http01 => answers.answer_requests(&challenge.token, &key_authorization),
-            }
+            let text = challenge.key_authorization();
+            let answer = match kind {
+                Challenge::TlsAlpn01 => Answer::by_connection,
+                Challenge::Http01 => Answer::by_request,
+            };
+            let given = answers.give(answer(self.name, &challenge.token, text.as_str()));
+            given.map_err(|text| Failure::new(FailureReason::Challenge, text))?;
             tracing::debug!(target: "peregrine", name = self.name, ?kind, "a challenge is answered");
             if challenge.status == ChallengeStatus::Pending {
                 challenge.set_ready().await?;
@@ -263,7 +233,7 @@ impl Ordering<'_> {
             let request = parameters.serialize_request(&KeyPair::from_pem(key)?)?;
             Ok::<_, rcgen::Error>(request.der().to_vec())
         };
-        made().map_err(|error| Failure { is_final: true, ..Failure::from(error.to_string()) })
+        made().map_err(|error| Failure::for_good(FailureReason::Certificate, error.to_string()))
     }
 }
 
@@ -272,10 +242,7 @@ fn is_about_replacing(error: &Error) -> bool {
     match error {
         Error::Unsupported(_) => true,
         // RFC 9773 §5: alreadyReplaced; others say what they think of it in words of their own.
-        Error::Api(problem) => {
-            let kind = problem.r#type.as_deref().unwrap_or_default();
-            !kind.ends_with(":rateLimited") && !kind.ends_with(":accountDoesNotExist")
-        }
+        Error::Api(problem) => !matches!(kind(problem), "rateLimited" | "accountDoesNotExist"),
         // The library compares what the authority says to have replaced.
         error => error.to_string().contains("replaces field mismatch"),
     }
@@ -295,11 +262,13 @@ async fn blame(order: &mut Order, error: Option<Error>) -> Failure {
     }
     if found.is_empty() {
         let cause = error.map_or("it does not say why".to_owned(), |error| whole(&error));
-        return Failure::from(format!("the authority refuses the order: {cause}"));
+        let text = format!("the authority refuses the order: {cause}");
+        return Failure::new(FailureReason::Refused, text);
     }
-    Failure::from(format!(
+    let text = format!(
         "the authority could not see that the name is this server's: {}; \
         its ports 443 (tls-alpn-01) or 80 (http-01) must lead here",
         found.join("; ")
-    ))
+    );
+    Failure::new(FailureReason::Challenge, text)
 }

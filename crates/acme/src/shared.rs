@@ -72,7 +72,8 @@ impl Shared {
             let known = told.names.iter().find(|known| known.name == name).cloned();
             known.unwrap_or_else(|| NameStatus { name, ..NameStatus::default() })
         };
-        AcmeStatus { names: names.into_iter().map(of).collect(), ..told }
+        let panics = told.panics + self.settings.stored.panics();
+        AcmeStatus { names: names.into_iter().map(of).collect(), panics, ..told }
     }
 }
 

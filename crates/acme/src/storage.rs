@@ -8,9 +8,11 @@ use std::time::{Duration, SystemTime};
 /// Where account, certificates and orders are kept, between restarts and for all instances of a server: a
 /// [`Folder`], or something of your own, such as a database or a store of secrets.
 ///
-/// All methods may block: they are called on a thread that does nothing else, and where
+/// All methods may block: they are called on threads that do nothing else, and where
 /// [`Acme::tls`](crate::Acme::tls) is called. What is kept are secrets. Keys are made of letters, digits, dots, hyphens
-/// and a slash, and have no meaning for a storage.
+/// and a slash, and have no meaning for a storage. Instances that share one answer an authority's checks for each other:
+/// what one of them has stored, a load by any other must give from then on. A method that panics has failed, and is
+/// told of as such.
 pub trait Storage: Send + Sync + 'static {
     /// What was stored by this key; `None` if nothing was.
     ///
@@ -31,17 +33,19 @@ pub trait Storage: Send + Sync + 'static {
     /// It cannot be removed.
     fn remove(&self, key: &str) -> io::Result<()>;
 
-    /// Takes the lock `key`, which is free again when the returned value is dropped, or when this process has
-    /// ended, however it does; `None`, at once, if another instance has it.
+    /// Takes the lock `key`, which is free again when the returned value is dropped, and at the latest when `lease` is
+    /// over, whatever became of who had it; `None`, at once, if another instance has it. Whoever has it is done with its
+    /// work well before that.
     ///
     /// # Errors
     /// It cannot be known who has it.
-    fn try_lock(&self, key: &str) -> io::Result<Option<Box<dyn Send>>>;
+    fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>>;
 }
 
 /// A folder of files that only their owner may read. Each file is written beside, and put in its place when all of
-/// it is on the disk. Locks are those of the file system (`flock`), which frees them when a process ends: on a network
-/// file system that has none, give each instance a folder of its own.
+/// it is on the disk. Locks are those of the file system (`flock`), which frees them when a process ends, and one whose
+/// process hangs is taken from it when its lease is over (on Unix): on a network file system that has none, give each
+/// instance a folder of its own.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -109,21 +113,56 @@ impl Storage for Folder {
         }
     }
 
-    fn try_lock(&self, key: &str) -> io::Result<Option<Box<dyn Send>>> {
+    fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>> {
         let (place, _) = self.place_to_write(key)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        private(&mut options);
-        let mut file = options.open(place)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        // For people who wonder; nobody reads it here, and a full disk takes no lock away.
-        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let (guarding, _) = self.place_to_write(&format!("{key}.guard"))?;
+        // Who has the guard looks and takes: nobody else does meanwhile. It is had for a moment only.
+        let Some(_guard) = try_open_locked(&guarding)? else { return Ok(None) };
+        let file = match try_open_locked(&place)? {
+            Some(file) => file,
+            None if cfg!(unix) && is_over(&fs::read(&place)?, SystemTime::now(), lease) => {
+                tracing::warn!(target: "peregrine", path = %place.display(),
+                    "the lock of ACME's folder was taken from a process that had it for too long");
+                // That one keeps a file that has no name any more, so it takes nothing from anybody.
+                fs::remove_file(&place)?;
+                let Some(file) = try_open_locked(&place)? else { return Ok(None) };
+                file
+            }
+            None => return Ok(None),
+        };
+        // Where it cannot be written, such as on a full disk, the lock is had all the same, until this process ends.
+        let _ = write_lease(&file, SystemTime::now() + lease);
         Ok(Some(Box::new(file)))
     }
+}
+
+/// A file whose lock this process has now; `None` if another one has it.
+fn try_open_locked(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    private(&mut options);
+    let file = options.open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Until when the lock is had, in seconds since 1970, and by which process, for people who wonder.
+fn write_lease(mut file: &File, until: SystemTime) -> io::Result<()> {
+    let until = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    file.set_len(0)?;
+    writeln!(file, "{until} {}", std::process::id())
+}
+
+/// Is the lease over that was written there? One that lasts for longer than leases do was written by a wrong clock. What
+/// cannot be read is none that has been written.
+fn is_over(text: &[u8], now: SystemTime, lease: Duration) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let until = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    until.is_some_and(|until| until <= now || until - now > lease.as_secs().saturating_mul(2))
 }
 
 #[cfg(unix)]
@@ -186,6 +225,8 @@ fn remove_left_overs(folder: &Path) {
 mod tests {
     use super::*;
 
+    const MINUTE: Duration = Duration::from_secs(60);
+
     fn folder() -> (tempfile::TempDir, Folder) {
         let root = tempfile::tempdir().expect("a folder");
         let folder = Folder::new(root.path().join("of/acme"));
@@ -211,9 +252,9 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let (_root, folder) = folder();
         folder.store("ca/account.json", b"secret").expect("there is room");
-        let _lock = folder.try_lock("ca/lock").expect("it is free");
+        let _lock = folder.try_lock("ca/lock", MINUTE).expect("it is free");
         let files: Vec<_> = fs::read_dir(folder.path.join("ca")).expect("a folder").collect();
-        assert_eq!(files.len(), 2);
+        assert_eq!(files.len(), 3);
         for file in files {
             let mode = file.expect("a file").metadata().expect("it is there").permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
@@ -225,12 +266,45 @@ mod tests {
     #[test]
     fn a_lock_is_had_by_one_and_is_free_when_it_is_dropped() {
         let (_root, folder) = folder();
-        let one = folder.try_lock("ca/lock").expect("it is known").expect("it is free");
+        let one = folder.try_lock("ca/lock", MINUTE).expect("it is known").expect("it is free");
         let other = Folder::new(&folder.path);
-        assert!(other.try_lock("ca/lock").expect("it is known").is_none());
-        assert!(other.try_lock("ca/other").expect("it is known").is_some());
+        assert!(other.try_lock("ca/lock", MINUTE).expect("it is known").is_none());
+        assert!(other.try_lock("ca/other", MINUTE).expect("it is known").is_some());
         drop(one);
-        assert!(other.try_lock("ca/lock").expect("it is known").is_some());
+        assert!(other.try_lock("ca/lock", MINUTE).expect("it is known").is_some());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_whose_lease_is_over_is_taken_from_who_has_it_and_that_one_takes_none_away() {
+        let (_root, folder) = folder();
+        let locked = |lease| folder.try_lock("ca/lock", lease).expect("it is known");
+        let hung = locked(Duration::ZERO).expect("it is free");
+        let next = locked(MINUTE).expect("the lease is over");
+        assert!(locked(MINUTE).is_none());
+        // Whoever comes back frees what it had, which is nobody's any more.
+        drop(hung);
+        assert!(locked(MINUTE).is_none());
+        drop(next);
+        assert!(locked(MINUTE).is_some());
+    }
+
+    #[test]
+    fn a_lease_is_over_when_it_says_so_or_cannot_be_true() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        for (text, expected) in [
+            ("999 1", true),
+            ("1000 1", true),
+            ("1001 1", false),
+            ("1120", false),
+            ("1121 1", true),
+            ("18446744073709551615 1", true),
+            // Somebody is writing it.
+            ("", false),
+            ("soon", false),
+        ] {
+            assert_eq!(is_over(text.as_bytes(), now, MINUTE), expected, "{text}");
+        }
     }
 
     #[test]
@@ -238,7 +312,8 @@ mod tests {
         let (root, folder) = folder();
         for key in ["../a", "a/../b", "/a", "a//b", "", ".a", "a/.b", "a\\b", "a\0b"] {
             assert!(folder.store(key, b"x").is_err() && folder.load(key).is_err(), "{key:?}");
-            assert!(folder.remove(key).is_err() && folder.try_lock(key).is_err(), "{key:?}");
+            assert!(folder.remove(key).is_err(), "{key:?}");
+            assert!(folder.try_lock(key, MINUTE).is_err(), "{key:?}");
         }
         assert_eq!(fs::read_dir(root.path()).expect("a folder").count(), 0);
     }

@@ -1,17 +1,50 @@
 //! What is kept, by which keys and in which form. What is not whole is not there.
 
 use crate::book::Present;
-use crate::storage::Storage;
+use crate::guarded::{Guarded, Lock};
 use peregrine_tls::{Inspected, TlsError, inspect};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// A storage, as far as it concerns one directory: certificates of one authority are not those of another.
 #[derive(Clone)]
 pub(crate) struct Stored {
-    storage: Arc<dyn Storage>,
+    storage: Guarded,
     directory: String,
+}
+
+/// For how long an order may have the lock. An order is done well before, so that nobody has it who does not know.
+pub(crate) const LEASE: Duration = Duration::from_secs(900);
+
+/// For how long an answer is given if nobody takes it away, because its process was killed.
+const ANSWER_LIFE: Duration = Duration::from_secs(900);
+
+/// How many answers are stored at a time: orders follow one another, unless a lease was over.
+const ANSWERS_MAX: usize = 32;
+
+/// What is answered to those who check a name, by whichever instance they reach.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Answer {
+    pub(crate) name: String,
+    pub(crate) token: String,
+    /// The key authorization.
+    pub(crate) text: String,
+    /// It is given to connections (tls-alpn-01), or else to requests (http-01).
+    pub(crate) is_by_connection: bool,
+    /// Until when, in seconds since 1970.
+    until: u64,
+}
+
+impl Answer {
+    pub(crate) fn by_request(name: &str, token: &str, text: &str) -> Self {
+        let [name, token, text] = [name, token, text].map(str::to_owned);
+        Self { name, token, text, is_by_connection: false, until: 0 }
+    }
+
+    pub(crate) fn by_connection(name: &str, token: &str, text: &str) -> Self {
+        Self { is_by_connection: true, ..Self::by_request(name, token, text) }
+    }
 }
 
 /// A certificate that was read: its chain and after that its key, in PEM. The key stands last, so that half of the
@@ -32,7 +65,7 @@ pub(crate) struct Begun {
 }
 
 impl Stored {
-    pub(crate) fn new(storage: Arc<dyn Storage>, directory: &str) -> Self {
+    pub(crate) fn new(storage: Guarded, directory: &str) -> Self {
         Self { storage, directory: folder_of(directory) }
     }
 
@@ -89,8 +122,51 @@ impl Stored {
     }
 
     /// The right to order; `None` if another instance has it.
-    pub(crate) fn try_lock(&self) -> io::Result<Option<Box<dyn Send>>> {
-        self.storage.try_lock(&self.key("lock"))
+    pub(crate) fn try_lock(&self) -> io::Result<Option<Lock>> {
+        self.storage.try_lock(&self.key("lock"), LEASE)
+    }
+
+    /// All answers that are given now. That they stand in one place lets whoever is asked read one thing, whatever
+    /// strangers ask for; and it is emptied and not removed, since network file systems remember for long that something
+    /// is missing.
+    pub(crate) fn answers(&self, now: SystemTime) -> io::Result<Vec<Answer>> {
+        let Some(value) = self.storage.load(&self.key(ANSWERS))? else { return Ok(Vec::new()) };
+        let mut all: Vec<Answer> = serde_json::from_slice(&value)?;
+        all.retain(|answer| answer.until > seconds(now));
+        all.truncate(ANSWERS_MAX);
+        Ok(all)
+    }
+
+    /// Gives an answer, in place of others for its name.
+    pub(crate) fn put_answer(&self, answer: Answer, now: SystemTime) -> io::Result<()> {
+        let until = seconds(now + ANSWER_LIFE);
+        self.change_answers(now, |all| {
+            all.retain(|known| known.name != answer.name);
+            all.insert(0, Answer { until, ..answer });
+        })
+    }
+
+    /// No longer gives the answer with this token.
+    pub(crate) fn forget_answer(&self, token: &str, now: SystemTime) -> io::Result<()> {
+        self.change_answers(now, |all| all.retain(|known| known.token != token))
+    }
+
+    /// Who has the lock changes them, so that nobody does meanwhile.
+    fn change_answers(
+        &self,
+        now: SystemTime,
+        change: impl FnOnce(&mut Vec<Answer>),
+    ) -> io::Result<()> {
+        // What is not whole is not there.
+        let mut all = self.answers(now).unwrap_or_default();
+        change(&mut all);
+        all.truncate(ANSWERS_MAX);
+        self.storage.store(&self.key(ANSWERS), &serde_json::to_vec(&all)?)
+    }
+
+    /// How often the storage has panicked.
+    pub(crate) fn panics(&self) -> u64 {
+        self.storage.panics()
     }
 
     /// Writes something and removes it, to see whether that can be done. It is as large as what is kept: a full disk
@@ -100,6 +176,13 @@ impl Stored {
         self.storage.store(&key, &[b'x'; 4096])?;
         self.storage.remove(&key)
     }
+}
+
+/// What instances answer for each other.
+const ANSWERS: &str = "answers.json";
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Reads a certificate for `name`.
@@ -134,6 +217,7 @@ fn folder_of(url: &str) -> String {
 mod tests {
     use super::*;
     use crate::storage::Folder;
+    use std::sync::Arc;
 
     fn made(name: &str) -> Vec<u8> {
         let parameters = rcgen::CertificateParams::new([name.to_owned()]).expect("it is a name");
@@ -144,7 +228,7 @@ mod tests {
 
     fn stored() -> (tempfile::TempDir, Stored) {
         let root = tempfile::tempdir().expect("a folder");
-        let storage = Arc::new(Folder::new(root.path()));
+        let storage = Guarded::new(Arc::new(Folder::new(root.path())));
         (root, Stored::new(storage, "https://ca.test:14000/dir"))
     }
 
@@ -184,6 +268,38 @@ mod tests {
         assert!(stored.begun("a.test").is_none());
         stored.forget_begun("a.test").expect("it may be removed");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_answer_is_given_until_it_is_taken_away_or_its_time_is_over() {
+        let (_root, stored) = stored();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let tokens = |now| -> Vec<String> {
+            let all = stored.answers(now).expect("it can be read");
+            all.into_iter().map(|answer| answer.token).collect()
+        };
+        assert!(tokens(now).is_empty());
+        for (name, token) in [("a.test", "1"), ("b.test", "2"), ("a.test", "3")] {
+            let answer = Answer::by_connection(name, token, "text");
+            stored.put_answer(answer, now).expect("there is room");
+        }
+        assert_eq!(tokens(now), ["3", "2"], "one for each name");
+        // Another instance has the lock, and takes away what is its own.
+        let later = now + ANSWER_LIFE / 2;
+        stored.put_answer(Answer::by_request("c.test", "4", "text"), later).expect("room");
+        stored.forget_answer("2", later).expect("there is room");
+        stored.forget_answer("2", later).expect("there is room");
+        assert_eq!(tokens(later), ["4", "3"]);
+        assert_eq!(tokens(now + ANSWER_LIFE), ["4"]);
+        for number in 0..ANSWERS_MAX * 2 {
+            let answer = Answer::by_request(&format!("{number}.test"), "5", "text");
+            stored.put_answer(answer, later).expect("there is room");
+        }
+        assert_eq!(tokens(later).len(), ANSWERS_MAX);
+        stored.storage.store(&stored.key(ANSWERS), b"[{").expect("there is room");
+        assert!(stored.answers(now).is_err());
+        stored.put_answer(Answer::by_request("c.test", "6", "text"), now).expect("room");
+        assert_eq!(tokens(now), ["6"]);
     }
 
     #[cfg(unix)]

@@ -93,8 +93,9 @@ struct End(#[expect(dead_code, reason = "its drop tells")] mpsc::Sender<()>);
 impl Drop for End {
     fn drop(&mut self) {
         if thread::panicking() {
+            // What is done there is caught before, so this is not expected.
             tracing::error!(target: "peregrine",
-                "what gets certificates has panicked; none will be renewed before a restart");
+                "the thread that gets certificates has panicked; none will be renewed before a restart");
         }
     }
 }

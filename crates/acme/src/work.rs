@@ -1,14 +1,18 @@
 //! What is done and when: nothing of it runs where requests are served.
 
+use crate::account::{account, forget};
 use crate::book::{Book, Present, Step};
+use crate::caught::Caught;
+use crate::failure::{Failure, FailureReason};
 use crate::handle::NameStatus;
-use crate::order::{Failure, Ordering, account, identifier};
+use crate::order::{Ordering, identifier};
 use crate::shared::{Shared, lock};
-use crate::stored::Read;
+use crate::stored::{LEASE, Read};
 use crate::when;
 use instant_acme::{Account, CertificateIdentifier, Error};
 use peregrine_tls::{Certificate, Tls, TlsError};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
@@ -25,8 +29,13 @@ const LOCK_PAUSE: Duration = Duration::from_secs(5);
 /// How long another instance may have the lock while nothing comes of it, before that is a failure.
 const LOCKED_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long an order may take in all.
+/// How long an order may take in all: less than its lease.
 const ORDER_MAX: Duration = Duration::from_secs(600);
+
+const _: () = assert!(ORDER_MAX.as_secs() * 3 / 2 <= LEASE.as_secs());
+
+/// How long it may wait for what its authority asks for, so that there is time for the rest of it.
+const ORDER_REST_MAX: Duration = Duration::from_secs(450);
 
 /// A number from 0 to 1.
 fn throw() -> f64 {
@@ -42,26 +51,83 @@ pub(crate) struct Work {
     served: Vec<Tls>,
     book: Book,
     account: Option<Account>,
+    /// The account was found or made for orders, and is as the settings are.
+    may_order: bool,
     /// Certificates that are served and could not be stored.
     unsaved: HashMap<String, Vec<u8>>,
     /// Certificates that are not served, since they are not valid yet by this machine's clock.
     early: HashMap<String, Read>,
     /// Since when another instance has had the lock.
     locked_since: Option<Instant>,
+    /// What is being done, for when it panics.
+    step: Option<Step>,
+    /// How often something else has panicked, since it did not.
+    panics: u32,
 }
 
 impl Work {
     pub(crate) fn new(shared: Arc<Shared>, served: Vec<Tls>) -> Self {
         let (book, unsaved, early) = (Book::default(), HashMap::new(), HashMap::new());
-        Self { shared, served, book, account: None, unsaved, early, locked_since: None }
+        Self {
+            shared,
+            served,
+            book,
+            account: None,
+            may_order: false,
+            unsaved,
+            early,
+            locked_since: None,
+            step: None,
+            panics: 0,
+        }
     }
 
-    /// Works until it is dropped.
+    /// Works until it is dropped, whatever panics meanwhile.
     pub(crate) async fn run(&mut self) {
         loop {
+            let Err(panic) = Caught::new(self.work()).await;
+            let pause = self.panicked(&panic);
+            sleep(pause).await;
+        }
+    }
+
+    /// Something panicked: it is done again after a pause.
+    fn panicked(&mut self, panic: &str) -> Duration {
+        lock(&self.shared.status).panics += 1;
+        // It may be what is in disorder.
+        self.forget_account();
+        match self.step.take() {
+            Some(Step::Order(name)) => {
+                self.fail(
+                    &name,
+                    Failure::new(FailureReason::Panic, format!("it panicked: {panic}")),
+                );
+                Duration::ZERO
+            }
+            Some(Step::Ask(name)) => {
+                tracing::error!(target: "peregrine", name, panic,
+                    "to ask when a certificate should be renewed panicked; it is tried again later");
+                self.book.untold(&name, SystemTime::now(), Duration::ZERO);
+                Duration::ZERO
+            }
+            Some(Step::Sleep(_)) | None => {
+                self.panics = self.panics.saturating_add(1);
+                let (first, max) = self.shared.settings.pauses;
+                let pause = when::pause(self.panics, first, max, throw());
+                tracing::error!(target: "peregrine", panic, retry = ?pause,
+                    "what gets certificates panicked; it goes on after a pause");
+                pause
+            }
+        }
+    }
+
+    async fn work(&mut self) -> Infallible {
+        loop {
+            self.step = None;
             self.follow();
             let now = SystemTime::now();
             let step = self.book.next(now);
+            self.step = Some(step.clone());
             self.tell();
             match step {
                 Step::Order(name) => {
@@ -80,6 +146,7 @@ impl Work {
                         () = sleep(pause) => self.look(),
                         () = self.shared.changed.notified() => {}
                     }
+                    self.panics = 0;
                 }
             }
         }
@@ -197,7 +264,7 @@ impl Work {
                 } else if self.is_locked_out() {
                     let cause = "another instance has the lock of the storage, and nothing comes of \
                         it; end the process that has it";
-                    self.fail(name, cause.to_owned());
+                    self.fail(name, Failure::new(FailureReason::Locked, cause));
                 } else {
                     let pause = LOCK_PAUSE.min(shared.settings.pauses.0).mul_f64(1.0 + throw());
                     tracing::debug!(target: "peregrine", name, "another instance is ordering");
@@ -206,26 +273,34 @@ impl Work {
                 return;
             }
             Err(error) => {
-                return self.fail(name, format!("the lock of the storage cannot be had: {error}"));
+                let text = format!("the lock of the storage cannot be had: {error}");
+                return self.fail(name, Failure::new(FailureReason::Storage, text));
             }
         };
         if self.take(name) {
             return;
         }
+        // What was said before is about what was asked before.
         let _ = shared.settings.client.patience();
-        let result = match timeout(ORDER_MAX, self.obtain(name)).await {
-            Ok(result) => result,
-            Err(_) => Err(Failure::from(format!("it took longer than {} s", ORDER_MAX.as_secs()))),
-        };
-        match result {
-            Ok(read) => self.finish(name, read),
-            Err(failure) => {
-                // It may be the account, or the directory may have moved.
-                self.account = None;
-                if failure.is_unknown_account {
+        let until = Instant::now() + ORDER_REST_MAX;
+        let obtained = timeout(ORDER_MAX, async {
+            match self.obtain(name, until).await {
+                // The account was there before, and the directory was set up anew: with another one it may do.
+                Err(failure) if failure.is_unknown_account => {
+                    let account = self.account.take();
                     self.forget_account();
+                    forget(&shared.settings.stored, account.as_ref().map(Account::id));
+                    self.obtain(name, until).await
                 }
-                self.fail(name, failure.text);
+                result => result,
+            }
+        });
+        match obtained.await {
+            Ok(Ok(read)) => self.finish(name, read),
+            Ok(Err(failure)) => self.fail(name, failure),
+            Err(_) => {
+                let text = format!("it took longer than {} s", ORDER_MAX.as_secs());
+                self.fail(name, Failure::new(FailureReason::Timeout, text));
             }
         }
     }
@@ -239,13 +314,15 @@ impl Work {
         is_long
     }
 
-    async fn obtain(&mut self, name: &str) -> Result<Read, Failure> {
+    async fn obtain(&mut self, name: &str, until: Instant) -> Result<Read, Failure> {
         let shared = Arc::clone(&self.shared);
-        if self.account.is_none() {
+        // One that was found to ask for a window was not brought in line with the settings.
+        if !self.may_order {
             self.account = account(&shared.settings, true).await?;
+            self.may_order = true;
         }
-        let account =
-            self.account.as_ref().ok_or_else(|| Failure::from("no account".to_owned()))?;
+        let no_account = || Failure::new(FailureReason::Account, "there is no account");
+        let account = self.account.as_ref().ok_or_else(no_account)?;
         let entry = self.book.entry(name);
         let ordering = Ordering {
             settings: &shared.settings,
@@ -253,15 +330,9 @@ impl Work {
             name,
             failures: entry.map_or(0, |entry| entry.failures),
             present: entry.and_then(|entry| entry.present.as_ref()),
+            until,
         };
         ordering.run(account).await
-    }
-
-    /// Forgets the account if the directory does: one that was set up anew knows none.
-    fn forget_account(&mut self) {
-        if let Err(error) = self.shared.settings.stored.forget_account() {
-            tracing::error!(target: "peregrine", %error, "the ACME account cannot be forgotten");
-        }
     }
 
     /// A certificate was issued. It is served whether or not it can be stored.
@@ -293,27 +364,52 @@ impl Work {
     }
 
     /// An order failed. The certificate that is there stays.
-    fn fail(&mut self, name: &str, error: String) {
+    fn fail(&mut self, name: &str, Failure { reason, text: error, until, .. }: Failure) {
+        // It may be the account, or the directory may have moved.
+        self.forget_account();
         let now = SystemTime::now();
         let (first, max) = self.shared.settings.pauses;
         let entry = self.book.entry(name);
         let failures = entry.map_or(0, |entry| entry.failures).saturating_add(1);
-        let patience = self.shared.settings.client.patience();
-        let patience = patience.map_or(Duration::ZERO, |until| when::patience(until, now));
-        let pause = when::pause(failures, first, max, throw()).max(patience);
         let left = entry.and_then(|entry| entry.present.as_ref()).map(|present| present.not_after);
+        let refused = self.patience(now);
+        let is_busy = refused.is_some() && reason != FailureReason::Panic;
+        let reason = if is_busy { FailureReason::Busy } else { reason };
+        let until = until.max(refused.flatten());
+        let patience = until.map_or(Duration::ZERO, |until| when::patience(until, now));
+        let pause = when::pause(failures, first, max, throw()).max(patience);
         match left.map(rest) {
             Some(left) => {
-                tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
+                tracing::error!(target: "peregrine", name, error, %reason, failures, retry = ?pause,
                 days_left = left.as_secs() / 86_400,
                 "a certificate could not be renewed; the present one stays")
             }
-            None => tracing::error!(target: "peregrine", name, error, failures, retry = ?pause,
+            None => {
+                tracing::error!(target: "peregrine", name, error, %reason, failures, retry = ?pause,
                 "a certificate could not be got; clients that ask for the name are refused, or get \
-                 another one"),
+                 another one")
+            }
         }
         self.book.failed(name, error, now, pause);
-        lock(&self.shared.status).failed += 1;
+        let mut status = lock(&self.shared.status);
+        status.failed += 1;
+        *status.failed_by.entry(reason).or_default() += 1;
+    }
+
+    /// Whether the directory has refused something for now, and until when it wants to be left alone. Where that is
+    /// about all that it is asked, nothing is.
+    fn patience(&mut self, now: SystemTime) -> Option<Option<SystemTime>> {
+        let patience = self.shared.settings.client.patience()?;
+        if let Some(until) = patience.until.filter(|until| patience.is_for_all && *until > now) {
+            tracing::info!(target: "peregrine", seconds = when::patience(until, now).as_secs(),
+                "the authority wants to be asked nothing for a while");
+            self.book.keep_quiet(until);
+        }
+        Some(patience.until)
+    }
+
+    fn forget_account(&mut self) {
+        (self.account, self.may_order) = (None, false);
     }
 
     /// Asks when the certificate should be renewed.
@@ -332,8 +428,10 @@ impl Work {
             Err(error) => {
                 tracing::debug!(target: "peregrine", name, error,
                     "the authority does not say when to renew the certificate");
-                self.account = None;
-                self.book.untold(name, now);
+                self.forget_account();
+                let until = self.patience(now).flatten();
+                let patience = until.map_or(Duration::ZERO, |until| when::patience(until, now));
+                self.book.untold(name, now, patience);
             }
         }
     }

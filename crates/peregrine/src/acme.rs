@@ -4,15 +4,17 @@
 use crate::error::Error;
 use crate::make::{Make, Making};
 use crate::orders::Handle;
+use http::Method;
 use http::header::CONTENT_TYPE;
-use http::{Method, StatusCode};
 pub use peregrine_acme::*;
 use peregrine_server::Order;
 use peregrine_tls::{Challenges, Tls};
-use peregrine_web::application::Application;
+use peregrine_web::application::{Application, Claim};
 use peregrine_web::head::Head;
 use peregrine_web::{IntoResponse, Request, Response, Service};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 impl From<AcmeError> for Error {
     fn from(error: AcmeError) -> Self {
@@ -71,34 +73,69 @@ impl Suppliers {
 // RFC 8555 §8.3: the path of a request by which a name is checked, before its token.
 const PATH: &str = "/.well-known/acme-challenge/";
 
+/// No token that an authority gives is longer.
+const TOKEN_BYTES_MAX: usize = 256;
+
+/// How long a request waits for what other instances answer.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
 fn answer_first(application: Application, answers: Arc<[Arc<Challenges>]>) -> Application {
     let known = Arc::clone(&answers);
     let claims = move |head: &Head| {
-        known.iter().any(|challenges| challenges.has_tokens())
+        let is_asked =
+            |challenges: &Arc<Challenges>| challenges.has_tokens() || challenges.looks_up_tokens();
+        let is_check = known.iter().any(is_asked)
             && head.path().starts_with(PATH)
-            && matches!(head.method(), Method::GET | Method::HEAD)
-            && answer(&known, head.path()).is_some()
+            && matches!(head.method(), Method::GET | Method::HEAD);
+        let token = token(head.path()).filter(|_| is_check)?;
+        let is_own = known.iter().any(|challenges| challenges.token(token).is_some());
+        let may_be_others = || known.iter().any(|challenges| challenges.looks_up_tokens());
+        if is_own { Some(Claim::Surely) } else { may_be_others().then_some(Claim::Perhaps) }
     };
-    application.answer_first(claims, Answering(answers))
+    application.answer_first(claims, |rest| Answering { answers, rest })
 }
 
-fn answer(all: &[Arc<Challenges>], path: &str) -> Option<Arc<str>> {
+/// The token that a path ends with.
+// RFC 8555 §8.3: letters of base64url.
+fn token(path: &str) -> Option<&str> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let token = path.strip_prefix(PATH)?;
-    all.iter().find_map(|challenges| challenges.token(token))
+    let is_token = (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(is_letter);
+    is_token.then_some(token)
 }
 
-/// Answers requests by which names are checked.
-struct Answering(Arc<[Arc<Challenges>]>);
+async fn answer(all: &[Arc<Challenges>], token: &str) -> Option<Arc<str>> {
+    if let Some(own) = all.iter().find_map(|challenges| challenges.token(token)) {
+        return Some(own);
+    }
+    for challenges in all.iter().filter(|challenges| challenges.looks_up_tokens()) {
+        // A storage that hangs is not waited for.
+        let found = timeout(LOOK_MAX, challenges.token_elsewhere(token)).await;
+        if let Ok(Some(found)) = found {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Answers requests by which names are checked, and leaves others to the application.
+struct Answering {
+    answers: Arc<[Arc<Challenges>]>,
+    rest: Application,
+}
 
 impl Service for Answering {
     async fn call(&self, request: Request) -> Response {
-        match answer(&self.0, request.parts.head.path()) {
+        let found = match token(request.parts.head.path()) {
+            Some(token) => answer(&self.answers, token).await,
+            None => None,
+        };
+        match found {
             Some(text) => {
                 let kind = [(CONTENT_TYPE, "application/octet-stream")];
                 (kind, text.as_bytes().to_vec()).into_response()
             }
-            // The authority has seen it a moment ago.
-            None => StatusCode::NOT_FOUND.into_response(),
+            None => self.rest.call(request).await,
         }
     }
 }

@@ -56,6 +56,15 @@ impl<C: Deref<Target = [u8]>> Reader<C> {
         self.inbox.extend_by(|plain| tls.receive(&sealed, plain, replies))
     }
 
+    /// The stage goes on with what it was given before.
+    ///
+    /// # Errors
+    /// As for [`Reader::take`].
+    pub(crate) fn go_on(&mut self, stage: &mut Stage, replies: &mut Vec<u8>) -> Result<(), Reject> {
+        let Stage::Tls(tls) = stage else { return Ok(()) };
+        self.inbox.extend_by(|plain| tls.receive(&[], plain, replies))
+    }
+
     /// The peer ended its sending side.
     pub(crate) fn end(&mut self) {
         self.is_ended = true;

@@ -4,6 +4,7 @@ use peregrine_tls::{Hosts, Identity, Received, Reject, Session, Version};
 use peregrine_web::account::Charge;
 use peregrine_web::connection::{ClientIdentity, TlsInfo};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// What a TLS session takes, about, while it shakes hands and after that.
@@ -37,6 +38,19 @@ impl Stage {
 
     pub(crate) fn is_handshaking(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.received == Received::Handshaking)
+    }
+
+    /// Does the handshake wait for what is looked up elsewhere?
+    pub(crate) fn is_looking(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.session.is_looking())
+    }
+
+    /// Ready when it does not, or no longer.
+    pub(crate) fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain => Poll::Ready(()),
+            Self::Tls(tls) => tls.session.poll_look(context),
+        }
     }
 
     /// Did the handshake agree on HTTP/2?

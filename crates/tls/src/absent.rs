@@ -5,6 +5,7 @@
 
 use crate::facts::{Facts, Identity, Received};
 use std::fmt;
+use std::task::{Context, Poll};
 
 /// The settings of a TLS server, of which there are none without the feature `rustls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,17 @@ impl Session {
         _: &mut Vec<u8>,
         _: &mut Vec<u8>,
     ) -> Result<Received, Reject> {
+        match *self {}
+    }
+
+    /// Does the handshake wait for something?
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        match *self {}
+    }
+
+    /// Ready when it does not.
+    pub fn poll_look(&mut self, _: &mut Context<'_>) -> Poll<()> {
         match *self {}
     }
 

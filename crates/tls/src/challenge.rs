@@ -4,7 +4,7 @@
 //! A connection by which a name is checked (RFC 8737) has nothing in common with those of clients: a
 //! certificate of its own, one application protocol, no certificates of clients, no tickets, and no
 //! content. So it has a configuration of its own, chosen by its first record, and that of clients stays as
-//! it is. While nothing is asked for, nobody looks.
+//! it is. While nothing can be asked for, nobody looks.
 
 use crate::config::Tls;
 use crate::error::TlsError;
@@ -18,21 +18,46 @@ use rustls::sign::CertifiedKey;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::task::{Context, Poll};
 
 /// The application protocol of a connection by which a name is checked.
 // RFC 8737 §6.2.
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
 
-/// The answers that are expected at this moment: to TLS (tls-alpn-01) and to HTTP (http-01).
+/// The answers that are expected at this moment: to TLS (tls-alpn-01) and to HTTP (http-01). Some are this server's own,
+/// others were found where instances that share a storage leave them for each other: an authority's request may reach
+/// any of them.
 #[doc(hidden)]
 pub struct Challenges {
     provider: Arc<CryptoProvider>,
     by_name: Arc<ByName>,
     config: Arc<ServerConfig>,
     by_token: Table<Arc<str>>,
+    found_by_token: Table<Arc<str>>,
+    elsewhere: OnceLock<Elsewhere>,
 }
+
+/// Where other instances leave their answers, and which kinds of them.
+struct Elsewhere {
+    place: Box<dyn LooksElsewhere>,
+    has_names: bool,
+    has_tokens: bool,
+}
+
+/// Whoever knows where other instances leave their answers.
+#[doc(hidden)]
+pub trait LooksElsewhere: Send + Sync {
+    /// Completes when [`Challenges::find`] was given what was there at a moment after this call. It is called on
+    /// threads that must not wait, and as often as strangers like.
+    fn look(&self) -> Looking;
+}
+
+/// Completes when that was looked at.
+#[doc(hidden)]
+pub type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A table that is empty most of the time, which costs one load to see.
 struct Table<V> {
@@ -59,6 +84,17 @@ impl<V: Clone> Table<V> {
         self.change(|all| drop(all.remove(key)));
     }
 
+    fn replace(&self, by: HashMap<Box<str>, V>) {
+        // Most of the time there is nothing, and was nothing.
+        if !(by.is_empty() && self.is_empty()) {
+            self.change(|all| *all = by);
+        }
+    }
+
+    fn has(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).keys().any(|key| is_it(key))
+    }
+
     fn change(&self, change: impl FnOnce(&mut HashMap<Box<str>, V>)) {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut all);
@@ -70,9 +106,12 @@ impl<V: Clone> Table<V> {
     }
 }
 
-/// The certificates that answer, by name in lower case.
+/// The certificates that answer, by name in lower case: this server's own, and those that were found.
 #[derive(Default)]
-struct ByName(Table<Arc<CertifiedKey>>);
+struct ByName {
+    own: Table<Arc<CertifiedKey>>,
+    found: Table<Arc<CertifiedKey>>,
+}
 
 impl fmt::Debug for ByName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,7 +126,8 @@ impl ResolvesServerCert for ByName {
         if offered.next() != Some(ACME_TLS) || offered.next().is_some() {
             return None;
         }
-        self.0.get(&hello.server_name()?.to_ascii_lowercase())
+        let name = hello.server_name()?.to_ascii_lowercase();
+        self.own.get(&name).or_else(|| self.found.get(&name))
     }
 }
 
@@ -108,8 +148,9 @@ impl Challenges {
         config.alpn_protocols = vec![ACME_TLS.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        let (config, by_token) = (Arc::new(config), Table::default());
-        Ok(Arc::new(Self { provider, by_name, config, by_token }))
+        let (by_token, found_by_token) = (Table::default(), Table::default());
+        let (config, elsewhere) = (Arc::new(config), OnceLock::new());
+        Ok(Arc::new(Self { provider, by_name, config, by_token, found_by_token, elsewhere }))
     }
 
     /// Answers for `name` with this certificate until [`forget_name`](Self::forget_name).
@@ -118,20 +159,24 @@ impl Challenges {
     ///
     /// The certificate cannot be used.
     pub fn answer_name(&self, name: &str, chain: &[u8], key: &[u8]) -> Result<(), TlsError> {
+        let certified = self.certified(chain, key)?;
+        self.by_name.own.put(&name.to_ascii_lowercase(), certified);
+        Ok(())
+    }
+
+    fn certified(&self, chain: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, TlsError> {
         let (chain, key) = (Source::memory(chain).read()?, Source::memory(key).read()?);
         // Whether they belong together is not asked: who would read the certificate for that takes no critical
         // extension that it does not know, and this one must have such (RFC 8737, section 3).
         let loaded = self.provider.key_provider.load_private_key(key.key()?);
         let loaded = loaded
             .map_err(|error| TlsError::UnsupportedKey { origin: key.origin.clone(), error })?;
-        let certified = CertifiedKey::new(chain.chain()?, loaded);
-        self.by_name.0.put(&name.to_ascii_lowercase(), Arc::new(certified));
-        Ok(())
+        Ok(Arc::new(CertifiedKey::new(chain.chain()?, loaded)))
     }
 
     /// No longer answers for `name`.
     pub fn forget_name(&self, name: &str) {
-        self.by_name.0.remove(&name.to_ascii_lowercase());
+        self.by_name.own.remove(&name.to_ascii_lowercase());
     }
 
     /// Answers requests for `token` with `answer` until [`forget_token`](Self::forget_token).
@@ -144,20 +189,114 @@ impl Challenges {
         self.by_token.remove(token);
     }
 
-    /// Is any request to be answered?
+    /// Has connections and requests that nothing is known about looked up at `place`, if this is not done yet: those for
+    /// names, and those for tokens.
+    pub fn look_at(&self, place: Box<dyn LooksElsewhere>, has_names: bool, has_tokens: bool) {
+        let _ = self.elsewhere.set(Elsewhere { place, has_names, has_tokens });
+    }
+
+    /// What others answer at this moment takes the place of what was found before: each name with its chain and key, and
+    /// each token with its text. What cannot be used is left out.
+    pub fn find(
+        &self,
+        names: impl Iterator<Item = (String, String, String)>,
+        tokens: impl Iterator<Item = (String, String)>,
+    ) {
+        let certified = |(name, chain, key): (String, String, String)| {
+            let certified = self.certified(chain.as_bytes(), key.as_bytes()).ok()?;
+            Some((name.to_ascii_lowercase().into(), certified))
+        };
+        self.by_name.found.replace(names.filter_map(certified).collect());
+        let told = |(token, answer): (String, String)| (token.into(), answer.into());
+        self.found_by_token.replace(tokens.map(told).collect());
+    }
+
+    /// Does any request have an answer of this server's own?
     #[inline]
     pub fn has_tokens(&self) -> bool {
         !self.by_token.is_empty()
     }
 
-    /// The answer to requests for `token`.
+    /// The answer of this server's own to requests for `token`.
     pub fn token(&self, token: &str) -> Option<Arc<str>> {
         self.by_token.get(token)
     }
 
-    /// The configuration of connections by which names are checked, while any is.
-    pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
-        (!self.by_name.0.is_empty()).then(|| Arc::clone(&self.config))
+    /// May others answer requests for tokens that this server does not know?
+    #[inline]
+    pub fn looks_up_tokens(&self) -> bool {
+        self.elsewhere.get().is_some_and(|elsewhere| elsewhere.has_tokens)
+    }
+
+    /// The answer that another instance gives to requests for `token`, which takes a moment to find.
+    pub async fn token_elsewhere(&self, token: &str) -> Option<Arc<str>> {
+        let elsewhere = self.elsewhere.get().filter(|elsewhere| elsewhere.has_tokens)?;
+        elsewhere.place.look().await;
+        self.found_by_token.get(token)
+    }
+
+    /// May a connection come by which a name is checked?
+    fn may_be_asked(&self) -> bool {
+        !self.by_name.own.is_empty()
+            || self.elsewhere.get().is_some_and(|elsewhere| elsewhere.has_names)
+    }
+
+    /// Begins to look elsewhere for the name in this first message; `None` if the answer is this server's own, or nobody
+    /// else has any.
+    fn look_for(&self, hello: &[u8]) -> Option<Looking> {
+        let elsewhere = self.elsewhere.get().filter(|elsewhere| elsewhere.has_names)?;
+        // The name stands there as it is; who puts another one's beside it is only refused sooner.
+        let stands = |name: &str| {
+            let is_it = |window: &[u8]| window.eq_ignore_ascii_case(name.as_bytes());
+            hello.windows(name.len().max(1)).any(is_it)
+        };
+        (!self.by_name.own.has(stands)).then(|| elsewhere.place.look())
+    }
+}
+
+/// A connection of which it is not known yet whether it is a client's or one by which a name is checked.
+pub(crate) struct Examined {
+    usual: Arc<ServerConfig>,
+    challenges: Arc<Challenges>,
+    looks: Looks,
+}
+
+/// How far the look at the answers of others is.
+enum Looks {
+    NotYet,
+    Now(Looking),
+    Done,
+}
+
+impl Examined {
+    pub(crate) fn new(usual: Arc<ServerConfig>, challenges: Arc<Challenges>) -> Self {
+        Self { usual, challenges, looks: Looks::NotYet }
+    }
+
+    /// The configuration that it has, by its first bytes; `None` if too few of them have come, or until it is known what
+    /// others answer.
+    pub(crate) fn config(&mut self, first: &[u8]) -> Option<Arc<ServerConfig>> {
+        if !is_challenge(first)? {
+            return Some(Arc::clone(&self.usual));
+        }
+        if matches!(self.looks, Looks::NotYet) {
+            let looking = self.challenges.look_for(first);
+            self.looks = looking.map_or(Looks::Done, Looks::Now);
+        }
+        matches!(self.looks, Looks::Done).then(|| Arc::clone(&self.challenges.config))
+    }
+
+    pub(crate) fn is_looking(&self) -> bool {
+        matches!(self.looks, Looks::Now(_))
+    }
+
+    /// Ready when nothing is looked for any more.
+    pub(crate) fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Looks::Now(looking) = &mut self.looks {
+            std::task::ready!(looking.as_mut().poll(context));
+            self.looks = Looks::Done;
+        }
+        Poll::Ready(())
     }
 }
 
@@ -206,9 +345,9 @@ impl Tls {
         self.supplier.as_ref().map(|supplier| Arc::clone(&supplier.owner))
     }
 
-    /// How a connection is configured by which a name is checked, while any is.
-    pub(crate) fn challenge_config(&self) -> Option<Arc<ServerConfig>> {
-        self.supplier.as_ref()?.challenges.config()
+    /// Who answers those who check names, while anybody may come.
+    pub(crate) fn asked(&self) -> Option<&Arc<Challenges>> {
+        Some(&self.supplier.as_ref()?.challenges).filter(|challenges| challenges.may_be_asked())
     }
 }
 

@@ -452,12 +452,13 @@ impl Tls {
         &self.warnings
     }
 
-    /// A new connection's state. It takes no memory before the peer's first bytes.
+    /// A new connection's state. It takes no memory before the peer's first bytes, or next to none where names are
+    /// checked as well.
     pub fn session(&self) -> Session {
         let config = self.shared.config.read().unwrap_or_else(PoisonError::into_inner);
-        match self.challenge_config() {
+        match self.asked() {
             None => Session::new(Arc::clone(&config)),
-            Some(challenge) => Session::examining(Arc::clone(&config), challenge),
+            Some(challenges) => Session::examining(Arc::clone(&config), Arc::clone(challenges)),
         }
     }
 }

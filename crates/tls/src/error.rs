@@ -168,6 +168,39 @@ pub enum TlsError {
     BadConfig(rustls::Error),
 }
 
+impl TlsError {
+    /// A short name, for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "unreadable",
+            Self::TooLarge { .. } => "too_large",
+            Self::BrokenPem { .. } => "broken_pem",
+            Self::NoCertificate { .. } => "no_certificate",
+            Self::NoKey { .. } => "no_key",
+            Self::EncryptedKey { .. } => "encrypted_key",
+            Self::UnsupportedKey { .. } => "unsupported_key",
+            Self::BadCertificate { .. } => "bad_certificate",
+            Self::KeyMismatch { .. } => "key_mismatch",
+            Self::NotMade { .. } => "not_made",
+            Self::ForeignConfig => "foreign_config",
+            Self::NotValidNow { .. } => "not_valid_now",
+            Self::LastCertificate { .. } => "last_certificate",
+            Self::NoRoots => "no_roots",
+            Self::BadRoot { .. } => "bad_root",
+            Self::NoRevocationList { .. } => "no_revocation_list",
+            Self::BadRevocationList { .. } => "bad_revocation_list",
+            Self::OldRevocationList { .. } => "old_revocation_list",
+            Self::BadTicketKeys { .. } => "bad_ticket_keys",
+            Self::UnknownName { .. } => "unknown_name",
+            Self::NoCipherSuite { .. } => "no_cipher_suite",
+            Self::NoRandomness => "no_randomness",
+            Self::EarlyData => "early_data",
+            Self::BadConfig(_) => "bad_config",
+        }
+    }
+}
+
 impl fmt::Display for TlsError {
     #[expect(clippy::too_many_lines, reason = "a table: a text for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -83,7 +83,8 @@ pub use absent::{Hosts, Reject, SendError, Session, Tls, TlsError};
 #[cfg(feature = "rustls")]
 pub use certificate::Certificate;
 #[cfg(feature = "rustls")]
-pub use challenge::Challenges;
+#[doc(hidden)]
+pub use challenge::{Challenges, Looking, LooksElsewhere};
 #[cfg(feature = "rustls")]
 pub use client::ClientAuth;
 #[cfg(feature = "rustls")]

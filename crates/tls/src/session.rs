@@ -8,12 +8,14 @@ use crate::opening::{self, Opening};
 use crate::records::{Traffic, close_notify, encode, encrypt, fetch_alerts};
 use crate::reject::{PLAIN_HTTP_REPLY, Reject, SendError};
 use crate::{challenge, choice, until};
+use challenge::{Challenges, Examined};
 use peregrine_slot::Pool;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 thread_local! {
     /// Where received records are decrypted. Received bytes are on loan and read only, and rustls
@@ -54,17 +56,11 @@ enum Stage {
     /// Too few bytes came to tell the protocol; there are fewer than 25 of them.
     Opening(Arc<ServerConfig>),
     /// The same while somebody may come to check a name, which the first record tells.
-    Examining(Box<Choices>),
+    Examining(Box<Examined>),
     /// The peer speaks TLS, and got as far as this.
     Live(Received, Box<Connection>),
     /// The peer broke a rule.
     Rejected(Box<Reject>),
-}
-
-/// The configurations of which the first record chooses.
-struct Choices {
-    usual: Arc<ServerConfig>,
-    challenge: Arc<ServerConfig>,
 }
 
 /// Whether this side may still send.
@@ -88,8 +84,8 @@ impl Session {
         Self::at(Stage::Opening(config))
     }
 
-    pub(crate) fn examining(usual: Arc<ServerConfig>, challenge: Arc<ServerConfig>) -> Self {
-        Self::at(Stage::Examining(Box::new(Choices { usual, challenge })))
+    pub(crate) fn examining(usual: Arc<ServerConfig>, challenges: Arc<Challenges>) -> Self {
+        Self::at(Stage::Examining(Box::new(Examined::new(usual, challenges))))
     }
 
     fn at(stage: Stage) -> Self {
@@ -194,6 +190,21 @@ impl Session {
         }
     }
 
+    /// Does the handshake wait until it is known whether another instance answers who checks this name? Then
+    /// [`Session::poll_look`] says when to go on.
+    #[inline]
+    pub fn is_looking(&self) -> bool {
+        matches!(&self.stage, Stage::Examining(examined) if examined.is_looking())
+    }
+
+    /// Ready when the handshake need not wait, or no longer: [`Session::receive`] goes on then, without new bytes too.
+    pub fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Examining(examined) => examined.poll_look(context),
+            _ => Poll::Ready(()),
+        }
+    }
+
     /// Recognises the protocol by the first bytes, and takes those of a TLS connection.
     fn open(
         &mut self,
@@ -206,19 +217,20 @@ impl Session {
         }
         let first = if self.unread.is_empty() { input } else { &self.unread };
         let judgement = opening::judge(first);
-        let config = match &self.stage {
-            Stage::Opening(config) => Some(config),
-            Stage::Examining(choices) if judgement == Opening::Tls => {
-                let is_challenge = challenge::is_challenge(first);
-                is_challenge.map(|is| if is { &choices.challenge } else { &choices.usual })
-            }
+        let config = match &mut self.stage {
+            Stage::Opening(config) => Some(Arc::clone(config)),
+            Stage::Examining(examined) if judgement == Opening::Tls => examined.config(first),
             _ => None,
         };
         match judgement {
+            // While something is looked up, the peer has nothing to say.
+            Opening::Tls if first.len() > HANDSHAKE_BYTES_MAX && config.is_none() => {
+                Err(self.reject(Reject::HandshakeTooLong))
+            }
             Opening::Unsure => Ok(self.put_aside(input)),
             Opening::Tls => {
                 let Some(config) = config else { return Ok(self.put_aside(input)) };
-                let engine = UnbufferedServerConnection::new(config.clone())
+                let engine = UnbufferedServerConnection::new(config)
                     .expect("the configuration made a connection before");
                 let connection =
                     Connection { engine, server_name: None, hosts: None, client_until: None };

@@ -4,6 +4,7 @@ use crate::certificate::{Loaded, Staple};
 use crate::client::LoadedClients;
 use crate::error::{TlsError, Warning};
 use crate::plan::{Built, Plan, Reloaded, now};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +16,8 @@ pub struct TlsStatus {
     pub reloads: u64,
     /// How many failed and changed nothing.
     pub failures: u64,
+    /// The same by what failed ([`TlsError::label`]); what has not failed is left out.
+    pub failures_by: BTreeMap<&'static str, u64>,
     /// When the last one was done.
     pub reloaded_at: Option<SystemTime>,
     /// When the last one failed.
@@ -96,6 +99,7 @@ impl Known {
                 tracing::error!(target: "peregrine", %error,
                     "TLS was not reloaded; what was in use before stays in use");
                 counts.failures += 1;
+                *counts.failures_by.entry(error.label()).or_default() += 1;
                 counts.failed_at = Some(SystemTime::now());
                 counts.last_error = Some(error.to_string());
             }

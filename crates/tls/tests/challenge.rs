@@ -9,8 +9,13 @@ use peer::{
 };
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, SupportedProtocolVersion};
-use peregrine_tls::{Certificate, Challenges, ClientAuth, Received, Tls, Version};
+use peregrine_tls::{
+    Certificate, Challenges, ClientAuth, HANDSHAKE_BYTES_MAX, Looking, LooksElsewhere, Received,
+    Reject, Tls, Version,
+};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
 const ACME: &[u8] = b"acme-tls/1";
 
@@ -82,6 +87,75 @@ fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
             assert!(handshake(&mut pair).is_err());
         }
     }
+}
+
+/// A place that nobody has looked at as long as there are steps to it.
+struct Elsewhere {
+    steps: Arc<AtomicUsize>,
+    looks: Arc<AtomicUsize>,
+}
+
+impl LooksElsewhere for Elsewhere {
+    fn look(&self) -> Looking {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        let steps = Arc::clone(&self.steps);
+        Box::pin(std::future::poll_fn(move |_| match steps.load(Ordering::Relaxed) {
+            0 => Poll::Ready(()),
+            _ => Poll::Pending,
+        }))
+    }
+}
+
+#[test]
+fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_waits() {
+    let (steps, looks) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
+    let (tls, challenges) = supplied();
+    let place = Elsewhere { steps: Arc::clone(&steps), looks: Arc::clone(&looks) };
+    challenges.look_at(Box::new(place), true, false);
+    let usual = put(&tls, "localhost");
+    let mut context = Context::from_waker(Waker::noop());
+    for version in BOTH_VERSIONS {
+        for piece_bytes in [1, 7, 100_000] {
+            steps.store(1, Ordering::Relaxed);
+            let begun = looks.load(Ordering::Relaxed);
+            let mut pair = Pair::new(&tls, &checker(version), "localhost");
+            pair.piece_bytes = piece_bytes;
+            assert_eq!(handshake(&mut pair), Ok(Received::Handshaking));
+            assert!(pair.session.is_looking() && pair.session.poll_look(&mut context).is_pending());
+            let answer = answering();
+            let found = ("localhost".to_owned(), answer.certificate.clone(), answer.key);
+            challenges.find([found].into_iter(), [].into_iter());
+            steps.store(0, Ordering::Relaxed);
+            assert!(pair.session.poll_look(&mut context).is_ready() && !pair.session.is_looking());
+            // It goes on without a byte of the peer's.
+            assert_eq!(handshake(&mut pair), Ok(Received::Handshaking));
+            assert_eq!(handshake(&mut pair), Ok(Received::Closed), "{version:?} {piece_bytes}");
+            assert_eq!(shown(&pair), der(&answer.certificate));
+            assert_eq!(looks.load(Ordering::Relaxed), begun + 1);
+        }
+    }
+    // Nothing is found, and the handshake is refused; nobody sends without end meanwhile; clients wait for nothing.
+    let begun = looks.load(Ordering::Relaxed);
+    challenges.find([].into_iter(), [].into_iter());
+    let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");
+    assert_eq!(handshake(&mut pair), Ok(Received::Handshaking));
+    assert!(pair.session.poll_look(&mut context).is_ready());
+    assert!(handshake(&mut pair).is_err());
+    steps.store(1, Ordering::Relaxed);
+    let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");
+    assert_eq!(handshake(&mut pair), Ok(Received::Handshaking));
+    let more = vec![0; HANDSHAKE_BYTES_MAX];
+    let result = pair.session.receive(&more, &mut pair.plain, &mut pair.out);
+    assert_eq!(result, Err(Reject::HandshakeTooLong));
+    assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
+    let client = Arc::new(client_config(&[TLS13], &[&usual]));
+    assert_eq!(handshake(&mut Pair::new(&tls, &client, "localhost")), Ok(Received::Open));
+    // What is answered here is not looked for.
+    let answer = answering();
+    let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
+    challenges.answer_name("localhost", chain, key).unwrap();
+    assert_eq!(handshake(&mut Pair::new(&tls, &checker(TLS13), "localhost")), Ok(Received::Closed));
+    assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
 }
 
 #[test]

@@ -26,8 +26,8 @@ use std::rc::Rc;
 /// A server calls [`Application::find`] with each head and then [`Target::call`] with the request.
 pub struct Application {
     table: Rc<Table>,
-    routes: Box<[Built]>,
-    fallbacks: Fallbacks,
+    routes: Rc<[Built]>,
+    fallbacks: Rc<Fallbacks>,
     missing: Rc<dyn Endpoint>,
     missing_options: RouteOptions,
     shared: Rc<Shared>,
@@ -36,8 +36,20 @@ pub struct Application {
 
 /// What answers before all routes.
 struct First {
-    claims: Box<dyn Fn(&Head) -> bool>,
+    claims: Box<Claims>,
     endpoint: Rc<dyn Endpoint>,
+}
+
+type Claims = dyn Fn(&Head) -> Option<Claim>;
+
+/// What is claimed by whoever answers before all routes.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The server needs the answer itself: it is never shed.
+    Surely,
+    /// It may be anybody's, and is shed as others are.
+    Perhaps,
 }
 
 /// A route of a built application.
@@ -104,19 +116,30 @@ impl Application {
         (missing, missing_options): (Rc<dyn Endpoint>, RouteOptions),
         shared: Rc<Shared>,
     ) -> Self {
+        let (routes, fallbacks) = (routes.into(), Rc::new(fallbacks));
         Self { table, routes, fallbacks, missing, missing_options, shared, first: None }
     }
 
-    /// Has requests that `claims` claims answered by `service`, before all routes and without the application's
-    /// middleware.
+    /// Has requests that `claims` claims answered by what `service` makes, before all routes and without the
+    /// application's middleware. That is given this application, to which it may pass what it does not answer.
     #[doc(hidden)]
     #[must_use]
-    pub fn answer_first(
+    pub fn answer_first<S: Service + 'static>(
         mut self,
-        claims: impl Fn(&Head) -> bool + 'static,
-        service: impl Service + 'static,
+        claims: impl Fn(&Head) -> Option<Claim> + 'static,
+        service: impl FnOnce(Self) -> S,
     ) -> Self {
-        self.first = Some(Box::new(First { claims: Box::new(claims), endpoint: Rc::new(service) }));
+        let rest = Self {
+            table: Rc::clone(&self.table),
+            routes: Rc::clone(&self.routes),
+            fallbacks: Rc::clone(&self.fallbacks),
+            missing: Rc::clone(&self.missing),
+            missing_options: self.missing_options.clone(),
+            shared: Rc::clone(&self.shared),
+            first: self.first.take(),
+        };
+        let endpoint = Rc::new(service(rest));
+        self.first = Some(Box::new(First { claims: Box::new(claims), endpoint }));
         self
     }
 
@@ -126,9 +149,13 @@ impl Application {
     #[must_use]
     pub fn find<'a>(&'a self, head: &mut Head) -> Target<'a> {
         if let Some(first) = &self.first
-            && (first.claims)(head)
+            && let Some(claim) = (first.claims)(head)
         {
-            return Target { endpoint: &first.endpoint, options: &FIRST_OPTIONS, pattern: None };
+            let options = match claim {
+                Claim::Surely => &FIRST_OPTIONS,
+                Claim::Perhaps => &UNROUTED_OPTIONS,
+            };
+            return Target { endpoint: &first.endpoint, options, pattern: None };
         }
         let method = self.table.method(head);
         let router = &self.table.router;

@@ -3,8 +3,8 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
 use peregrine::prelude::*;
 use peregrine::{DriverChoice, Running};
 use peregrine_tls::rustls::client::danger::{
@@ -22,7 +22,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// An authority at work.
 pub(crate) struct Directory {
@@ -41,7 +41,8 @@ pub(crate) struct State {
     /// Where names are checked by TLS and by HTTP.
     pub(crate) tls: Option<SocketAddr>,
     pub(crate) http: Option<SocketAddr>,
-    thumbs: Vec<String>,
+    /// The accounts that were made; one that was forgotten is nobody's.
+    pub(crate) accounts: Vec<Option<Account>>,
     pub(crate) orders: Vec<Order>,
     /// How long certificates live.
     pub(crate) life: Duration,
@@ -53,10 +54,22 @@ pub(crate) struct State {
     pub(crate) mistaken_below: usize,
     /// Knows of no windows.
     pub(crate) has_no_windows: bool,
-    /// Refuses requests for orders with this many seconds of Retry-After.
-    pub(crate) is_busy: Option<u64>,
+    /// Refuses requests for orders with this status and Retry-After.
+    pub(crate) is_busy: Option<(StatusCode, String)>,
+    /// Says after an order was finalised that it is to be asked so many seconds later, and has it ready then.
+    pub(crate) is_slow: Option<u64>,
+    ready_at: Option<Instant>,
     /// What was asked, in order.
     pub(crate) asked: Vec<String>,
+}
+
+/// An account.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    thumb: String,
+    pub(crate) contacts: Value,
+    /// To whose account elsewhere it is bound.
+    pub(crate) external: Option<String>,
 }
 
 /// An order.
@@ -83,7 +96,7 @@ impl Directory {
             root,
             tls: None,
             http: None,
-            thumbs: Vec::new(),
+            accounts: Vec::new(),
             orders: Vec::new(),
             life: Duration::from_secs(90 * 86_400),
             is_holding: false,
@@ -91,6 +104,8 @@ impl Directory {
             mistaken_below: 0,
             has_no_windows: false,
             is_busy: None,
+            is_slow: None,
+            ready_at: None,
             asked: Vec::new(),
         }));
         let made = Tls::self_signed(&["localhost"]).expect("it is a name");
@@ -153,10 +168,14 @@ impl State {
         self.orders.iter().filter(|order| order.chain.is_some()).count()
     }
 
+    fn is_late(&self) -> bool {
+        self.ready_at.is_some_and(|at| Instant::now() < at)
+    }
+
     fn order(&self, number: usize) -> Value {
         let (base, order) = (&self.base, &self.orders[number]);
         let status = match order.checked.last() {
-            _ if order.chain.is_some() && self.is_holding => "processing",
+            _ if order.chain.is_some() && (self.is_holding || self.is_late()) => "processing",
             _ if order.chain.is_some() => "valid",
             Some((_, Ok(()))) => "ready",
             Some((_, Err(_))) => "invalid",
@@ -263,19 +282,36 @@ fn answer(state: &Arc<Mutex<State>>, path: &str, body: Option<&Value>) -> Respon
             reply(StatusCode::OK, "", &value)
         }
         "nonce" => reply(StatusCode::OK, "", &Value::Null),
-        "account" => {
-            known.thumbs.push(thumb(&protected["jwk"]));
-            let place = format!("{base}/account/{}", known.thumbs.len() - 1);
+        "account" if parts.len() == 1 => {
+            let bound = payload["externalAccountBinding"]["protected"].as_str().map(decoded);
+            let bound = bound.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+            known.accounts.push(Some(Account {
+                thumb: thumb(&protected["jwk"]),
+                contacts: payload["contact"].clone(),
+                external: bound.and_then(|bound| bound["kid"].as_str().map(str::to_owned)),
+            }));
+            let place = format!("{base}/account/{}", known.accounts.len() - 1);
             reply(StatusCode::CREATED, &place, &json!({"status": "valid"}))
         }
+        "account" => match &mut known.accounts[number] {
+            Some(account) => {
+                account.contacts = payload["contact"].clone();
+                reply(StatusCode::OK, "", &json!({"status": "valid"}))
+            }
+            None => unknown_account(),
+        },
         "new-order" => {
-            if let Some(seconds) = known.is_busy {
+            if let Some((status, patience)) = &known.is_busy {
                 let problem = json!({"type": "urn:ietf:params:acme:error:rateLimited"});
-                let response = reply(StatusCode::TOO_MANY_REQUESTS, "", &problem);
-                return response.with_field(RETRY_AFTER, seconds.into());
+                let patience = HeaderValue::from_str(patience).expect("it can be sent");
+                return reply(*status, "", &problem).with_field(RETRY_AFTER, patience);
             }
             let account = protected["kid"].as_str().and_then(|kid| kid.rsplit('/').next());
-            let account = account.and_then(|account| account.parse().ok()).expect("it is known");
+            let account: usize =
+                account.and_then(|account| account.parse().ok()).expect("it is a number");
+            if known.accounts[account].is_none() {
+                return unknown_account();
+            }
             let name = payload["identifiers"][0]["value"].as_str().expect("it has a name");
             let replaces = payload["replaces"].as_str().map(str::to_owned);
             let order = Order { name: name.to_owned(), replaces, account, ..Order::default() };
@@ -300,7 +336,12 @@ fn answer(state: &Arc<Mutex<State>>, path: &str, body: Option<&Value>) -> Respon
             let name = if is_mistaken { "other.test" } else { known.orders[number].name.as_str() };
             let chain = known.issue(name, &request);
             known.orders[number].chain = Some(chain);
-            reply(StatusCode::OK, "", &known.order(number))
+            let Some(seconds) = known.is_slow else {
+                return reply(StatusCode::OK, "", &known.order(number));
+            };
+            known.ready_at = Some(Instant::now() + Duration::from_secs(seconds));
+            let response = reply(StatusCode::OK, "", &known.order(number));
+            response.with_field(RETRY_AFTER, seconds.into())
         }
         "certificate" => known.orders[number].chain.clone().unwrap_or_default().into_response(),
         "window" => {
@@ -312,6 +353,11 @@ fn answer(state: &Arc<Mutex<State>>, path: &str, body: Option<&Value>) -> Respon
         }
         _ => reply(StatusCode::NOT_FOUND, "", &json!({"detail": "there is no such thing"})),
     }
+}
+
+fn unknown_account() -> Response {
+    let problem = json!({"type": "urn:ietf:params:acme:error:accountDoesNotExist"});
+    reply(StatusCode::BAD_REQUEST, "", &problem)
 }
 
 fn reply(status: StatusCode, place: &str, value: &Value) -> Response {
@@ -327,7 +373,8 @@ fn reply(status: StatusCode, place: &str, value: &Value) -> Response {
 fn check(state: Arc<Mutex<State>>, known: &State, number: usize, kind: &str) {
     let order = &known.orders[number];
     let (name, kind) = (order.name.clone(), kind.to_owned());
-    let expected = format!("{}.{}", token(number), known.thumbs[order.account]);
+    let account = known.accounts[order.account].as_ref().expect("it has ordered");
+    let expected = format!("{}.{}", token(number), account.thumb);
     let place = if kind == "http-01" { known.http } else { known.tls };
     thread::spawn(move || {
         let place = place.expect("it was offered");
@@ -340,7 +387,12 @@ fn check(state: Arc<Mutex<State>>, known: &State, number: usize, kind: &str) {
     });
 }
 
-fn by_http(place: SocketAddr, name: &str, token: &str, expected: &str) -> io::Result<()> {
+pub(crate) fn by_http(
+    place: SocketAddr,
+    name: &str,
+    token: &str,
+    expected: &str,
+) -> io::Result<()> {
     let mut stream = TcpStream::connect(place)?;
     stream.set_read_timeout(Some(super::PATIENCE))?;
     let path = format!("/.well-known/acme-challenge/{token}");
@@ -353,7 +405,7 @@ fn by_http(place: SocketAddr, name: &str, token: &str, expected: &str) -> io::Re
     }
 }
 
-fn by_tls(place: SocketAddr, name: &str, expected: &str) -> io::Result<()> {
+pub(crate) fn by_tls(place: SocketAddr, name: &str, expected: &str) -> io::Result<()> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?

@@ -6,7 +6,8 @@ mod directory;
 mod pebble;
 
 use directory::{Directory, files};
-use peregrine::acme::{Acme, AcmeHandle, Challenge, Folder, Storage};
+use http::StatusCode;
+use peregrine::acme::{Acme, AcmeHandle, Challenge, FailureReason, Folder, Storage};
 use peregrine::prelude::*;
 use peregrine::tls::{ClientAuth, Version};
 use peregrine::{DriverChoice, Error, Running};
@@ -21,7 +22,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -171,6 +172,7 @@ macro_rules! on_both_drivers {
 
 on_both_drivers! {
     names_are_checked_by_tls_and_by_http_and_their_certificates_are_served,
+    an_instance_that_did_not_order_answers_for_the_one_that_did,
 }
 
 fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver: DriverChoice) {
@@ -200,7 +202,10 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
         let accounts = directory.state().asked.iter().filter(|what| *what == "account").count();
         assert_eq!((orders.len(), accounts), (2, 1));
         let kept = files(&directory.folder("acme"));
-        assert_eq!(kept, ["a.test.pem", "account.json", "b.test.pem", "lock"]);
+        assert_eq!(kept, {
+            let all = ["a.test.pem", "account.json", "answers.json", "b.test.pem", "lock"];
+            [&all[..], &["lock.guard"]].concat()
+        });
         // Nothing is answered any more.
         let challenges = serving.tls.challenges().expect("it has some");
         assert!(!challenges.has_tokens());
@@ -208,6 +213,8 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
         for line in [
             "peregrine_acme_orders_total{result=\"issued\"} 2",
             "peregrine_acme_orders_total{result=\"failed\"} 0",
+            "peregrine_acme_errors_total{reason=\"challenge\"} 0",
+            "peregrine_acme_panics_total 0",
             "peregrine_acme_failures{name=\"a.test\"} 0",
             "peregrine_acme_next_order_timestamp_seconds{name=\"b.test\"} ",
             "peregrine_tls_certificate_expiry_timestamp_seconds{certificate=\"a.test\"} ",
@@ -215,6 +222,34 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
             assert!(text.contains(line), "{line} {text}");
         }
         serving.running.shut_down().expect("it ends");
+    }
+}
+
+fn an_instance_that_did_not_order_answers_for_the_one_that_did(driver: DriverChoice) {
+    for kind in [Challenge::TlsAlpn01, Challenge::Http01] {
+        let directory = Directory::new();
+        let with = |names: &[&str]| {
+            let acme = acme(&directory, names).challenges(&[kind]);
+            Serving::with(acme, &directory, driver, |tls| tls)
+        };
+        // The authority looks where the first one is, from its first order on.
+        let Some(asked) = with(&["a.test"]) else { return };
+        asked.until_issued(1);
+        let ordering = with(&["b.test", "c.test"]).expect("the driver is there");
+        ordering.until_issued(2);
+        assert_eq!(ordering.handle.status().failed, 0, "{kind:?}");
+        ordering.shown(&directory, "b.test").expect("it is trusted");
+        // What was answered once is not answered any more, and what is nobody's is the application's.
+        let http = asked.running.http_address().expect("it speaks HTTP");
+        for token in ["token-1_of-the-test", "garbage", "a/path"] {
+            let refused = directory::by_http(http, "b.test", token, "").expect_err("it is gone");
+            assert!(refused.to_string().ends_with("the application"), "{refused}");
+        }
+        assert!(directory::by_tls(asked.https(), "b.test", "").is_err());
+        asked.shown(&directory, "a.test").expect("clients are served as before");
+        let folder = directory.folder("acme");
+        let left = std::fs::read_to_string(find(&folder, "answers.json")).expect("it is there");
+        assert_eq!(left, "[]");
     }
 }
 
@@ -316,7 +351,7 @@ fn instances_that_share_a_folder_order_once() {
     let all: Vec<_> = (0..3)
         .map(|_| {
             let acme = acme(&directory, &["a.test", "b.test"]);
-            // Only one of them is where the authority looks; the others would fail.
+            // Only one of them is where the authority looks; it answers for the others.
             Serving::start(acme, &directory)
         })
         .collect();
@@ -480,9 +515,71 @@ impl Storage for Full {
         self.folder.remove(key)
     }
 
-    fn try_lock(&self, key: &str) -> io::Result<Option<Box<dyn Send>>> {
-        self.folder.try_lock(key)
+    fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>> {
+        self.folder.try_lock(key, lease)
     }
+}
+
+/// A folder that panics, every other time.
+struct Panicking {
+    folder: Folder,
+    calls: AtomicUsize,
+    is_sound: Arc<AtomicBool>,
+}
+
+impl Panicking {
+    fn folder(&self) -> &Folder {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(call % 2 == 1 || self.is_sound.load(Ordering::Acquire), "on purpose");
+        &self.folder
+    }
+}
+
+impl Storage for Panicking {
+    fn load(&self, key: &str) -> io::Result<Option<Vec<u8>>> {
+        self.folder().load(key)
+    }
+
+    fn store(&self, key: &str, value: &[u8]) -> io::Result<()> {
+        self.folder().store(key, value)
+    }
+
+    fn remove(&self, key: &str) -> io::Result<()> {
+        self.folder().remove(key)
+    }
+
+    fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>> {
+        self.folder().try_lock(key, lease)
+    }
+}
+
+#[test]
+fn a_storage_that_panics_has_failed_and_is_asked_again() {
+    let directory = Directory::new();
+    let is_sound = Arc::new(AtomicBool::new(true));
+    let folder = Folder::new(directory.folder("acme"));
+    let storage = Panicking { folder, calls: AtomicUsize::new(0), is_sound: Arc::clone(&is_sound) };
+    let acme = acme(&directory, &["a.test"]).storage(storage);
+    // It could be used at the start.
+    let (tls, handle) = acme.open().expect("it can be used");
+    is_sound.store(false, Ordering::Release);
+    let server = Server::bind("127.0.0.1:0").tls("127.0.0.1:0", tls.clone());
+    let mut state = directory.state();
+    let running = server.admin("127.0.0.1:0").workers(one()).quiet().start(app);
+    let serving = Serving { running: running.expect("it starts"), handle, tls };
+    (state.tls, state.http) = (Some(serving.https()), serving.running.http_address());
+    drop(state);
+    until("it has failed and panicked", || {
+        let status = serving.handle.status();
+        status.failed >= 2 && status.panics >= 3
+    });
+    let status = serving.handle.status();
+    assert!(status.failed_by.contains_key(&FailureReason::Storage), "{status:?}");
+    let text = serving.metrics();
+    assert!(text.contains("peregrine_acme_panics_total ") && !text.contains("_panics_total 0"));
+    is_sound.store(true, Ordering::Release);
+    serving.until_issued(1);
+    serving.shown(&directory, "a.test").expect("it is trusted");
 }
 
 #[test]
@@ -509,20 +606,113 @@ fn a_certificate_that_cannot_be_stored_is_served_and_nothing_is_ordered_for_noth
     }
 }
 
+fn in_an_hour() -> String {
+    let at = std::time::SystemTime::now() + Duration::from_secs(3_600);
+    httpdate::fmt_http_date(at)
+}
+
 #[test]
 fn an_authority_that_asks_for_patience_gets_it() {
+    const BUSY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+    const OUT_OF_ORDER: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+    for (status, patience, orders) in [
+        (BUSY, "3600".to_owned(), 2),
+        (BUSY, in_an_hour(), 2),
+        // Whoever is out of order is asked for nothing else either.
+        (OUT_OF_ORDER, "3600".to_owned(), 1),
+        (OUT_OF_ORDER, "18446744073709551615".to_owned(), 1),
+        (BUSY, "99999999999999999999999".to_owned(), 2),
+    ] {
+        let directory = Directory::new();
+        directory.state().is_busy = Some((status, patience.clone()));
+        let serving = Serving::start(acme(&directory, &["a.test", "b.test"]), &directory);
+        until("it has failed", || serving.handle.status().failed >= orders);
+        // Whatever would be tried again at once would be by now.
+        thread::sleep(Duration::from_millis(400));
+        let found = serving.handle.status();
+        assert_eq!((found.failed, found.panics), (orders, 0), "{patience} {found:?}");
+        assert_eq!(found.failed_by.get(&FailureReason::Busy), Some(&orders), "{found:?}");
+        let asked = directory.state().asked.iter().filter(|what| *what == "new-order").count();
+        assert_eq!(asked as u64, orders, "{patience}");
+        let next = found.names[0].renew_at.expect("it is planned");
+        let left = next.duration_since(std::time::SystemTime::now()).expect("it is later");
+        let bounds = Duration::from_secs(3_000)..Duration::from_secs(86_401);
+        assert!(bounds.contains(&left), "{patience} {left:?}");
+        // Who knows better may try before.
+        directory.state().is_busy = None;
+        assert!(serving.handle.renew("a.test"));
+        serving.until_issued(1);
+    }
+}
+
+#[test]
+fn an_order_that_takes_its_time_is_asked_for_when_its_authority_says_so() {
     let directory = Directory::new();
-    directory.state().is_busy = Some(3_600);
+    directory.state().is_slow = Some(2);
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    until("it has failed", || serving.handle.status().failed >= 1);
-    until("that is told", || serving.handle.status().names[0].renew_at.is_some());
-    let next = serving.handle.status().names[0].renew_at.expect("it is planned");
-    let left = next.duration_since(std::time::SystemTime::now()).expect("it is later");
-    assert!(left > Duration::from_secs(3_000), "{left:?}");
-    // Who knows better may try before.
-    directory.state().is_busy = None;
-    assert!(serving.handle.renew("a.test"));
     serving.until_issued(1);
+    let asked = directory.state().asked.clone();
+    let finalized = asked.iter().position(|what| what == "finalize").expect("it was finalised");
+    let after = asked[finalized..].iter().filter(|what| *what == "order").count();
+    assert_eq!(after, 1, "{asked:?}");
+    assert_eq!(serving.handle.status().failed, 0);
+}
+
+#[test]
+fn an_authority_that_has_forgotten_the_account_is_given_another_one_at_once() {
+    let directory = Directory::new();
+    let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
+    serving.until_issued(1);
+    directory.state().accounts[0] = None;
+    assert!(serving.handle.renew("a.test"));
+    serving.until_issued(2);
+    assert_eq!(serving.handle.status().failed, 0);
+    // Another instance that still has the old one takes the new one from the storage.
+    let other = Serving::start(acme(&directory, &["b.test"]), &directory);
+    other.until_issued(1);
+    assert_eq!(directory.state().accounts.len(), 2);
+    directory.state().accounts[1] = None;
+    assert!(serving.handle.renew("a.test"));
+    serving.until_issued(3);
+    assert!(other.handle.renew("b.test"));
+    other.until_issued(2);
+    assert_eq!(directory.state().accounts.len(), 3);
+}
+
+#[test]
+fn an_account_follows_the_settings() {
+    let directory = Directory::new();
+    let contacts = || {
+        let state = directory.state();
+        let account = state.accounts.last().expect("there is one").as_ref().expect("it is known");
+        (state.accounts.len(), account.contacts.to_string(), account.external.clone())
+    };
+    let serve = |acme: Acme, count| {
+        let serving = Serving::start(acme, &directory);
+        serving.until_issued(count);
+        assert_eq!(serving.handle.status().failed, 0);
+        serving.running.shut_down().expect("it ends");
+        // The next one is elsewhere.
+        let mut state = directory.state();
+        (state.tls, state.http) = (None, None);
+    };
+    serve(acme(&directory, &["a.test"]), 1);
+    assert_eq!(contacts(), (1, r#"["mailto:admin@example.org"]"#.to_owned(), None));
+    // One more, which the same account is told of once.
+    for name in ["b.test", "c.test"] {
+        serve(acme(&directory, &[name]).contact("other@example.org"), 1);
+        let expected = r#"["mailto:admin@example.org","mailto:other@example.org"]"#;
+        assert_eq!(contacts(), (1, expected.to_owned(), None));
+    }
+    let asked = directory.state().asked.iter().filter(|what| *what == "account").count();
+    assert_eq!(asked, 2, "to make it, and to change it");
+    // An account is bound when it is made.
+    for (id, number) in [("kid-1", 2), ("kid-1", 2), ("kid-2", 3)] {
+        let name = format!("{id}-{number}-{}.test", directory.issued());
+        serve(acme(&directory, &[&name]).external_account(id, "c2VjcmV0"), 1);
+        let (count, _, external) = contacts();
+        assert_eq!((count, external.as_deref()), (number, Some(id)));
+    }
 }
 
 #[test]

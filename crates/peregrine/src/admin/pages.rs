@@ -301,7 +301,7 @@ mod tests {
             .filter(|(name, _)| cfg!(feature = "acme") || !name.starts_with("peregrine_acme_"))
             .filter(|(name, _)| {
                 cfg!(feature = "tls")
-                    || !["certificate_expiry", "reloads"].iter().any(|part| name.contains(part))
+                    || !["certificate_expiry", "tls_reload"].iter().any(|part| name.contains(part))
             })
     }
 

@@ -19,6 +19,13 @@ const RELOADS: Family<'_> = Family {
     help: "Times that certificates and what belongs to them were read again, or could not be.",
 };
 
+const RELOAD_ERRORS: Family<'_> = Family {
+    name: "peregrine_tls_reload_errors",
+    kind: Kind::Counter,
+    unit: "",
+    help: "Times that certificates and what belongs to them could not be read again, by what was wrong.",
+};
+
 #[cfg(feature = "acme")]
 const ORDERS: Family<'_> = Family {
     name: "peregrine_acme_orders",
@@ -43,12 +50,28 @@ const NEXT: Family<'_> = Family {
     help: "When the next certificate for a name is ordered, since the Unix epoch.",
 };
 
+#[cfg(feature = "acme")]
+const ERRORS: Family<'_> = Family {
+    name: "peregrine_acme_errors",
+    kind: Kind::Counter,
+    unit: "",
+    help: "Orders of certificates that failed, by reason.",
+};
+
+#[cfg(feature = "acme")]
+const PANICS: Family<'_> = Family {
+    name: "peregrine_acme_panics",
+    kind: Kind::Counter,
+    unit: "",
+    help: "Panics of what gets certificates, or of its storage; it goes on after each.",
+};
+
 /// All families that stand on the page.
 #[cfg(test)]
 pub(super) fn families() -> impl Iterator<Item = Family<'static>> {
-    let own = [EXPIRY, RELOADS].into_iter();
+    let own = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
     #[cfg(feature = "acme")]
-    let own = own.chain([ORDERS, FAILURES, NEXT]);
+    let own = own.chain([ORDERS, ERRORS, FAILURES, NEXT, PANICS]);
     own
 }
 
@@ -78,6 +101,14 @@ pub(super) fn write(page: &mut Page, all: &[Tls]) {
     let failed = each.iter().map(|status| status.failures).sum::<u64>();
     page.sample(&[("result", "done")], done);
     page.sample(&[("result", "failed")], failed);
+    let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
+    for (reason, count) in each.iter().flat_map(|status| &status.failures_by) {
+        *errors.entry(reason).or_default() += count;
+    }
+    page.family(&RELOAD_ERRORS);
+    for (reason, count) in errors {
+        page.sample(&[("reason", reason)], count);
+    }
     #[cfg(feature = "acme")]
     write_orders(page, all);
 }
@@ -86,12 +117,13 @@ pub(super) fn write(page: &mut Page, all: &[Tls]) {
 fn write_orders(page: &mut Page, all: &[Tls]) {
     // Several listeners may have what one thread gets.
     let getters = crate::acme::statuses(all.iter());
-    let (mut issued, mut taken, mut failed) = (0, 0, 0);
+    let (mut issued, mut taken, mut failed, mut panics) = (0, 0, 0, 0);
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
     for status in &getters {
         issued += status.issued;
         taken += status.taken;
         failed += status.failed;
+        panics += status.panics;
         for name in &status.names {
             let next = name.renew_at.map(seconds);
             let known = names.entry(&name.name).or_insert((0, next));
@@ -106,6 +138,12 @@ fn write_orders(page: &mut Page, all: &[Tls]) {
     for (result, count) in [("issued", issued), ("taken", taken), ("failed", failed)] {
         page.sample(&[("result", result)], count);
     }
+    page.family(&ERRORS);
+    for reason in crate::acme::FailureReason::ALL {
+        let of = |status: &crate::acme::AcmeStatus| status.failed_by.get(&reason).copied();
+        let count = getters.iter().filter_map(of).sum::<u64>();
+        page.sample(&[("reason", reason.label())], count);
+    }
     page.family(&FAILURES);
     for (name, (failures, _)) in &names {
         page.sample(&[("name", name)], *failures as f64);
@@ -116,13 +154,15 @@ fn write_orders(page: &mut Page, all: &[Tls]) {
             page.sample(&[("name", name)], *next);
         }
     }
+    page.family(&PANICS);
+    page.sample(&[], panics);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use peregrine_metrics::Format;
-    use peregrine_tls::Certificate;
+    use peregrine_tls::{Certificate, TicketKeys};
 
     #[test]
     fn each_certificate_has_one_line_whoever_serves_it_and_reloads_are_counted() {
@@ -132,8 +172,18 @@ mod tests {
         assert!(reloaded.is_ok());
         let missing = Certificate::from_files("/no/such.pem", "/no/such.key").labelled("b\"c");
         assert!(made.tls.put_certificate(missing).is_err());
+        // What a reload finds wrong is told by its kind.
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tickets.keys");
+        std::fs::write(&path, "00".repeat(32)).expect("there is room");
+        let keys = TicketKeys::from_file(&path).expect("it is a key");
+        let broken = made.tls.clone().with_ticket_keys(keys);
+        std::fs::write(&path, "no key").expect("there is room");
+        assert!(broken.reload().is_err());
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(broken.reload().is_err());
         let mut page = Page::new(Format::Text);
-        write(&mut page, &[made.tls, other]);
+        write(&mut page, &[made.tls, other, broken]);
         let text = page.finish();
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let ends = "peregrine_tls_certificate_expiry_timestamp_seconds{certificate=\"a.test\"} ";
@@ -142,6 +192,10 @@ mod tests {
         let end: f64 = found[0].parse().expect("a number");
         assert!(end > seconds(SystemTime::now()));
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"done\"} 1"), "{text}");
-        assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"failed\"} 0"), "{text}");
+        assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"failed\"} 2"), "{text}");
+        for reason in ["bad_ticket_keys", "unreadable"] {
+            let line = format!("peregrine_tls_reload_errors_total{{reason=\"{reason}\"}} 1");
+            assert!(lines.contains(&line.as_str()), "{text}");
+        }
     }
 }

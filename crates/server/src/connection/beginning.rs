@@ -17,6 +17,7 @@ use peregrine_tls::Tls;
 use peregrine_web::connection::ConnectionInfo;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
@@ -111,6 +112,21 @@ impl<D: Driver> Connection<D> {
             Err(TooMany) => return false,
         }
         true
+    }
+
+    /// A handshake that waited for what another instance answers goes on when that is known.
+    pub(super) fn go_on_shaking_hands(
+        &mut self,
+        session: &mut Session<D>,
+        context: &mut Context<'_>,
+    ) {
+        if !self.stage.is_looking() || self.stage.poll_look(context).is_pending() {
+            return;
+        }
+        let io = &mut session.io;
+        if let Err(reject) = io.reader.go_on(&mut self.stage, &mut io.writer.records) {
+            self.refuse_tls(session, &reject);
+        }
     }
 
     /// The connection begins again with what follows the header, which may have come already.

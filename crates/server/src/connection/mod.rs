@@ -292,8 +292,10 @@ impl<D: Driver> Connection<D> {
 
     /// Lets the present phase do what can be done. `None`: the connection is over.
     fn turn(&mut self, session: &mut Session<D>, context: &mut Context<'_>) -> Option<Turn> {
-        if matches!(session.phase, Phase::Header(_)) {
-            return Some(self.read_header(session));
+        match session.phase {
+            Phase::Header(_) => return Some(self.read_header(session)),
+            Phase::Handshake(_) => self.go_on_shaking_hands(session, context),
+            _ => {}
         }
         let mut link = self.link(&mut session.io);
         Some(match &mut session.phase {

@@ -1,0 +1,74 @@
+//! A storage of the user's own, whose panics are failures of what was asked of it.
+
+use crate::caught::text;
+use crate::storage::Storage;
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Calls a storage, and catches what it throws.
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    storage: Arc<dyn Storage>,
+    panics: Arc<AtomicU64>,
+}
+
+impl Guarded {
+    pub(crate) fn new(storage: Arc<dyn Storage>) -> Self {
+        Self { storage, panics: Arc::default() }
+    }
+
+    /// How often it has panicked.
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn load(&self, key: &str) -> io::Result<Option<Vec<u8>>> {
+        self.call(key, || self.storage.load(key))
+    }
+
+    pub(crate) fn store(&self, key: &str, value: &[u8]) -> io::Result<()> {
+        self.call(key, || self.storage.store(key, value))
+    }
+
+    pub(crate) fn remove(&self, key: &str) -> io::Result<()> {
+        self.call(key, || self.storage.remove(key))
+    }
+
+    pub(crate) fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Lock>> {
+        let lock = self.call(key, || self.storage.try_lock(key, lease))?;
+        Ok(lock.map(|lock| Lock { lock: Some(lock), panics: Arc::clone(&self.panics) }))
+    }
+
+    fn call<T>(&self, key: &str, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        // What a storage keeps of its own may be in disorder then; that is for it to see to.
+        catch_unwind(AssertUnwindSafe(what)).unwrap_or_else(|panic| {
+            Err(io::Error::other(caught(&self.panics, key, panic.as_ref())))
+        })
+    }
+}
+
+/// A lock that is had until it is dropped.
+pub(crate) struct Lock {
+    lock: Option<Box<dyn Send>>,
+    panics: Arc<AtomicU64>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let lock = self.lock.take();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(lock))) {
+            caught(&self.panics, "the lock", panic.as_ref());
+        }
+    }
+}
+
+fn caught(panics: &AtomicU64, key: &str, panic: &(dyn Any + Send)) -> String {
+    panics.fetch_add(1, Ordering::Relaxed);
+    let panic = text(panic);
+    tracing::error!(target: "peregrine", key, panic, "the storage of ACME panicked");
+    format!("the storage panicked: {panic}")
+}
