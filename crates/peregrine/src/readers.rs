@@ -4,6 +4,7 @@
 use crate::config::Configured;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
+use crate::log::Logging;
 use crate::orders::Reload;
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,19 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
+    /// This log is there.
+    #[cfg(feature = "config")]
+    pub(crate) fn logging_at(mut self, logging: Option<&Logging>) -> Self {
+        let place = || logging.and_then(Logging::place);
+        self.configured = self.configured.map(|configured| configured.logging_at(place()));
+        self
+    }
+
+    #[cfg(not(feature = "config"))]
+    pub(crate) fn logging_at(self, _: Option<&Logging>) -> Self {
+        self
+    }
+
     /// Begins, unless there is nothing to read. It ends when what is returned is dropped.
     ///
     /// # Errors
