@@ -36,6 +36,7 @@ on_both_drivers! {
     proxies_that_are_read_again_are_trusted_by_new_connections,
     what_workers_take_on_is_read_again,
     what_auto_came_to_is_shown,
+    the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload,
     a_file_that_is_broken_leaves_everything_as_it_was,
     the_admin_listener_shows_what_counts_and_no_secret,
     workers_with_one_queue_share_its_connections,
@@ -330,6 +331,78 @@ fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoi
         until_shown(admin, shown);
         assert_eq!(is_trusted(), expected, "{text}");
     }
+    running.shut_down().expect("it ends");
+}
+
+fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, second, missing] =
+        ["a.log", "b.log", "none/c.log"].map(|name| folder.path().join(name));
+    let log = |path: &Path, rest: &str| {
+        format!("[traces]\nenabled = true\n[access_log]\ntarget = '{}'\n{rest}", path.display())
+    };
+    let settings = Settings::new(&log(&first, "form = 'common'\n"));
+    let Some(running) = settings.start(choice) else { return };
+    let (place, admin) =
+        (running.http_address().expect("it listens"), address(running.admin_place()));
+    let lines = |path: &Path, count: usize| {
+        let read = || fs::read_to_string(path).unwrap_or_default();
+        until("its lines are there", || read().lines().count() == count);
+        read()
+    };
+    let gauge = |name: &str| {
+        let page = Peer::to(admin).get("/metrics", "");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}: {page}")).parse::<f64>().expect("a number")
+    };
+    let is_good = || gauge("peregrine_config_last_reload_successful");
+    let good_at = || gauge("peregrine_config_last_reload_success_timestamp_seconds");
+    assert_eq!(is_good(), 1.0);
+    let began = good_at();
+    // One connection that stays: what changes counts for its next request.
+    let mut peer = Peer::to(place);
+    peer.get("/who?secret", "");
+    let text = lines(&first, 1);
+    assert!(text.contains("\"GET /who?secret HTTP/1.1\" 200"), "{text}");
+
+    settings.write(&log(&second, "form = 'json'\nqueries = false\nroutes_left_out = ['/']\n"));
+    running.handle().reload();
+    until_shown(admin, "form = \"json\"");
+    peer.post("x");
+    peer.get("/who?secret", "");
+    let text = lines(&second, 1);
+    assert!(text.starts_with('{') && text.contains("/who") && !text.contains("secret"), "{text}");
+    assert_eq!(lines(&first, 1).lines().count(), 1);
+    assert_eq!(is_good(), 1.0);
+    let then = good_at();
+    assert!(then > began, "{then} {began}");
+
+    for broken in [
+        log(&missing, "form = 'json'\n"),
+        log(&second, "routes_left_out = ['/nowhere']\n"),
+        log(&second, "").replace("enabled = true", "enabled = true\nroutes.'/nowhere' = 0.5"),
+    ] {
+        let then = good_at();
+        settings.write(&broken);
+        running.handle().reload();
+        until("it fails", || is_good() == 0.0);
+        assert_eq!(good_at(), then);
+        let shown = Peer::to(admin).get("/config", "");
+        assert!(shown.contains("form = \"json\"") && !shown.contains("nowhere"), "{shown}");
+        settings.write(&log(&second, "form = 'json'\nqueries = false\n"));
+        running.handle().reload();
+        until("it counts again", || is_good() == 1.0);
+    }
+    peer.post("x");
+    let text = lines(&second, 2);
+    assert!(text.lines().all(|line| line.starts_with('{')), "{text}");
+    // Whether there is a log is for a restart, and said so; the log goes on.
+    settings.write("[access_log]\ntarget = 'off'\nform = 'common'\n");
+    running.handle().reload();
+    until_shown(admin, "form = \"common\"");
+    peer.get("/who", "");
+    let text = lines(&second, 3);
+    assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
     running.shut_down().expect("it ends");
 }
 

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Set in the environment of a child that serves: the collector's address.
 const CHILD: &str = "PEREGRINE_OTLP_CHILD";
 
+/// And this: how long its end waits for the collector, in milliseconds.
+const END: &str = "PEREGRINE_OTLP_END";
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Of OpenTelemetry's messages, what is looked at here.
@@ -198,15 +201,17 @@ fn collect(peer: TcpStream, exports: &mpsc::Sender<(String, Export)>) {
 struct Serving {
     process: Child,
     address: SocketAddr,
+    admin: SocketAddr,
     rest: thread::JoinHandle<String>,
 }
 
 impl Serving {
-    fn start(driver: &str, collector: SocketAddr) -> Self {
+    fn start(driver: &str, collector: SocketAddr, end_timeout: Duration) -> Self {
         let mut process = Command::new(std::env::current_exe().expect("this test is running"))
             .args(["--exact", "the_child_serves_until_it_is_told_to_end", "--nocapture"])
             .env(CHILD, format!("http://{collector}"))
             .env("PEREGRINE_DRIVER", driver)
+            .env(END, end_timeout.as_millis().to_string())
             .env_remove("RUST_LOG")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -221,16 +226,39 @@ impl Serving {
         let (_, rest) =
             first.split_once("0: http://").unwrap_or_else(|| panic!("no address: {first}"));
         let address = rest.split([';', ',']).next().and_then(|address| address.parse().ok());
+        let admin = first.split("admin http://").nth(1).and_then(|rest| rest.trim().parse().ok());
         let rest = thread::spawn(move || {
             let mut text = String::new();
             let _ = errors.read_to_string(&mut text);
             text
         });
-        Self { process, address: address.expect("an address"), rest }
+        let (address, admin) = (address.expect("an address"), admin.expect("an address"));
+        Self { process, address, admin, rest }
     }
 
     fn ask(&self, path: &str, fields: &str) -> String {
-        let mut peer = TcpStream::connect(self.address).expect("it listens");
+        Self::ask_at(self.address, path, fields)
+    }
+
+    /// The counts of spans: made, exported, dropped for want of room, not taken, waiting.
+    fn spans(&self) -> [u64; 5] {
+        let page = Self::ask_at(self.admin, "/metrics", "");
+        let of = |name: &str| {
+            let name = format!("peregrine_trace_{name} ");
+            let line = page.lines().find_map(|line| line.strip_prefix(&name));
+            line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().expect("a number")
+        };
+        [
+            of("spans_total"),
+            of("exported_spans_total"),
+            of("dropped_spans_total{reason=\"queue_full\"}"),
+            of("dropped_spans_total{reason=\"send_failed\"}"),
+            of("waiting_spans"),
+        ]
+    }
+
+    fn ask_at(address: SocketAddr, path: &str, fields: &str) -> String {
+        let mut peer = TcpStream::connect(address).expect("it listens");
         peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
         // In one piece: the second of two would wait until the first is acknowledged.
         let head = "HTTP/1.1\r\nHost: birds.example:80\r\nConnection: close";
@@ -261,7 +289,7 @@ const PARENT: &str = "00f067aa0ba902b7";
 fn a_collector_gets_each_sampled_request_as_one_span() {
     for driver in drivers() {
         let collector = Collector::start(true);
-        let serving = Serving::start(driver, collector.address);
+        let serving = Serving::start(driver, collector.address, PATIENCE);
         let parent = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=1\r\n");
         let told = serving.ask("/birds/7?secret", &parent);
         let alone = serving.ask("/birds/8", "");
@@ -334,12 +362,28 @@ fn a_collector_that_does_not_answer_holds_nobody_up() {
     let answers = Collector::start(true);
     // More than the queue of spans holds.
     let asked = |driver, collector| {
-        let serving = Serving::start(driver, collector);
+        let serving = Serving::start(driver, collector, Duration::from_millis(200));
         let begin = Instant::now();
         for _ in 0..1500 {
             serving.ask("/birds/1", "");
         }
         let taken = begin.elapsed();
+        // Two for each request, the last of which may end after its response has come.
+        let [made, exported, full, failed, waiting] = loop {
+            let all = serving.spans();
+            if all[0] == 3000 {
+                break all;
+            }
+            assert!(begin.elapsed() < PATIENCE * 10, "{all:?}");
+        };
+        // The page may be made while some change from one to another.
+        assert!(exported + full + failed + waiting >= made, "{exported} {full} {failed} {waiting}");
+        assert_eq!(
+            exported > 0,
+            collector == answers.address,
+            "{exported} {full} {failed} {waiting}"
+        );
+        assert!(full > 0 || collector != deaf.address, "the queue holds {waiting}");
         // It ends in order, after a wait that is bounded.
         serving.end();
         taken.as_secs_f64()
@@ -371,9 +415,11 @@ fn what_a_collector_asks_for_is_not_shown() {
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
     let Ok(endpoint) = std::env::var(CHILD) else { return };
+    let end = std::env::var(END).ok().and_then(|text| text.parse().ok()).expect("a number");
     Otlp::new("birds")
         .endpoint(endpoint)
         .header("x-tenant", "birds")
+        .end_timeout(Duration::from_millis(end))
         .install()
         .expect("it is an address");
     let traces = Traces::new().route("/probe", 0.0);
@@ -389,5 +435,6 @@ fn the_child_serves_until_it_is_told_to_end() {
             .get("/probe", || "well")
     };
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).traces(traces);
+    let server = server.admin("127.0.0.1:0");
     server.serve(app).expect("it serves and ends");
 }

@@ -27,6 +27,7 @@ impl De<'_> {
             }
             Kind::Float(number) => Unexpected::Float(*number),
             Kind::Text(text) => Unexpected::Str(text),
+            Kind::Secret(_) => Unexpected::Other("a secret"),
             Kind::List(_) => Unexpected::Seq,
             Kind::Table(_) => Unexpected::Map,
         }
@@ -75,6 +76,7 @@ impl<'de> Deserializer<'de> for De<'_> {
             Kind::Integer(number) => integer(*number, visitor),
             Kind::Float(number) => visitor.visit_f64(*number),
             Kind::Text(text) => visitor.visit_str(text),
+            Kind::Secret(secret) => visitor.visit_str(secret.expose()),
             Kind::List(all) => visitor.visit_seq(Items(all.iter(), 0)),
             Kind::Table(entries) => visitor.visit_map(Entries(entries.iter(), None)),
         };

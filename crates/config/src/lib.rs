@@ -6,25 +6,30 @@
 //! tree whole, so that it reads back as the same.
 //!
 //! [`Time`] and [`Size`] are how durations and sizes are written, for `#[serde(with = "Time")]`; [`MaybeTime`],
-//! [`MaybeSize`] and [`MaybeCount`] may also be `off`, [`Automatic`] may be `auto`, and [`AutoSize`] either.
+//! [`MaybeSize`] and [`MaybeCount`] may also be `off`, [`Automatic`] may be `auto`, and [`AutoSize`] either. A [`Secret`] is
+//! never shown.
 //!
 //! `value.rs` is a tree that knows where each part came from, `read.rs` makes one of the layers, `de.rs` makes a type of it.
 #![forbid(unsafe_code)]
 
 mod de;
 mod error;
+mod mode;
 mod number;
 mod print;
 mod read;
+mod secret;
 mod ser;
 mod size;
 mod time;
 mod value;
 
 pub use error::ConfigError;
+pub use mode::MaybeMode;
 pub use number::{Automatic, MaybeCount, MaybeText};
 pub use print::{print, print_with};
 pub use read::Layers;
+pub use secret::Secret;
 pub use ser::to_value;
 pub use size::{AutoSize, MaybeSize, Size};
 pub use time::{MaybeTime, Time, time};

@@ -6,7 +6,7 @@ use crate::value::{Kind, Value};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Prints a tree of settings as TOML that reads back as the same.
+/// Prints a tree of settings as TOML that reads back as the same, but for secrets, which are not shown.
 ///
 /// # Errors
 /// The tree has something that settings have not, such as bytes.
@@ -83,6 +83,10 @@ pub(crate) fn inline(text: &mut String, value: &Value) {
         Kind::Float(number) => write!(text, "{number:?}"),
         Kind::Text(given) => {
             text.push_str(&quoted(given));
+            Ok(())
+        }
+        Kind::Secret(secret) => {
+            text.push_str(&quoted(&secret.to_string()));
             Ok(())
         }
         Kind::List(all) => {

@@ -1,6 +1,7 @@
 //! A tree, made of a type of serde's.
 
 use crate::error::ConfigError;
+use crate::secret::{self, Secret};
 use crate::value::{Entry, Kind, Origin, Value};
 use serde::Serialize;
 use serde::ser::{self, Serializer};
@@ -113,10 +114,13 @@ impl Serializer for Ser {
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
-        _: &'static str,
+        name: &'static str,
         value: &T,
     ) -> Result<Kind, ConfigError> {
-        value.serialize(self)
+        Ok(match value.serialize(self)? {
+            Kind::Text(text) if name == secret::NAME => Kind::Secret(Secret::new(text)),
+            kind => kind,
+        })
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(

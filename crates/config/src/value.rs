@@ -1,5 +1,6 @@
 //! A tree of settings that knows where each part came from.
 
+use crate::secret::Secret;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub enum Kind {
     Float(f64),
     /// A text.
     Text(String),
+    /// A text that is not shown.
+    Secret(Secret),
     /// Several of them.
     List(Vec<Value>),
     /// Settings by name, in the order in which they were said.

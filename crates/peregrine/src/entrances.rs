@@ -8,6 +8,7 @@ use crate::listener::{Listener, Settings, Source};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use crate::restart;
 use crate::restart::Heir;
+use crate::socket_file::FileOwner;
 use peregrine_driver::{Socket, SocketOptions};
 use peregrine_server::{Listen, Shared};
 #[cfg(feature = "tls")]
@@ -95,7 +96,7 @@ impl Entrances {
         for listener in listeners {
             let (source, settings) = listener.parts(proxies)?;
             let key = source.key();
-            let (bound, _) = source.open_or_inherit(workers, sockets, heir)?;
+            let (bound, _) = source.open_or_inherit(&settings.owner, workers, sockets, heir)?;
             for bound in bound {
                 all.add(&key, bound, &settings)?;
             }
@@ -110,7 +111,8 @@ impl Entrances {
         heir: &mut Option<Heir>,
     ) -> Result<AdminEntrance, Error> {
         let key = source.key();
-        let (all, is_inherited) = source.open_or_inherit(1, &SocketOptions::default(), heir)?;
+        let (owner, sockets) = (FileOwner::default(), SocketOptions::default());
+        let (all, is_inherited) = source.open_or_inherit(&owner, 1, &sockets, heir)?;
         let first = all.first().expect("a place was asked for");
         let (place, shared) = (first.place.clone(), first.shared.clone());
         let mut listens = Vec::new();
@@ -174,26 +176,32 @@ impl Source {
     /// What listens there, and whether that did so in the process before this one.
     fn open_or_inherit(
         self,
+        owner: &FileOwner,
         workers: usize,
         sockets: &SocketOptions,
         heir: &mut Option<Heir>,
     ) -> Result<(Vec<Bound>, bool), Error> {
         let inherited = heir.as_mut().map(|heir| self.inherit(heir)).unwrap_or_default();
         if inherited.is_empty() {
-            return self.open(workers, sockets).map(|bound| (bound, false));
+            return self.open(owner, workers, sockets).map(|bound| (bound, false));
         }
         Ok((inherited, true))
     }
 
-    fn open(self, workers: usize, sockets: &SocketOptions) -> Result<Vec<Bound>, Error> {
+    fn open(
+        self,
+        owner: &FileOwner,
+        workers: usize,
+        sockets: &SocketOptions,
+    ) -> Result<Vec<Bound>, Error> {
         let bound = match self {
-            Self::Address(address) => listen::bind(&address, workers, sockets)?,
+            Self::Address(address) => listen::bind(&address, owner, workers, sockets)?,
             Self::Bound(listener) => listen::adopt(listener)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
                 let given = restart::activated(&name, address.is_some())?;
                 match address.filter(|_| given.is_empty()) {
-                    Some(address) => listen::bind(&address, workers, sockets)?,
+                    Some(address) => listen::bind(&address, owner, workers, sockets)?,
                     None => return given.into_iter().map(listen::adopt).collect(),
                 }
             }

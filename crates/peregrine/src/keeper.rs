@@ -3,7 +3,7 @@
 
 #[cfg(feature = "tls-watch")]
 use crate::files::Files;
-use crate::orders::Reload;
+use crate::orders::{Reload, Reloading};
 use peregrine_tls::Tls;
 use std::collections::HashMap;
 use std::io;
@@ -32,10 +32,10 @@ const QUIET: Duration = Duration::from_millis(300);
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// What wakes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Wake {
     /// Somebody asks for a reload.
-    Reload,
+    Reload(Reloading),
     /// A folder that it watches has changed.
     #[cfg(feature = "tls-watch")]
     Touched,
@@ -103,7 +103,7 @@ impl Keeper {
         let end = EndOnDrop(Mutex::new(sender));
         let keep = move || self.run(&wakes);
         thread::Builder::new().name("peregrine-keeper".to_owned()).spawn(keep)?;
-        Ok(Some(Arc::new(move || end.tell(Wake::Reload))))
+        Ok(Some(Arc::new(move |one| end.tell(Wake::Reload(one)))))
     }
 
     fn run(mut self, wakes: &mpsc::Receiver<Wake>) {
@@ -111,14 +111,15 @@ impl Keeper {
         loop {
             let pause = next_look.saturating_duration_since(Instant::now());
             match wakes.recv_timeout(pause.min(self.pause())) {
-                Ok(Wake::Reload) => self.reload(),
+                // It is over when it is dropped.
+                Ok(Wake::Reload(_one)) => self.reload(),
                 #[cfg(feature = "tls-watch")]
                 Ok(Wake::Touched) => {
-                    let is_asked = await_quiet(wakes);
+                    let asked = await_quiet(wakes);
                     self.look_at_files();
-                    match is_asked {
-                        Some(true) => self.reload(),
-                        Some(false) => {}
+                    match asked {
+                        Some(asked) if !asked.is_empty() => self.reload(),
+                        Some(_) => {}
                         None => return,
                     }
                 }
@@ -191,20 +192,20 @@ impl Keeper {
     }
 }
 
-/// Waits until nothing has changed for a moment. Says whether somebody asked for a reload meanwhile;
+/// Waits until nothing has changed for a moment. Gives what somebody asked for meanwhile;
 /// `None` if the server has ended.
 #[cfg(feature = "tls-watch")]
-fn await_quiet(wakes: &mpsc::Receiver<Wake>) -> Option<bool> {
-    let (began, mut is_asked) = (Instant::now(), false);
+fn await_quiet(wakes: &mpsc::Receiver<Wake>) -> Option<Vec<Reloading>> {
+    let (began, mut asked) = (Instant::now(), Vec::new());
     while began.elapsed() < QUIET_MAX {
         match wakes.recv_timeout(QUIET) {
             Ok(Wake::Touched) => {}
-            Ok(Wake::Reload) => is_asked = true,
+            Ok(Wake::Reload(one)) => asked.push(one),
             Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => break,
         }
     }
-    Some(is_asked)
+    Some(asked)
 }
 
 /// Ends the thread when the server does.

@@ -48,6 +48,7 @@ mod running;
 mod server;
 mod serving;
 mod signals;
+mod socket_file;
 mod stopped;
 mod tell;
 pub mod test;

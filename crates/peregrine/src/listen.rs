@@ -1,6 +1,7 @@
 //! Places to listen, the sockets there, and which worker accepts from which of them.
 
 use crate::error::Error;
+use crate::socket_file::FileOwner;
 use peregrine_driver::{Socket, SocketOptions};
 use peregrine_server::Shared;
 use socket2::{Domain, Protocol, SockAddr, Type};
@@ -128,10 +129,15 @@ impl Drop for SocketFile {
 }
 
 /// Listens at `address`, with a socket for each of `workers` where each can have one.
-pub(crate) fn bind(address: &str, workers: usize, options: &SocketOptions) -> Result<Bound, Error> {
+pub(crate) fn bind(
+    address: &str,
+    owner: &FileOwner,
+    workers: usize,
+    options: &SocketOptions,
+) -> Result<Bound, Error> {
     let bind = |cause| Error::Bind { address: address.to_owned(), cause };
     if let Some(path) = address.strip_prefix("unix:") {
-        return bind_unix(Path::new(path), options).map_err(bind);
+        return bind_unix(Path::new(path), owner, options);
     }
     let all = address
         .to_socket_addrs()
@@ -214,9 +220,31 @@ fn backlog(options: &SocketOptions) -> i32 {
 
 /// One socket, shared by all workers: Unix sockets have no SO_REUSEPORT.
 #[cfg(unix)]
-fn bind_unix(path: &Path, options: &SocketOptions) -> io::Result<Bound> {
-    use std::os::unix::fs::FileTypeExt;
+fn bind_unix(path: &Path, owner: &FileOwner, options: &SocketOptions) -> Result<Bound, Error> {
     use std::os::unix::net::UnixListener;
+    let failed = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
+    let owner = owner.resolve(path)?;
+    make_way(path).map_err(failed)?;
+    // Its connections do not have the buffers of their listening socket.
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
+    let address = SockAddr::unix(path).map_err(failed)?;
+    socket.bind(&address).map_err(failed)?;
+    // From here on an error removes the file.
+    let shared = Shared::default();
+    let file = SocketFile::of(path, shared.clone()).map_err(failed)?;
+    // Before it listens, so that nobody gets in whom the file's mode would keep out.
+    owner.apply(path)?;
+    socket.listen(backlog(options)).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    let sockets = vec![Socket::Unix(UnixListener::from(socket))];
+    let bound = Bound::own(Place::Unix(path.to_path_buf()), sockets);
+    Ok(Bound { file: Some(file), shared, ..bound })
+}
+
+/// Removes what a killed server has left at `path`.
+#[cfg(unix)]
+fn make_way(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
     if let Ok(found) = std::fs::symlink_metadata(path) {
         // A file that is not a socket is somebody's: connecting to it is refused too, so only its type
         // distinguishes it from what a killed server left behind.
@@ -226,15 +254,7 @@ fn bind_unix(path: &Path, options: &SocketOptions) -> io::Result<Bound> {
         }
         std::fs::remove_file(path)?;
     }
-    // Its connections do not have the buffers of their listening socket.
-    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    socket.listen(backlog(options))?;
-    socket.set_nonblocking(true)?;
-    let listener = UnixListener::from(socket);
-    let bound = Bound::own(Place::Unix(path.to_path_buf()), vec![Socket::Unix(listener)]);
-    let file = Some(SocketFile::of(path, bound.shared.clone())?);
-    Ok(Bound { file, ..bound })
+    Ok(())
 }
 
 /// Does nobody listen at `path`? An owner that is slow to accept still listens, and is not waited for.
@@ -247,8 +267,9 @@ fn is_refused(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(unix))]
-fn bind_unix(_: &Path, _: &SocketOptions) -> io::Result<Bound> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets"))
+fn bind_unix(path: &Path, _: &FileOwner, _: &SocketOptions) -> Result<Bound, Error> {
+    let cause = io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets");
+    Err(Error::Bind { address: format!("unix:{}", path.display()), cause })
 }
 
 /// A listener that somebody else bound, and may go on with.
@@ -295,7 +316,7 @@ mod tests {
     use super::*;
 
     fn bind(address: &str, workers: usize) -> Result<Bound, Error> {
-        super::bind(address, workers, &SocketOptions::default())
+        super::bind(address, &FileOwner::default(), workers, &SocketOptions::default())
     }
 
     #[test]
@@ -331,7 +352,8 @@ mod tests {
     #[test]
     fn with_one_queue_all_workers_take_from_it() {
         let options = SocketOptions { one_queue: true, ..SocketOptions::default() };
-        let bound = super::bind("127.0.0.1:0", 3, &options).expect("any free port");
+        let bound =
+            super::bind("127.0.0.1:0", &FileOwner::default(), 3, &options).expect("any free port");
         assert_eq!(bound.sockets.len(), 1);
         let dealt = bound.deal(3).expect("there are descriptors");
         assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
@@ -347,7 +369,7 @@ mod tests {
             ..SocketOptions::default()
         };
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(bound) = super::bind(address, 2, &options) else {
+            let Ok(bound) = super::bind(address, &FileOwner::default(), 2, &options) else {
                 // There may be no IPv6.
                 assert_eq!(address, "[::1]:0");
                 continue;
@@ -464,5 +486,45 @@ mod tests {
         assert!(path.exists());
         drop(successor);
         assert!(!path.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_file_of_a_socket_is_whose_and_for_whom_it_is_to_be() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let address = format!("unix:{}", path.display());
+        let bind = |owner: FileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
+        let own = std::fs::metadata(folder.path()).expect("it is there");
+        let is_root = own.uid() == 0;
+        // Others can give files to nobody else.
+        let (user, group) = if is_root { (12_345, 54_321) } else { (own.uid(), own.gid()) };
+        for mode in [0o600, 0o660, 0o777, 0] {
+            let owner = FileOwner {
+                mode: Some(mode),
+                user: Some(user.to_string()),
+                group: Some(group.to_string()),
+            };
+            let _bound = bind(owner).expect("it is allowed");
+            let found = std::fs::symlink_metadata(&path).expect("it is there");
+            assert_eq!(found.permissions().mode() & 0o7777, mode);
+            assert_eq!((found.uid(), found.gid()), (user, group));
+        }
+        for (user, group, expected) in [
+            (Some("no-such-user"), None, "knows no user `no-such-user`"),
+            (None, Some("no-such-group"), "knows no group `no-such-group`"),
+        ] {
+            let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
+            let error = bind(FileOwner { mode: None, user, group }).expect_err("there is none");
+            let text = error.to_string();
+            assert!(text.contains(expected) && text.contains(&address), "{text}");
+            assert!(!path.exists(), "an error leaves nothing behind");
+        }
+        if is_root {
+            let owner = FileOwner { user: Some("root".to_owned()), ..FileOwner::default() };
+            let _bound = bind(owner).expect("it is allowed");
+            assert_eq!(std::fs::metadata(&path).expect("it is there").uid(), 0);
+        }
     }
 }

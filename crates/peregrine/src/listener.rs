@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::listen::Secrets;
+use crate::socket_file::FileOwner;
 use peregrine_driver::Socket;
 use peregrine_server::{Limits, Listen, Live, ProxyProtocol, Shared};
 #[cfg(feature = "tls")]
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 #[must_use = "a place to listen does nothing until `Server::listen`"]
 pub struct Listener {
     source: Source,
+    owner: FileOwner,
     tls: Option<Tls>,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
@@ -44,6 +46,18 @@ pub(crate) enum Source {
     /// Sockets of the service manager, by name, and where to listen if it made none.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     Activated(String, Option<String>),
+}
+
+impl Source {
+    /// Where this process listens by itself, if it may come to that.
+    fn address(&self) -> Option<&str> {
+        match self {
+            Self::Address(address) => Some(address),
+            Self::Bound(_) => None,
+            #[cfg(all(target_os = "linux", feature = "restart"))]
+            Self::Activated(_, address) => address.as_deref(),
+        }
+    }
 }
 
 impl Listener {
@@ -67,7 +81,36 @@ impl Listener {
     }
 
     fn new(source: Source) -> Self {
-        Self { source, tls: None, limits: None, proxy_protocol: None, proxies: None, live: None }
+        Self {
+            source,
+            owner: FileOwner::default(),
+            tls: None,
+            limits: None,
+            proxy_protocol: None,
+            proxies: None,
+            live: None,
+        }
+    }
+
+    /// Who may connect to a Unix domain socket, as the mode of its file, such as `0o660`: whoever may write to it.
+    /// Default: as the process's umask leaves it. Nobody gets in before the mode is set. A socket that was inherited, by an
+    /// upgrade in place or from a service manager, stays as it is.
+    pub fn unix_mode(mut self, mode: u32) -> Self {
+        self.owner.mode = Some(mode);
+        self
+    }
+
+    /// The user whom the file of a Unix domain socket belongs to, by name or number. Only root may give files away.
+    pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
+        self.owner.user = Some(user.into());
+        self
+    }
+
+    /// The group that the file of a Unix domain socket belongs to, by name or number: one that this process is in, or any
+    /// for root.
+    pub fn unix_group(mut self, group: impl Into<String>) -> Self {
+        self.owner.group = Some(group.into());
+        self
     }
 
     /// Speaks HTTPS. With the feature `tls`, which is on by default.
@@ -149,13 +192,15 @@ impl Listener {
                 return Err(Error::Config(format!("{what} of {}: {fault}", place())));
             }
         }
-        let Self { source, tls, limits, proxy_protocol, live, .. } = self;
-        Ok((source, Settings { tls, limits, proxy_protocol, proxies, live }))
+        self.owner.check(self.source.address())?;
+        let Self { source, owner, tls, limits, proxy_protocol, live, .. } = self;
+        Ok((source, Settings { owner, tls, limits, proxy_protocol, proxies, live }))
     }
 }
 
 /// What holds for the connections of a place, on every worker.
 pub(crate) struct Settings {
+    pub(crate) owner: FileOwner,
     tls: Option<Tls>,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
@@ -267,6 +312,8 @@ mod tests {
             (at(ProxyProtocol::required().from(["10.0.0.0/33"])), "`10.0.0.0/33`"),
             (Listener::at("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
             (Listener::at("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
+            (Listener::at("127.0.0.1:0").unix_mode(0o600), "is no Unix domain socket"),
+            (Listener::at("127.0.0.1:0").unix_group("www"), "is no Unix domain socket"),
         ] {
             let text = fault(crate::Server::bind(listener));
             assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");

@@ -11,13 +11,15 @@ mod sink;
 mod writer;
 
 pub use peregrine_server::Form;
+pub(crate) use peregrine_server::Style;
 
 #[cfg(test)]
 pub(crate) use self::figures::FAMILIES;
 pub(crate) use self::figures::{Figures, write};
 
+pub(crate) use self::sink::Sink;
+
 use self::queue::{Bell, Producer, Queue};
-use self::sink::Sink;
 use self::writer::Writer;
 use crate::admin::Views;
 use crate::error::Error;
@@ -29,12 +31,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How much may wait to be written, by default.
-const QUEUE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// How long the end of the server waits for what is not written, by default.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the access log goes, and how its lines look ([`Server::access_log`](crate::Server::access_log)).
 ///
@@ -55,8 +58,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 #[must_use = "a log does nothing until a server has it"]
 pub struct Log {
     target: Target,
-    form: Form,
-    leaves_queries_out: bool,
+    style: Style,
+    /// What the style is from now on, where it may change.
+    live: Option<watch::Receiver<Style>>,
     queue_bytes_max: usize,
     end_timeout: Duration,
 }
@@ -74,6 +78,18 @@ impl fmt::Debug for Target {
             Self::File(path) => path.fmt(f),
             Self::Other(_) => f.write_str("a writer"),
         }
+    }
+}
+
+impl Target {
+    fn open(self) -> Result<Sink, Error> {
+        let name = format!("{self:?}");
+        let sink = match self {
+            Self::Stdout => Sink::stdout(),
+            Self::File(path) => Sink::file(path),
+            Self::Other(writer) => Ok(Sink::other(writer)),
+        };
+        sink.map_err(|cause| Error::Log { target: name, cause })
     }
 }
 
@@ -97,21 +113,46 @@ impl Log {
 
     fn at(target: Target) -> Self {
         let (queue_bytes_max, end_timeout) = (QUEUE_BYTES_MAX, END_TIMEOUT);
-        let form = Form::default();
-        Self { target, form, leaves_queries_out: false, queue_bytes_max, end_timeout }
+        Self { target, style: Style::default(), live: None, queue_bytes_max, end_timeout }
     }
 
     /// How a line looks. Default [`Form::Combined`].
     pub fn form(mut self, form: Form) -> Self {
-        self.form = form;
+        self.style.form = form;
         self
     }
 
     /// Leaves the queries of requests and of referring pages out, which may hold secrets. By default they are there,
     /// as in the logs of other servers.
     pub fn without_queries(mut self) -> Self {
-        self.leaves_queries_out = true;
+        self.style.leaves_queries_out = true;
         self
+    }
+
+    /// Requests of the route with this pattern, such as `/health`, have no line. An error at the start if the application has
+    /// no such route.
+    pub fn without_route(mut self, pattern: impl Into<String>) -> Self {
+        self.style.routes_left_out.insert(pattern.into());
+        self
+    }
+
+    /// Looks so.
+    #[cfg(feature = "config")]
+    pub(crate) fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+
+    /// Looks from now on as this says last.
+    #[cfg(feature = "config")]
+    pub(crate) fn follow(&mut self, style: watch::Receiver<Style>) {
+        self.live = Some(style);
+    }
+
+    /// Opens the place where it goes.
+    #[cfg(feature = "config")]
+    pub(crate) fn open(self) -> Result<Sink, Error> {
+        self.target.open()
     }
 
     /// How many bytes of each worker may wait to be written. What comes beyond is dropped and counted. Default
@@ -127,21 +168,17 @@ impl Log {
         self
     }
 
-    /// Is it a file, which can be opened again?
-    pub(crate) fn is_file(&self) -> bool {
-        matches!(self.target, Target::File(_))
+    /// Is it a file, which can be opened again, or may a reload make it one?
+    pub(crate) fn may_be_file(&self) -> bool {
+        matches!(self.target, Target::File(_)) || self.live.is_some()
     }
 
     /// Opens it for so many workers, and begins to write.
     pub(crate) fn start(self, workers: usize) -> Result<Logging, Error> {
-        let (is_file, name) = (self.is_file(), format!("{:?}", self.target));
-        let Self { target, form, leaves_queries_out, queue_bytes_max, end_timeout } = self;
-        let sink = match target {
-            Target::Stdout => Sink::stdout(),
-            Target::File(path) => Sink::file(path),
-            Target::Other(writer) => Ok(Sink::other(writer)),
-        };
-        let sink = sink.map_err(|cause| Error::Log { target: name, cause })?;
+        let may_be_file = self.may_be_file();
+        let Self { target, style, live, queue_bytes_max, end_timeout } = self;
+        let sink = target.open()?;
+        let style = live.unwrap_or_else(|| watch::channel(style).1);
         let bell = Arc::new(Bell::default());
         let figures = Arc::new(Figures::new(workers));
         let queue = |number| Queue::new(number, queue_bytes_max, &bell, &figures);
@@ -159,11 +196,11 @@ impl Log {
         bell.wakes(thread.thread().clone());
         let log = |queue| {
             let lines = Box::new(Producer(queue));
-            WorkerLog { form, leaves_queries_out, lines }
+            WorkerLog { style: style.clone(), lines }
         };
         Ok(Logging {
             logs: queues.into_iter().map(log).collect(),
-            reopen: is_file.then(|| Reopen(Arc::clone(&bell))),
+            place: may_be_file.then(|| Place(Arc::clone(&bell))),
             end: Ending { bell, ended, figures, end_timeout },
         })
     }
@@ -173,12 +210,18 @@ impl Log {
 pub(crate) struct Logging {
     /// For each worker.
     logs: Vec<WorkerLog>,
-    /// Where the log is a file.
-    reopen: Option<Reopen>,
+    /// Where the log is a file, or may become one.
+    place: Option<Place>,
     end: Ending,
 }
 
 impl Logging {
+    /// Where its lines go.
+    #[cfg(feature = "config")]
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.place.clone()
+    }
+
     /// Deals the log out to so many workers, and lets the server's handle open it again and its page show it. Its end
     /// is what remains.
     pub(crate) fn deal(
@@ -187,11 +230,11 @@ impl Logging {
         handle: &Handle,
         views: Option<&Views>,
     ) -> (Vec<Option<WorkerLog>>, Option<Ending>) {
-        let Some(Self { logs, reopen, end }) = logging else {
+        let Some(Self { logs, place, end }) = logging else {
             return ((0..workers).map(|_| None).collect(), None);
         };
-        if let Some(reopen) = reopen {
-            handle.reopens(reopen);
+        if let Some(place) = place {
+            handle.logs_at(place);
         }
         if let Some(views) = views {
             views.show_log(&end.figures);
@@ -200,13 +243,20 @@ impl Logging {
     }
 }
 
-/// Opens the file again.
+/// Where lines go.
 #[derive(Clone, Debug)]
-pub(crate) struct Reopen(Arc<Bell>);
+pub(crate) struct Place(Arc<Bell>);
 
-impl Reopen {
+impl Place {
+    /// Opens the file again.
     pub(crate) fn reopen(&self) {
         self.0.reopen();
+    }
+
+    /// Has lines go elsewhere from now on. Those that were handed over by now are in one of the two places.
+    #[cfg(feature = "config")]
+    pub(crate) fn switch(&self, sink: Sink) {
+        self.0.switch(sink);
     }
 }
 

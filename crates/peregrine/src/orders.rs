@@ -1,7 +1,8 @@
 //! Orders to a running server, and news from its threads for the one that waits for its end.
 
 use crate::error::Error;
-use crate::log::Reopen;
+use crate::log::Place;
+pub(crate) use crate::restart::Reloading;
 use crate::restart::Restart;
 use crate::signals::{Hears, Signals, Wish};
 use peregrine_server::{Order, Report};
@@ -16,12 +17,12 @@ pub struct Handle {
     news: mpsc::Sender<News>,
     /// What reads files again, once there is something to read.
     reload: Arc<OnceLock<Weak<Reload>>>,
-    reopen: Arc<OnceLock<Reopen>>,
+    logs: Arc<OnceLock<Place>>,
     restart: Arc<Restart>,
 }
 
-/// Reads files again, on a thread of its own.
-pub(crate) type Reload = dyn Fn() + Send + Sync;
+/// Reads files again, on a thread of its own. It is over when what it is given is dropped.
+pub(crate) type Reload = dyn Fn(Reloading) + Send + Sync;
 
 /// What wakes the thread that waits for a server's end.
 pub(crate) enum News {
@@ -48,8 +49,8 @@ pub(crate) struct Orders {
 impl Orders {
     pub(crate) fn new() -> Self {
         let (orders, (sender, news)) = (watched::Sender::new(Order::Serve), mpsc::channel());
-        let (restart, reload, reopen) = (Arc::default(), Arc::default(), Arc::default());
-        Self { handle: Handle { orders, news: sender, reload, reopen, restart }, news }
+        let (restart, reload, logs) = (Arc::default(), Arc::default(), Arc::default());
+        Self { handle: Handle { orders, news: sender, reload, logs, restart }, news }
     }
 }
 
@@ -74,7 +75,7 @@ impl Handle {
 
     fn read_again(&self) {
         match self.reload.get().and_then(Weak::upgrade) {
-            Some(reload) => reload(),
+            Some(reload) => reload(Restart::reloading(&self.restart)),
             None => tracing::warn!(target: "peregrine", "there is nothing to reload"),
         }
     }
@@ -87,20 +88,20 @@ impl Handle {
     /// Opens the file of the access log again, as SIGUSR1 does: after it was moved away. What was handed over by
     /// then is in one of the two files. The thread that writes the log does it, and the log has the result.
     pub fn reopen_logs(&self) {
-        match self.reopen.get() {
-            Some(reopen) => reopen.reopen(),
+        match self.logs.get() {
+            Some(place) => place.reopen(),
             None => tracing::warn!(target: "peregrine", "there is no file of a log to open again"),
         }
     }
 
     /// From now on there is a log that can be opened again.
-    pub(crate) fn reopens(&self, reopen: Reopen) {
-        let _ = self.reopen.set(reopen);
+    pub(crate) fn logs_at(&self, place: Place) {
+        let _ = self.logs.set(place);
     }
 
     /// Is there one?
     pub(crate) fn can_reopen(&self) -> bool {
-        self.reopen.get().is_some()
+        self.logs.get().is_some()
     }
 
     /// Ends every connection at once.

@@ -2,6 +2,15 @@
 //!
 //! [`Otlp`] is the whole set-up. A thread of its own sends; what it cannot send is dropped, and no worker waits.
 
+mod client;
+mod flow;
+
+#[cfg(test)]
+pub(crate) use self::flow::FAMILIES;
+pub(crate) use self::flow::write;
+
+use self::client::Client;
+use self::flow::Entrance;
 use http::HeaderMap;
 use opentelemetry::trace::{
     SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
@@ -10,6 +19,7 @@ use opentelemetry::{Context, global};
 use opentelemetry_http::HeaderInjector;
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use peregrine_server::{Recorder, Traces};
@@ -19,7 +29,7 @@ use std::fmt;
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata, Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -27,14 +37,14 @@ use tracing_subscriber::filter::{DynFilterFn, Targets};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How long sending one batch may take.
+/// How long sending one batch may take, by default.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the end of a server waits for what is not sent.
+/// How long the end of a server waits for what is not sent, by default.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the way to the collector itself tells, which would go there too, and so on.
-const OF_THE_WAY: [&str; 5] = ["hyper", "h2", "reqwest", "opentelemetry", "rustls"];
+const OF_THE_WAY: [&str; 2] = ["opentelemetry", "rustls"];
 
 /// Sends spans to a collector of OpenTelemetry: OTLP over HTTP, in Protobuf.
 ///
@@ -55,14 +65,20 @@ const OF_THE_WAY: [&str; 5] = ["hyper", "h2", "reqwest", "opentelemetry", "rustl
 /// the collector is at `http://localhost:4318`.
 ///
 /// A span is handed to a thread that sends many at a time. If its queue is full (2,048 spans), spans are dropped; no
-/// worker waits. The end of a server waits for up to 5 s until what is there is sent.
+/// worker waits. The end of a server waits for up to 5 s ([`end_timeout`](Self::end_timeout)) until what is there is sent.
+/// What became of spans is counted, and the admin listener shows it.
+///
+/// The thread asks the collector by itself, over HTTP/1.1 and, with the feature `tls`, HTTPS: there is neither another
+/// client of HTTP in the program for it, nor need there be a runtime.
 #[derive(Clone)]
 #[must_use = "nothing is sent until it is installed"]
 pub struct Otlp {
-    service: String,
+    service: Option<String>,
     endpoint: Option<String>,
     headers: HashMap<String, String>,
     level: LevelFilter,
+    send_timeout: Duration,
+    end_timeout: Duration,
 }
 
 impl fmt::Debug for Otlp {
@@ -95,7 +111,7 @@ impl fmt::Display for OtlpError {
             ),
             Self::Subscriber => f.write_str(
                 "the program has a subscriber of `tracing` already: add `Otlp::layer` to it instead of calling \
-                 `install`",
+                 `install`; `Otlp::from_config` has what a tree of settings says",
             ),
         }
     }
@@ -106,8 +122,38 @@ impl std::error::Error for OtlpError {}
 impl Otlp {
     /// Spans of a service by this name.
     pub fn new(service: impl Into<String>) -> Self {
-        let (service, headers) = (service.into(), HashMap::new());
-        Self { service, endpoint: None, headers, level: LevelFilter::INFO }
+        Self::unnamed().service(service)
+    }
+
+    /// Spans of the service that the environment names (`OTEL_SERVICE_NAME`).
+    pub fn unnamed() -> Self {
+        Self {
+            service: None,
+            endpoint: None,
+            headers: HashMap::new(),
+            level: LevelFilter::INFO,
+            send_timeout: SEND_TIMEOUT,
+            end_timeout: FLUSH_TIMEOUT,
+        }
+    }
+
+    /// The service's name.
+    pub fn service(mut self, service: impl Into<String>) -> Self {
+        self.service = Some(service.into());
+        self
+    }
+
+    /// How long sending one batch of spans may take, from the connection to the collector's answer. What is not taken by
+    /// then is lost, and counted. Default 10 s.
+    pub fn send_timeout(mut self, timeout: Duration) -> Self {
+        self.send_timeout = timeout;
+        self
+    }
+
+    /// How long the end of the server waits until all is sent. Default 5 s.
+    pub fn end_timeout(mut self, timeout: Duration) -> Self {
+        self.end_timeout = timeout;
+        self
     }
 
     /// The collector's address, such as `http://collector:4318`; `/v1/traces` is added. Default: what the environment
@@ -144,6 +190,13 @@ impl Otlp {
         tracing::subscriber::set_global_default(subscriber).map_err(|_| OtlpError::Subscriber)
     }
 
+    /// The same, unless spans are sent already: by a layer that the program has added.
+    #[cfg(feature = "config")]
+    pub(crate) fn install_unless_done(self) -> Result<(), OtlpError> {
+        let is_done = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        if is_done { Ok(()) } else { self.install() }
+    }
+
     /// A layer for a subscriber of the program's own.
     ///
     /// # Errors
@@ -152,19 +205,24 @@ impl Otlp {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        let Self { service, endpoint, headers, level } = self;
+        let Self { service, endpoint, headers, level, send_timeout, end_timeout } = self;
         let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
-        let exporter = exporter.with_timeout(SEND_TIMEOUT).with_headers(headers);
+        let exporter = exporter.with_http_client(Client { timeout: send_timeout });
+        let exporter = exporter.with_timeout(send_timeout).with_headers(headers);
         let exporter = match endpoint {
             None => exporter,
             Some(url) => exporter.with_endpoint(format!("{}/v1/traces", url.trim_end_matches('/'))),
         };
         let exporter = exporter.build().map_err(|error| OtlpError::Exporter(error.to_string()))?;
-        let resource = Resource::builder().with_service_name(service).build();
-        let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
-        let provider = provider.with_resource(resource).build();
+        let resource = Resource::builder();
+        let resource = match service {
+            Some(service) => resource.with_service_name(service),
+            None => resource,
+        };
+        let provider = SdkTracerProvider::builder().with_span_processor(Entrance::to(exporter));
+        let provider = provider.with_resource(resource.build()).build();
         let tracer = provider.tracer("peregrine");
-        PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push(provider);
+        PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, end_timeout));
         global::set_text_map_propagator(TraceContextPropagator::new());
         let sends = tracing_opentelemetry::layer().with_tracer(tracer);
         // What a request has, its attributes say.
@@ -182,30 +240,40 @@ impl Otlp {
 }
 
 /// What has spans that are not sent yet.
-static PROVIDERS: Mutex<Vec<SdkTracerProvider>> = Mutex::new(Vec::new());
+/// With each, how long the end of a server waits for it.
+static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
 
 /// Sends what is there, but does not wait for long.
 pub(crate) fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if providers.is_empty() {
-        return;
-    }
+    let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (done, ended) = mpsc::channel();
+    let until = Instant::now() + timeout;
     let flush = move || {
-        let outcomes: Vec<_> = providers.iter().map(SdkTracerProvider::force_flush).collect();
+        // A flush gives up by itself after a while, which may be sooner than is asked for.
+        let outcomes: Vec<_> = loop {
+            let all = providers.iter().map(|(provider, _)| provider.force_flush());
+            let outcomes: Vec<_> = all.collect();
+            let is_late =
+                |outcome: &OTelSdkResult| matches!(outcome, Err(OTelSdkError::Timeout(_)));
+            if !outcomes.iter().any(is_late) || Instant::now() >= until {
+                break outcomes;
+            }
+        };
         let _ = done.send(outcomes);
     };
     if thread::Builder::new().name("peregrine-otlp".to_owned()).spawn(flush).is_err() {
         return;
     }
-    match ended.recv_timeout(FLUSH_TIMEOUT) {
+    match ended.recv_timeout(timeout) {
         Ok(outcomes) => {
             for error in outcomes.into_iter().filter_map(Result::err) {
                 tracing::warn!(target: "peregrine", %error, "the last spans could not be sent");
             }
         }
         Err(_) => {
-            tracing::warn!(target: "peregrine", timeout = ?FLUSH_TIMEOUT,
+            let spans = flow::waiting();
+            tracing::warn!(target: "peregrine", ?timeout, spans,
                 "the last spans were not sent in time");
         }
     }

@@ -4,6 +4,7 @@
 use crate::config::Configured;
 #[cfg(feature = "tls")]
 use crate::keeper::Keeper;
+use crate::log::Logging;
 use crate::orders::Reload;
 use peregrine_server::OverloadLimits;
 use std::io;
@@ -25,6 +26,19 @@ impl Readers {
         return self.configured.as_ref().and_then(Configured::overload);
         #[cfg(not(feature = "config"))]
         None
+    }
+
+    /// This log is there.
+    #[cfg(feature = "config")]
+    pub(crate) fn logging_at(mut self, logging: Option<&Logging>) -> Self {
+        let place = || logging.and_then(Logging::place);
+        self.configured = self.configured.map(|configured| configured.logging_at(place()));
+        self
+    }
+
+    #[cfg(not(feature = "config"))]
+    pub(crate) fn logging_at(self, _: Option<&Logging>) -> Self {
+        self
     }
 
     /// Begins, unless there is nothing to read. It ends when what is returned is dropped.

@@ -52,6 +52,8 @@ pub struct Server {
     admin: Option<Admin>,
     log: Option<Log>,
     traces: Option<Traces>,
+    #[cfg(all(feature = "otlp", feature = "config"))]
+    otlp: Option<crate::otlp::Otlp>,
     #[cfg(feature = "tls-watch")]
     watches_certificates: bool,
     successor: Successor,
@@ -109,6 +111,8 @@ impl Server {
             admin: None,
             log: None,
             traces: None,
+            #[cfg(all(feature = "otlp", feature = "config"))]
+            otlp: None,
             #[cfg(feature = "tls-watch")]
             watches_certificates: false,
             successor: Successor::new(),
@@ -188,6 +192,7 @@ impl Server {
     /// [`middleware::AccessLog`](crate::middleware::AccessLog) for events of `tracing` instead. Default none.
     pub fn access_log(mut self, log: Log) -> Self {
         self.log = Some(log);
+        self.sets("access_log");
         self
     }
 
@@ -196,6 +201,7 @@ impl Server {
     /// where a subscriber asks for it.
     pub fn traces(mut self, traces: Traces) -> Self {
         self.traces = Some(traces);
+        self.sets("traces");
         self
     }
 
@@ -357,6 +363,13 @@ impl Server {
         let _ = section;
     }
 
+    /// Sends spans there from its start on, unless the program does.
+    #[cfg(all(feature = "otlp", feature = "config"))]
+    pub(crate) fn sending(mut self, otlp: crate::otlp::Otlp) -> Self {
+        self.otlp = Some(otlp);
+        self
+    }
+
     #[cfg(feature = "config")]
     pub(crate) fn configured(mut self, configured: Configured) -> Self {
         self.configured = Some(configured);
@@ -373,7 +386,11 @@ impl Server {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
         let reload = reload || self.configured.as_ref().is_some_and(Configured::is_read);
-        let reopen = self.log.as_ref().is_some_and(Log::is_file);
+        let reopen = self.log.as_ref().is_some_and(Log::may_be_file);
+        // A reload may make a file of it.
+        #[cfg(feature = "config")]
+        let reopen = reopen
+            || self.log.is_some() && self.configured.as_ref().is_some_and(Configured::is_read);
         Hears { reload, upgrade: self.successor.is_by_signal(), reopen }
     }
 

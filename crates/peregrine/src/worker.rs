@@ -8,15 +8,20 @@ use crate::orders::{Ended, Handle, News};
 use crate::restart::Answering;
 use peregrine_driver::{Driver, Options, Passed, Socket};
 use peregrine_driver_tokio::Tokio;
-use peregrine_server::{Listen, Log, Member, Observed, Order, Pulse, Report, Traces, WorkerLimits};
+use peregrine_server::{
+    Listen, Log, Member, Observed, Order, Pulse, Report, Style, Traces, WorkerLimits,
+};
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::sync::watch as watched;
+
+/// The patterns of the application's routes, when the first worker has made it.
+pub(crate) type Patterns = Arc<OnceLock<Vec<String>>>;
 
 /// The inputs of one worker's thread.
 pub(crate) struct Worker {
@@ -29,6 +34,7 @@ pub(crate) struct Worker {
     pub(crate) shown: Option<Begun>,
     pub(crate) log: Option<Log>,
     pub(crate) traces: Option<Traces>,
+    pub(crate) patterns: Patterns,
     /// Its part in spreading connections over several workers.
     pub(crate) member: Option<Member<Passed>>,
 }
@@ -64,7 +70,9 @@ impl Worker {
         answering: Option<Answering>,
         started: &dyn Fn(),
     ) -> Result<Report, Error> {
-        let Self { listeners, limits, options, seat, shown, log, traces, member, .. } = self;
+        let Self { listeners, limits, options, seat, shown, log, traces, .. } = self;
+        let (patterns, member) = (self.patterns, self.member);
+        let style = log.as_ref().map(|log| log.style.clone());
         let observed = match &shown {
             Some(shown) => Observed::counting(pulse, Arc::clone(&shown.view().counts)),
             None => Observed::new(pulse),
@@ -80,7 +88,9 @@ impl Worker {
             orders,
             shown,
             answering,
+            style,
             traces,
+            patterns,
             member,
         };
         let report = match seat {
@@ -103,7 +113,9 @@ struct Begin<'a> {
     orders: watched::Receiver<Order>,
     shown: Option<Begun>,
     answering: Option<Answering>,
+    style: Option<watched::Receiver<Style>>,
     traces: Option<Traces>,
+    patterns: Patterns,
     member: Option<Member<Passed>>,
 }
 
@@ -114,7 +126,7 @@ impl Begin<'_> {
         driver: D,
     ) -> Result<Report, Error> {
         let Self { make, started, listeners, limits, observed, mut orders, shown, .. } = self;
-        let (answering, traces, member) = (self.answering, self.traces, self.member);
+        let (answering, member) = (self.answering, self.member);
         if let Some(shown) = &shown {
             shown.before();
         }
@@ -132,8 +144,12 @@ impl Begin<'_> {
                 None => return Ok(Report::default()),
             }
         };
-        if let Some(traces) = traces {
-            traces.check(&application).map_err(Error::Config)?;
+        let known = self.patterns.get_or_init(|| peregrine_server::patterns(&application));
+        if let Some(traces) = self.traces {
+            traces.check(known).map_err(Error::Config)?;
+        }
+        if let Some(style) = self.style {
+            style.borrow().check(known).map_err(Error::Config)?;
         }
         if let Some(shown) = &shown {
             shown.serve(&application);

@@ -58,7 +58,7 @@ pub use ended::Ended;
 pub use limits::{Http2Limits, Limits};
 pub use listen::Listen;
 pub use live::Live;
-pub use log::{Form, Lines, Log};
+pub use log::{Form, Lines, Log, Style, patterns};
 pub use observe::{Observed, Snapshot};
 pub use overload::{MemoryMax, OverloadLimits};
 pub use page::{FAMILIES, write};

@@ -58,8 +58,8 @@ mod tests {
             }
         }
         let mut bomb = Quiet::new(Bomb(1));
-        bomb.0 = 2;
-        assert_eq!(bomb.0, 2);
+        (*bomb).0 = 2;
+        assert_eq!((*bomb).0, 2);
         bomb = Quiet::new(Bomb(3));
         drop(bomb);
     }

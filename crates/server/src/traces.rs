@@ -1,16 +1,17 @@
 //! Which requests are traced: decided before anything is built for one.
 
+use crate::log::patterns;
 use crate::span;
 use peregrine_web::application::Application;
-use peregrine_web::route::readable;
 use peregrine_web::trace::{TraceContext, enter};
 use peregrine_web::{Head, Request};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
+use tokio::sync::watch;
 use tracing::Span;
 
 /// Traces of requests: a span for each one that is sampled, with the attributes of OpenTelemetry's conventions for
@@ -36,6 +37,7 @@ pub struct Traces {
     routes: BTreeMap<String, f64>,
     ignores_parents: bool,
     recorder: Option<Arc<dyn Recorder>>,
+    live: Option<watch::Receiver<Traces>>,
 }
 
 /// The system that records spans, where it has ids of its own.
@@ -55,7 +57,13 @@ impl Traces {
     /// Samples every request that does not say otherwise.
     #[must_use]
     pub fn new() -> Self {
-        Self { ratio: 1.0, routes: BTreeMap::new(), ignores_parents: false, recorder: None }
+        Self {
+            ratio: 1.0,
+            routes: BTreeMap::new(),
+            ignores_parents: false,
+            recorder: None,
+            live: None,
+        }
     }
 
     /// How many of the requests that begin a trace are sampled: 0.0 for none, 1.0 for all, which is the default.
@@ -89,12 +97,20 @@ impl Traces {
         self
     }
 
-    /// Checks that ratios are such and that routes are those of the application.
+    /// From now on requests are sampled as this says last.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn live(mut self, live: watch::Receiver<Traces>) -> Self {
+        self.live = Some(live);
+        self
+    }
+
+    /// Checks that ratios are such and that routes are among these patterns of the application.
     ///
     /// # Errors
     /// What is wrong, and how it is mended.
     #[doc(hidden)]
-    pub fn check(&self, application: &Application) -> Result<(), String> {
+    pub fn check(&self, known: &[String]) -> Result<(), String> {
         let all = std::iter::once(("requests", self.ratio));
         let routes = self.routes.iter().map(|(pattern, ratio)| (&**pattern, *ratio));
         for (of, ratio) in all.chain(routes) {
@@ -104,8 +120,6 @@ impl Traces {
                 ));
             }
         }
-        let known: Vec<_> =
-            application.routes().map(|route| readable(route.pattern).into_owned()).collect();
         let unknown = self.routes.keys().find(|pattern| !known.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
             let known = known.join(", ");
@@ -118,12 +132,30 @@ impl Traces {
 
 /// The traces of one worker.
 pub(crate) struct Tracing {
+    sampling: RefCell<Sampling>,
+    live: Option<RefCell<watch::Receiver<Traces>>>,
+    patterns: Vec<String>,
+    recorder: Option<Arc<dyn Recorder>>,
+    random: Random,
+}
+
+/// Which requests are sampled.
+struct Sampling {
     bound: u64,
     /// By the numbers of routes, for those that have one of their own.
     bounds: Vec<Option<u64>>,
     follows: bool,
-    recorder: Option<Arc<dyn Recorder>>,
-    random: Random,
+}
+
+impl Sampling {
+    fn of(traces: &Traces, patterns: &[String]) -> Self {
+        let of = |pattern: &String| traces.routes.get(pattern).copied().map(bound);
+        Self {
+            bound: bound(traces.ratio),
+            bounds: patterns.iter().map(of).collect(),
+            follows: !traces.ignores_parents,
+        }
+    }
 }
 
 /// So many of 2^63 ids are sampled. OpenTelemetry's samplers of ratios take the same of a trace's id.
@@ -154,21 +186,31 @@ impl Traced {
 
 impl Tracing {
     pub(crate) fn new(traces: &Traces, application: &Application) -> Self {
-        let Traces { ratio, routes, ignores_parents, recorder } = traces;
-        let of = |pattern: &str| routes.get(&*readable(pattern)).copied().map(bound);
+        let patterns = patterns(application);
         Self {
-            bound: bound(*ratio),
-            bounds: application.routes().map(|route| of(route.pattern)).collect(),
-            follows: !ignores_parents,
-            recorder: recorder.clone(),
+            sampling: RefCell::new(Sampling::of(traces, &patterns)),
+            live: traces.live.clone().map(RefCell::new),
+            patterns,
+            recorder: traces.recorder.clone(),
             random: Random::new(),
+        }
+    }
+
+    /// Samples as is said now, where that may change.
+    fn follow(&self) {
+        let Some(live) = &self.live else { return };
+        // Nobody can change it any more where this is an error.
+        if live.borrow().has_changed().unwrap_or(false) {
+            let mut live = live.borrow_mut();
+            *self.sampling.borrow_mut() = Sampling::of(&live.borrow_and_update(), &self.patterns);
         }
     }
 
     /// Decides about a request whose route is found, and builds its span if it is sampled.
     pub(crate) fn begin(&self, request: &Request, pattern: Option<&str>) -> Traced {
+        self.follow();
         let head = &request.parts.head;
-        let parent = self.follows.then(|| TraceContext::of(head)).flatten();
+        let parent = self.sampling.borrow().follows.then(|| TraceContext::of(head)).flatten();
         let context = self.decide(head, parent.as_ref());
         if !context.is_sampled() {
             return Traced { span: None, context: Some(Rc::new(context)) };
@@ -188,8 +230,9 @@ impl Tracing {
 
     /// The request's place in its trace, and whether that is recorded.
     fn decide(&self, head: &Head, parent: Option<&TraceContext>) -> TraceContext {
-        let own = head.route().and_then(|route| *self.bounds.get(route as usize)?);
-        let bound = own.unwrap_or(self.bound);
+        let sampling = self.sampling.borrow();
+        let own = head.route().and_then(|route| *sampling.bounds.get(route as usize)?);
+        let bound = own.unwrap_or(sampling.bound);
         let span_id = self.random.next().to_be_bytes();
         if let Some(parent) = parent {
             return parent.child(span_id, parent.is_sampled() && own != Some(0));
@@ -232,7 +275,7 @@ mod tests {
     /// Of 1,000 requests, how many are sampled?
     fn sampled(traces: &Traces, path: &str, traceparent: Option<&str>) -> usize {
         let application = App::new().get("/a", || "a").get("/b/{b}", || "b").build().unwrap();
-        traces.check(&application).expect("it is as it should be");
+        traces.check(&patterns(&application)).expect("it is as it should be");
         let tracing = Tracing::new(traces, &application);
         let decide = || {
             let (method, authority, target) = (&b"GET"[..], &b""[..], path.as_bytes());
@@ -242,7 +285,7 @@ mod tests {
             let fields = fields.into_iter().chain([(&b"host"[..], &b"a"[..])]);
             let mut head = Head::build(&Limits::default(), &line, fields).unwrap();
             let _target = application.find(&mut head);
-            let parent = TraceContext::of(&head).filter(|_| tracing.follows);
+            let parent = TraceContext::of(&head).filter(|_| tracing.sampling.borrow().follows);
             let context = tracing.decide(&head, parent.as_ref());
             assert_ne!(parent.as_ref().map(TraceContext::span_id), Some(context.span_id()));
             let follows = parent.map(|parent| parent.trace_id() == context.trace_id());
@@ -299,8 +342,26 @@ mod tests {
             (Traces::new().route("/a/{a}", -0.1), "/a/{a}"),
             (Traces::new().route("/b", 0.1), "no such route; it has /a/{a}"),
         ] {
-            let error = traces.check(&application).expect_err("it cannot be");
+            let error = traces.check(&patterns(&application)).expect_err("it cannot be");
             assert!(error.contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn sampling_changes_while_requests_come() {
+        let application = App::new().get("/a", || "a").build().unwrap();
+        let (change, live) = watch::channel(Traces::new());
+        let tracing = Tracing::new(&Traces::new().live(live), &application);
+        let sampled = || {
+            tracing.follow();
+            let sampling = tracing.sampling.borrow();
+            (sampling.bound, sampling.bounds[0], sampling.follows)
+        };
+        let all = bound(1.0);
+        assert_eq!(sampled(), (all, None, true));
+        change.send_replace(Traces::new().ratio(0.0).route("/a", 1.0).ignore_parents());
+        assert_eq!(sampled(), (0, Some(all), false));
+        drop(change);
+        assert_eq!(sampled(), (0, Some(all), false), "it stays when nobody can change it");
     }
 }

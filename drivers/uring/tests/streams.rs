@@ -325,11 +325,11 @@ fn what_follows_a_small_send_comes_at_once() {
 /// Sends one byte for each that comes, and then what the first one asks for: waits until it is sent and ends
 /// (`w`), ends behind it (`f`), drops the connection (`d`), or sends one more behind it (`22`).
 async fn answer_as_asked(stream: UringStream) {
-    let asked = stream.recv().await.unwrap().to_vec();
+    let asked = stream.recv().await.expect("it asks").to_vec();
     stream.send(&mut vec![b'!']);
     match asked[0] {
         b'w' => {
-            stream.sent().await.unwrap();
+            stream.sent().await.expect("the peer is there");
             stream.finish();
             assert!(stream.recv().await.is_ok_and(|end| end.is_empty()));
         }

@@ -446,65 +446,36 @@ pub async fn connections_of_a_listener_live_as_long_as_it_says<B: Bench>(bench: 
 #[macro_export]
 macro_rules! callers {
     ($name:ident, $benches:expr) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-
-            $crate::callers!(@way http1, HTTP1, $benches);
-            $crate::callers!(@way http1_tls, HTTP1_TLS, $benches);
-            $crate::callers!(@way http2, HTTP2, $benches);
-            $crate::callers!(@way http2_tls, HTTP2_TLS, $benches);
-            $crate::callers!(@once $benches; empty_lines_are_not_taken_for_a_header,
+        $crate::callers!(
+            @ways $name, $benches,
+            [http1 = HTTP1, http1_tls = HTTP1_TLS, http2 = HTTP2, http2_tls = HTTP2_TLS],
+            once [
+                empty_lines_are_not_taken_for_a_header,
                 a_listener_may_have_limits_of_its_own,
-                connections_of_a_listener_live_as_long_as_it_says,);
-        }
-    };
-    (@plain $name:ident, $benches:expr) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-
-            $crate::callers!(@way http1, HTTP1, $benches);
-            $crate::callers!(@way http2, HTTP2, $benches);
-        }
-    };
-    (@way $name:ident, $way:ident, $benches:expr) => {
-        $crate::callers!(@cases $name, $way, $benches;
-            a_header_tells_whose_connection_it_is,
-            fields_of_trusted_proxies_tell_the_client,
-            fields_of_others_tell_nothing,
-            fields_count_if_the_address_of_the_header_is_trusted,
-            a_trusted_proxy_may_ask_for_https,
-            an_optional_header_may_be_left_out,
-            a_header_may_come_slowly,
-            a_header_that_is_never_whole_is_cut_off,
-            a_header_that_lies_ends_the_connection,
-            others_may_not_say_who_they_are,
-            a_proxy_may_speak_for_itself,
+                connections_of_a_listener_live_as_long_as_it_says,
+            ],
         );
     };
-    (@cases $name:ident, $way:ident, $benches:expr; $($case:ident,)*) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-            use $crate::server::client::Way;
-
-            $(
-                #[test]
-                fn $case() {
-                    $benches.check(async |bench| {
-                        $crate::server::callers::$case(bench, Way::$way).await;
-                    });
-                }
-            )*
-        }
+    (@plain $name:ident, $benches:expr) => {
+        $crate::callers!(@ways $name, $benches, [http1 = HTTP1, http2 = HTTP2], once [],);
     };
-    (@once $benches:expr; $($case:ident,)*) => {
-        $(
-            #[test]
-            fn $case() {
-                $benches.check(async |bench| $crate::server::callers::$case(bench).await);
-            }
-        )*
+    (@ways $name:ident, $benches:expr, $ways:tt, once $once:tt,) => {
+        $crate::suite!(
+            callers, $name, $benches, $ways,
+            each [
+                a_header_tells_whose_connection_it_is,
+                fields_of_trusted_proxies_tell_the_client,
+                fields_of_others_tell_nothing,
+                fields_count_if_the_address_of_the_header_is_trusted,
+                a_trusted_proxy_may_ask_for_https,
+                an_optional_header_may_be_left_out,
+                a_header_may_come_slowly,
+                a_header_that_is_never_whole_is_cut_off,
+                a_header_that_lies_ends_the_connection,
+                others_may_not_say_who_they_are,
+                a_proxy_may_speak_for_itself,
+            ],
+            once $once,
+        );
     };
 }

@@ -360,51 +360,20 @@ pub async fn an_upgrade_has_one_line<B: Bench>(bench: &B) {
 #[macro_export]
 macro_rules! logged {
     ($name:ident, $benches:expr) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-
-            $crate::logged!(@way http1, HTTP1, $benches);
-            $crate::logged!(@way http1_tls, HTTP1_TLS, $benches);
-            $crate::logged!(@way http2, HTTP2, $benches);
-            $crate::logged!(@way http2_tls, HTTP2_TLS, $benches);
-            $crate::logged!(@once $benches;
+        $crate::suite!(
+            logged, $name, $benches,
+            [http1 = HTTP1, http1_tls = HTTP1_TLS, http2 = HTTP2, http2_tls = HTTP2_TLS],
+            each [
+                every_request_has_one_line,
+                lines_are_as_other_servers_write_them,
+                the_client_is_who_a_trusted_proxy_says,
+                what_is_cut_has_a_line,
+            ],
+            once [
                 what_is_refused_has_one_line,
                 what_ends_with_its_content_on_the_way_is_named,
                 an_upgrade_has_one_line,
-            );
-        }
-    };
-    (@way $name:ident, $way:ident, $benches:expr) => {
-        $crate::logged!(@cases $name, $way, $benches;
-            every_request_has_one_line,
-            lines_are_as_other_servers_write_them,
-            the_client_is_who_a_trusted_proxy_says,
-            what_is_cut_has_a_line,
+            ],
         );
-    };
-    (@cases $name:ident, $way:ident, $benches:expr; $($case:ident,)*) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-            use $crate::server::client::Way;
-
-            $(
-                #[test]
-                fn $case() {
-                    $benches.check(async |bench| {
-                        $crate::server::logged::$case(bench, Way::$way).await;
-                    });
-                }
-            )*
-        }
-    };
-    (@once $benches:expr; $($case:ident,)*) => {
-        $(
-            #[test]
-            fn $case() {
-                $benches.check(async |bench| $crate::server::logged::$case(bench).await);
-            }
-        )*
     };
 }

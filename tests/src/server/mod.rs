@@ -279,6 +279,44 @@ macro_rules! server {
     };
 }
 
+/// Makes the module `name` with the cases of one file: `each` of them over all of the ways, and those that are to run `once`.
+#[macro_export]
+macro_rules! suite {
+    (
+        $file:ident, $name:ident, $benches:expr, [$($over:ident = $way:ident),*],
+        each $each:tt, once [$($once:ident,)*],
+    ) => {
+        mod $name {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+
+            $($crate::suite!(@over $file, $over, $way, $benches, $each);)*
+            $(
+                #[test]
+                fn $once() {
+                    $benches.check(async |bench| $crate::server::$file::$once(bench).await);
+                }
+            )*
+        }
+    };
+    (@over $file:ident, $over:ident, $way:ident, $benches:expr, [$($case:ident,)*]) => {
+        mod $over {
+            #[allow(unused_imports, reason = "a bench may need no names")]
+            use super::*;
+            use $crate::server::client::Way;
+
+            $(
+                #[test]
+                fn $case() {
+                    $benches.check(async |bench| {
+                        $crate::server::$file::$case(bench, Way::$way).await;
+                    });
+                }
+            )*
+        }
+    };
+}
+
 /// Tests the server on the simulated network, with what needs virtual time or its own buffers:
 /// `server_simulated!(name, seeds, heavy_seeds)` makes the module `name`.
 #[macro_export]

@@ -4,7 +4,7 @@ use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
 use peregrine::{IntoApplication, Limits};
 use peregrine_driver::{Driver, Options};
 use peregrine_driver_sim::{Client, Faults, Network, Sim, Sockets};
-use peregrine_server::{Counts, Listen, Log, Observed, Order, Report};
+use peregrine_server::{Counts, Listen, Log, Observed, Order, Report, Style};
 use peregrine_tls::Tls;
 use std::cell::Cell;
 use std::future::Future;
@@ -130,7 +130,8 @@ impl Bench for SimulatedBench {
         let observed = Observed::counting(Arc::default(), Arc::clone(&counts));
         let log = log.map(|(form, lines)| {
             let lines = Box::new(lines);
-            Log { form, leaves_queries_out: false, lines }
+            let (_, style) = watch::channel(Style { form, ..Style::default() });
+            Log { style, lines }
         });
         let observed = Rc::new(observed.logging(log).tracing(traces));
         network.spawn(async move {

@@ -287,37 +287,15 @@ pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
 #[macro_export]
 macro_rules! traced {
     ($name:ident, $benches:expr) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-
-            $crate::traced!(@way http1, HTTP1, $benches);
-            $crate::traced!(@way http1_tls, HTTP1_TLS, $benches);
-            $crate::traced!(@way http2, HTTP2, $benches);
-            $crate::traced!(@way http2_tls, HTTP2_TLS, $benches);
-        }
-    };
-    (@way $name:ident, $way:ident, $benches:expr) => {
-        $crate::traced!(@cases $name, $way, $benches;
-            a_sampled_request_has_one_span,
-            an_unsampled_request_builds_nothing,
-            a_trace_goes_through,
+        $crate::suite!(
+            traced, $name, $benches,
+            [http1 = HTTP1, http1_tls = HTTP1_TLS, http2 = HTTP2, http2_tls = HTTP2_TLS],
+            each [
+                a_sampled_request_has_one_span,
+                an_unsampled_request_builds_nothing,
+                a_trace_goes_through,
+            ],
+            once [],
         );
-    };
-    (@cases $name:ident, $way:ident, $benches:expr; $($case:ident,)*) => {
-        mod $name {
-            #[allow(unused_imports, reason = "a bench may need no names")]
-            use super::*;
-            use $crate::server::client::Way;
-
-            $(
-                #[test]
-                fn $case() {
-                    $benches.check(async |bench| {
-                        $crate::server::traced::$case(bench, Way::$way).await;
-                    });
-                }
-            )*
-        }
     };
 }

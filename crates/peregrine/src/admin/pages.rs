@@ -171,6 +171,10 @@ fn write(page: &mut Page, views: &Views) {
     log::write(page, views.log());
     #[cfg(feature = "tls")]
     super::tls::write(page, views.certificates());
+    #[cfg(feature = "config")]
+    crate::config::write(page, views.reloads.get().map(|figures| &**figures));
+    #[cfg(feature = "otlp")]
+    crate::otlp::write(page);
     process::write(page);
     #[cfg(feature = "metrics")]
     super::user::write(page);
@@ -273,6 +277,10 @@ fn families() -> impl Iterator<Item = Family<'static>> {
     let own = own.chain(workers).chain([TURNS, BUILD]).chain(rest);
     #[cfg(feature = "tls")]
     let own = own.chain(super::tls::families());
+    #[cfg(feature = "config")]
+    let own = own.chain(crate::config::FAMILIES.iter().copied());
+    #[cfg(feature = "otlp")]
+    let own = own.chain(crate::otlp::FAMILIES.iter().copied());
     own
 }
 
@@ -299,6 +307,8 @@ mod tests {
         page.lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
             .filter(|(name, _)| cfg!(feature = "acme") || !name.starts_with("peregrine_acme_"))
+            .filter(|(name, _)| cfg!(feature = "config") || !name.starts_with("peregrine_config_"))
+            .filter(|(name, _)| cfg!(feature = "otlp") || !name.starts_with("peregrine_trace_"))
             .filter(|(name, _)| {
                 cfg!(feature = "tls")
                     || !["certificate_expiry", "tls_reload"].iter().any(|part| name.contains(part))

@@ -105,6 +105,9 @@ pub(crate) struct Views {
     live_within: Duration,
     /// All settings that count, as text, if there is a tree of them.
     pub(crate) config: OnceLock<Arc<Mutex<String>>>,
+    /// What became of reloads of it.
+    #[cfg(feature = "config")]
+    pub(crate) reloads: OnceLock<Arc<crate::config::Figures>>,
     /// The poll that each worker was last seen at, and since when.
     seen: Mutex<Vec<Option<Seen>>>,
     log: OnceLock<Arc<log::Figures>>,
@@ -141,6 +144,8 @@ impl Views {
             orders,
             live_within,
             config: OnceLock::new(),
+            #[cfg(feature = "config")]
+            reloads: OnceLock::new(),
             seen,
             log: OnceLock::new(),
             #[cfg(feature = "tls")]

@@ -63,6 +63,16 @@ impl Server {
             let admin = Admin::at(address.as_str()).live_within(config.admin.live_within);
             server = server.admin(admin);
         }
+        if let Some(log) = config.access_log.made() {
+            server = server.access_log(log);
+        }
+        if let Some(traces) = config.traces.made() {
+            server = server.traces(traces);
+        }
+        #[cfg(feature = "otlp")]
+        if let Some(otlp) = crate::otlp::Otlp::from_config(&config) {
+            server = server.sending(otlp);
+        }
         server = config.watch(config.restart(server))?;
         let mut configured = Configured::new(config.clone());
         #[cfg(feature = "tls")]
@@ -148,6 +158,15 @@ impl ServerConfig {
         if let Some(limits) = &of.limits {
             listener = listener.limits(limits.clone());
         }
+        if let Some(mode) = of.unix_mode {
+            listener = listener.unix_mode(mode);
+        }
+        if let Some(user) = &of.unix_owner {
+            listener = listener.unix_owner(user);
+        }
+        if let Some(group) = &of.unix_group {
+            listener = listener.unix_group(group);
+        }
         if let Some(proxies) = &of.trusted_proxies {
             // A section that names nobody means nobody.
             let proxies = proxies.made(&section("trusted_proxies"))?;
@@ -214,7 +233,7 @@ fn place(of: &ListenerConfig) -> Option<Listener> {
 }
 
 /// A setting for which the program is built without what it needs.
-fn missing(setting: &str, feature: &str) -> Error {
+pub(super) fn missing(setting: &str, feature: &str) -> Error {
     let text = format!("this program is built without it: the feature `{feature}` of `peregrine`");
     ConfigError::of_setting(setting, text).into()
 }

@@ -1,6 +1,7 @@
 //! What the tree may say.
 
-use super::tree::ServerConfig;
+use super::tls::TlsConfig;
+use super::tree::{ListenerConfig, ServerConfig};
 use crate::Limits;
 use peregrine_config::ConfigError;
 use std::time::Duration;
@@ -13,6 +14,9 @@ impl ServerConfig {
     /// A [`ConfigError`] names the setting, and what it may be.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_limits("limits", &self.limits)?;
+        self.check_access_log()?;
+        self.check_traces()?;
+        check_acme("tls", &self.tls)?;
         for (name, listener) in &self.listeners {
             let of = |section: &str| format!("listeners.{name}.{section}");
             if let Some(limits) = &listener.limits {
@@ -21,6 +25,10 @@ impl ServerConfig {
             if listener.address.is_none() && listener.activated.is_none() {
                 let text = "say where to listen: `address = \"127.0.0.1:8080\"`";
                 return Err(ConfigError::of_setting(&of("address"), text));
+            }
+            check_owner(&of(""), listener)?;
+            if let Some(tls) = &listener.tls {
+                check_acme(&of("tls"), tls)?;
             }
             if listener.tls.is_some() && !listener.https {
                 let text = "there is a section `tls`, but no `https = true`";
@@ -133,6 +141,51 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
             let text = "with no time at all, it would be over at once; for no limit, write `off`";
             return Err(ConfigError::of_setting(&of(name), text));
         }
+    }
+    Ok(())
+}
+
+/// What says whose the file of a socket is needs such a file.
+fn check_owner(prefix: &str, listener: &ListenerConfig) -> Result<(), ConfigError> {
+    let is_unix = listener.address.as_ref().is_some_and(|address| address.starts_with("unix:"));
+    for (name, is_said) in [
+        ("unix_mode", listener.unix_mode.is_some()),
+        ("unix_owner", listener.unix_owner.is_some()),
+        ("unix_group", listener.unix_group.is_some()),
+    ] {
+        if is_said && !is_unix {
+            let text = "this listener makes no Unix domain socket: leave it out, or write \
+                        `address = \"unix:/run/app.sock\"`";
+            return Err(ConfigError::of_setting(&format!("{prefix}{name}"), text));
+        }
+    }
+    Ok(())
+}
+
+fn check_acme(section: &str, tls: &TlsConfig) -> Result<(), ConfigError> {
+    let of = &tls.acme;
+    let wrong =
+        |name: &str, text: &str| Err(ConfigError::of_setting(&format!("{section}.{name}"), text));
+    if of.external_account.id.is_some() == of.external_account.key.expose().is_empty() {
+        return wrong("acme.external_account", "`id` and `key` belong together: say both, or none");
+    }
+    if of.domains.is_empty() {
+        return Ok(());
+    }
+    if of.folder.is_none() {
+        let text = "say where account and certificates are kept: authorities limit how often one may ask for them";
+        return wrong("acme.folder", text);
+    }
+    if of.challenges.is_empty() {
+        return wrong(
+            "acme.challenges",
+            "leave `tls-alpn-01` or `http-01`: the authority must see something",
+        );
+    }
+    if tls.default_certificate.is_some() {
+        let text =
+            "with `acme`, the certificate of its first domain is for clients that ask for no other";
+        return wrong("default_certificate", text);
     }
     Ok(())
 }

@@ -23,34 +23,45 @@
 //! # While the server runs
 //!
 //! SIGHUP, and [`Handle::reload`](crate::Handle::reload), read the file again, if the tree came from one, and the certificates. Limits,
-//! trusted proxies and what [`Server::on_reload`](crate::Server::on_reload) looks after count from then on, for connections that are accepted
+//! trusted proxies, the access log, sampling, and what [`Server::on_reload`](crate::Server::on_reload) looks after count from then on, for connections that are accepted
 //! from then on. One line of the log names each setting that changed, and each that needs a restart. Where anything is
 //! wrong with the file, everything stays as it is, and the log says why.
 //!
 //! With the feature `config`. [`Layers`], [`Time`] and the others are for an application's own settings.
 
+mod access_log;
+mod acme;
 mod apply;
 mod check;
+mod figures;
 mod print;
 mod reload;
 #[cfg(feature = "config-schema")]
 mod schema;
+mod settle;
 mod tls;
+mod traces;
 mod tree;
 
+pub use self::access_log::{AccessLogConfig, LineForm};
+pub use self::acme::{AcmeConfig, ChallengeKind, ExternalAccountConfig};
 pub use self::tls::{CertificateConfig, ClientAuthConfig, Clients, MinimumVersion, TlsConfig};
+pub use self::traces::{OtlpConfig, TracesConfig};
 pub use self::tree::{
     AdminConfig, DriverConfig, DriverKind, Field, ListenerConfig, LogsConfig, ProxiesConfig,
     ProxyHeader, ProxyProtocolConfig, RestartConfig, ServerConfig, SocketsConfig,
 };
 pub use peregrine_config::{
-    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeSize, MaybeText, MaybeTime, Origin,
-    Size, Time, Value, print, print_with,
+    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,
+    Origin, Secret, Size, Time, Value, print, print_with,
 };
 
 #[cfg(feature = "config-schema")]
 pub use self::schema::schema;
 
+#[cfg(test)]
+pub(crate) use self::figures::FAMILIES;
+pub(crate) use self::figures::{Figures, write};
 pub(crate) use self::reload::{Began, Configured};
 
 use crate::error::Error;

@@ -1,14 +1,19 @@
 //! Reading the file again while the server runs.
 
+use super::figures::Figures;
+use super::settle::settle;
 use super::tree::ServerConfig;
 use crate::Limits;
 use crate::choice::DriverChoice;
 use crate::error::Error;
 use crate::listener::Listener;
+use crate::log::{Log, Place, Sink, Style};
 use crate::memory;
-use crate::orders::Reload;
+use crate::orders::{Reload, Reloading};
 use crate::server::Server;
 use crate::tell::{complain, tell};
+use crate::trace::Traces;
+use crate::worker::Patterns;
 use peregrine_config::{ConfigError, to_value};
 use peregrine_driver::SocketOptions;
 use peregrine_server::{Live, MemoryMax, OverloadLimits};
@@ -39,6 +44,13 @@ pub(crate) struct Configured {
     /// How many workers there are, and who tells them what they are to take on.
     workers: usize,
     overload: watch::Sender<OverloadLimits>,
+    /// How lines of the access log look, and where they go, if the log is the tree's.
+    style: Option<watch::Sender<Style>>,
+    place: Option<Place>,
+    /// Which requests are sampled, if the traces are the tree's.
+    traces: Option<watch::Sender<Traces>>,
+    /// The patterns of the application's routes, when there is one.
+    patterns: Patterns,
     follower: Option<Follower>,
     /// Settings and sections that the program has set itself.
     in_code: Vec<&'static str>,
@@ -46,7 +58,17 @@ pub(crate) struct Configured {
     proxies: Option<TrustedProxies>,
     /// What counts, as others see it.
     text: Arc<Mutex<String>>,
+    figures: Arc<Figures>,
     quiet: bool,
+}
+
+/// What a reload changes beside the tree itself.
+struct Next<'c> {
+    lives: Vec<(&'c watch::Sender<Live>, Live)>,
+    overload: OverloadLimits,
+    sink: Option<Sink>,
+    style: Style,
+    traces: Option<Traces>,
 }
 
 /// What a server begins with.
@@ -98,10 +120,15 @@ impl Configured {
             added: Vec::new(),
             workers: 1,
             overload: watch::Sender::default(),
+            style: None,
+            place: None,
+            traces: None,
+            patterns: Arc::default(),
             follower: None,
             in_code: Vec::new(),
             proxies: None,
             text: Arc::default(),
+            figures: Arc::new(Figures::begin()),
             quiet: false,
         }
     }
@@ -123,6 +150,41 @@ impl Configured {
     /// What counts, as the admin listener shows it.
     pub(crate) fn text(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.text)
+    }
+
+    /// What became of reloads.
+    pub(crate) fn figures(&self) -> Arc<Figures> {
+        Arc::clone(&self.figures)
+    }
+
+    /// The application's routes will stand there.
+    pub(crate) fn knows(&mut self, patterns: &Patterns) {
+        self.patterns = Arc::clone(patterns);
+    }
+
+    /// Has the log follow the tree, unless it is the program's.
+    pub(crate) fn include_log(&mut self, log: &mut Log) {
+        if self.is_read() && !self.is_in_code("access_log") {
+            let (change, style) = watch::channel(self.config.access_log.style());
+            log.follow(style);
+            self.style = Some(change);
+        }
+    }
+
+    /// The log has begun, and this is where its lines go.
+    pub(crate) fn logging_at(mut self, place: Option<Place>) -> Self {
+        self.place = place.filter(|_| self.style.is_some());
+        self
+    }
+
+    /// Has traces follow the tree, unless they are the program's.
+    pub(crate) fn include_traces(&mut self, traces: Traces) -> Traces {
+        if !self.is_read() || self.is_in_code("traces") {
+            return traces;
+        }
+        let (change, live) = watch::channel(traces.clone());
+        self.traces = Some(change);
+        traces.live(live)
     }
 
     /// Begins with what the server has. What the program has set after the tree stays as that says.
@@ -188,32 +250,46 @@ impl Configured {
         if !self.is_read() {
             return Ok(certificates);
         }
-        let (sender, wakes) = mpsc::channel::<()>();
+        let (sender, wakes) = mpsc::channel::<Reloading>();
         let keep = move || {
-            while wakes.recv().is_ok() {
+            while let Ok(mut reloading) = wakes.recv() {
                 // One look is enough for all who asked until now.
-                while wakes.try_recv().is_ok() {}
-                self.reload();
+                wakes.try_iter().for_each(|other| reloading.join(other));
+                if let Err(error) = self.reload() {
+                    reloading.fails(format!("serves; the configuration stays as it is: {error}"));
+                }
+                // It is over when nobody has it any more.
                 if let Some(reload) = &certificates {
-                    reload();
+                    reload(reloading);
                 }
             }
         };
         thread::Builder::new().name("peregrine-config".to_owned()).spawn(keep)?;
-        let wake = move || {
-            let _ = sender.send(());
+        let wake = move |one| {
+            let _ = sender.send(one);
         };
         Ok(Some(Arc::new(wake)))
     }
 
-    fn reload(&mut self) {
-        match self.read() {
-            Ok(told) => tell(&told, self.quiet),
+    fn reload(&mut self) -> Result<(), Error> {
+        let read = self.settle().and_then(|()| self.read());
+        self.figures.reloaded(read.is_ok());
+        match &read {
+            Ok(told) => tell(told, self.quiet),
             Err(error) => {
                 let text = format!("peregrine: the configuration stays as it is: {error}");
                 complain(&text, self.quiet);
             }
         }
+        read.map(drop)
+    }
+
+    /// Waits until nobody writes to the file.
+    fn settle(&self) -> Result<(), Error> {
+        let path = self.config.source.as_ref().and_then(|source| source.layers.path());
+        path.map_or(Ok(()), |path| {
+            settle(path).map_err(|error| Error::Config(format!("{}: {error}", path.display())))
+        })
     }
 
     /// Reads the layers again, and says what came of it. With an error nothing has changed.
@@ -223,6 +299,28 @@ impl Configured {
         };
         let read = ServerConfig::read((*source.code).clone(), source.layers.clone())?;
         let next = self.as_far_as_possible(&read);
+        let effect = self.effect(&next)?;
+        let changed = changes(&self.config, &next)?;
+        let mut waiting = changes(&next, &read)?;
+        waiting.retain(|change| !self.is_in_code(&change.setting));
+        // Nothing fails from here on.
+        self.take(effect);
+        self.config = next;
+        self.show();
+        if let (Some(follower), false) = (&self.follower, changed.is_empty()) {
+            let follow = AssertUnwindSafe(|| follower(&self.config));
+            if catch_unwind(follow).is_err() {
+                complain(
+                    "peregrine: the function that follows the configuration panicked",
+                    self.quiet,
+                );
+            }
+        }
+        Ok(summary(&changed, &waiting))
+    }
+
+    /// Makes what the tree asks for, and changes nothing yet.
+    fn effect(&self, next: &ServerConfig) -> Result<Next<'_>, Error> {
         let mut lives = Vec::new();
         for (name, live) in &self.listeners {
             let Some(of) = next.listeners.get(name) else { continue };
@@ -241,34 +339,36 @@ impl Configured {
             let limits = limits.as_ref().unwrap_or(&next.limits).clone();
             lives.push((live, Live { limits, proxies }));
         }
-        let changed = changes(&self.config, &next)?;
-        let mut waiting = changes(&next, &read)?;
-        waiting.retain(|change| !self.is_in_code(&change.setting));
-        for (live, value) in lives {
-            live.send_if_modified(|present| {
-                let is_new = *present != value;
-                *present = value;
-                is_new
-            });
-        }
-        let overload = memory::settled(&next.limits.overload, self.workers);
-        self.overload.send_if_modified(|present| {
-            let is_new = *present != overload;
-            *present = overload;
-            is_new
-        });
-        self.config = next;
-        self.show();
-        if let (Some(follower), false) = (&self.follower, changed.is_empty()) {
-            let follow = AssertUnwindSafe(|| follower(&self.config));
-            if catch_unwind(follow).is_err() {
-                complain(
-                    "peregrine: the function that follows the configuration panicked",
-                    self.quiet,
-                );
+        let (style, traces) = (next.access_log.style(), next.traces.made());
+        if let Some(known) = self.patterns.get() {
+            if self.style.is_some() {
+                style.check(known).map_err(Error::Config)?;
+            }
+            if let (Some(traces), true) = (&traces, self.traces.is_some()) {
+                traces.check(known).map_err(Error::Config)?;
             }
         }
-        Ok(summary(&changed, &waiting))
+        let is_elsewhere = next.access_log.target != self.config.access_log.target;
+        let opens = self.place.is_some() && is_elsewhere;
+        let sink = if opens { next.access_log.open()? } else { None };
+        let overload = memory::settled(&next.limits.overload, self.workers);
+        Ok(Next { lives, overload, sink, style, traces })
+    }
+
+    fn take(&self, next: Next<'_>) {
+        for (live, value) in next.lives {
+            replace(live, value);
+        }
+        replace(&self.overload, next.overload);
+        if let Some(style) = &self.style {
+            replace(style, next.style);
+        }
+        if let (Some(place), Some(sink)) = (&self.place, next.sink) {
+            place.switch(sink);
+        }
+        if let (Some(change), Some(traces)) = (&self.traces, next.traces) {
+            change.send_replace(traces);
+        }
     }
 
     /// Has the program set this, or the section that it is in?
@@ -290,6 +390,12 @@ impl Configured {
         }
         if self.follower.is_some() {
             next.logs = read.logs.clone();
+        }
+        if self.style.is_some() {
+            next.access_log = self.config.access_log.changed_to(&read.access_log);
+        }
+        if self.traces.is_some() {
+            next.traces = self.config.traces.changed_to(&read.traces);
         }
         let of_server = &next.limits;
         for (name, listener) in &mut next.listeners {
@@ -317,6 +423,14 @@ impl Configured {
     }
 }
 
+fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|present| {
+        let is_new = *present != value;
+        *present = value;
+        is_new
+    });
+}
+
 /// What connections use of `new`, and what the whole server uses of those that it began with.
 fn for_connections(new: &Limits, began: &Limits) -> Limits {
     Limits {
@@ -332,20 +446,21 @@ fn for_connections(new: &Limits, began: &Limits) -> Limits {
 /// The settings that differ.
 pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
     let (old, new) = (to_value(old)?, to_value(new)?);
-    let text = |tree: &peregrine_config::Value| -> BTreeMap<String, String> {
-        let all = tree.leaves();
-        all.into_iter().map(|(setting, value)| (setting, value.to_string())).collect()
+    // As values: secrets look all the same.
+    let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
+    let text = |value: Option<&peregrine_config::Value>| {
+        value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
     };
-    let (old, mut new) = (text(&old), text(&new));
-    let nothing = || "(nothing)".to_owned();
     let mut all = Vec::new();
-    for (setting, old) in old {
-        let new = new.remove(&setting).unwrap_or_else(nothing);
-        if old != new {
-            all.push(Change { setting, old, new });
+    for (setting, old) in old.leaves() {
+        let new = new.remove(&setting);
+        if new != Some(old) {
+            all.push(Change { setting, old: text(Some(old)), new: text(new) });
         }
     }
-    let added = new.into_iter().map(|(setting, new)| Change { setting, old: nothing(), new });
+    let added = new.into_iter();
+    let added =
+        added.map(|(setting, new)| Change { setting, old: text(None), new: text(Some(new)) });
     all.extend(added);
     all.sort_by(|left, right| left.setting.cmp(&right.setting));
     Ok(all)

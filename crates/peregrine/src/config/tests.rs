@@ -172,6 +172,31 @@ fn what_cannot_be_meant_is_told_with_its_name() {
             &format!("{listen}proxy_protocol.mode = 'optional'"),
             "`listeners.a.proxy_protocol.from`: `ProxyProtocol::optional()`",
         ),
+        (
+            "[access_log]\nform = 'apache'",
+            "`access_log.form`: `apache` is no word for it; there are `common`",
+        ),
+        ("[access_log]\nformat = 'json'", "did you mean `form`?"),
+        ("[access_log]\nroutes_left_out = ['health']", "`health` is no pattern of a route"),
+        ("[access_log]\nqueue_bytes_max = '10'", "`access_log.queue_bytes_max`: no line fits"),
+        ("[traces]\nratio = 1.5", "`traces.ratio`: 1.5 is no ratio"),
+        ("[traces]\nroutes.'/a' = -1", "`traces.routes./a`: -1 is no ratio"),
+        ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
+        ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
+        ("[traces.otlp]\nendpoint = 'http://me:word@a'", "a password in an address would be shown"),
+        ("[traces.otlp.headers]\n'a b' = 'x'", "`traces.otlp.headers.a b`: no field of HTTP"),
+        ("[traces.otlp.headers]\na = '(hidden)'", "write the secret itself"),
+        ("[tls.acme]\ndomains = ['a.test']", "`tls.acme.folder`: say where"),
+        ("[tls.acme]\nexternal_account.id = 'x'", "`id` and `key` belong together"),
+        ("[tls.acme]\nchallenges = ['dns-01']", "`dns-01` is no word for it"),
+        (
+            &format!("{listen}unix_mode = '0660'"),
+            "`listeners.a.unix_mode`: this listener makes no Unix domain socket",
+        ),
+        (
+            "[listeners.a]\naddress = 'unix:/x'\nunix_mode = 660",
+            "`listeners.a.unix_mode`: expected the mode of a file in octal",
+        ),
         #[cfg(feature = "tls")]
         (&https, "`tls`: there is no certificate: name one in `[tls.certificates.main]`"),
         #[cfg(feature = "tls")]
@@ -328,6 +353,45 @@ fn what_the_program_sets_stays_though_the_tree_said_the_same_at_first() {
     .expect("the file is there");
     let text = configured.read().expect("it is sound");
     assert_eq!(text, "peregrine: configuration read again: nothing changed");
+}
+
+#[test]
+fn what_is_secret_is_read_and_nowhere_shown() {
+    let text = "[traces]\nenabled = true\n[traces.otlp.headers]\nauthorization = 'word-1'\n\
+                [tls.acme.external_account]\nid = 'me'\nkey = 'word-2'\n";
+    let variables = [("PEREGRINE_TRACES__OTLP__HEADERS__X_TENANT", "word-3")];
+    let config = read(text, &variables).expect("it is sound");
+    let headers = &config.traces.otlp.headers;
+    assert_eq!(headers["authorization"].expose(), "word-1");
+    assert_eq!(headers["x-tenant"].expose(), "word-3", "variables have no hyphens");
+    assert_eq!(config.tls.acme.external_account.key.expose(), "word-2");
+    let other = read(&text.replace("word-1", "word-4"), &variables).expect("it is sound");
+    let changed = changes(&config, &other).expect("both can be printed");
+    assert_eq!(changed.len(), 1, "a secret that changed is noticed");
+    for shown in [config.to_string(), format!("{config:?}"), summary(&changed, &changed)] {
+        assert!(!shown.contains("word-"), "{shown}");
+    }
+}
+
+#[test]
+fn a_listener_that_gets_certificates_by_acme_names_the_others_no_more() {
+    let text = "[tls.certificates.a]\ncertificate = 'a.pem'\nkey = 'a.key'\n\
+                [tls.acme]\nfolder = '/acme'\ncontacts = ['me@a.test']\n\
+                [listeners.l]\naddress = '127.0.0.1:0'\nhttps = true\n";
+    let of_listener = |own: &str| {
+        let config = read(&format!("{text}{own}"), &[]).expect("it is sound");
+        config.listeners["l"].tls.clone().expect("it has a section")
+    };
+    let tls = of_listener("tls.acme.domains = ['b.test']\n");
+    assert!(tls.certificates.is_empty());
+    assert_eq!(
+        (tls.acme.folder.as_deref(), &*tls.acme.domains),
+        (Some("/acme"), &["b.test".to_owned()][..])
+    );
+    let tls =
+        of_listener("[listeners.l.tls.certificates.b]\ncertificate = 'b.pem'\nkey = 'b.key'\n");
+    assert_eq!(tls.certificates.len(), 1);
+    assert_eq!(tls.acme, super::AcmeConfig::default());
 }
 
 #[test]

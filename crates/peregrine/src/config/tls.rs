@@ -1,5 +1,6 @@
 //! TLS in the tree.
 
+use super::acme::AcmeConfig;
 use peregrine_config::{MaybeText, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::time::Duration;
 pub struct TlsConfig {
     /// Certificates with their keys, each by a label. A reload reads their files again.
     pub certificates: BTreeMap<String, CertificateConfig>,
+    /// Certificates that the server gets itself, beside these.
+    pub acme: AcmeConfig,
     /// The label of the certificate for clients that ask for no name, or for an unknown one; `off`: the first by label.
     #[serde(with = "MaybeText")]
     pub default_certificate: Option<String>,
@@ -43,6 +46,7 @@ impl Default for TlsConfig {
     fn default() -> Self {
         Self {
             certificates: BTreeMap::new(),
+            acme: AcmeConfig::default(),
             default_certificate: None,
             watch: false,
             client_auth: ClientAuthConfig::default(),
@@ -129,17 +133,7 @@ mod made {
             if let Some(label) = self.default_certificate.as_ref().filter(|label| !known(label)) {
                 return Err(wrong(format!("`default_certificate = \"{label}\"` names none")));
             }
-            let first = self.default_certificate.as_ref().or(self.certificates.keys().next());
-            let Some(first) = first else {
-                return Err(wrong(format!(
-                    "there is no certificate: name one in `[{section}.certificates.main]`, with \
-                     `certificate` and `key`"
-                )));
-            };
-            let mut tls = Tls::from_certificate(self.certificate(first))?;
-            for label in self.certificates.keys().filter(|label| *label != first) {
-                tls = tls.with(self.certificate(label))?;
-            }
+            let mut tls = self.certified(section)?;
             if let Some(clients) = self.clients().map_err(wrong)? {
                 tls = tls.with_client_auth(clients)?;
             }
@@ -166,6 +160,37 @@ mod made {
                 tls = tls.with_key_log()?;
             }
             Ok(tls.with_expiry_warning(self.expiry_warning))
+        }
+
+        /// TLS with all certificates, and nothing else.
+        fn certified(&self, section: &str) -> Result<Tls, Error> {
+            let first = self.default_certificate.as_ref().or(self.certificates.keys().next());
+            let (mut tls, rest) = match (self.acme.domains.is_empty(), first) {
+                (false, _) => (self.supplied(section)?, None),
+                (true, Some(first)) => {
+                    (Tls::from_certificate(self.certificate(first))?, Some(first))
+                }
+                (true, None) => {
+                    return Err(Error::Config(format!(
+                        "`{section}`: there is no certificate: name one in `[{section}.certificates.main]`, with \
+                         `certificate` and `key`"
+                    )));
+                }
+            };
+            for label in self.certificates.keys().filter(|label| Some(*label) != rest) {
+                tls = tls.with(self.certificate(label))?;
+            }
+            Ok(tls)
+        }
+
+        #[cfg(feature = "acme")]
+        fn supplied(&self, section: &str) -> Result<Tls, Error> {
+            self.acme.made(section)
+        }
+
+        #[cfg(not(feature = "acme"))]
+        fn supplied(&self, section: &str) -> Result<Tls, Error> {
+            Err(crate::config::apply::missing(&format!("{section}.acme.domains"), "acme"))
         }
 
         fn certificate(&self, label: &str) -> Certificate {

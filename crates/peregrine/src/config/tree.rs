@@ -3,11 +3,13 @@
 //! The comments of its fields are what operators read: they are in the JSON schema, and in the guide's commented file.
 
 use super::PREFIX;
+use super::access_log::AccessLogConfig;
 use super::tls::TlsConfig;
+use super::traces::TracesConfig;
 use crate::Limits;
 use peregrine_config::{
-    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeSize, MaybeText, MaybeTime, Origin,
-    Size, Time, Value,
+    Automatic, ConfigError, Kind, Layers, MaybeCount, MaybeMode, MaybeSize, MaybeText, MaybeTime,
+    Origin, Size, Time, Value,
 };
 use peregrine_driver::{Options, SocketOptions};
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,10 @@ pub struct ServerConfig {
     pub sockets: SocketsConfig,
     /// What is logged. A reload changes it, where the program listens to that.
     pub logs: LogsConfig,
+    /// The access log: a line for each request.
+    pub access_log: AccessLogConfig,
+    /// Traces of requests, and the collector that they are sent to.
+    pub traces: TracesConfig,
     /// The listener for those who run the server: metrics, probes, this configuration.
     pub admin: AdminConfig,
     /// Upgrades in place, and the service manager. On Linux.
@@ -104,6 +110,7 @@ impl ServerConfig {
         let mut said = None;
         let read: Self = layers.load_with(&code, |tree| {
             inherit(tree);
+            name_fields(tree);
             said = Some(tree.clone());
         })?;
         read.check().map_err(|error| placed(error, said.as_ref()))?;
@@ -140,16 +147,33 @@ fn inherit(tree: &mut Value) {
                 if matches!(own.kind, Kind::Table(_)) {
                     let said = std::mem::replace(own, of_server.clone());
                     // Who names certificates means these, and none of the server's.
-                    if said.get("certificates").is_some() {
-                        for name in ["certificates", "default_certificate"] {
-                            if let Some(value) = own.get_mut(name) {
-                                value.kind = Kind::Nothing;
-                            }
+                    let has_certificates = said.get("certificates").is_some();
+                    let has_domains =
+                        said.get("acme").is_some_and(|acme| acme.get("domains").is_some());
+                    let gone: &[&str] = match (has_certificates, has_domains) {
+                        (false, false) => &[],
+                        (true, false) => &["certificates", "default_certificate", "acme"],
+                        (_, true) => &["certificates", "default_certificate"],
+                    };
+                    for name in gone {
+                        if let Some(value) = own.get_mut(name) {
+                            value.kind = Kind::Nothing;
                         }
                     }
                     own.overlay(said, true);
                 }
             }
+        }
+    }
+}
+
+/// Variables cannot say hyphens, and no field of HTTP has underscores.
+fn name_fields(tree: &mut Value) {
+    let fields =
+        tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
+    if let Some(Value { kind: Kind::Table(entries), .. }) = fields {
+        for entry in entries.iter_mut().filter(|e| matches!(e.origin, Origin::Variable(_))) {
+            entry.key = entry.key.replace('_', "-");
         }
     }
 }
@@ -166,6 +190,16 @@ pub struct ListenerConfig {
     /// The name of sockets that a service manager made (`FileDescriptorName=` of systemd). On Linux.
     #[serde(with = "MaybeText")]
     pub activated: Option<String>,
+    /// Who may connect to a Unix domain socket: the mode of its file in octal, as a text such as `"0660"`; `off`: as the
+    /// process's umask leaves it. A socket that was handed over, by an upgrade or by a service manager, stays as it is.
+    #[serde(with = "MaybeMode")]
+    pub unix_mode: Option<u32>,
+    /// The user whom that file belongs to, by name or number; `off`: who runs the server. Only root may give files away.
+    #[serde(with = "MaybeText")]
+    pub unix_owner: Option<String>,
+    /// The group that it belongs to, by name or number; `off`: that of who runs the server.
+    #[serde(with = "MaybeText")]
+    pub unix_group: Option<String>,
     /// Whether TLS is spoken there.
     pub https: bool,
     /// TLS of this place alone; what is not said is as in the server's section `tls`.

@@ -1,6 +1,7 @@
 //! The way of lines from one worker to the thread that writes them.
 
 use super::figures::Figures;
+use super::sink::Sink;
 use peregrine_server::Lines;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
@@ -88,6 +89,8 @@ pub(super) struct Bell {
     /// There will soon be no room for more.
     is_urgent: AtomicBool,
     is_to_reopen: AtomicBool,
+    /// Where lines are to go from now on.
+    next: Mutex<Option<Sink>>,
     /// Where the log is in its life: see [`Life`].
     life: AtomicU8,
     thread: OnceLock<Thread>,
@@ -146,6 +149,18 @@ impl Bell {
         self.is_to_reopen.store(true, Ordering::Release);
         self.is_rung.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// The last one that is said counts.
+    #[cfg(feature = "config")]
+    pub(super) fn switch(&self, sink: Sink) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+        self.is_rung.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn takes_next(&self) -> Option<Sink> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(super) fn takes_reopen(&self) -> bool {

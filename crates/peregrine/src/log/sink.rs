@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The pause before another try where a descriptor takes nothing at present and does not wait by itself.
 const PAUSE: Duration = Duration::from_millis(10);
 
-pub(super) struct Sink {
+pub(crate) struct Sink {
     to: To,
     /// The last line that was written lacks its end.
     is_torn: bool,
@@ -43,13 +43,12 @@ impl Sink {
         Self { to: To::Stream { name: "a writer", stream }, is_torn: false }
     }
 
-    /// Opens the file again. The old one stays if that fails.
-    pub(super) fn reopen(&mut self) -> io::Result<()> {
-        if let To::File { path, file } = &mut self.to {
-            *file = open(path)?;
-            self.is_torn = false;
-        }
-        Ok(())
+    /// Opens the file again, if it is one. The old one stays if that fails.
+    pub(super) fn reopen(&mut self) -> io::Result<bool> {
+        let To::File { path, file } = &mut self.to else { return Ok(false) };
+        *file = open(path)?;
+        self.is_torn = false;
+        Ok(true)
     }
 
     /// Writes lines; how many bytes of them, until the end of the last whole line, are written.
@@ -116,5 +115,11 @@ impl fmt::Display for Sink {
             To::File { path, .. } => path.display().fmt(f),
             To::Stream { name, .. } => f.write_str(name),
         }
+    }
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }

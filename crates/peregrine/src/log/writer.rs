@@ -25,6 +25,11 @@ impl Writer {
         loop {
             self.wait();
             self.bell.answer();
+            if let Some(next) = self.bell.takes_next() {
+                // Whether this one can be written is not known yet.
+                (self.sink, fails) = (next, false);
+                tracing::info!(target: "peregrine", log = %self.sink, "the access log goes elsewhere");
+            }
             if self.bell.takes_reopen() {
                 self.reopen();
             }
@@ -71,7 +76,11 @@ impl Writer {
 
     fn reopen(&mut self) {
         match self.sink.reopen() {
-            Ok(()) => {
+            Ok(false) => {
+                tracing::warn!(target: "peregrine", log = %self.sink,
+                    "there is no file of a log to open again");
+            }
+            Ok(true) => {
                 self.figures.reopened.add(1);
                 tracing::info!(target: "peregrine", log = %self.sink, "the access log was opened again");
             }

@@ -8,6 +8,7 @@ use crate::orders::Handle;
 use peregrine_server::Order;
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use tokio::sync::watch as watched;
 
 #[derive(Clone, Debug)]
@@ -27,7 +28,26 @@ impl Successor {
 #[derive(Debug, Default)]
 pub(crate) struct Restart(());
 
+/// A reload that is under way until this is dropped. There is nobody to be told.
+#[derive(Debug)]
+pub(crate) struct Reloading(());
+
+#[cfg(feature = "config")]
+impl Reloading {
+    pub(crate) fn join(&mut self, other: Self) {
+        let (Self(()), Self(())) = (self, other);
+    }
+
+    pub(crate) fn fails(&mut self, _: String) {
+        let Self(()) = self;
+    }
+}
+
 impl Restart {
+    pub(crate) fn reloading(_: &Arc<Self>) -> Reloading {
+        Reloading(())
+    }
+
     pub(crate) fn tell_manager(&self) {
         let Self(()) = self;
     }

@@ -24,11 +24,13 @@ mod heir;
 mod notify;
 mod parcel;
 mod successor;
+mod telling;
 mod upgrade;
 mod watchdog;
 
 pub(crate) use heir::Heir;
 pub use successor::Successor;
+pub(crate) use telling::Reloading;
 pub use upgrade::UpgradeError;
 pub(crate) use watchdog::Answering;
 
@@ -39,6 +41,7 @@ use notify::Manager;
 use peregrine_driver::Socket;
 use peregrine_server::Order;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use telling::Telling;
 use upgrade::Estate;
 use watchdog::Watchdog;
 
@@ -74,6 +77,7 @@ pub(crate) struct Restart {
     /// There is one while the server serves.
     estate: Mutex<Option<Arc<Estate>>>,
     manager: OnceLock<Option<Manager>>,
+    telling: Mutex<Telling>,
 }
 
 impl Restart {
@@ -110,8 +114,8 @@ impl Restart {
         // An order may have come in between.
         if handle.present() > Order::Serve {
             lock(&self.estate).take();
-        } else if let Some(manager) = self.manager() {
-            manager.ready(status);
+        } else {
+            self.is_ready(status);
         }
     }
 
@@ -122,12 +126,7 @@ impl Restart {
         }
         let has_served = lock(&self.estate).take().is_some();
         // For its manager a process that has a successor is not the service any more.
-        if has_served
-            && order != Order::Leave
-            && let Some(manager) = self.manager()
-        {
-            manager.stopping("ends, when the requests in progress are answered");
-        }
+        self.is_ending(has_served && order != Order::Leave);
     }
 
     /// Waits until an upgrade that is under way was given up: its successor must not outlive an order to

@@ -36,7 +36,7 @@ impl Manager {
         }
     }
 
-    fn at(name: &OsStr) -> io::Result<Self> {
+    pub(super) fn at(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             [b'/', ..] => SocketAddr::from_pathname(Path::new(name))?,

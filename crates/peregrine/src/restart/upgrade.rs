@@ -161,8 +161,7 @@ impl Handle {
         if std::process::id() == 1 {
             return Err(UpgradeError::FirstProcess);
         }
-        let manager = restart.manager();
-        manager.into_iter().for_each(|manager| manager.reloading("starts its successor"));
+        let is_told = restart.begins("starts its successor");
         let result = Attempt::begin(self, &estate).and_then(Attempt::finish);
         match &result {
             Ok(process) => {
@@ -170,8 +169,8 @@ impl Handle {
                 tell(&text, estate.quiet);
             }
             Err(error) => {
-                if let (Order::Serve, Some(manager)) = (self.present(), manager) {
-                    manager.ready(&format!("serves; the upgrade failed: {error}"));
+                if is_told {
+                    restart.is_over(Some(format!("serves; the upgrade failed: {error}")));
                 }
             }
         }
@@ -262,9 +261,7 @@ impl<'a> Attempt<'a> {
         }
         result?;
         let process = self.successor.leave();
-        if let Some(manager) = self.handle.restart().manager() {
-            manager.succeeded_by(process, "serves");
-        }
+        self.handle.restart().is_succeeded_by(process);
         // A successor that is told nothing any more knows the same.
         let _ = parcel::send(&self.link, step::YOURS, &[], &[]);
         self.handle.leave();

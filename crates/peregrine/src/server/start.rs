@@ -22,7 +22,7 @@ use crate::restart::Heir;
 use crate::running::{Running, Settings};
 use crate::tell::{first_line, tell};
 use crate::trace;
-use crate::worker::Worker;
+use crate::worker::{Patterns, Worker};
 use peregrine_driver::{Options, Passed, Socket};
 use peregrine_server::{Limits, Listen, Member, WorkerLimits};
 use std::num::NonZeroUsize;
@@ -55,6 +55,18 @@ impl Server {
         self.limits.overload.fault().map_or(Ok(()), |fault| Err(Error::Config(fault)))
     }
 
+    /// Has spans sent as the tree of settings says.
+    fn send_spans(&mut self) -> Result<(), Error> {
+        #[cfg(all(feature = "otlp", feature = "config"))]
+        if let Some(otlp) = self.otlp.take() {
+            let wrong = |error| Error::Config(format!("`traces.otlp.endpoint`: {error}"));
+            otlp.install_unless_done().map_err(wrong)?;
+        }
+        #[cfg(not(all(feature = "otlp", feature = "config")))]
+        let _ = self;
+        Ok(())
+    }
+
     /// What the admin listener shows, if there is one.
     fn views(&self, workers: usize, handle: &Handle) -> Option<Arc<Views>> {
         let views = self.admin.as_ref()?.views(workers, handle.subscribe());
@@ -79,6 +91,7 @@ impl Server {
         orders: Orders,
     ) -> Result<Running, Error> {
         self.check()?;
+        self.send_spans()?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
         let suppliers = Suppliers::of(self.listeners.iter().filter_map(Listener::certificates));
@@ -87,7 +100,8 @@ impl Server {
         #[cfg(feature = "acme")]
         let makes = &mut *answering;
         let views = self.views(workers, &orders.handle);
-        let readers = self.readers(workers, views.as_deref());
+        let patterns = Arc::default();
+        let readers = self.readers(workers, views.as_deref(), &patterns);
         let limits = self.limits_of_worker(workers, &readers);
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
         let options = (0..workers).map(|number| self.options_of(number, shown(number).as_ref()));
@@ -103,6 +117,7 @@ impl Server {
         let Entrances { plans, places, files, holdings } = all;
         let traces = self.traces.map(trace::recorded);
         let logging = self.log.map(|log| log.start(workers)).transpose()?;
+        let readers = readers.logging_at(logging.as_ref());
         let (logs, log) = Logging::deal(logging, workers, &orders.handle, views.as_deref());
         let members = members(&plans);
         let given = plans.into_iter().zip(options).zip(seats).zip(logs).zip(members).enumerate();
@@ -115,6 +130,7 @@ impl Server {
             shown: shown(number),
             log,
             traces: traces.clone(),
+            patterns: Arc::clone(&patterns),
             member,
         });
         let heir = heir.as_mut().filter(|heir| heir.is_used());
@@ -157,7 +173,7 @@ impl Server {
     }
 
     /// What reads files again. It begins with what the server has.
-    fn readers(&mut self, count: usize, views: Option<&Views>) -> Readers {
+    fn readers(&mut self, count: usize, views: Option<&Views>, patterns: &Patterns) -> Readers {
         #[cfg(feature = "config")]
         let configured = self.configured.take().map(|mut configured| {
             configured.begin(&Began {
@@ -171,13 +187,19 @@ impl Server {
                 quiet: self.quiet,
             });
             self.listeners.iter_mut().for_each(|listener| configured.include(listener));
+            if let Some(log) = &mut self.log {
+                configured.include_log(log);
+            }
+            self.traces = self.traces.take().map(|traces| configured.include_traces(traces));
+            configured.knows(patterns);
             if let Some(views) = views {
                 let _ = views.config.set(configured.text());
+                let _ = views.reloads.set(configured.figures());
             }
             configured
         });
         #[cfg(not(feature = "config"))]
-        let _ = (count, views);
+        let _ = (count, views, patterns);
         Readers {
             #[cfg(feature = "tls")]
             keeper: self.keeper(),

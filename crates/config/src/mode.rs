@@ -1,0 +1,92 @@
+//! Modes of files, as `chmod` takes them.
+
+use crate::time::{Reads, is_off};
+use serde::de::Deserializer;
+use serde::ser::Serializer;
+
+/// The mode of a file in octal, such as `0660`, or `off`, which is `None`. It is a text, since a number of a file would be taken
+/// for a decimal one.
+#[derive(Clone, Copy, Debug)]
+pub enum MaybeMode {}
+
+/// Who may read, write and run it, and nothing else.
+const MODE_MAX: u32 = 0o777;
+
+const EXPECTED: &str = "the mode of a file in octal, as a text such as `\"0660\"`, or `off`";
+
+impl MaybeMode {
+    /// Prints it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(value: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            None => serializer.serialize_str("off"),
+            Some(mode) => serializer.serialize_str(&format!("{mode:04o}")),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is neither a mode nor `off`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<u32>, D::Error> {
+        let read = |text: &str| if is_off(text) { Some(None) } else { mode(text).map(Some) };
+        deserializer.deserialize_any(Reads { expected: EXPECTED, read, sizes: None })
+    }
+}
+
+fn mode(text: &str) -> Option<u32> {
+    let text = text.trim();
+    let digits = text.strip_prefix("0o").unwrap_or(text);
+    let is_octal = digits.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mode = u32::from_str_radix(digits, 8).ok().filter(|_| is_octal)?;
+    (mode <= MODE_MAX).then_some(mode)
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    use super::MaybeMode;
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use std::borrow::Cow;
+
+    impl JsonSchema for MaybeMode {
+        fn schema_name() -> Cow<'static, str> {
+            "ModeOrOff".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "description": "The mode of a file in octal, such as `0660`, or `off`.",
+                "type": "string",
+                "pattern": "^(off|none|(0o)?0*[0-7]{1,3})$",
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mode;
+
+    #[test]
+    fn modes_are_octal() {
+        for (text, expected) in [
+            ("0660", Some(0o660)),
+            ("660", Some(0o660)),
+            (" 0o600 ", Some(0o600)),
+            ("0", Some(0)),
+            ("0777", Some(0o777)),
+            ("1777", None),
+            ("0680", None),
+            ("+660", None),
+            ("-1", None),
+            ("", None),
+            ("rw-rw----", None),
+        ] {
+            assert_eq!(mode(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Texts that nobody is shown.
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::ser::{Serialize, Serializer};
+use std::fmt;
+
+/// What is shown in place of a secret.
+const HIDDEN: &str = "(hidden)";
+
+/// By this name our serializer knows a secret from a text.
+pub(crate) const NAME: &str = "$peregrine::Secret";
+
+/// A text that is neither printed nor logged: a password, a token. What shows settings has `(hidden)` in its place, which is
+/// no secret that can be read. Another serializer than [`to_value`](crate::to_value) gets the secret itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// This text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where there is none, nothing is hidden.
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "" } else { HIDDEN })
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct(NAME, &self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == HIDDEN {
+            let text = "this is what stands in place of a secret where settings are printed; write the secret itself";
+            return Err(D::Error::custom(text));
+        }
+        Ok(Self(text))
+    }
+}
+
+#[cfg(feature = "schema")]
+mod schema {
+    use super::Secret;
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use std::borrow::Cow;
+
+    impl JsonSchema for Secret {
+        fn schema_name() -> Cow<'static, str> {
+            "Secret".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({ "description": "A text that is not shown.", "type": "string", "writeOnly": true })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Layers, print, to_value};
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Tree {
+        headers: BTreeMap<String, Secret>,
+    }
+
+    #[test]
+    fn a_secret_is_read_and_compared_and_never_shown() {
+        let code = |text: &str| {
+            let headers = [("a".to_owned(), Secret::new(text))].into();
+            Tree { headers }
+        };
+        let none: [(&str, &str); 0] = [];
+        let read: Tree = Layers::new("X_").variables(none).load(&code("abc")).expect("it is sound");
+        assert_eq!(read.headers["a"].expose(), "abc", "what the program says survives");
+        let layers = Layers::new("X_").variables([("X_HEADERS__A", "def")]);
+        let read: Tree = layers.load(&code("abc")).expect("it is sound");
+        assert_eq!(read.headers["a"].expose(), "def");
+        let (one, other) = (to_value(&code("abc")), to_value(&code("def")));
+        let (one, other) = (one.expect("it can be"), other.expect("it can be"));
+        assert!(one != other, "a change is noticed");
+        for shown in [format!("{one:?}"), one.to_string(), format!("{read:?} {layers:?}")] {
+            assert!(!shown.contains("abc") && !shown.contains("def"), "{shown}");
+        }
+        let text = print(&code("abc")).expect("it can be");
+        assert_eq!(text, "[headers]\na = \"(hidden)\"\n");
+        let layers = Layers::new("X_").variables([("X_HEADERS__A", HIDDEN)]);
+        let error = layers.load(&Tree::default()).expect_err("it is none").to_string();
+        assert!(
+            error.contains("`headers.a`") && error.contains("write the secret itself"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! What became of reloads.
+
+use peregrine_metrics::{Family, Kind, Page};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Counts of reloads. One thread writes, and any reads.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    done: AtomicU64,
+    failed: AtomicU64,
+    has_succeeded: AtomicBool,
+    /// When settings were last taken over, in milliseconds since the Unix epoch.
+    taken_at: AtomicU64,
+}
+
+impl Figures {
+    /// The settings that the server begins with were read now.
+    pub(super) fn begin() -> Self {
+        let zero = AtomicU64::default;
+        let figures = Self {
+            done: zero(),
+            failed: zero(),
+            has_succeeded: AtomicBool::new(true),
+            taken_at: zero(),
+        };
+        figures.taken_now();
+        figures
+    }
+
+    fn taken_now(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.taken_at.store(now, Ordering::Relaxed);
+    }
+
+    /// A reload is over.
+    pub(super) fn reloaded(&self, has_succeeded: bool) {
+        if has_succeeded {
+            self.taken_now();
+        }
+        self.has_succeeded.store(has_succeeded, Ordering::Relaxed);
+        let count = if has_succeeded { &self.done } else { &self.failed };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+const SUCCESSFUL: Family<'_> = Family {
+    name: "peregrine_config_last_reload_successful",
+    kind: Kind::Gauge,
+    unit: "",
+    help: "Whether the last reload of the configuration counted: 1, or 0 if the one before stays.",
+};
+const TAKEN_AT: Family<'_> = Family {
+    name: "peregrine_config_last_reload_success_timestamp_seconds",
+    kind: Kind::Gauge,
+    unit: "seconds",
+    help: "When the configuration was last read and taken over, at the start too, since the Unix epoch.",
+};
+const RELOADS: Family<'_> = Family {
+    name: "peregrine_config_reloads",
+    kind: Kind::Counter,
+    unit: "",
+    help: "Times that the configuration was read again, or could not be.",
+};
+
+/// The families that [`write()`] writes, in order.
+#[cfg(test)]
+pub(crate) const FAMILIES: &[Family<'static>] = &[SUCCESSFUL, TAKEN_AT, RELOADS];
+
+/// Writes what is known; nothing but the families where there is nothing to read again.
+pub(crate) fn write(page: &mut Page, figures: Option<&Figures>) {
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    page.family(&SUCCESSFUL);
+    if let Some(figures) = figures {
+        page.sample(&[], u64::from(figures.has_succeeded.load(Ordering::Relaxed)));
+    }
+    page.family(&TAKEN_AT);
+    if let Some(figures) = figures {
+        page.sample(&[], of(&figures.taken_at) as f64 / 1000.0);
+    }
+    page.family(&RELOADS);
+    if let Some(figures) = figures {
+        page.sample(&[("result", "done")], of(&figures.done));
+        page.sample(&[("result", "failed")], of(&figures.failed));
+    }
+}

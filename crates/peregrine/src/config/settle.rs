@@ -1,0 +1,107 @@
+//! Waiting until nobody writes to a file any more.
+//!
+//! Half of a file may be sound, an empty one most of all, so that a reload in the middle would take settings away.
+//! Who renames a new file into place is not waited for longer than one look; who writes in place, until the file is
+//! left alone.
+
+use std::fs::Metadata;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// How long a file must be left alone.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How often it may have changed meanwhile.
+const LOOKS_MAX: usize = 50;
+
+/// What tells that a file has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    length: u64,
+    changed: Option<SystemTime>,
+    #[cfg(unix)]
+    file: (u64, u64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            length: metadata.len(),
+            changed: metadata.modified().ok(),
+            #[cfg(unix)]
+            file: {
+                use std::os::unix::fs::MetadataExt;
+                (metadata.dev(), metadata.ino())
+            },
+        }
+    }
+}
+
+/// Waits until the file at `path` is left alone. What cannot be looked at is for who reads it.
+///
+/// # Errors
+/// It changes all the time.
+pub(super) fn settle(path: &Path) -> io::Result<()> {
+    let look = || std::fs::metadata(path).ok().as_ref().map(Stamp::of);
+    until_same(look, || thread::sleep(QUIET))
+}
+
+fn until_same<T: PartialEq>(
+    mut look: impl FnMut() -> T,
+    mut pause: impl FnMut(),
+) -> io::Result<()> {
+    let mut last = look();
+    for _ in 0..LOOKS_MAX {
+        pause();
+        let now = look();
+        if now == last {
+            return Ok(());
+        }
+        last = now;
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "somebody writes to it all the time"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// After how many pauses a file is read that changes in so many of them.
+    fn pauses(changes: usize) -> Option<usize> {
+        let paused = Cell::new(0);
+        let look = || paused.get().min(changes);
+        until_same(look, || paused.set(paused.get() + 1)).ok().map(|()| paused.get())
+    }
+
+    #[test]
+    fn a_file_is_read_when_it_was_left_alone() {
+        assert_eq!(pauses(0), Some(1));
+        assert_eq!(pauses(1), Some(2));
+        assert_eq!(pauses(7), Some(8));
+        assert_eq!(pauses(usize::MAX), None, "not for ever");
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_or_replaced_is_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        let stamp = || Stamp::of(&std::fs::metadata(&path).expect("it is there"));
+        std::fs::write(&path, "one").expect("a new file");
+        let first = stamp();
+        assert_eq!(stamp(), first);
+        std::fs::write(&path, "one and a half").expect("it is there");
+        let second = stamp();
+        assert_ne!(second, first);
+        #[cfg(unix)]
+        {
+            let other = folder.path().join("b");
+            std::fs::write(&other, "another and 1/2").expect("a new file");
+            std::fs::rename(other, &path).expect("one folder");
+            assert_ne!(stamp(), second);
+        }
+        assert!(settle(&path).is_ok() && settle(&folder.path().join("none")).is_ok());
+    }
+}

@@ -1,0 +1,321 @@
+//! The client that takes spans to a collector: one request at a time over HTTP/1.1, on the thread that sends.
+//!
+//! It waits on that thread, so that it needs no runtime, and brings no other implementation of HTTP. A collector is asked
+//! every few seconds: each request has a connection of its own.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
+use opentelemetry_http::{HttpClient, HttpError};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+/// How long the head of an answer may be.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// How long what is read of its content may be: a few words.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// How many answers may come before the last one (RFC 9110 §15.2).
+const INTERIM_MAX: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    /// For all of a request, from its connection to its answer.
+    pub(super) timeout: Duration,
+}
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
+
+impl HttpClient for Client {
+    fn send_bytes<'own, 'answer>(&'own self, request: Request<Bytes>) -> Answer<'answer>
+    where
+        'own: 'answer,
+        Self: 'answer,
+    {
+        Box::pin(async move { self.send(&request).map_err(Into::into) })
+    }
+}
+
+impl Client {
+    fn send(&self, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
+        let until = Instant::now() + self.timeout;
+        let uri = request.uri();
+        let host = uri.host().ok_or_else(|| fault("the collector's address has no host"))?;
+        let is_tls = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let stream = Timed { stream: connect(name, port, until)?, until };
+        if is_tls {
+            ask(&mut secure(name, stream)?, request)
+        } else {
+            ask(&mut { stream }, request)
+        }
+    }
+}
+
+fn fault(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the collector did not answer in time")
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+fn connect(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the collector's name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, left(until)?) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A connection that waits for nothing beyond its time.
+struct Timed {
+    stream: TcpStream,
+    until: Instant,
+}
+
+/// Systems tell differently that the time is over.
+fn timed<T>(outcome: io::Result<T>) -> io::Result<T> {
+    outcome.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => late(),
+        _ => error,
+    })
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(left(self.until)?))?;
+        timed(self.stream.read(bytes))
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.until)?))?;
+        timed(self.stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
+/// Speaks TLS, and trusts whom the system trusts.
+#[cfg(feature = "tls")]
+fn secure(host: &str, stream: Timed) -> io::Result<impl Stream> {
+    use peregrine_tls::rustls::crypto::aws_lc_rs;
+    use peregrine_tls::rustls::pki_types::ServerName;
+    use peregrine_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+    use std::sync::{Arc, OnceLock};
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    let config = CONFIG.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites for all versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Arc::new(config)
+    });
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| fault(&error.to_string()))?;
+    let session = ClientConnection::new(Arc::clone(config), name);
+    Ok(StreamOwned::new(session.map_err(|error| fault(&error.to_string()))?, stream))
+}
+
+#[cfg(not(feature = "tls"))]
+fn secure(_: &str, stream: Timed) -> io::Result<impl Stream> {
+    // Of one type with the other.
+    let none: io::Result<Timed> = Err(fault(
+        "`https` needs the feature `tls` of `peregrine`, without which this program is built",
+    ));
+    drop(stream);
+    none
+}
+
+fn ask(stream: &mut impl Stream, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
+    stream.write_all(&written(request))?;
+    stream.flush()?;
+    let mut bytes = Vec::new();
+    for _ in 0..INTERIM_MAX {
+        let end = read_head(stream, &mut bytes)?;
+        let (status, fields) = head(&bytes[..end])?;
+        bytes.drain(..end);
+        if !status.is_informational() {
+            let body = read_body(stream, bytes, &fields)?;
+            let mut response = Response::new(body);
+            *response.status_mut() = status;
+            *response.headers_mut() = fields;
+            return Ok(response);
+        }
+    }
+    Err(fault("the collector's answer does not come to its end"))
+}
+
+/// The request in one piece.
+fn written(request: &Request<Bytes>) -> Vec<u8> {
+    let uri: &Uri = request.uri();
+    let target = uri.path_and_query().map_or("/", |target| target.as_str());
+    let host = uri.authority().map_or("", |authority| authority.as_str());
+    // RFC 9110 §7.2: without user and password.
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let mut text = format!(
+        "{} {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\nconnection: close\r\n",
+        request.method(),
+        request.body().len()
+    )
+    .into_bytes();
+    let own = [header::HOST, header::CONTENT_LENGTH, header::CONNECTION, header::TRANSFER_ENCODING];
+    for (name, value) in request.headers().iter().filter(|(name, _)| !own.contains(name)) {
+        text.extend_from_slice(name.as_str().as_bytes());
+        text.extend_from_slice(b": ");
+        text.extend_from_slice(value.as_bytes());
+        text.extend_from_slice(b"\r\n");
+    }
+    text.extend_from_slice(b"\r\n");
+    text.extend_from_slice(request.body());
+    text
+}
+
+/// Reads until there is a whole head; where it ends.
+fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    const END: &[u8] = b"\r\n\r\n";
+    loop {
+        if let Some(at) = bytes.windows(END.len()).position(|window| window == END) {
+            return Ok(at + END.len());
+        }
+        if bytes.len() > HEAD_BYTES_MAX {
+            return Err(fault("the head of the collector's answer is too long"));
+        }
+        read_more(stream, bytes)?;
+    }
+}
+
+fn read_more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let mut piece = [0; 4096];
+    let count = loop {
+        match stream.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => break outcome?,
+        }
+    };
+    bytes.extend_from_slice(&piece[..count]);
+    if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}
+
+fn head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
+    let no_http = || fault("what answers at the collector's address does not speak HTTP/1.1");
+    let text = std::str::from_utf8(bytes).map_err(|_| no_http())?;
+    let mut lines = text.split("\r\n");
+    let line = lines.next().and_then(|line| line.strip_prefix("HTTP/1."));
+    let status = line.and_then(|line| line.get(2..5)).ok_or_else(no_http)?;
+    let status = StatusCode::from_bytes(status.as_bytes()).map_err(|_| no_http())?;
+    let field = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.trim()).ok()?))
+    };
+    Ok((status, lines.filter_map(field).collect()))
+}
+
+/// What the collector says beside its status, if it says how long that is: otherwise the status is enough.
+fn read_body(stream: &mut impl Read, mut bytes: Vec<u8>, fields: &HeaderMap) -> io::Result<Bytes> {
+    let is_framed = fields.contains_key(header::TRANSFER_ENCODING);
+    let length = fields.get(header::CONTENT_LENGTH).filter(|_| !is_framed);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let Some(length) = length.filter(|length| *length <= BODY_BYTES_MAX) else {
+        return Ok(Bytes::new());
+    };
+    while bytes.len() < length {
+        read_more(stream, &mut bytes)?;
+    }
+    bytes.truncate(length);
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread;
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    /// Answers one request with `answer`, and keeps the connection until the client leaves; the request.
+    fn collector(answer: &'static [u8]) -> (SocketAddr, thread::JoinHandle<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let serve = move || {
+            let (mut peer, _) = listener.accept().expect("somebody comes");
+            let mut request = Vec::new();
+            while !request.ends_with(b"spans") {
+                read_more(&mut peer, &mut request).expect("a request comes");
+            }
+            peer.write_all(answer).expect("connected");
+            let _ = peer.read_to_end(&mut Vec::new());
+            request
+        };
+        (address, thread::spawn(serve))
+    }
+
+    fn send(answer: &'static [u8], timeout: Duration) -> (io::Result<Response<Bytes>>, String) {
+        let (address, serving) = collector(answer);
+        let request = Request::post(format!("http://{address}/v1/traces?a=b"))
+            .header("x-tenant", "birds")
+            .header("host", "elsewhere");
+        let request = request.body(Bytes::from_static(b"spans")).expect("it is sound");
+        let outcome = Client { timeout }.send(&request);
+        let request = serving.join().expect("no panic");
+        let text = String::from_utf8(request).expect("text").replace(&address.to_string(), "at");
+        (outcome, text)
+    }
+
+    #[test]
+    fn a_request_is_whole_and_its_answer_is_read_however_it_ends() {
+        for (answer, status, body) in [
+            (&b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"[..], 200, "ok"),
+            (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n", 202, ""),
+            (b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy", 503, ""),
+            (b"HTTP/1.0 400 Bad\r\n\r\nno", 400, ""),
+        ] {
+            let (outcome, request) = send(answer, TIMEOUT);
+            let response = outcome.expect("an answer");
+            assert_eq!((response.status().as_u16(), &response.body()[..]), (status, body.as_bytes()));
+            assert_eq!(
+                request,
+                "POST /v1/traces?a=b HTTP/1.1\r\nhost: at\r\ncontent-length: 5\r\nconnection: close\r\nx-tenant: \
+                 birds\r\n\r\nspans"
+            );
+        }
+    }
+
+    #[test]
+    fn whoever_answers_nonsense_or_nothing_is_left() {
+        for (answer, says) in [
+            (&b"SSH-2.0-OpenSSH\r\n\r\n"[..], "does not speak HTTP"),
+            (b"HTTP/1.1 9\r\n\r\n", "does not speak HTTP"),
+        ] {
+            let error = send(answer, TIMEOUT).0.expect_err("it is no answer").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let error = send(b"HTTP/1.1 200", Duration::from_millis(300)).0.expect_err("it is none");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    }
+}
