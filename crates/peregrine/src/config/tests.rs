@@ -5,9 +5,7 @@ use super::tree::layers;
 use super::{Began, ConfigError, ListenerConfig, ServerConfig, TlsConfig};
 use crate::{DriverChoice, Limits, Server, SocketOptions, TrustedProxies};
 use peregrine_config::{Kind, to_value};
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// A file with this text, in a folder that vanishes.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
