@@ -65,6 +65,7 @@ fn page() -> BTreeMap<String, BTreeSet<String>> {
     for (name, labels) in [
         ("peregrine_tls_handshakes_total", &["version", "cipher", "resumed"][..]),
         ("peregrine_tls_reload_errors_total", &["reason"]),
+        ("peregrine_config_reloads_total", &["result"]),
         ("peregrine_limits_hit_total", &["limit"]),
         ("peregrine_requests_shed_total", &["reason"]),
         ("peregrine_acme_failures", &["name"]),

@@ -120,6 +120,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "it is a table")]
     fn the_least_of_what_limits_the_process_counts() {
         let v2 = "sys/fs/cgroup";
         let v1 = "sys/fs/cgroup/memory";

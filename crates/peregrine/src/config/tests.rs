@@ -131,6 +131,7 @@ fn a_listener_that_names_certificates_has_none_of_the_server_s() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn what_cannot_be_meant_is_told_with_its_name() {
     let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
     let https = format!("{listen}https = true\n");
@@ -153,10 +154,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
             "`sockets.keep_alive`: the kernel wants whole seconds",
         ),
         ("[driver]\nkind = 'epoll'", "`driver.kind`: `epoll` is no word for it; there are `auto`"),
-        (
-            "workers = 0",
-            "`workers`: expected a whole number above 0, or `auto`, found the number 0",
-        ),
+        ("workers = 0", "`workers`: expected a whole number above 0, or `auto`"),
         ("[trusted_proxies]\nfrom = ['10.0.0.0/33']", "`trusted_proxies.from`: `10.0.0.0/33`"),
         (
             "[trusted_proxies]\nhops = 1\nfrom = ['::1']",

@@ -90,8 +90,7 @@ impl Server {
         makes: &mut dyn FnMut() -> Make,
         orders: Orders,
     ) -> Result<Running, Error> {
-        self.check()?;
-        self.send_spans()?;
+        self.check().and_then(|()| self.send_spans())?;
         let workers = self.workers.map_or_else(cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
         let suppliers = Suppliers::of(self.listeners.iter().filter_map(Listener::certificates));
@@ -104,16 +103,16 @@ impl Server {
         let readers = self.readers(workers, views.as_deref(), &patterns);
         let limits = self.limits_of_worker(workers, &readers);
         let shown = |number| Some(Begun { views: Arc::clone(views.as_ref()?), number });
-        let options = (0..workers).map(|number| self.options_of(number, shown(number).as_ref()));
-        let options: Vec<_> = options.collect();
+        let options = |number| self.options_of(number, shown(number).as_ref());
+        let options: Vec<_> = (0..workers).map(options).collect();
         begin_tokio().map_err(Error::Worker)?;
         let Chosen { seats, reason } = self.choice.choose(&options)?;
         let (proxies, sockets) = (self.proxies.as_ref(), &self.options.sockets);
         let mut all = Entrances::open(self.listeners, proxies, workers, sockets, heir)?;
         let admin = self.admin.map(|admin| admin.open(&mut all, heir)).transpose()?.flatten();
         // It is there before the workers, so that whoever waits for them can ask.
-        let admin = admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views));
-        let admin = admin.transpose()?;
+        let admin =
+            admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views)).transpose()?;
         let Entrances { plans, places, files, holdings } = all;
         let traces = self.traces.map(trace::recorded);
         let logging = self.log.map(|log| log.start(workers)).transpose()?;
