@@ -108,10 +108,15 @@ pub fn read(bytes: &[u8]) -> Result<Vec<RunFile>, ReadError> {
 fn runs(text: &str) -> serde_json::Result<Vec<RunFile>> {
     let mut files: Vec<RunFile> = serde_json::from_str(text)?;
     let beside: Vec<Beside> = serde_json::from_str(text)?;
-    for (file, Beside { columns }) in files.iter_mut().zip(beside) {
-        file.blocks.append(&mut blocks(columns)?);
-    }
+    files.iter_mut().zip(beside).try_for_each(|(file, beside)| beside.add_to(file))?;
     Ok(files)
+}
+
+/// One run, with blocks in either form: a line of a packed file is a run file, too.
+pub(crate) fn run(text: &str) -> serde_json::Result<RunFile> {
+    let mut file = serde_json::from_str(text)?;
+    serde_json::from_str::<Beside>(text)?.add_to(&mut file)?;
+    Ok(file)
 }
 
 /// What a packed run has beside the fields of a run file.
@@ -119,6 +124,13 @@ fn runs(text: &str) -> serde_json::Result<Vec<RunFile>> {
 struct Beside {
     #[serde(default)]
     columns: BTreeMap<String, Vec<Value>>,
+}
+
+impl Beside {
+    fn add_to(self, file: &mut RunFile) -> serde_json::Result<()> {
+        file.blocks.append(&mut blocks(self.columns)?);
+        Ok(())
+    }
 }
 
 /// A run as one line, with its blocks as columns.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::{RunFile, SCHEMA};
+use crate::{RunFile, SCHEMA, pack};
 
 /// Why a run file could not be read.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Form {
 }
 
 impl RunFile {
-    /// Reads a run file. The version of its form is looked at first, so that a newer form is
+    /// Reads a run file, or a line of a packed one. The version of its form is looked at first, so that a newer form is
     /// named as such and not as a missing field.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl RunFile {
     pub fn read(text: &str) -> Result<RunFile, ReadError> {
         let form: Form = serde_json::from_str(text).map_err(ReadError::Malformed)?;
         form.check()?;
-        serde_json::from_str(text).map_err(ReadError::Malformed)
+        pack::run(text).map_err(ReadError::Malformed)
     }
 
     /// The run file as JSON, ending in a line feed. Reading it gives an equal value.
