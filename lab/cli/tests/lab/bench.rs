@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use peregrine_lab_model::RunFile;
 use peregrine_lab_model::check::{Check, Outcome};
-use peregrine_lab_model::verdict::{Measure, Verdict};
+use peregrine_lab_model::verdict::{Decision, Measure, Verdict};
 
 use crate::server::{ENTRY, Nature};
 
@@ -298,6 +298,19 @@ pub(crate) fn verdict<'a>(file: &'a RunFile, contender: &str, measure: Measure) 
         .iter()
         .find(|verdict| verdict.contender == contender && verdict.measure == measure)
         .unwrap_or_else(|| panic!("no verdict on {contender}: {:#?}", file.verdicts))
+}
+
+/// Why the verdict on a contender that goes wrong in its slices is void. On a busy machine, on which the first
+/// look at it may be repeated, it goes wrong there already and is left out: why that was.
+#[track_caller]
+pub(crate) fn why_void(file: &RunFile, contender: &str) -> String {
+    let one = file.contenders.iter().find(|one| one.name == contender);
+    if let Some(reason) = one.and_then(|one| one.skipped.clone()) {
+        return reason;
+    }
+    let found = verdict(file, contender, Measure::ServerCpu);
+    assert_eq!(found.decision, Decision::Void, "{found:?}");
+    found.note.clone()
 }
 
 /// The check of this name about a contender.

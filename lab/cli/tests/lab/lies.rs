@@ -4,7 +4,7 @@
 use peregrine_lab_model::check::{Check, Outcome};
 use peregrine_lab_model::verdict::{Decision, Measure};
 
-use crate::bench::{Bench, check, has_failures, verdict};
+use crate::bench::{Bench, check, has_failures, verdict, why_void};
 use crate::server::{ENTRY, Nature};
 
 fn honest() -> Nature {
@@ -40,10 +40,9 @@ fn a_lie_that_begins_while_it_is_timed_voids_the_liar_alone_and_is_named() {
     let ended = bench.lab(&line);
     let file = bench.file("runs/json-c4.json");
     for (lie, kind) in LIES {
-        let found = verdict(&file, lie, Measure::ServerCpu);
-        assert_eq!(found.decision, Decision::Void, "{found:?}");
-        assert!(found.note.contains(kind), "{lie} is called {:?}", found.note);
-        ended.says(&[&found.note]);
+        let why = why_void(&file, lie);
+        assert!(why.contains(kind), "{lie} is called {why:?}");
+        ended.says(&[&why]);
     }
     let other = verdict(&file, "other", Measure::ServerCpu);
     assert_ne!(other.decision, Decision::Void, "{other:?}");
@@ -191,8 +190,7 @@ fn a_contender_that_dies_while_it_is_timed_is_void_and_the_rest_of_the_run_stand
     let ended = bench
         .lab("run json --contenders honest,other,mortal --blocks 10 --tolerate-noise --out runs");
     let file = bench.file("runs/json-c4.json");
-    let found = verdict(&file, "mortal", Measure::ServerCpu);
-    assert_eq!(found.decision, Decision::Void, "{found:?}");
+    why_void(&file, "mortal");
     let other = verdict(&file, "other", Measure::ServerCpu);
     assert_ne!(other.decision, Decision::Void);
     assert_eq!(other.blocks, 10);
