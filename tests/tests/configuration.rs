@@ -474,14 +474,29 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     running.shut_down().expect("it ends");
 }
 
-/// What other systems than Linux do always.
+/// What other systems than Linux do always. On a busy machine a worker may not come to take what it is passed, and who
+/// passed it serves it: so there are several tries.
 fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
+    const TRIES: usize = 20;
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let Some((counts, is_even)) = accepted_from_one_queue(choice) else { return };
+        if is_even {
+            return;
+        }
+        seen.push(counts);
+    }
+    panic!("connections were not shared evenly in any try: {seen:?}");
+}
+
+/// How many connections each worker had, and whether that is about even.
+fn accepted_from_one_queue(choice: DriverChoice) -> Option<(Vec<u64>, bool)> {
     const WORKERS: usize = 3;
     const CONNECTIONS: usize = 30;
     let sockets = SocketOptions { one_queue: true, ..SocketOptions::default() };
     let workers = NonZeroUsize::new(WORKERS).expect("not zero");
     let server = Server::bind("127.0.0.1:0").workers(workers).sockets(sockets);
-    let Some(running) = started(server.driver(choice).quiet().start(app)) else { return };
+    let running = started(server.driver(choice).quiet().start(app))?;
     let place = running.http_address().expect("it listens");
     let mut peers = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -493,7 +508,8 @@ fn workers_with_one_queue_share_its_connections(choice: DriverChoice) {
     let counts: Vec<_> = stopped.workers.iter().flatten().map(|worker| worker.accepted).collect();
     let even = (CONNECTIONS / WORKERS) as u64;
     assert_eq!(counts.iter().sum::<u64>(), CONNECTIONS as u64, "{counts:?}");
-    assert!(counts.iter().all(|count| (even / 3..=even * 2).contains(count)), "{counts:?}");
+    let is_even = counts.iter().all(|count| (even / 3..=even * 2).contains(count));
+    Some((counts, is_even))
 }
 
 /// Asks on a Unix domain socket; empty if nobody is there.

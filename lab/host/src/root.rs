@@ -28,6 +28,16 @@ impl Root {
         self.folder.join(path.trim_start_matches('/'))
     }
 
+    /// What a process has used of CPUs, in nanoseconds, with its threads that have ended; nothing if it is gone,
+    /// on other systems than Linux, and where this is a folder that looks like a machine.
+    #[must_use]
+    pub fn cpu_clock(&self, process: u32) -> Option<u64> {
+        if self.folder != Path::new("/") {
+            return None;
+        }
+        cpu_clock(process)
+    }
+
     /// A whole file as text, or nothing if it cannot be read.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
@@ -108,4 +118,17 @@ mod tests {
         assert!(root.names("/missing").is_empty());
         assert!(root.exists("/empty") && !root.exists("/missing"));
     }
+}
+
+#[cfg(target_os = "linux")]
+fn cpu_clock(process: u32) -> Option<u64> {
+    use nix::{time::ClockId, unistd::Pid};
+    let process = Pid::from_raw(i32::try_from(process).ok()?);
+    let used = ClockId::pid_cpu_clock_id(process).ok()?.now().ok()?;
+    u64::try_from(std::time::Duration::from(used).as_nanos()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cpu_clock(_: u32) -> Option<u64> {
+    None
 }

@@ -18,13 +18,16 @@ pub struct Family {
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     threads: BTreeMap<(u32, u32), Spent>,
+    /// The CPU clocks of processes, in nanoseconds: with what threads used that have ended.
+    clocks: BTreeMap<u32, u64>,
     processes: BTreeMap<u32, (u64, u64)>,
 }
 
 /// What was spent between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// On a CPU, in nanoseconds: the sum over threads of the scheduler's own count.
+    /// On a CPU, in nanoseconds: the sum over the CPU clocks of processes, which hold the time of threads that
+    /// have ended; where a process has none to read, over its threads that are there.
     pub used_ns: u64,
     /// The part of it that the busiest thread used, in nanoseconds.
     #[serde(default)]
@@ -97,6 +100,9 @@ impl Family {
                 let ticks = (process.user_ticks, process.system_ticks);
                 reading.processes.insert(member, ticks);
             }
+            if let Some(used_ns) = root.cpu_clock(member) {
+                reading.clocks.insert(member, used_ns);
+            }
             for thread in threads(root, member) {
                 let folder = format!("/proc/{member}/task/{thread}");
                 let Some(mut spent) = root
@@ -141,20 +147,26 @@ impl Family {
 }
 
 impl Reading {
-    /// What was spent since `earlier`. What a thread spent that began and ended between the two
-    /// is in the ticks only.
+    /// What was spent since `earlier`. What a thread waited and switched that began and ended between the two is
+    /// nowhere.
     #[must_use]
     pub fn since(&self, earlier: &Reading) -> Spent {
         let mut sum = Spent::default();
         for (thread, now) in &self.threads {
             let then = earlier.threads.get(thread).copied().unwrap_or_default();
             let used_ns = now.used_ns.saturating_sub(then.used_ns);
-            sum.used_ns += used_ns;
+            if !self.clocks.contains_key(&thread.0) {
+                sum.used_ns += used_ns;
+            }
             sum.busiest_ns = sum.busiest_ns.max(used_ns);
             sum.waited_ns += now.waited_ns.saturating_sub(then.waited_ns);
             sum.switches_voluntary +=
                 now.switches_voluntary.saturating_sub(then.switches_voluntary);
             sum.switches_forced += now.switches_forced.saturating_sub(then.switches_forced);
+        }
+        for (process, now) in &self.clocks {
+            let then = earlier.clocks.get(process).copied().unwrap_or_default();
+            sum.used_ns += now.saturating_sub(then);
         }
         for (process, now) in &self.processes {
             let then = earlier.processes.get(process).copied().unwrap_or_default();
@@ -201,6 +213,7 @@ mod tests {
                 .iter()
                 .map(|&(id, used_ns)| ((1, id), Spent { used_ns, ..Spent::default() }))
                 .collect(),
+            clocks: BTreeMap::new(),
             processes: [(1, ticks)].into(),
         };
         let earlier = reading(&[(1, 100), (2, 5000)], (3, 4));
@@ -208,6 +221,30 @@ mod tests {
         let spent = later.since(&earlier);
         assert_eq!((spent.used_ns, spent.user_ticks, spent.system_ticks), (57, 2, 0));
         assert_eq!(spent.busiest_ns, 50, "of the threads that are there, the first");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_thread_used_that_has_ended_counts() {
+        let root = Root::this_machine();
+        let family = Family::of(&root, &[std::process::id()]);
+        let (first, at_first) = (family.read_cpu(&root), std::time::Instant::now());
+        let work = || {
+            let mut sum = 0_u64;
+            // What one thread uses is read by itself, so that a busy machine does not matter.
+            while own_clock().as_millis() < 50 {
+                sum = std::hint::black_box(sum.wrapping_add(1));
+            }
+        };
+        std::thread::spawn(work).join().unwrap();
+        let spent = family.read_cpu(&root).since(&first);
+        assert!(spent.used_ns >= 50_000_000, "{spent:?} in {:?}", at_first.elapsed());
+    }
+
+    #[cfg(target_os = "linux")]
+    fn own_clock() -> std::time::Duration {
+        let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
+        clock.now().expect("a thread has a clock").into()
     }
 
     #[test]
