@@ -101,17 +101,17 @@ impl LocalService {
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let connection = parts.extensions.remove::<ConnectionInfo>().unwrap_or_default();
         let is_head = parts.method == Method::HEAD;
         let mut head = match to_head(&parts) {
             Ok(head) => head,
             Err(reject) => return self.application.render(reject.into(), &Head::take()),
         };
-        let target = self.application.find(&mut head);
+        let target = self.application.find(&mut head, &connection);
         let limit = target.body_limit(self.body_bytes_max);
         let timeout = target.options().timeout;
         let mut extensions = parts.extensions;
-        let connection = extensions.remove::<ConnectionInfo>().unwrap_or_default();
         let on_upgrade = extensions.remove::<hyper::upgrade::OnUpgrade>();
         let body = to_ours(body).limited(limit);
         let seen = head.share();

@@ -109,6 +109,10 @@ mod guide {}
 mod configuration {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/routing.md")]
+mod routing {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
 

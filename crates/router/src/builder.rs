@@ -54,6 +54,7 @@ struct Inserted {
     methods: Methods,
     id: u32,
     label: String,
+    is_guarded: bool,
 }
 
 impl Inserted {
@@ -109,8 +110,32 @@ impl Builder {
         id: u32,
         label: &str,
     ) -> &mut Self {
+        self.add(pattern, methods, id, label, false)
+    }
+
+    /// As [`Builder::insert_labelled`], for a route that answers only some requests for its pattern:
+    /// those that the caller of [`Router::find_where`] accepts. Any number of these may have one shape and
+    /// one method. They are asked in the order of insertion, and before a route that is not guarded.
+    pub fn insert_guarded(
+        &mut self,
+        pattern: &str,
+        methods: Methods,
+        id: u32,
+        label: &str,
+    ) -> &mut Self {
+        self.add(pattern, methods, id, label, true)
+    }
+
+    fn add(
+        &mut self,
+        pattern: &str,
+        methods: Methods,
+        id: u32,
+        label: &str,
+        is_guarded: bool,
+    ) -> &mut Self {
         let (pattern, label) = (pattern.to_owned(), label.to_owned());
-        self.routes.push(Inserted { pattern, methods, id, label });
+        self.routes.push(Inserted { pattern, methods, id, label, is_guarded });
         self
     }
 
@@ -149,7 +174,7 @@ impl Builder {
             let entries = &mut plan.leaves[leaf as usize];
             for (known, other) in entries.iter().map(|known| (known, &self.routes[*known])) {
                 let methods = other.methods.intersection(route.methods);
-                if !methods.is_empty() {
+                if !methods.is_empty() && !other.is_guarded && !route.is_guarded {
                     debug_assert!(*known < index);
                     let (first, second) = (other.name(), route.name());
                     problems.push(Problem::Duplicate { first, second, methods });
@@ -184,6 +209,7 @@ impl Builder {
             pattern: inserted.pattern.as_str().into(),
             label: inserted.label.as_str().into(),
             methods: inserted.methods,
+            is_guarded: inserted.is_guarded,
             slots: slots.collect(),
             name_keys: pattern.names.iter().map(|name| name_key(name)).collect(),
             names: pattern.names.into(),
@@ -345,8 +371,16 @@ impl Plan {
             let route = &self.routes[*index];
             (route.methods, Choice { route: *index as u32, id: route.id })
         };
-        let choices: Vec<_> = routes.iter().map(choice).collect();
-        tree.add_leaf(&choices)
+        let is_guarded = |index: &&usize| self.routes[**index].is_guarded;
+        let guarded: Vec<_> = routes.iter().filter(is_guarded).map(choice).collect();
+        let others = routes.iter().filter(|index| !is_guarded(index)).map(choice);
+        let is_any_guarded = !guarded.is_empty();
+        let choices: Vec<_> = guarded.into_iter().chain(others).collect();
+        let leaf = tree.add_leaf(&choices);
+        if is_any_guarded {
+            tree.guard(leaf, choices);
+        }
+        leaf
     }
 }
 

@@ -4,7 +4,7 @@ use crate::builder::{Builder, SlashPolicy};
 use crate::encoding::plain;
 use crate::error::Problem;
 use crate::methods::Methods;
-use crate::parameters::{Parameters, Span};
+use crate::parameters::{Parameters, Span, Values};
 use crate::reference::Reference;
 use crate::router::Router;
 
@@ -23,19 +23,28 @@ pub fn fuzz_one(data: &[u8]) {
         let bits = source.below(15) as u32 + 1;
         routes.push((pattern, Methods::from_bits(bits), id));
     }
-    let (router, routes) = build(routes, policy);
-    let reference = Reference::new(&routes, policy);
+    // Half of the tables have guarded routes: each of the first eight for which a bit is set.
+    let guarded = if source.below(2) == 0 { 0 } else { source.below(256) as u32 };
+    let (router, routes) = build(routes, policy, guarded);
+    let reference = Reference::new(&routes, policy).guard(|id| has_bit(guarded, id));
+    let accepted = source.below(256) as u32;
     for _ in 0..8 {
         let path = source.path();
         let method = source.below(5) as u8;
         compare(&router, &reference, &path, method);
+        compare_where(&router, &reference, &path, method, accepted);
     }
     // Each pattern, read as a path, comes close to matching itself.
     for (pattern, _, _) in &routes {
         compare(&router, &reference, pattern.as_bytes(), 0);
         let path = pattern.replace(['{', '}', '*'], "");
         compare(&router, &reference, path.as_bytes(), 1);
+        compare_where(&router, &reference, path.as_bytes(), 1, accepted);
     }
+}
+
+fn has_bit(bits: u32, id: u32) -> bool {
+    bits.checked_shr(id).is_some_and(|bits| bits & 1 == 1)
 }
 
 /// Reads any text as a pattern: the text is either refused, with a place inside it, or makes a router
@@ -70,12 +79,17 @@ pub fn fuzz_pattern(text: &str) {
 fn build(
     mut routes: Vec<(String, Methods, u32)>,
     policy: SlashPolicy,
+    guarded: u32,
 ) -> (Router, Vec<(String, Methods, u32)>) {
     loop {
         let mut builder = Builder::new();
         builder.slash_policy(policy);
         for (pattern, methods, id) in &routes {
-            builder.insert(pattern, *methods, *id);
+            if has_bit(guarded, *id) {
+                builder.insert_guarded(pattern, *methods, *id, "");
+            } else {
+                builder.insert(pattern, *methods, *id);
+            }
         }
         let problems = match builder.build() {
             Ok(router) => return (router, routes),
@@ -99,21 +113,41 @@ fn build(
 pub fn compare(router: &Router, reference: &Reference, path: &[u8], method: u8) {
     let mut parameters = Parameters::default();
     let found = router.find(path, method, &mut parameters);
-    let values = router.values(&parameters, path);
-    let spans: Vec<(usize, usize)> = (0..values.len())
-        .map(|index| {
-            let Span { start, end } = values.span(index).expect("the index is below the length");
-            assert_eq!(values.get(index), path.get(start as usize..end as usize));
-            assert_eq!(values.by_name(&values.names()[index]), values.get(index));
-            (start as usize, end as usize)
-        })
-        .collect();
-    let context = || {
-        let routes: Vec<_> = router.routes().map(|route| (route.pattern(), route.id())).collect();
-        format!("{:?}, method {method}, of {routes:?}", String::from_utf8_lossy(path))
+    let spans = spans(router.values(&parameters, path), path);
+    let context = context(router, path, method);
+    assert_eq!((found, spans), reference.find(path, method), "{context}");
+    assert_eq!(router.methods(path), reference.methods(path), "{context}");
+}
+
+/// Compares the two where guarded routes count whose ids have a bit in `accepted`.
+fn compare_where(router: &Router, reference: &Reference, path: &[u8], method: u8, accepted: u32) {
+    let mut parameters = Parameters::default();
+    let found = router.find_where(path, method, &mut parameters, |route, values| {
+        assert!(route.is_guarded() && values.names() == route.names());
+        assert_eq!(spans(values, path).len(), values.len());
+        has_bit(accepted, route.id())
+    });
+    let spans = spans(router.values(&parameters, path), path);
+    let wanted = reference.find_where(path, method, |id| has_bit(accepted, id));
+    let context = context(router, path, method);
+    assert_eq!((found, spans), wanted, "where {accepted:b}: {context}");
+}
+
+/// The bounds of all values.
+fn spans(values: Values<'_, '_>, path: &[u8]) -> Vec<(usize, usize)> {
+    let bounds = |index| {
+        let Span { start, end } = values.span(index).expect("the index is below the length");
+        assert_eq!(values.get(index), path.get(start as usize..end as usize));
+        assert_eq!(values.by_name(&values.names()[index]), values.get(index));
+        (start as usize, end as usize)
     };
-    assert_eq!((found, spans), reference.find(path, method), "{}", context());
-    assert_eq!(router.methods(path), reference.methods(path), "{}", context());
+    (0..values.len()).map(bounds).collect()
+}
+
+fn context(router: &Router, path: &[u8], method: u8) -> String {
+    let routes: Vec<_> =
+        router.routes().map(|it| (it.pattern(), it.id(), it.is_guarded())).collect();
+    format!("{:?}, method {method}, of {routes:?}", String::from_utf8_lossy(path))
 }
 
 /// Choices made from bytes; all zero once the bytes are used up.

@@ -4,6 +4,8 @@
 //! one path only, where to go on after a dead end is known when the tree is built: each node names the
 //! nearest ancestor with an alternative left, so a walk needs no stack.
 
+use std::collections::BTreeMap;
+
 use crate::methods::Methods;
 use crate::word::{MIX, hash, leading_word, masked, word};
 
@@ -126,6 +128,13 @@ pub(crate) struct Leaf {
     pub(crate) base: u32,
 }
 
+impl Leaf {
+    /// The place of its first choice.
+    fn start(self) -> u32 {
+        self.base.wrapping_add(self.methods.trailing_zeros())
+    }
+}
+
 /// The route of a leaf for one method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
@@ -146,6 +155,9 @@ pub(crate) struct Tree {
     multipliers: Vec<u64>,
     text: Vec<u8>,
     seed: u64,
+    /// The routes of leaves with guarded ones, in the order in which they are asked, by the place of the
+    /// leaf's first choice.
+    guarded: BTreeMap<u32, Box<[(Methods, Choice)]>>,
 }
 
 /// Two texts of one table have the same key under this seed, so no table can tell them apart.
@@ -167,7 +179,7 @@ impl Tree {
         None
     }
 
-    /// Adds the routes of a leaf, each with its methods, no method twice.
+    /// Adds the routes of a leaf, each with its methods. Of several for one method the first counts.
     pub(crate) fn add_leaf(&mut self, routes: &[(Methods, Choice)]) -> Leaf {
         let methods = routes.iter().fold(0, |all, (methods, _)| all | methods.bits());
         let (first, end) = (methods.trailing_zeros(), 32 - methods.leading_zeros());
@@ -179,6 +191,19 @@ impl Tree {
             self.choices.push(choice);
         }
         Leaf { methods, base }
+    }
+
+    /// Keeps all routes of a leaf, of which some are guarded.
+    pub(crate) fn guard(&mut self, leaf: Leaf, routes: Vec<(Methods, Choice)>) {
+        self.guarded.insert(leaf.start(), routes.into());
+    }
+
+    /// All routes of a leaf, if some are guarded: those first, in the order of insertion.
+    pub(crate) fn guarded(&self, leaf: Leaf) -> Option<&[(Methods, Choice)]> {
+        if leaf.methods == 0 {
+            return None;
+        }
+        self.guarded.get(&leaf.start()).map(|routes| &**routes)
     }
 
     /// The place of the child with the fixed text `text[start..end]`, for the node at this place.

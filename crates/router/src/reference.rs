@@ -18,6 +18,7 @@ struct Route {
     pattern: Pattern,
     methods: Methods,
     id: u32,
+    is_guarded: bool,
 }
 
 /// An answer, and the bounds of the parameters' values in the path.
@@ -39,14 +40,29 @@ impl Reference {
             if slash_policy == SlashPolicy::Ignore && ends_empty && pattern.parts.len() > 1 {
                 pattern.parts.pop();
             }
-            Route { pattern, methods: *methods, id: *id }
+            Route { pattern, methods: *methods, id: *id, is_guarded: false }
         };
         Self { routes: routes.iter().map(read).collect(), slash_policy }
     }
 
+    /// The same table with the routes of these ids guarded.
+    #[must_use]
+    pub fn guard(mut self, is_guarded: impl Fn(u32) -> bool) -> Self {
+        for route in &mut self.routes {
+            route.is_guarded = is_guarded(route.id);
+        }
+        self
+    }
+
     /// The required answer of [`Router::find`](crate::Router::find).
     pub fn find(&self, path: &[u8], method: u8) -> Answer {
-        let (answer, values) = self.find_as_written(path, method);
+        self.find_where(path, method, |_| true)
+    }
+
+    /// The required answer of [`Router::find_where`](crate::Router::find_where), where guarded routes count
+    /// whose ids `accept` accepts.
+    pub fn find_where(&self, path: &[u8], method: u8, accept: impl Fn(u32) -> bool) -> Answer {
+        let (answer, values) = self.find_as_written(path, method, &accept);
         if matches!(answer, Match::Found { .. }) || self.slash_policy != SlashPolicy::Redirect {
             return (answer, values);
         }
@@ -60,7 +76,7 @@ impl Reference {
         } else {
             other.pop();
         }
-        match self.find_as_written(&other, method) {
+        match self.find_as_written(&other, method, &|_| true) {
             (Match::Found { .. }, _) => (Match::Redirect { add_slash }, Vec::new()),
             _ => (answer, values),
         }
@@ -72,22 +88,22 @@ impl Reference {
         matching.fold(Methods::NONE, |all, route| all.union(route.methods))
     }
 
-    fn find_as_written(&self, path: &[u8], method: u8) -> Answer {
+    fn find_as_written(&self, path: &[u8], method: u8, accept: &dyn Fn(u32) -> bool) -> Answer {
         let mut matches: Vec<_> = self
             .routes
             .iter()
+            .filter(|route| !route.is_guarded || accept(route.id))
             .filter_map(|route| Some((self.match_route(route, path)?, route)))
             .collect();
-        matches.sort_by(|((left, _), _), ((right, _), _)| left.cmp(right));
+        matches.sort_by_key(|((ranks, _), route)| (ranks.clone(), !route.is_guarded));
         for ((_, values), route) in &matches {
             if route.methods.contains(method) {
                 return (Match::Found { route: route.id }, values.clone());
             }
         }
-        let answer = match self.methods(path) {
-            Methods::NONE => Match::Missing,
-            allow => Match::MethodMissing { allow },
-        };
+        let allow = matches.iter().fold(Methods::NONE, |all, (_, route)| all.union(route.methods));
+        let is_none = allow.is_empty();
+        let answer = if is_none { Match::Missing } else { Match::MethodMissing { allow } };
         (answer, Vec::new())
     }
 

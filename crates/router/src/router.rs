@@ -3,7 +3,7 @@
 use crate::builder::SlashPolicy;
 use crate::descend::Descent;
 use crate::methods::Methods;
-use crate::node::Tree;
+use crate::node::{Leaf, Tree};
 use crate::parameters::{Noted, Parameters, Slot, Values, name_key};
 use crate::slashes::{Cursor, Searched, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
 use crate::statics::Statics;
@@ -27,6 +27,7 @@ pub struct Route {
     pub(crate) pattern: Box<str>,
     pub(crate) label: Box<str>,
     pub(crate) methods: Methods,
+    pub(crate) is_guarded: bool,
     pub(crate) names: Box<[Box<str>]>,
     /// A key for each name, which nearly always decides a lookup.
     pub(crate) name_keys: Box<[u64]>,
@@ -52,6 +53,11 @@ impl Route {
     /// The methods that the route answers.
     pub fn methods(&self) -> Methods {
         self.methods
+    }
+
+    /// Whether it answers only what the caller of [`Router::find_where`] accepts.
+    pub fn is_guarded(&self) -> bool {
+        self.is_guarded
     }
 
     /// The names of the route's parameters, from the left.
@@ -116,14 +122,66 @@ impl Router {
         self.search(path, method, parameters)
     }
 
-    /// The methods of all routes that match a path, for a reply to OPTIONS; none if it has no
-    /// route. Under [`SlashPolicy::Redirect`] only the path as it is written counts.
+    /// As [`Router::find`], where a guarded route counts only if `accept` says so, which is given the route
+    /// and its values. [`Router::find`] itself takes every guarded route for one that counts.
+    ///
+    /// Of a path's patterns, each is asked for its guarded routes first, in the order of insertion. What is
+    /// not accepted is as if it were not there: the next route is tried, then the next pattern, and
+    /// [`Match::MethodMissing`] leaves its methods out. A redirect does not ask.
+    pub fn find_where(
+        &self,
+        path: &[u8],
+        method: u8,
+        parameters: &mut Parameters,
+        mut accept: impl FnMut(&Route, Values<'_, '_>) -> bool,
+    ) -> Match {
+        let view = self.view(path);
+        if view.first() != Some(&b'/') {
+            parameters.clear();
+            return Match::Missing;
+        }
+        let slashes = Searched { path: view, slash_added: false };
+        let mut allow = 0;
+        let pick = |leaf: Leaf, parameters: &mut Parameters| {
+            let Some(routes) = self.tree.guarded(leaf) else {
+                return self.tree.choose(leaf, method, &mut allow);
+            };
+            for (methods, choice) in routes {
+                (parameters.route, parameters.noted) = (choice.route, Noted::Search);
+                let values = self.values(parameters, path);
+                let is_out = |route: &Route| route.is_guarded && !accept(route, values);
+                if values.route.is_some_and(is_out) {
+                    continue;
+                }
+                if methods.contains(method) {
+                    return Some(*choice);
+                }
+                allow |= methods.bits();
+            }
+            None
+        };
+        let start = (0, slashes.seek(0));
+        match self.tree.walk(path, &slashes, start, pick, parameters) {
+            Some(choice) => {
+                (parameters.route, parameters.noted) = (choice.route, Noted::Search);
+                Match::Found { route: choice.id }
+            }
+            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
+        }
+    }
+
+    /// The methods of all routes that match a path, guarded or not, for a reply to OPTIONS; none if it has
+    /// no route. Under [`SlashPolicy::Redirect`] only the path as it is written counts.
     pub fn methods(&self, path: &[u8]) -> Methods {
         let mut allow = 0;
         if path.first() == Some(&b'/') {
             let slashes = Searched { path: self.view(path), slash_added: false };
             let (start, mut unused) = ((0, slashes.seek(0)), Parameters::default());
-            self.tree.walk(path, &slashes, start, NO_METHOD, &mut allow, &mut unused);
+            let pick = |leaf: Leaf, _: &mut Parameters| {
+                allow |= leaf.methods;
+                None
+            };
+            self.tree.walk(path, &slashes, start, pick, &mut unused);
         }
         Methods::from_bits(allow)
     }
@@ -252,7 +310,8 @@ impl Router {
         parameters: &mut Parameters,
     ) -> Match {
         let mut allow = 0;
-        match self.tree.walk(path, slashes, place, method, &mut allow, parameters) {
+        let pick = |leaf, _: &mut Parameters| self.tree.choose(leaf, method, &mut allow);
+        match self.tree.walk(path, slashes, place, pick, parameters) {
             Some(choice) => {
                 parameters.route = choice.route;
                 Match::Found { route: choice.id }
@@ -291,9 +350,7 @@ impl Router {
         let slashes = Searched { path, slash_added: add_slash };
         let mut unused = Parameters::default();
         let start = (0, slashes.seek(0));
-        self.tree.walk(path, &slashes, start, method, &mut 0, &mut unused).map(|_| add_slash)
+        let pick = |leaf, _: &mut Parameters| self.tree.choose(leaf, method, &mut 0);
+        self.tree.walk(path, &slashes, start, pick, &mut unused).map(|_| add_slash)
     }
 }
-
-/// In no set of methods.
-const NO_METHOD: u8 = u8::MAX;

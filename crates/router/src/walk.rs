@@ -2,13 +2,13 @@
 
 use crate::LITERAL_BYTES_MAX;
 use crate::encoding::{raw_prefix, raw_suffix, write_plain};
-use crate::node::{Affix, Choice, NONE, Node, Tree};
+use crate::node::{Affix, Choice, Leaf, NONE, Node, Tree};
 use crate::parameters::{Noted, Parameters};
 use crate::slashes::{Cursor, Slashes};
 
 impl Tree {
-    /// The route of the first leaf in order of precedence that answers the method. Adds to `allow` the
-    /// methods of matching leaves that do not. Notes the parameters' bounds.
+    /// The route of the first leaf in order of precedence from which `pick` picks one. Notes the parameters'
+    /// bounds.
     ///
     /// Begins at a node and the segment that follows it, which at the root is the first; the path so
     /// far has matched. Visits each node at most once, and only nodes that match the path.
@@ -18,15 +18,14 @@ impl Tree {
         path: &[u8],
         slashes: &S,
         (mut at, mut cursor): (usize, Cursor<S::Rest>),
-        method: u8,
-        allow: &mut u32,
+        mut pick: impl FnMut(Leaf, &mut Parameters) -> Option<Choice>,
         parameters: &mut Parameters,
     ) -> Option<Choice> {
         'enter: loop {
             let mut node = self.nodes.get(at)?;
             let mut stage = 0;
             if cursor.start > slashes.limit() {
-                let choice = self.choose(node.leaf, method, allow);
+                let choice = pick(node.leaf, parameters);
                 if choice.is_some() {
                     parameters.noted = Noted::Values(node.parameters);
                     return choice;
@@ -54,7 +53,7 @@ impl Tree {
                 }
                 // The assumed slash of the other form leaves nothing for a catch-all.
                 if node.rest.methods != 0 && stage != NO_STAGE && cursor.start < path.len() {
-                    let choice = self.choose(node.rest, method, allow);
+                    let choice = pick(node.rest, parameters);
                     if choice.is_some() {
                         note::<S>(parameters, node, cursor.start, path.len());
                         parameters.noted = Noted::Values(node.parameters + 1);

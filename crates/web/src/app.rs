@@ -6,16 +6,21 @@ use crate::fault::{BuildError, Fault};
 use crate::handler::{Handler, Signature};
 use crate::head::Head;
 use crate::middleware::{IntoMiddleware, Middleware};
+use crate::pattern::next_hole;
 use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::requirements::PathShape;
 use crate::respond::IntoResponse;
-use crate::route::{EXTENSIONS_MAX, MethodIndex, MethodRouter, Methods, Routes, Table};
-use crate::scope::{Scope, routing};
+use crate::route::{
+    Conditions, EXTENSIONS_MAX, Facts, MethodIndex, MethodRouter, Methods, Routes, Table,
+};
+use crate::routing::routing;
+use crate::scope::Scope;
 use crate::unrouted::{ProblemHook, Shared};
+use crate::urls::Names;
 use http::Method;
 use peregrine_proto::Method as Known;
-use peregrine_router::{Builder, Methods as Bits, Problem as RouterProblem};
+use peregrine_router::{Builder, Methods as Bits, Problem as RouterProblem, Router};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
@@ -208,8 +213,17 @@ impl App {
         }
         let mut builder = Builder::new();
         builder.slash_policy(slash_policy);
-        for ((entry, bits), id) in plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..) {
-            builder.insert_labelled(&entry.pattern, bits, id, &entry.place.to_string());
+        let all = plan.entries.iter().zip(bits.unwrap_or_default()).zip(0..);
+        // Of guarded routes the first counts, and a handler for HEAD comes before one for GET.
+        let is_for_head = |entry: &Entry| entry.methods == Methods::One(Method::HEAD);
+        let (heads, others): (Vec<_>, Vec<_>) = all.partition(|((entry, _), _)| is_for_head(entry));
+        for ((entry, bits), id) in heads.into_iter().chain(others) {
+            let (pattern, place) = (&entry.pattern, entry.place.to_string());
+            if entry.is_guarded() {
+                builder.insert_guarded(pattern, bits, id, &place);
+            } else {
+                builder.insert_labelled(pattern, bits, id, &place);
+            }
         }
         let router = builder.build();
         if let Err(error) = &router {
@@ -221,6 +235,8 @@ impl App {
         for entry in &plan.entries {
             check_path(entry, &mut faults);
         }
+        let absent = plan.entries.iter().map(|entry| entry.absent).collect();
+        let facts = Rc::new(Facts { names: names(&plan.entries, &mut faults), absent });
         let entries = plan.entries.iter();
         let entries = entries.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
         let others = plan.needs.iter();
@@ -236,9 +252,15 @@ impl App {
         let (true, Ok(router), Ok(fallbacks)) = (faults.is_empty(), router, fallbacks) else {
             return Err(BuildError { faults });
         };
-        let table = Rc::new(Table { router: Rc::new(router), methods: index });
+        let conditions = conditions(&plan.entries, &router);
+        let table = Rc::new(Table { router: Rc::new(router), methods: index, conditions, facts });
         plan.shared.set_table(&table);
-        let routes = plan.entries.into_iter().map(|entry| Built::from(*entry)).collect();
+        let words = |id: u32| {
+            let conditions = table.conditions.get(id as usize);
+            conditions.map_or_else(String::new, |all| all.words(table.router.names(id)))
+        };
+        let routes = plan.entries.into_iter().zip(0..);
+        let routes = routes.map(|(entry, id)| Built::from(*entry).asking(words(id))).collect();
         Ok(Application::new(table, routes, fallbacks, (missing, missing_options), plan.shared))
     }
 }
@@ -249,6 +271,36 @@ impl fmt::Debug for App {
             .field("routes", &self.scope.plan.entries.len())
             .finish_non_exhaustive()
     }
+}
+
+/// What routes ask of requests; nothing if none of them asks for anything.
+fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
+    if !entries.iter().any(|entry| entry.is_guarded()) {
+        return Box::default();
+    }
+    let conditions = |(entry, id): (&Box<Entry>, u32)| {
+        let typed = entry.typed.iter();
+        let typed =
+            typed.filter_map(|(name, kind)| Some((router.parameter_index(id, name)?, *kind)));
+        Conditions { guards: entry.guards.clone(), typed: typed.collect() }
+    };
+    entries.iter().zip(0..).map(conditions).collect()
+}
+
+/// The patterns of routes with names. One name stands for one pattern, whatever the methods.
+fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
+    let mut names = Names::default();
+    let mut firsts: HashMap<Rc<str>, &Entry> = HashMap::new();
+    for entry in entries {
+        let Some(name) = entry.requirements.route_name() else { continue };
+        let first = *firsts.entry(Rc::clone(name)).or_insert(entry);
+        if first.pattern != entry.pattern && first.place != entry.place {
+            let (first, second) = (first.name(), entry.name());
+            faults.push(Fault::SameName { first, second, name: name.to_string() });
+        }
+        names.add(name, &entry.pattern);
+    }
+    names
 }
 
 /// The methods that each entry answers: its own, HEAD with GET, and for `any` the methods that no other
@@ -273,7 +325,10 @@ fn method_bits(
         };
         let shape = shape(&entry.pattern, slash_policy);
         let all = taken.entry(shape.clone()).or_default();
-        *all = all.union(bits);
+        // Guarded routes take nothing away from others: they are asked one after another.
+        if !entry.is_guarded() {
+            *all = all.union(bits);
+        }
         own.push((shape, bits));
     }
     let (get, head) = (Bits::of(Known::Get as u8), Bits::of(Known::Head as u8));
@@ -281,8 +336,9 @@ fn method_bits(
         |bits: Bits| if bits.contains(Known::Get as u8) { bits.union(head) } else { bits };
     Ok(own
         .into_iter()
-        .map(|(shape, bits)| {
-            let taken = taken[&shape];
+        .zip(entries)
+        .map(|((shape, bits), entry)| {
+            let taken = if entry.is_guarded() { Bits::NONE } else { taken[&shape] };
             if bits.is_empty() {
                 Bits::from_bits(!with_head(taken).bits())
             } else if bits == get && !taken.contains(Known::Head as u8) {
@@ -298,7 +354,7 @@ fn method_bits(
 fn shape(pattern: &str, slash_policy: SlashPolicy) -> String {
     let mut shape = String::with_capacity(pattern.len());
     let mut rest = pattern;
-    while let Some((before, name, after)) = next_name(rest) {
+    while let Some((before, name, after)) = next_hole(rest) {
         shape.push_str(before);
         shape.push_str(if name.starts_with('*') { "{*}" } else { "{}" });
         rest = after;
@@ -310,25 +366,10 @@ fn shape(pattern: &str, slash_policy: SlashPolicy) -> String {
     shape
 }
 
-/// Cuts `text` at its first parameter: the text before it, its name, the text after it. `{{` and `}}`
-/// are literal braces.
-fn next_name(text: &str) -> Option<(&str, &str, &str)> {
-    let mut from = 0;
-    loop {
-        let open = text[from..].find('{')? + from;
-        if text[open + 1..].starts_with('{') {
-            from = open + 2;
-            continue;
-        }
-        let close = text[open..].find('}')? + open;
-        return Some((&text[..open], &text[open + 1..close], &text[close + 1..]));
-    }
-}
-
 fn parameter_names(pattern: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = pattern;
-    while let Some((_, name, after)) = next_name(rest) {
+    while let Some((_, name, after)) = next_hole(rest) {
         names.push(name.trim_start_matches('*'));
         rest = after;
     }
@@ -343,7 +384,12 @@ fn check_path(entry: &Entry, faults: &mut Vec<Fault>) {
     };
     for shape in entry.requirements.paths() {
         let takes = match shape {
-            PathShape::Count(count) if *count == names.len() => continue,
+            // What is left out is `None`.
+            PathShape::Count(count)
+                if (names.len()..=names.len() + entry.absent).contains(count) =>
+            {
+                continue;
+            }
             PathShape::Count(1) => "1 parameter".to_owned(),
             PathShape::Count(count) => format!("{count} parameters"),
             PathShape::Names(wanted) => {

@@ -14,7 +14,7 @@ use crate::state::States;
 use crate::test::TestClient;
 use crate::unrouted::Shared;
 use peregrine_proto::TargetForm;
-use peregrine_router::Match;
+use peregrine_router::{Match, Parameters};
 use peregrine_slot::{FutureSlot, Held};
 use std::fmt;
 use std::panic::Location;
@@ -57,6 +57,9 @@ pub(crate) struct Built {
     endpoint: Rc<dyn Endpoint>,
     unrouted: Rc<dyn Endpoint>,
     options: RouteOptions,
+    is_guarded: bool,
+    /// What it asks for, in words.
+    conditions: String,
     /// From the application that the route belongs to.
     shared: Rc<Shared>,
     pattern: Rc<str>,
@@ -64,11 +67,34 @@ pub(crate) struct Built {
     place: &'static Location<'static>,
 }
 
+impl Built {
+    #[inline]
+    fn target(&self) -> Target<'_> {
+        Target { endpoint: &self.endpoint, options: &self.options, pattern: Some(&self.pattern) }
+    }
+
+    /// The same with what it asks for, in words.
+    pub(crate) fn asking(self, conditions: String) -> Self {
+        Self { conditions, ..self }
+    }
+}
+
 impl From<Entry> for Built {
     fn from(entry: Entry) -> Self {
+        let is_guarded = entry.is_guarded();
         let Entry { endpoint, unrouted, options, shared, pattern, methods, place, .. } = entry;
-        let (pattern, methods) = (pattern.into(), methods.to_string());
-        Self { endpoint, unrouted, options, shared, pattern, methods, place }
+        let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
+        Self {
+            endpoint,
+            unrouted,
+            options,
+            is_guarded,
+            conditions,
+            shared,
+            pattern,
+            methods,
+            place,
+        }
     }
 }
 
@@ -102,6 +128,8 @@ pub struct RouteInfo<'a> {
     pub methods: &'a str,
     /// The whole pattern.
     pub pattern: &'a str,
+    /// What it asks of requests beside that, such as `id is u32, the host is example.org`; empty if nothing.
+    pub conditions: &'a str,
     /// Where it was added.
     pub place: &'static Location<'static>,
     /// What the route asks of the server.
@@ -143,11 +171,11 @@ impl Application {
         self
     }
 
-    /// Finds the target for the request that `head` begins, and notes the route and its parameters in
-    /// `head`. Allocates nothing.
+    /// Finds the target for the request that `head` begins on `connection`, and notes the route and its parameters
+    /// in `head`. Allocates nothing, unless a [`guard`](crate::guard) does.
     #[inline]
     #[must_use]
-    pub fn find<'a>(&'a self, head: &mut Head) -> Target<'a> {
+    pub fn find<'a>(&'a self, head: &mut Head, connection: &ConnectionInfo) -> Target<'a> {
         if let Some(first) = &self.first
             && let Some(claim) = (first.claims)(head)
         {
@@ -163,20 +191,59 @@ impl Application {
             Match::Found { route } => (Some(route), Match::Found { route }),
             other => (None, other),
         });
-        let Match::Found { route } = found else { return self.find_unrouted(head, found) };
+        let Match::Found { route } = found else {
+            return self.find_unrouted(head, connection, found);
+        };
         let route = &self.routes[route as usize];
-        Target { endpoint: &route.endpoint, options: &route.options, pattern: Some(&route.pattern) }
+        if route.is_guarded {
+            return self.find_guarded(head, connection);
+        }
+        route.target()
+    }
+
+    /// Asks the route that was found, which is the first of its pattern, and where it does not answer looks again.
+    #[inline(never)]
+    fn find_guarded(&self, head: &mut Head, connection: &ConnectionInfo) -> Target<'_> {
+        if let Some(route) = head.route()
+            && self.table.answers(route, head, connection)
+        {
+            return self.routes[route as usize].target();
+        }
+        let mut parameters = Parameters::default();
+        let found = self.table.find(head, connection, self.table.method(head), &mut parameters);
+        let route = match found {
+            Match::Found { route } => Some(route),
+            _ => None,
+        };
+        head.resolve(|_, noted| {
+            *noted = parameters;
+            (route, ())
+        });
+        let Some(route) = route else { return self.find_unrouted(head, connection, found) };
+        self.routes[route as usize].target()
     }
 
     #[cold]
-    fn find_unrouted(&self, head: &mut Head, found: Match) -> Target<'_> {
+    fn find_unrouted(
+        &self,
+        head: &mut Head,
+        connection: &ConnectionInfo,
+        found: Match,
+    ) -> Target<'_> {
         let path = head.path();
         let mut options = &UNROUTED_OPTIONS;
+        let mut parameters = Parameters::default();
+        // Which methods there are depends on the routes that answer this request.
+        let found = match found {
+            Match::MethodMissing { .. } => {
+                self.table.find(head, connection, self.table.method(head), &mut parameters)
+            }
+            other => other,
+        };
         let endpoint = match found {
             Match::MethodMissing { allow } => {
                 let method = allow.iter().next().unwrap_or_default();
-                let mut parameters = peregrine_router::Parameters::default();
-                match self.table.router.find(path.as_bytes(), method, &mut parameters) {
+                match self.table.find(head, connection, method, &mut parameters) {
                     Match::Found { route } => &self.routes[route as usize].unrouted,
                     _ => &self.missing,
                 }
@@ -196,7 +263,8 @@ impl Application {
     /// limits of routes are.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
-        let target = self.find(&mut request.parts.head);
+        let connection = Rc::clone(request.parts.connection());
+        let target = self.find(&mut request.parts.head, &connection);
         crate::service::place_in_stock(&**target.endpoint, request).await
     }
 
@@ -224,6 +292,7 @@ impl Application {
         self.routes.iter().map(|route| RouteInfo {
             methods: &route.methods,
             pattern: &route.pattern,
+            conditions: &route.conditions,
             place: route.place,
             options: &route.options,
         })

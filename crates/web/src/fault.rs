@@ -65,6 +65,20 @@ pub enum Fault {
         /// How to set the option on the whole.
         setting: &'static str,
     },
+    /// Something that has no effect where it stands.
+    Misplaced {
+        /// What, where, and what to do instead.
+        what: String,
+    },
+    /// Two routes of different patterns have one name.
+    SameName {
+        /// The route that was added first.
+        first: String,
+        /// The route that was added later.
+        second: String,
+        /// The name.
+        name: String,
+    },
     /// More than the router can distinguish.
     TooMany {
         /// What exceeds its limit, and the limit.
@@ -98,7 +112,10 @@ impl fmt::Display for Fault {
                  options of that only; merge the App (`.merge(app)`) instead of handing over the \
                  built one, or ask for all of it by `application.{setting}`"
             ),
-            Self::TooMany { what } => f.write_str(what),
+            Self::SameName { first, second, name } => {
+                write!(f, "{first} and {second} are both named `{name}`; rename one")
+            }
+            Self::TooMany { what } | Self::Misplaced { what } => f.write_str(what),
         }
     }
 }

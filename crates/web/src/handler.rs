@@ -41,12 +41,15 @@
 
 use crate::application::Application;
 use crate::extract::{FromRequest, FromRequestParts};
+use crate::guard::Guard;
 use crate::request::Request;
 use crate::requirements::Requirements;
 use crate::respond::IntoResponse;
 use crate::response::Response;
 use crate::service::Service;
+use std::fmt;
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Anything with the shape of a handler: a function or closure of at most twelve arguments, `async` or
@@ -204,6 +207,17 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     fn never_shed(self) -> Configured<Self> {
         Configured { handler: self, setting: Setting::NeverShed }
     }
+
+    /// Lets the handler answer only what `guard` accepts; other requests go on to the next route for their path. See
+    /// [`guard`](crate::guard). Of several guards all must accept.
+    fn when(self, guard: impl Guard + 'static) -> Guarded<Self> {
+        Guarded { handler: self, guard: Rc::new(guard) }
+    }
+
+    /// Gives the handler's route a name, by which [`Urls`](crate::urls::Urls) makes URLs of it.
+    fn named(self, name: &str) -> Named<Self> {
+        Named { handler: self, name: name.into() }
+    }
 }
 
 impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
@@ -245,6 +259,54 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Config
             Setting::NeverShed => options.is_never_shed = true,
         }
     }
+}
+
+/// A handler that answers only what a guard accepts. Made by [`HandlerExt::when`].
+#[derive(Clone)]
+pub struct Guarded<H> {
+    handler: H,
+    guard: Rc<dyn Guard>,
+}
+
+/// A handler whose route has a name. Made by [`HandlerExt::named`].
+#[derive(Clone, Debug)]
+pub struct Named<H> {
+    handler: H,
+    name: Rc<str>,
+}
+
+impl<H: fmt::Debug> fmt::Debug for Guarded<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").field("handler", &self.handler).finish_non_exhaustive()
+    }
+}
+
+macro_rules! around {
+    ($($Around:ident $require:expr;)*) => {
+        $(
+            impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for $Around<H> {}
+
+            impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for $Around<H> {
+                fn call(&self, request: Request) -> impl Future<Output = Response> {
+                    self.handler.call(request)
+                }
+
+                fn require(&self, requirements: &mut Requirements) {
+                    self.handler.require(requirements);
+                    $require(self, requirements);
+                }
+
+                fn configure(&self, options: &mut RouteOptions) {
+                    self.handler.configure(options);
+                }
+            }
+        )*
+    };
+}
+
+around! {
+    Guarded |it: &Self, requirements: &mut Requirements| requirements.guard(&it.guard);
+    Named |it: &Self, requirements: &mut Requirements| requirements.name(&it.name);
 }
 
 impl<S: Service> Signature<ViaService> for S {}

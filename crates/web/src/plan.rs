@@ -1,7 +1,9 @@
 //! The plan of an application under construction: routes, fallbacks, states, and faults.
 
 use crate::fault::Fault;
+use crate::guard::Guard;
 use crate::handler::{Handler, HandlerService, OnDisconnect, RouteOptions};
+use crate::pattern::{Kind, Written, expand};
 use crate::requirements::Requirements;
 use crate::route::Methods;
 use crate::service::Endpoint;
@@ -28,6 +30,22 @@ impl Plan {
         Self { entries, fallbacks, faults, needs, states: States::default(), shared }
     }
 
+    /// Adds the routes of `entry` for the pattern as it was written.
+    pub(crate) fn add(&mut self, entry: Entry, written: &str) {
+        let all = expand(written).unwrap_or_else(|reason| {
+            let route = Entry { pattern: written.to_owned(), ..entry.clone() }.name();
+            self.faults.push(Fault::Pattern { route, reason });
+            Vec::new()
+        });
+        for Written { pattern, mut typed, absent, is_slash_twin } in all {
+            typed.extend_from_slice(&entry.typed);
+            let absent = entry.absent + absent;
+            let is_slash_twin = entry.is_slash_twin || is_slash_twin;
+            let entry = Entry { pattern, typed, absent, is_slash_twin, ..entry.clone() };
+            self.entries.push(entry.into());
+        }
+    }
+
     /// Notes what a fallback or a middleware needs, under the name that errors give it.
     pub(crate) fn need(&mut self, name: String, requirements: Requirements) {
         self.needs.push(Need { name, requirements, shared: Rc::clone(&self.shared) });
@@ -45,7 +63,14 @@ pub(crate) struct Need {
 /// A route under construction.
 #[derive(Clone)]
 pub(crate) struct Entry {
+    /// As the router reads it.
     pub(crate) pattern: String,
+    /// The parameters whose text must be of a type.
+    pub(crate) typed: Vec<(String, Kind)>,
+    /// How many optional parameters the pattern leaves out.
+    pub(crate) absent: usize,
+    /// What decides whether the route answers; all must accept.
+    pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: Methods,
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) unrouted: Rc<dyn Endpoint>,
@@ -62,6 +87,11 @@ impl Entry {
     /// The route as errors name it.
     pub(crate) fn name(&self) -> String {
         format!("{} {} ({})", self.methods, self.pattern, self.place)
+    }
+
+    /// Does it answer only some requests for its pattern?
+    pub(crate) fn is_guarded(&self) -> bool {
+        !self.guards.is_empty() || !self.typed.is_empty()
     }
 
     /// Reports options of routes inside the handler that could not be kept.
@@ -94,6 +124,12 @@ impl Fallback {
         handler.require(&mut requirements);
         let name = fallback_name(prefix, place);
         unkept(&name, &requirements, &options, &mut plan.faults);
+        if requirements.guards().next().is_some() {
+            let what = format!(
+                "{name} has a guard, but answers whatever has no route; give the guard to a route"
+            );
+            plan.faults.push(Fault::Misplaced { what });
+        }
         plan.need(name, requirements);
         let endpoint = Rc::new(HandlerService::new(handler, &options));
         Self { endpoint, options, place }

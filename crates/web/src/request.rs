@@ -115,6 +115,12 @@ impl Parts {
         Some(router.values(self.head.parameters(), self.head.path().as_bytes()))
     }
 
+    /// How many optional parameters the request's pattern leaves out.
+    pub(crate) fn absent_values(&self) -> usize {
+        let absent = || self.states.facts()?.absent.get(self.head.route()? as usize).copied();
+        absent().unwrap_or(0)
+    }
+
     /// Hands the request to another application.
     pub(crate) fn set_states(&mut self, states: &Rc<States>) {
         self.states = Rc::clone(states);

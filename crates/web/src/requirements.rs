@@ -1,7 +1,10 @@
 //! What a handler's arguments need from the application, checked before the server starts.
 
+use crate::guard::Guard;
 use crate::handler::RouteOptions;
 use std::any::{TypeId, type_name};
+use std::fmt;
+use std::rc::Rc;
 
 /// The parameters that an extractor takes from a path, as far as its type says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,11 +16,13 @@ pub enum PathShape {
 }
 
 /// Collects what the extractors of one route need.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Requirements {
     states: Vec<(TypeId, &'static str)>,
     paths: Vec<PathShape>,
     routes: Vec<(String, RouteOptions)>,
+    guards: Vec<Rc<dyn Guard>>,
+    name: Option<Rc<str>>,
 }
 
 impl Requirements {
@@ -53,8 +58,40 @@ impl Requirements {
         &self.paths
     }
 
+    /// The handler answers only what `guard` accepts.
+    pub(crate) fn guard(&mut self, guard: &Rc<dyn Guard>) {
+        self.guards.push(Rc::clone(guard));
+    }
+
+    /// What decides whether the handler answers, outermost first.
+    pub(crate) fn guards(&self) -> impl DoubleEndedIterator<Item = &Rc<dyn Guard>> {
+        self.guards.iter().rev()
+    }
+
+    /// URLs are made of the handler's route by this name.
+    pub(crate) fn name(&mut self, name: &Rc<str>) {
+        self.name = Some(Rc::clone(name));
+    }
+
+    /// The route's name, if it has one.
+    pub(crate) fn route_name(&self) -> Option<&Rc<str>> {
+        self.name.as_ref()
+    }
+
     /// The types of all states needed, with their names.
     pub fn states(&self) -> impl Iterator<Item = (TypeId, &'static str)> {
         self.states.iter().copied()
+    }
+}
+
+impl fmt::Debug for Requirements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let states: Vec<_> = self.states.iter().map(|(_, name)| name).collect();
+        f.debug_struct("Requirements")
+            .field("states", &states)
+            .field("paths", &self.paths)
+            .field("guards", &self.guards.len())
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }

@@ -1,15 +1,20 @@
 //! Which methods a route answers, and the table in which routes are found.
 
+use crate::connection::ConnectionInfo;
+use crate::guard::{Asked, Guard};
 use crate::handler::{Handler, Signature};
 use crate::head::Head;
+use crate::pattern::Kind;
 use crate::scope::{REST, Scope};
+use crate::urls::Names;
 use http::Method;
 use peregrine_proto::Method as Known;
-use peregrine_router::Router;
+use peregrine_router::{Match, Parameters, Router, Values};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::rc::Rc;
 
 /// The pattern as people read it: everything below a mount is `*`.
 ///
@@ -109,13 +114,75 @@ impl MethodIndex {
 }
 
 /// The routes of a built application.
-#[derive(Debug)]
 pub(crate) struct Table {
-    pub(crate) router: std::rc::Rc<Router>,
+    pub(crate) router: Rc<Router>,
     pub(crate) methods: MethodIndex,
+    /// What routes ask of requests, by their numbers; empty if none asks for anything.
+    pub(crate) conditions: Box<[Conditions]>,
+    pub(crate) facts: Rc<Facts>,
+}
+
+/// What handlers may want to know of routes beside their patterns.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// The patterns of routes with names.
+    pub(crate) names: Names,
+    /// How many optional parameters routes leave out, by their numbers.
+    pub(crate) absent: Box<[usize]>,
+}
+
+/// What a route asks of requests beside pattern and method.
+#[derive(Default)]
+pub(crate) struct Conditions {
+    pub(crate) guards: Vec<Rc<dyn Guard>>,
+    /// Types of parameters, by their places in the pattern.
+    pub(crate) typed: Vec<(usize, Kind)>,
+}
+
+impl Conditions {
+    fn hold(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
+        let fits =
+            |(place, kind): &(usize, Kind)| values.get(*place).is_some_and(|raw| kind.fits(raw));
+        self.typed.iter().all(fits) && self.guards.iter().all(|guard| guard.accepts(asked))
+    }
+
+    /// In words, for lists of routes: `id is u32, the host is example.org`.
+    pub(crate) fn words(&self, names: &[Box<str>]) -> String {
+        let typed = self.typed.iter().map(|(place, kind)| {
+            format!("{} is {}", names.get(*place).map_or("", |name| &**name), kind.name)
+        });
+        let guards = self.guards.iter().map(|guard| guard.name().into_owned());
+        typed.chain(guards).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl Table {
+    /// Does the route that was found for `head`, and noted there, answer it?
+    pub(crate) fn answers(&self, route: u32, head: &Head, connection: &ConnectionInfo) -> bool {
+        let values = self.router.values(head.parameters(), head.path().as_bytes());
+        let conditions = self.conditions.get(route as usize);
+        conditions.is_none_or(|conditions| conditions.hold(&Asked::new(head, connection), &values))
+    }
+
+    /// Finds the route for a path and a method, where routes with conditions count if these hold.
+    pub(crate) fn find(
+        &self,
+        head: &Head,
+        connection: &ConnectionInfo,
+        method: u8,
+        parameters: &mut Parameters,
+    ) -> Match {
+        let path = head.path().as_bytes();
+        if self.conditions.is_empty() {
+            return self.router.find(path, method, parameters);
+        }
+        let asked = Asked::new(head, connection);
+        self.router.find_where(path, method, parameters, |route, values| {
+            let conditions = self.conditions.get(route.id() as usize);
+            conditions.is_none_or(|conditions| conditions.hold(&asked, &values))
+        })
+    }
+
     /// The router's number for the request's method.
     #[inline]
     pub(crate) fn method(&self, head: &Head) -> u8 {

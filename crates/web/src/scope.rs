@@ -1,11 +1,14 @@
 //! Scopes: routes under one prefix, inside the same middleware.
 
 use crate::fault::Fault;
+use crate::guard::Guard;
 use crate::handler::{Handler, HandlerService, RouteOptions, Signature};
 use crate::middleware::{Chain, IntoMiddleware, Middleware};
-use crate::plan::{Entry, Fallback, Plan, ScopeFallback};
+use crate::pattern::expand;
+use crate::plan::{Entry, Fallback, Plan, ScopeFallback, fallback_name};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
+use crate::routing::routing;
 use crate::service::{Endpoint, Erased, Service};
 use crate::unrouted::{Guest, Shared, Unrouted};
 use http::Method;
@@ -35,6 +38,8 @@ pub struct Scope {
     pub(crate) plan: Plan,
     prefix: String,
     chain: Chain,
+    /// What all routes that follow ask of requests.
+    guards: Vec<Rc<dyn Guard>>,
     /// Answers requests for the patterns that follow, in methods that they lack. Made when the first
     /// such pattern is added.
     unrouted: Option<Rc<dyn Endpoint>>,
@@ -51,6 +56,7 @@ impl Scope {
             plan,
             prefix: String::new(),
             chain: Chain::default(),
+            guards: Vec::new(),
             unrouted: None,
             fallback: None,
         }
@@ -67,6 +73,10 @@ impl Scope {
         Self { chain: self.chain.and(middleware), unrouted: None, ..self }
     }
 
+    pub(crate) fn add_guard(&mut self, guard: impl Guard + 'static) {
+        self.guards.push(Rc::new(guard));
+    }
+
     pub(crate) fn add_handler<Args, Via, H>(
         &mut self,
         methods: Methods,
@@ -79,9 +89,9 @@ impl Scope {
     {
         let entry = self.entry(methods, handler, place);
         let pattern = self.join(pattern, place);
-        let entry = Entry { pattern, ..entry };
+        let entry = Entry { pattern: pattern.clone(), ..entry };
         entry.unkept(&mut self.plan.faults);
-        self.plan.entries.push(entry.into());
+        self.plan.add(entry, &pattern);
     }
 
     /// The route of a handler, for a pattern that is set later.
@@ -103,6 +113,9 @@ impl Scope {
         let unrouted = self.unrouted();
         Entry {
             pattern: String::new(),
+            typed: Vec::new(),
+            absent: 0,
+            guards: self.guards.iter().chain(requirements.guards()).map(Rc::clone).collect(),
             methods,
             endpoint,
             unrouted,
@@ -135,17 +148,14 @@ impl Scope {
     {
         let entry = self.entry(Methods::Any, handler, place);
         let root = self.join(prefix.trim_end_matches('/'), place);
-        let below = Entry { pattern: format!("{root}{REST}"), ..entry.clone() };
-        let slash = Entry { pattern: format!("{root}/"), ..entry.clone() };
-        if root.is_empty() {
-            slash.unkept(&mut self.plan.faults);
-            self.plan.entries.extend([slash, below].map(Box::new));
-        } else {
-            let slash = Entry { is_slash_twin: true, ..slash };
-            let root = Entry { pattern: root, ..entry };
-            root.unkept(&mut self.plan.faults);
-            self.plan.entries.extend([root, slash, below].map(Box::new));
+        let whole = if root.is_empty() { "/" } else { &root };
+        let entry = Entry { pattern: whole.to_owned(), ..entry };
+        entry.unkept(&mut self.plan.faults);
+        self.plan.add(entry.clone(), whole);
+        if !root.is_empty() {
+            self.plan.add(Entry { is_slash_twin: true, ..entry.clone() }, &format!("{root}/"));
         }
+        self.plan.add(entry, &format!("{root}{REST}"));
     }
 
     pub(crate) fn add_scope(
@@ -157,11 +167,21 @@ impl Scope {
         let prefix = self.join(prefix.trim_end_matches('/'), place);
         let shared = Rc::clone(&self.plan.shared);
         let plan = std::mem::replace(&mut self.plan, Plan::new(shared));
-        let chain = self.chain.clone();
-        let mut inner = build(Self { plan, prefix, chain, unrouted: None, fallback: None });
+        let (chain, guards) = (self.chain.clone(), self.guards.clone());
+        let mut inner = build(Self { plan, prefix, chain, guards, unrouted: None, fallback: None });
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
+            if !inner.guards.is_empty() {
+                let name = fallback_name(&prefix, fallback.place);
+                let what = format!(
+                    "{name} is in a scope with a guard, but answers whatever has no route; put it outside"
+                );
+                inner.plan.faults.push(Fault::Misplaced { what });
+            }
+            // A prefix that cannot be read is a fault of the scope's routes.
+            let whole = expand(&prefix).ok().and_then(|mut all| all.pop());
+            let prefix = whole.map_or(prefix, |whole| whole.pattern);
             let fallback = Fallback { endpoint, ..fallback };
             inner.plan.fallbacks.push(ScopeFallback { prefix, fallback });
         }
@@ -185,11 +205,12 @@ impl Scope {
         }
         let needs_of_path = self.needs_of_path();
         for mut entry in entries {
-            entry.pattern = self.join(&entry.pattern, place);
+            let pattern = self.join(&entry.pattern, place);
             entry.endpoint = self.around(guest(entry.endpoint));
             entry.unrouted = self.around(guest(entry.unrouted));
             entry.requirements.extend_paths(&needs_of_path);
-            self.plan.entries.push(entry);
+            entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
+            self.plan.add(*entry, &pattern);
         }
         for ScopeFallback { prefix, fallback } in fallbacks {
             let prefix = self.join(&prefix, place);
@@ -262,192 +283,6 @@ impl Scope {
         format!("{}{pattern}", self.prefix)
     }
 }
-
-/// The methods that applications and scopes share. `$field` leads from `self` to the scope.
-macro_rules! routing {
-    ($($field:tt)*) => {
-        /// Answers GET requests for `pattern`, and HEAD requests too unless they have a handler of
-        /// their own: `handler` then sees the method HEAD, and the server leaves the body out.
-        ///
-        /// [`App`](crate::App#patterns) describes what a pattern may contain.
-        #[track_caller]
-        #[must_use]
-        pub fn get<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::GET, pattern, handler)
-        }
-
-        /// Answers POST requests for `pattern`.
-        #[track_caller]
-        #[must_use]
-        pub fn post<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::POST, pattern, handler)
-        }
-
-        /// Answers PUT requests for `pattern`.
-        #[track_caller]
-        #[must_use]
-        pub fn put<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::PUT, pattern, handler)
-        }
-
-        /// Answers DELETE requests for `pattern`.
-        #[track_caller]
-        #[must_use]
-        pub fn delete<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::DELETE, pattern, handler)
-        }
-
-        /// Answers PATCH requests for `pattern`.
-        #[track_caller]
-        #[must_use]
-        pub fn patch<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::PATCH, pattern, handler)
-        }
-
-        /// Answers HEAD requests for `pattern`, in place of the handler for GET.
-        #[track_caller]
-        #[must_use]
-        pub fn head<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::HEAD, pattern, handler)
-        }
-
-        /// Answers OPTIONS requests for `pattern`, in place of the automatic answer.
-        #[track_caller]
-        #[must_use]
-        pub fn options<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on(Method::OPTIONS, pattern, handler)
-        }
-
-        /// Answers QUERY requests for `pattern`: safe requests with content.
-        #[track_caller]
-        #[must_use]
-        pub fn query<Args, Via, H>(self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            self.on($crate::route::query_method(), pattern, handler)
-        }
-
-        /// Answers requests for `pattern` in every method that has no other handler there.
-        #[track_caller]
-        #[must_use]
-        pub fn any<Args, Via, H>(mut self, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            let place = Location::caller();
-            self $($field)*.add_handler(Methods::Any, pattern, handler, place);
-            self
-        }
-
-        /// Answers requests for `prefix`, for `prefix/`, and for everything below it, in every method
-        /// that has no other handler there: for handlers with routes of their own. Routes of this
-        /// application that match a path more specifically go first.
-        #[track_caller]
-        #[must_use]
-        pub fn subtree<Args, Via, H>(mut self, prefix: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            let place = Location::caller();
-            self $($field)*.add_subtree(prefix, handler, place);
-            self
-        }
-
-        /// Answers requests for `pattern` in `method`, which may be one of your own:
-        /// `Method::from_bytes(b"PURGE")`.
-        #[track_caller]
-        #[must_use]
-        pub fn on<Args, Via, H>(mut self, method: Method, pattern: &str, handler: H) -> Self
-        where
-            H: Signature<Args> + Handler<Args, Via> + 'static,
-            (Args, Via): 'static,
-        {
-            let place = Location::caller();
-            self $($field)*.add_handler(Methods::One(method), pattern, handler, place);
-            self
-        }
-
-        /// Answers requests for `pattern` in several methods:
-        /// `.route("/users", route::get(list).post(create))`.
-        #[track_caller]
-        #[must_use]
-        pub fn route<T: Routes>(mut self, pattern: &str, methods: MethodRouter<T>) -> Self {
-            let place = Location::caller();
-            methods.add_to(&mut self $($field)*, pattern, place);
-            self
-        }
-
-        /// Shares `value` with all handlers of the application, which get it as `State<T>`; `T` is its
-        /// type. A later value of the same type replaces an earlier one.
-        ///
-        /// Every worker builds its own application, so a value that workers share is an `Arc`; handlers
-        /// take it as [`StateRef`](crate::extract::StateRef), which does not count references across
-        /// cores.
-        #[must_use]
-        pub fn state<T: 'static>(mut self, value: T) -> Self {
-            self $($field)*.plan.states.insert(value);
-            self
-        }
-
-        /// Adds all routes of `other` here: under the prefix of this scope, each inside its own
-        /// middleware, and then inside the middleware added here so far.
-        ///
-        /// What belongs to `other` stays with it: its handlers and middleware see its own states and,
-        /// for types that it lacks, the states given here; if it renders problems with a function of
-        /// its own, that still applies to its routes. Nothing given to `other` is visible here, except
-        /// its fallback, which comes along if there is none here.
-        #[track_caller]
-        #[must_use]
-        pub fn merge(mut self, other: $crate::app::App) -> Self {
-            let place = Location::caller();
-            self $($field)*.add_app(other.into_scope(), place);
-            self
-        }
-
-        /// Adds the routes that `build` adds to the scope it gets, under `prefix` and inside the
-        /// middleware so far.
-        #[track_caller]
-        #[must_use]
-        pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {
-            let place = Location::caller();
-            self $($field)*.add_scope(prefix, build, place);
-            self
-        }
-    };
-}
-pub(crate) use routing;
 
 impl Scope {
     routing!();

@@ -2,6 +2,7 @@
 
 use crate::head::Head;
 use crate::response::Response;
+use crate::route::Facts;
 use crate::unrouted::{ProblemHook, render};
 use peregrine_router::Router;
 use std::any::{Any, TypeId, type_name};
@@ -13,6 +14,7 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,
+    facts: OnceCell<Rc<Facts>>,
     hook: OnceCell<ProblemHook>,
     values: Vec<(TypeId, &'static str, Rc<dyn Any>)>,
 }
@@ -62,6 +64,16 @@ impl States {
     #[must_use]
     pub fn router(&self) -> Option<&Router> {
         self.router.get().map(|router| &**router)
+    }
+
+    /// What is known of the application's routes beside their patterns.
+    pub(crate) fn facts(&self) -> Option<&Rc<Facts>> {
+        self.facts.get()
+    }
+
+    /// Sets what [`States::facts`] returns, once.
+    pub(crate) fn set_facts(&self, facts: &Rc<Facts>) {
+        self.facts.get_or_init(|| Rc::clone(facts));
     }
 
     /// Sets what [`States::router`] returns, once.

@@ -267,7 +267,7 @@ impl TestRequest {
         let mut head = self.head();
         let Self { client, method, content, .. } = self;
         let app = &client.app;
-        let target = app.find(&mut head);
+        let target = app.find(&mut head, &client.connection);
         let limit = target.body_limit(client.body_bytes_max);
         let (mut sender, body): (Sender, _) = match content {
             Content::None => (None, Body::empty()),

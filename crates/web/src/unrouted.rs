@@ -67,6 +67,7 @@ impl Shared {
     pub(crate) fn set_table(&self, table: &Rc<Table>) {
         self.table.get_or_init(|| Rc::clone(table));
         self.states().set_router(Rc::clone(&table.router));
+        self.states().set_facts(&table.facts);
         for (follower, _) in &*self.followers.borrow() {
             follower.set_table(table);
         }
@@ -215,8 +216,8 @@ impl Service for Unrouted {
         }
         // The lookup is repeated here rather than carried through the middleware: it is cheap, and this
         // is the rare path.
-        let (method, path) = (table.method(head), head.path());
-        let found = table.router.find(path.as_bytes(), method, &mut Parameters::default());
+        let (method, connection) = (table.method(head), request.parts.connection());
+        let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
             Match::MethodMissing { allow } => {
                 method_missing(head, &table.names(allow.union(AUTOMATIC)))

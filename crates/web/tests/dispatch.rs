@@ -57,7 +57,7 @@ impl Server {
         let (used, event) = Connection::new(&limits).receive(&limits, bytes, head.index_mut());
         assert!(matches!(event, Event::Head(_)), "{event:?}");
         head.set_bytes(&bytes[..used]);
-        let target = self.app.find(&mut head);
+        let target = self.app.find(&mut head, &self.connection);
         let (states, connection) = (Rc::clone(self.app.states()), Rc::clone(&self.connection));
         let request = Request::new(head, Body::empty(), states, connection);
         let mut answer = target.call(std::mem::take(&mut self.slot), request);

@@ -363,7 +363,7 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
             head.index_mut(),
         );
         head.set_bytes(&bytes.as_bytes()[..used]);
-        let _ = app.find(&mut head);
+        let _ = app.find(&mut head, &Default::default());
         head
     };
     // Where no request was understood, every question about the head has an answer.

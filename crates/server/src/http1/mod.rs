@@ -308,7 +308,7 @@ impl Http1 {
             self.exchange.tally.keep(&head);
             return self.reject(reject, link);
         }
-        let target = worker.application.find(&mut head);
+        let target = worker.application.find(&mut head, link.info);
         match link.admit(&target, &head, framing.body != BodyLength::None) {
             Ok(admitted) => self.exchange.admitted = Some(admitted),
             Err(refusal) => return self.refuse(refusal, &head, framing, link),

@@ -262,7 +262,7 @@ impl Http2 {
         body: impl FnOnce(&mut Stream, u64) -> Body,
     ) {
         let worker = link.worker;
-        let target = worker.application.find(&mut head);
+        let target = worker.application.find(&mut head, link.info);
         let limit = target.body_limit(link.door.limits.body_bytes_max);
         let stream = self.streams.at(number);
         if stream.exchange.admitted.is_none() {

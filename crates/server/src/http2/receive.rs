@@ -104,7 +104,7 @@ impl Http2 {
         if request.body == BodyLength::None {
             return self.begin(number, head, link, |_, _| Body::empty());
         }
-        let target = link.worker.application.find(&mut head);
+        let target = link.worker.application.find(&mut head, link.info);
         let admitted = match link.admit(&target, &head, true) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse_request(number, refusal, &head, link),

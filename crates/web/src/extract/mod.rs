@@ -162,7 +162,7 @@ fn shortened(text: &str) -> Cow<'_, str> {
 /// the handler's developer: the peer can do nothing about it, and learns nothing about the server's
 /// internals.
 #[cold]
-fn unfit(kind: &'static str, cause: &str) -> Problem {
+pub(crate) fn unfit(kind: &'static str, cause: &str) -> Problem {
     tracing::error!(target: "peregrine", kind, "{cause}");
     let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)

@@ -48,7 +48,7 @@ pub struct Path<T>(pub T);
 impl<T: DeserializeOwned> FromRequestParts for Path<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let parameters = decode(parts)?;
-        T::deserialize(read::Parameters(&parameters))
+        T::deserialize(read::Parameters::new(&parameters, parts.absent_values()))
             .map(Path)
             .map_err(|error| explain(parts, error))
     }

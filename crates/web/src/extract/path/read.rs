@@ -64,11 +64,19 @@ impl PathError {
 
 /// All parameters.
 #[derive(Clone, Copy)]
-pub(super) struct Parameters<'p>(pub(super) &'p [Parameter<'p>]);
+pub(super) struct Parameters<'p> {
+    all: &'p [Parameter<'p>],
+    /// How many more the pattern may have, which are left out.
+    absent: usize,
+}
 
 impl<'p> Parameters<'p> {
+    pub(super) fn new(all: &'p [Parameter<'p>], absent: usize) -> Self {
+        Self { all, absent }
+    }
+
     fn only(self) -> Result<One<'p>, PathError> {
-        match self.0 {
+        match self.all {
             [parameter] => Ok(One(parameter)),
             all => Err(PathError::count(all.len(), 1)),
         }
@@ -96,14 +104,14 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        match self.0 {
+        match self.all {
             [parameter] => One(parameter).deserialize_any(visitor),
             _ => self.deserialize_map(visitor),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        if self.0.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
+        if self.all.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -127,7 +135,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        visitor.visit_seq(Rest(self.0))
+        visitor.visit_seq(Rest(self.all))
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(
@@ -135,10 +143,12 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
         length: usize,
         visitor: V,
     ) -> Result<V::Value, PathError> {
-        if self.0.len() != length {
-            return Err(PathError::count(self.0.len(), length));
+        let count = self.all.len();
+        if !(count..=count + self.absent).contains(&length) {
+            return Err(PathError::count(count, length));
         }
-        visitor.visit_seq(Rest(self.0))
+        let absent = Absent { found: count, taken: length };
+        visitor.visit_seq(Padded { given: Rest(self.all), left: length - count, absent })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -151,7 +161,7 @@ impl<'de> Deserializer<'de> for Parameters<'_> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        visitor.visit_map(Rest(self.0))
+        visitor.visit_map(Rest(self.all))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -194,6 +204,56 @@ impl<'de> SeqAccess<'de> for Rest<'_> {
 
     fn size_hint(&self) -> Option<usize> {
         Some(self.0.len())
+    }
+}
+
+/// The parameters of a tuple, of which the last may be left out by the pattern.
+struct Padded<'p> {
+    given: Rest<'p>,
+    left: usize,
+    absent: Absent,
+}
+
+impl<'de> SeqAccess<'de> for Padded<'_> {
+    type Error = PathError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, PathError> {
+        if self.given.0.is_empty() && self.left > 0 {
+            self.left -= 1;
+            return seed.deserialize(self.absent).map(Some);
+        }
+        self.given.next_element_seed(seed)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.given.0.len() + self.left)
+    }
+}
+
+/// A parameter that the pattern leaves out: `None`, or too few for the type.
+#[derive(Clone, Copy)]
+struct Absent {
+    found: usize,
+    taken: usize,
+}
+
+impl<'de> Deserializer<'de> for Absent {
+    type Error = PathError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
+        Err(PathError::count(self.found, self.taken))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
+        visitor.visit_none()
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
     }
 }
 

@@ -1,0 +1,251 @@
+//! Guards: routes that answer only some of the requests for their pattern.
+//!
+//! [`HandlerExt::when`](crate::HandlerExt::when) guards one handler, [`Scope::when`](crate::Scope::when) and
+//! [`App::when`](crate::App::when) the routes that follow. Several routes may have the same pattern and method
+//! if all but one are guarded: they are asked in the order in which they were added, the unguarded one last.
+//! A request that no guard accepts goes on to the next pattern that matches its path, as if the guarded routes
+//! were not there.
+//!
+//! ```
+//! use peregrine::web::{App, HandlerExt, guard};
+//!
+//! let app = App::new()
+//!     .get("/", (|| "the administration").when(guard::host("admin.example.org")))
+//!     .get("/", (|| "a preview").when(guard::query("preview", "yes")))
+//!     .get("/", || "the front page");
+//!
+//! let client = app.test();
+//! assert_eq!(client.get("/").send_now().text(), "the front page");
+//! assert_eq!(client.get("/?preview=yes").send_now().text(), "a preview");
+//! assert_eq!(client.get("/").header("host", "admin.example.org").send_now().text(), "the administration");
+//! ```
+
+use crate::client::Client;
+use crate::connection::ConnectionInfo;
+use crate::head::Head;
+use http::Method;
+use std::borrow::Cow;
+use std::fmt;
+
+/// What a guard sees of a request: its head, and who sent it. The body has not been read.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'r> {
+    head: &'r Head,
+    connection: &'r ConnectionInfo,
+}
+
+impl<'r> Asked<'r> {
+    pub(crate) fn new(head: &'r Head, connection: &'r ConnectionInfo) -> Self {
+        Self { head, connection }
+    }
+
+    /// The request's head.
+    #[must_use]
+    pub fn head(&self) -> &'r Head {
+        self.head
+    }
+
+    /// Who sent the request, behind proxies too: address, host, scheme.
+    #[must_use]
+    pub fn client(&self) -> Client<'r> {
+        Client::of(self.head, self.connection)
+    }
+
+    /// The connection that the request came on.
+    #[must_use]
+    pub fn connection(&self) -> &'r ConnectionInfo {
+        self.connection
+    }
+}
+
+/// Decides whether a route answers a request. Every `Fn(&Asked) -> bool` is one.
+///
+/// It is called while the route is looked for, perhaps more than once for a request, and on the path of every
+/// request that comes near: let it be cheap, and let it have no effect.
+pub trait Guard {
+    /// Does the route answer this request?
+    fn accepts(&self, asked: &Asked<'_>) -> bool;
+
+    /// What it asks for, in lists of routes.
+    fn name(&self) -> Cow<'_, str> {
+        Cow::Borrowed("a condition holds")
+    }
+}
+
+impl<F: Fn(&Asked<'_>) -> bool> Guard for F {
+    fn accepts(&self, asked: &Asked<'_>) -> bool {
+        self(asked)
+    }
+}
+
+/// A guard that looks at a request, and the words for it. Made by the functions of this module.
+struct Told<F> {
+    accepts: F,
+    name: String,
+}
+
+impl<F: Fn(&Asked<'_>) -> bool> Guard for Told<F> {
+    fn accepts(&self, asked: &Asked<'_>) -> bool {
+        (self.accepts)(asked)
+    }
+
+    fn name(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.name)
+    }
+}
+
+impl<F> fmt::Debug for Told<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+fn told(name: String, accepts: impl Fn(&Asked<'_>) -> bool) -> impl Guard + fmt::Debug {
+    Told { accepts, name }
+}
+
+/// Requests for this host, in any case. Behind trusted proxies it is the host that the client asked for
+/// ([`Client::host`]).
+///
+/// `example.org` stands for this host at any port, `example.org:8080` for this port only (where a request names
+/// none, it is for the scheme's own), and `*.example.org` for every name below it, but not for itself.
+pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
+    let host = host.into().to_ascii_lowercase();
+    let name = format!("the host is {host}");
+    told(name, move |asked| {
+        let client = asked.client();
+        is_host(&host, &client.host().to_ascii_lowercase(), client.is_secure())
+    })
+}
+
+/// Does `asked` fit `wanted`? Both are in lower case.
+fn is_host(wanted: &str, asked: &str, is_secure: bool) -> bool {
+    let (wanted_name, wanted_port) = name_and_port(wanted);
+    let (name, port) = name_and_port(asked);
+    let own = if is_secure { "443" } else { "80" };
+    let fits_port = wanted_port.is_none_or(|wanted| wanted == port.unwrap_or(own));
+    let fits_name = match wanted_name.strip_prefix("*.") {
+        Some(below) => {
+            name.strip_suffix(below).is_some_and(|left| left.len() > 1 && left.ends_with('.'))
+        }
+        None => name == wanted_name,
+    };
+    fits_port && fits_name
+}
+
+/// A host without the dot that may end it, and its port.
+fn name_and_port(host: &str) -> (&str, Option<&str>) {
+    let (name, port) = match host.rsplit_once(':') {
+        // A colon within brackets is part of an address.
+        Some((name, port)) if !port.ends_with(']') => {
+            (name, Some(port).filter(|port| !port.is_empty()))
+        }
+        _ => (host, None),
+    };
+    (name.strip_suffix('.').unwrap_or(name), port)
+}
+
+/// Requests with a field of this name and value. The name may be in any case; the value counts letter for
+/// letter, and of several fields one is enough.
+pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
+    let (name, value) = (name.into(), value.into());
+    let words = format!("the field {name} is {value}");
+    told(words, move |asked| asked.head().fields_named(&name).any(|one| one == value.as_bytes()))
+}
+
+/// Requests with a field of this name, whatever its value.
+pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
+    let name = name.into();
+    let words = format!("there is a field {name}");
+    told(words, move |asked| asked.head().field(&name).is_some())
+}
+
+/// Requests whose query has this name with this value, both percent-decoded. Of several one is enough.
+pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
+    let (name, value) = (name.into(), value.into());
+    let words = format!("the query has {name}={value}");
+    told(words, move |asked| pairs(asked.head()).any(|(one, its)| one == *name && its == *value))
+}
+
+/// Requests whose query has this name, whatever its value.
+pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
+    let name = name.into();
+    let words = format!("the query has {name}");
+    told(words, move |asked| pairs(asked.head()).any(|(one, _)| one == *name))
+}
+
+/// The pairs of a query, as forms write them: `+` is a space. A pair that is no UTF-8 is left out.
+pub(crate) fn pairs(head: &Head) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let text = |text: &str| -> Option<String> {
+        let spaced = text.replace('+', " ");
+        peregrine_router::decode(spaced.as_bytes()).ok().map(Cow::into_owned)
+    };
+    let pairs = head.query().unwrap_or("").split('&').filter(|pair| !pair.is_empty());
+    pairs.filter_map(move |pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((text(name)?.into(), text(value)?.into()))
+    })
+}
+
+/// Requests whose client speaks TLS, behind trusted proxies too ([`Client::is_secure`]).
+pub fn secure() -> impl Guard + fmt::Debug {
+    told("the client speaks TLS".to_owned(), |asked| asked.client().is_secure())
+}
+
+/// Requests in one of these methods: to guard a scope, or a handler for [`App::any`](crate::App::any).
+pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
+    let methods = methods.into();
+    let names: Vec<_> = methods.iter().map(Method::as_str).collect();
+    let words = format!("the method is one of {}", names.join(", "));
+    told(words, move |asked| methods.iter().any(|one| one.as_str() == asked.head().method_name()))
+}
+
+/// Requests that `guard` does not accept.
+pub fn not(guard: impl Guard) -> impl Guard {
+    told(format!("not ({})", guard.name()), move |asked| !guard.accepts(asked))
+}
+
+/// Requests that both accept. To ask for several things of one route, give it one guard after another.
+pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
+    let words = format!("({} and {})", left.name(), right.name());
+    told(words, move |asked| left.accepts(asked) && right.accepts(asked))
+}
+
+/// Requests that one of the two accepts, or both do.
+pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
+    let words = format!("({} or {})", left.name(), right.name());
+    told(words, move |asked| left.accepts(asked) || right.accepts(asked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_host;
+
+    #[test]
+    fn hosts_are_compared_without_case_dot_and_ports_that_say_nothing() {
+        for (wanted, asked, secure, fits) in [
+            ("a.org", "a.org", false, true),
+            ("a.org", "a.org:81", false, true),
+            ("a.org", "a.org.", false, true),
+            ("a.org", "b.a.org", false, false),
+            ("a.org", "a.orgs", false, false),
+            ("a.org", "", false, false),
+            ("a.org:80", "a.org", false, true),
+            ("a.org:80", "a.org", true, false),
+            ("a.org:443", "a.org", true, true),
+            ("a.org:81", "a.org:81", true, true),
+            ("a.org:81", "a.org:8", true, false),
+            ("a.org:80", "a.org:", false, true),
+            ("*.a.org", "b.a.org", false, true),
+            ("*.a.org", "c.b.a.org:9", false, true),
+            ("*.a.org", "a.org", false, false),
+            ("*.a.org", ".a.org", false, false),
+            ("*.a.org", "ba.org", false, false),
+            ("[::1]", "[::1]:8080", false, true),
+            ("[::1]:8080", "[::1]", false, false),
+            ("[::1]", "[::2]", false, false),
+        ] {
+            assert_eq!(is_host(wanted, asked, secure), fits, "{wanted} for {asked}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Guards, typed parameters and parameters that may be left out: which route answers, and what is refused.
+
+use http::Method;
+use peregrine_web::extract::{MatchedPath, Path};
+use peregrine_web::urls::{UrlError, Urls};
+use peregrine_web::{App, HandlerExt, Problem, Scope, guard, route};
+
+fn text(app: App, target: &str) -> (u16, String) {
+    let response = app.test().get(target).send_now();
+    (response.status().as_u16(), response.text())
+}
+
+fn hosted(app: App, host: &str, target: &str) -> String {
+    app.test().get(target).header("host", host).send_now().text()
+}
+
+#[test]
+fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguarded_one_last() {
+    let app = || {
+        App::new()
+            .get("/", || "anybody")
+            .get("/", (|| "first").when(guard::has_query("a")))
+            .get("/", (|| "second").when(guard::query("b", "c d")))
+            .get("/", (|| "both").when(guard::has_header("x-a")).when(guard::header("X-B", "1")))
+    };
+    for (target, answer) in [
+        ("/", "anybody"),
+        ("/?a", "first"),
+        ("/?b=c+d", "second"),
+        ("/?b=c%20d", "second"),
+        ("/?b=c", "anybody"),
+        ("/?b=c+d&a=", "first"),
+        ("/?aa", "anybody"),
+    ] {
+        assert_eq!(text(app(), target), (200, answer.to_owned()), "{target}");
+    }
+    let with = |fields: &[(&'static str, &'static str)]| {
+        let client = app().test();
+        let request = client.get("/");
+        let request =
+            fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        request.send_now().text()
+    };
+    assert_eq!(with(&[("x-a", "")]), "anybody");
+    assert_eq!(with(&[("x-b", "1")]), "anybody");
+    assert_eq!(with(&[("x-a", ""), ("x-b", "2"), ("x-b", "1")]), "both");
+}
+
+#[test]
+fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end() {
+    let app = || {
+        App::new()
+            .get("/users/new", (|| "a form").when(guard::has_query("form")))
+            .get("/users/{id:u32}", |Path(id): Path<u32>| format!("number {id}"))
+            .get("/users/{id:uuid}", |Path(id): Path<String>| format!("uuid {}", id.len()))
+            .get("/users/{name}", |Path(name): Path<String>| format!("name {name}"))
+            .post("/users/{id:u32}", || "changed")
+            .get("/only/{id:u8}", || "a byte")
+            .get("/{*rest}", (|| "the rest").when(guard::has_query("all")))
+    };
+    for (target, status, answer) in [
+        ("/users/new", 200, "name new"),
+        ("/users/new?form", 200, "a form"),
+        ("/users/7", 200, "number 7"),
+        ("/users/%37", 200, "number 7"),
+        ("/users/4294967296", 200, "name 4294967296"),
+        ("/users/01234567-89ab-cdef-0123-456789abcdef", 200, "uuid 36"),
+        ("/only/255", 200, "a byte"),
+        ("/only/256?all", 200, "the rest"),
+    ] {
+        assert_eq!(text(app(), target), (status, answer.to_owned()), "{target}");
+    }
+    assert_eq!(text(app(), "/only/256").0, 404);
+    assert_eq!(text(app(), "/nothing").0, 404);
+    // Only routes that answer this request count: a name has no POST.
+    let client = app().test();
+    assert_eq!(client.post("/users/7").send_now().text(), "changed");
+    let refused = client.post("/users/ada").send_now();
+    assert_eq!(
+        (refused.status().as_u16(), refused.header("allow")),
+        (405, Some("GET, HEAD, OPTIONS"))
+    );
+    let options = client.request(Method::OPTIONS, "/users/7").send_now();
+    assert_eq!(options.header("allow"), Some("GET, HEAD, POST, OPTIONS"));
+    assert_eq!(client.post("/only/256").send_now().status(), 404);
+    assert_eq!(client.post("/only/25").send_now().status(), 405);
+}
+
+#[test]
+fn scopes_with_guards_are_hosts_of_their_own() {
+    fn admin(scope: Scope) -> Scope {
+        scope.when(guard::host("admin.example.org")).get("/", || "admin").get("/x", || "admin x")
+    }
+    let app = || {
+        App::new()
+            .scope("", admin)
+            .scope("", |scope| {
+                scope
+                    .when(guard::host("*.example.org"))
+                    .get("/", || "tenant")
+                    .merge(App::new().when(guard::has_query("y")).get("/y", || "tenant y"))
+            })
+            .get("/", || "main")
+    };
+    for (host, target, answer) in [
+        ("admin.example.org", "/", "admin"),
+        ("ADMIN.example.org:8080", "/x", "admin x"),
+        ("shop.example.org", "/", "tenant"),
+        ("shop.example.org", "/y?y", "tenant y"),
+        ("example.org", "/", "main"),
+    ] {
+        assert_eq!(hosted(app(), host, target), answer, "{host} {target}");
+    }
+    assert!(hosted(app(), "example.org", "/x").contains("unknown-route"));
+    assert!(hosted(app(), "shop.example.org", "/y").contains("unknown-route"));
+    assert!(hosted(app(), "example.org", "/y?y").contains("unknown-route"));
+}
+
+#[test]
+fn guards_combine_and_look_at_methods_and_may_be_closures() {
+    let app = || {
+        let odd = |asked: &guard::Asked<'_>| asked.head().path().len() % 2 == 1;
+        App::new()
+            .any("/any", (|| "read").when(guard::methods([Method::GET, Method::HEAD])))
+            .any("/any", (|| "written").when(guard::not(guard::methods([Method::GET]))))
+            .get("/{word}", (|| "odd").when(guard::both(odd, guard::not(guard::secure()))))
+            .get("/{word}", (|| "even").when(guard::either(guard::secure(), guard::not(odd))))
+    };
+    let client = app().test();
+    assert_eq!(client.get("/any").send_now().text(), "read");
+    assert_eq!(client.delete("/any").send_now().text(), "written");
+    assert_eq!((text(app(), "/ab").1, text(app(), "/abc").1), ("odd".into(), "even".into()));
+}
+
+#[test]
+fn a_handler_for_head_is_asked_before_one_for_get() {
+    let app = App::new()
+        .get("/", (|| [("x-from", "get")]).when(guard::has_query("a")))
+        .head("/", (|| [("x-from", "head")]).when(guard::has_query("a")))
+        .get("/", || [("x-from", "any")]);
+    let client = app.test();
+    let from = |method, target: &str| {
+        client.request(method, target).send_now().header("x-from").map(str::to_owned)
+    };
+    assert_eq!(from(Method::HEAD, "/?a").as_deref(), Some("head"));
+    assert_eq!(from(Method::GET, "/?a").as_deref(), Some("get"));
+    assert_eq!(from(Method::HEAD, "/").as_deref(), Some("any"));
+}
+
+#[test]
+fn what_a_pattern_leaves_out_is_none() {
+    let app = || {
+        App::new()
+            .get("/", || "home")
+            .get(
+                "/archive/{year:u16}/{month:u8?}/{day:u8?}",
+                |Path((year, month, day)): Path<(u16, Option<u8>, Option<u8>)>| {
+                    format!("{year} {month:?} {day:?}")
+                },
+            )
+            .get(
+                "/page/{page?}",
+                |Path(page): Path<Option<u32>>, MatchedPath(pattern): MatchedPath| {
+                    format!("{page:?} {pattern}")
+                },
+            )
+            .scope("/files", |scope| {
+                scope.get("/{*path?}", |path: Option<Path<String>>| format!("{path:?}"))
+            })
+    };
+    for (target, status, answer) in [
+        ("/archive/2026", 200, "2026 None None"),
+        ("/archive/2026/11", 200, "2026 Some(11) None"),
+        ("/archive/2026/11/23", 200, "2026 Some(11) Some(23)"),
+        ("/page", 200, "None /page"),
+        ("/page/3", 200, "Some(3) /page/{page}"),
+        ("/files", 200, "None"),
+        ("/files/", 200, "None"),
+        ("/files/a/b", 200, "Some(Path(\"a/b\"))"),
+    ] {
+        assert_eq!(text(app(), target), (status, answer.to_owned()), "{target}");
+    }
+    for target in ["/archive", "/archive/x", "/archive/2026/13x", "/archive/2026/11/23/1"] {
+        assert_eq!(text(app(), target).0, 404, "{target}");
+    }
+    // Too few for the type, which says of no parameter that it may be left out.
+    let few = App::new().get("/{a}/{b?}", |Path((a, b)): Path<(u8, u8)>| format!("{a}{b}"));
+    assert_eq!(text(few, "/1").0, 500);
+}
+
+#[test]
+fn an_application_within_another_asks_its_own_guards() {
+    let inner = App::new()
+        .get("/in/{id:u8}", || "number")
+        .get("/in/{id}", |Path(id): Path<String>| id)
+        .build()
+        .expect("it has no fault");
+    let app = App::new().subtree("/in", inner);
+    assert_eq!(text(app, "/in/300").1, "300");
+}
+
+#[test]
+fn names_make_urls_that_lead_back() {
+    async fn links(urls: Urls) -> Result<String, UrlError> {
+        let page = urls.path("pages", &None::<u8>)?;
+        Ok(format!("{} {page} {}", urls.url("user", &7)?, urls.path("pages", &2)?))
+    }
+    async fn wrong(urls: Urls) -> Result<String, UrlError> {
+        urls.path("usr", &7)
+    }
+    let app = App::new().get("/links", links).get("/wrong", wrong).scope("/api", |scope| {
+        scope
+            .route(
+                "/users/{id:u32}",
+                route::get((|| "user").named("user")).post((|| "made").named("user")),
+            )
+            .merge(App::new().get("/pages/{page:u8?}", (|| "page").named("pages")))
+    });
+    let client = app.test();
+    let links = client.get("/links").header("host", "example.org").send_now().text();
+    assert_eq!(links, "http://example.org/api/users/7 /api/pages /api/pages/2");
+    let wrong = client.get("/wrong").send_now();
+    assert_eq!(wrong.status(), 500);
+    assert!(!wrong.text().contains("usr"), "the reason is for the log");
+}
+
+#[test]
+fn what_cannot_be_kept_is_a_fault_at_start() {
+    async fn late() -> Result<(), Problem> {
+        Ok(())
+    }
+    let faults = |app: App| app.build().expect_err("it has faults").to_string();
+    for (app, told) in [
+        (App::new().get("/{a:thing}", late), "`thing` in `{a:thing}` is no type"),
+        (App::new().get("/{a?}/b", late), "`/b` is behind a parameter that may be left out"),
+        (App::new().scope("/{a?}", |scope| scope.get("/b", late)), "is behind a parameter"),
+        (
+            App::new().fallback(late.when(guard::secure())),
+            "has a guard, but answers whatever has no route",
+        ),
+        (
+            App::new().scope("/a", |scope| scope.when(guard::secure()).fallback(late)),
+            "is in a scope with a guard",
+        ),
+        (
+            App::new().get("/a", late.named("x")).get("/b", late.named("x")),
+            "are both named `x`; rename one",
+        ),
+        (App::new().get("/{a}", late).get("/{b}", late), "match the same paths"),
+        (App::new().get("/{a:u8}/{a}", late), "already used"),
+        (
+            App::new().get("/{a}/{b?}", |Path((a, b, c)): Path<(u8, u8, u8)>| format!("{a}{b}{c}")),
+            "takes 3 parameters from the path",
+        ),
+    ] {
+        let all = faults(app);
+        assert!(all.contains(told), "{told:?} is not in {all}");
+    }
+}
+
+#[test]
+fn lists_of_routes_say_what_routes_ask_for() {
+    let app = App::new()
+        .when(guard::host("A.org"))
+        .get("/{id:u8}", (|| "").when(guard::not(guard::has_query("x"))))
+        .build()
+        .expect("it has no fault");
+    let route = app.routes().next().expect("there is one");
+    assert_eq!(route.pattern, "/{id}");
+    assert_eq!(route.conditions, "id is u8, the host is a.org, not (the query has x)");
+}
