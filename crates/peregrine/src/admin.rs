@@ -278,3 +278,67 @@ impl Drop for Administering {
         self.orders.send_replace(Order::Cut);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{DriverChoice, Limits, Place, Server};
+    use peregrine_server::OverloadLimits;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::num::NonZeroUsize;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    /// Only a hang takes so long.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn ask(address: SocketAddr, path: &str) -> String {
+        let mut peer = TcpStream::connect(address).expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        peer.write_all(request.as_bytes()).expect("connected");
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).expect("it is answered");
+        answer
+    }
+
+    #[test]
+    fn a_worker_whom_nobody_asks_refuses_nobody() {
+        let queue_delay_target = Some(Duration::from_millis(2));
+        let overload = OverloadLimits { queue_delay_target, ..OverloadLimits::default() };
+        let server = Server::bind("127.0.0.1:0").driver(DriverChoice::Tokio).admin("127.0.0.1:0");
+        let server = server.limits(Limits { overload, ..Limits::default() }).quiet();
+        let server = server.workers(NonZeroUsize::MIN);
+        let block = || {
+            thread::sleep(Duration::from_millis(5));
+            "blocked"
+        };
+        let running = server.start(move || crate::App::new().get("/block", block));
+        let running = running.expect("it starts");
+        let public = running.http_address().expect("it speaks HTTP");
+        let Some(&Place::Tcp(admin)) = running.admin_place() else { panic!("it is at an address") };
+        let until = |is_refusing: bool| {
+            let line =
+                format!("peregrine_worker_overloaded{{worker=\"0\"}} {}", u8::from(is_refusing));
+            let began = Instant::now();
+            while !ask(admin, "/metrics").contains(&line) {
+                assert!(began.elapsed() < PATIENCE, "waited in vain for {line}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        ask(public, "/block");
+                    }
+                });
+            }
+            until(true);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        until(false);
+        running.shut_down().expect("it ends in order");
+    }
+}

@@ -243,12 +243,21 @@ impl Otlp {
 /// With each, how long the end of a server waits for it.
 static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
 
+/// What is so far away never comes: what the clock cannot tell any more stands for it.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// So long from now.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or_else(|| now + NEVER)
+}
+
 /// Sends what is there, but does not wait for long.
 pub(crate) fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (done, ended) = mpsc::channel();
-    let until = Instant::now() + timeout;
+    let until = after(timeout);
     let flush = move || {
         // A flush gives up by itself after a while, which may be sooner than is asked for.
         let outcomes: Vec<_> = loop {

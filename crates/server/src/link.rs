@@ -6,6 +6,7 @@ use crate::ended::Ended;
 use crate::meter::Meter;
 use crate::overload::{Admitted, Asking, Refusal};
 use crate::reader::Reader;
+use crate::shutdown::first_of;
 use crate::stage::Stage;
 use crate::worker::{Order, Worker};
 use peregrine_driver::{Driver, Stream};
@@ -86,7 +87,7 @@ impl<D: Driver> Io<D> {
 
 /// A busy connection during one turn.
 pub(crate) struct Link<'t, D: Driver> {
-    pub(crate) worker: &'t Worker<D>,
+    pub(crate) worker: &'t Rc<Worker<D>>,
     /// What the connection shares with those of the same listener.
     pub(crate) door: &'t Door,
     pub(crate) stream: &'t D::Stream,
@@ -195,7 +196,12 @@ impl<D: Driver> Link<'_, D> {
         let driver = &self.worker.driver;
         let is_by_wicket = self.is_by_wicket;
         let asking = Asking { target, head, info: self.info, has_content, is_by_wicket };
-        self.worker.overload.admit(&asking, || (driver.turn_began(), driver.read_clock()))
+        let overload = &self.worker.overload;
+        let admitted = overload.admit(&asking, || (driver.turn_began(), driver.read_clock()));
+        if overload.is_to_be_watched() {
+            driver.spawn(watch_refusing(Rc::clone(self.worker)));
+        }
+        admitted
     }
 
     /// The server waits for content from the peer, which is to come at the least rate.
@@ -244,6 +250,16 @@ impl<D: Driver> Link<'_, D> {
     /// When the connection has lived for as long as it may.
     pub(crate) fn end_of_life(&self) -> Duration {
         self.door.limits.end_of_life(self.born)
+    }
+}
+
+/// Notices when nobody is refused any more because nobody asks.
+async fn watch_refusing<D: Driver>(worker: Rc<Worker<D>>) {
+    let alarm = worker.wheel.alarm();
+    while let Some(at) = worker.overload.look_again_at(worker.driver.now())
+        && worker.order() < Order::Cut
+    {
+        first_of(worker.driver.sleep_until(at), worker.ordered(&alarm, Order::Cut)).await;
     }
 }
 

@@ -401,7 +401,11 @@ impl Configured {
         for (name, listener) in &mut next.listeners {
             let Some(read) = read.listeners.get(name) else { continue };
             let before = listener.limits.as_ref().unwrap_or(of_server).clone();
-            listener.limits = read.limits.as_ref().map(|new| for_connections(new, &before));
+            // What workers take on is the server's, and what a listener has of it follows that.
+            listener.limits = read.limits.as_ref().map(|new| Limits {
+                overload: new.overload.clone(),
+                ..for_connections(new, &before)
+            });
             listener.trusted_proxies = read.trusted_proxies.clone();
         }
         next

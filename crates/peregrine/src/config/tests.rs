@@ -299,6 +299,29 @@ fn a_reload_names_what_changed_and_what_needs_a_restart() {
 }
 
 #[test]
+fn what_workers_take_on_waits_for_no_restart_though_a_listener_has_limits_of_its_own() {
+    let text = |most: usize| {
+        format!(
+            "[listeners.a]\naddress = '127.0.0.1:0'\nlimits.fields_max = 7\n\
+             [limits.overload]\nrequests_max = {most}\n"
+        )
+    };
+    let (_folder, path) = file(&text(5));
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let mut configured = super::Configured::new(config.clone());
+    configured.begin(&began(&config.limits, None, None, &SocketOptions::default()));
+    std::fs::write(&path, text(6)).expect("the file is there");
+    let told = configured.read().expect("it is sound");
+    assert!(told.contains("limits.overload.requests_max 5 -> 6"), "{told}");
+    assert!(!told.contains("a restart is needed"), "{told}");
+    let shown = configured.text();
+    let shown = shown.lock().expect("no panic");
+    assert!(!shown.contains("requests_max = 5"), "{shown}");
+}
+
+#[test]
 fn what_the_program_sets_after_the_tree_stays() {
     let (_folder, path) =
         file("[limits]\nidle_timeout = '5s'\n[listeners.a]\naddress = '127.0.0.1:0'\n");

@@ -159,6 +159,11 @@ impl Bell {
         self.wake();
     }
 
+    /// Is there a place to write to in place of the present one?
+    pub(super) fn has_next(&self) -> bool {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     pub(super) fn takes_next(&self) -> Option<Sink> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -51,23 +51,32 @@ impl Sink {
         Ok(true)
     }
 
-    /// Writes lines; how many bytes of them, until the end of the last whole line, are written.
-    pub(super) fn write(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
+    /// Writes lines; how many bytes of them, until the end of the last whole line, are written. Where nobody takes them,
+    /// they are waited for until `gives_up`, and the error is `WouldBlock` then.
+    pub(super) fn write(
+        &mut self,
+        lines: &[u8],
+        gives_up: impl Fn() -> bool,
+    ) -> (usize, io::Result<()>) {
         if self.is_torn {
             // What follows must not go on with a line that is cut off.
-            if let (0, outcome) = self.write_bytes(b"\n") {
+            if let (0, outcome) = self.write_bytes(b"\n", &gives_up) {
                 return (0, outcome);
             }
             self.is_torn = false;
         }
-        let (written, outcome) = self.write_bytes(lines);
+        let (written, outcome) = self.write_bytes(lines, &gives_up);
         let last = lines[..written].iter().rposition(|byte| *byte == b'\n');
         let whole = last.map_or(0, |at| at + 1);
         self.is_torn = written > whole && !self.take_back(written - whole);
         (whole, outcome.and_then(|()| self.flush()))
     }
 
-    fn write_bytes(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
+    fn write_bytes(
+        &mut self,
+        bytes: &[u8],
+        gives_up: &impl Fn() -> bool,
+    ) -> (usize, io::Result<()>) {
         let mut written = 0;
         while written < bytes.len() {
             let stream: &mut dyn Write = match &mut self.to {
@@ -78,8 +87,10 @@ impl Sink {
                 Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Somebody who shares a descriptor has made it so that it does not wait.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                // A pipe is full; or somebody who shares a descriptor has made it so that it does not wait.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !gives_up() => {
+                    thread::sleep(PAUSE);
+                }
                 Err(error) => return (written, Err(error)),
             }
         }
@@ -106,7 +117,24 @@ impl Sink {
 }
 
 fn open(path: &PathBuf) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    {
+        use nix::libc::{ENXIO, O_NONBLOCK};
+        use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+        // Whoever opens a pipe that nobody reads, or writes to one that is full, would wait for as long as that is so.
+        let is_pipe = || std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
+        options.custom_flags(O_NONBLOCK).open(path).map_err(|error| {
+            if error.raw_os_error() == Some(ENXIO) && is_pipe() {
+                let text = "nobody reads this pipe: start its reader first";
+                return io::Error::new(io::ErrorKind::NotConnected, text);
+            }
+            error
+        })
+    }
+    #[cfg(not(unix))]
+    options.open(path)
 }
 
 impl fmt::Display for Sink {

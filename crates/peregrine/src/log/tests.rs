@@ -50,12 +50,12 @@ fn a_line_that_is_cut_short_does_not_become_one_with_the_next() {
     ] {
         let stream = Limited::new(room);
         let mut sink = Sink::other(Box::new(stream.clone()));
-        let (whole, outcome) = sink.write(b"one\ntwo\n");
+        let (whole, outcome) = sink.write(b"one\ntwo\n", || false);
         assert_eq!((whole, outcome.is_err()), (written, true), "{room}");
         // While it is still full, nothing is written.
-        assert_eq!(sink.write(b"lost\n").0, 0);
+        assert_eq!(sink.write(b"lost\n", || false).0, 0);
         stream.mend();
-        assert_eq!(sink.write(b"one\ntwo\n").0, 8);
+        assert_eq!(sink.write(b"one\ntwo\n", || false).0, 8);
         assert_eq!(stream.text(), then, "{room}");
     }
 }
@@ -92,4 +92,78 @@ fn a_log_says_where_it_goes() {
     assert!(format!("{:?}", Log::stdout()).contains("stdout"));
     assert!(format!("{:?}", Log::file("/tmp/a.log")).contains("/tmp/a.log"));
     assert!(Log::file("a").may_be_file() && !Log::stdout().may_be_file());
+}
+
+/// Pipes with a name, for readers that come and go.
+#[cfg(all(unix, feature = "config"))]
+mod pipes {
+    use super::super::{Log, Sink};
+    use std::fs::{self, File, OpenOptions};
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    /// Only a hang takes so long.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn pipe() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        let made = Command::new("mkfifo").arg(&path).status().expect("there is such a program");
+        assert!(made.success());
+        (folder, path)
+    }
+
+    fn reader(path: &Path) -> File {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).expect("it is there")
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_an_error_and_not_waited_for() {
+        let (_folder, path) = pipe();
+        let (sender, opened) = mpsc::channel();
+        let of_thread = path.clone();
+        thread::spawn(move || sender.send(Sink::file(of_thread).map(drop)));
+        let opened = opened.recv_timeout(PATIENCE).expect("nobody waits for a reader");
+        let error = opened.expect_err("nobody reads it").to_string();
+        assert!(error.contains("nobody reads this pipe"), "{error}");
+        let _reader = reader(&path);
+        Sink::file(path).expect("somebody reads it");
+    }
+
+    #[test]
+    fn lines_leave_a_pipe_that_nobody_empties_for_the_next_place() {
+        let (folder, path) = pipe();
+        let _reader = reader(&path);
+        let logging = Log::file(&path).start(1).expect("somebody reads it");
+        let line = [&[b'x'; 999][..], b"\n"].concat();
+        for _ in 0..200 {
+            logging.logs[0].lines.push(&line);
+        }
+        let next = folder.path().join("next");
+        // The thread is to be in the midst of them.
+        let begun = Instant::now();
+        while logging.end.figures.unwritten() == 200 && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(50));
+        let place = logging.place.as_ref().expect("it is a file");
+        place.0.switch(Sink::file(next.clone()).expect("a new file"));
+        logging.logs[0].lines.push(b"last\n");
+        let begun = Instant::now();
+        let text = loop {
+            let text = fs::read_to_string(&next).expect("it is there");
+            if text.ends_with("last\n") {
+                break text;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{} bytes came", text.len());
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert!(text.lines().all(|one| one == "last" || one.len() == 999), "lines are whole");
+        assert!(logging.end.figures.dropped() == 0 && text.lines().count() > 100);
+    }
 }

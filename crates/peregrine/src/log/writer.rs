@@ -22,29 +22,26 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn run(mut self) {
         let (mut batch, mut fails) = (Vec::new(), false);
+        let queues = std::mem::take(&mut self.queues);
         loop {
             self.wait();
             self.bell.answer();
-            if let Some(next) = self.bell.takes_next() {
-                // Whether this one can be written is not known yet.
-                (self.sink, fails) = (next, false);
-                tracing::info!(target: "peregrine", log = %self.sink, "the access log goes elsewhere");
-            }
+            self.go_elsewhere(&mut fails);
             if self.bell.takes_reopen() {
                 self.reopen();
             }
             // Before the last look at what waits, so that nothing comes after it.
             let is_last = match self.bell.life() {
                 Life::On => false,
-                Life::Leaving => self.queues.iter().all(|queue| Arc::strong_count(queue) == 1),
+                Life::Leaving => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
                 Life::Ending => true,
             };
             let mut bytes = 0;
-            for queue in &self.queues {
+            for queue in &queues {
                 for slot in 0..Queue::SLOTS {
                     batch = queue.take(slot, batch);
                     bytes += batch.len();
-                    write(&mut self.sink, &self.figures, &batch, &mut fails);
+                    self.write(&batch, &mut fails);
                     batch.clear();
                     if batch.capacity() > KEPT_BYTES_MAX {
                         batch = Vec::new();
@@ -74,6 +71,33 @@ impl Writer {
         }
     }
 
+    /// Writes to another place from now on, if there is one.
+    fn go_elsewhere(&mut self, fails: &mut bool) {
+        if let Some(next) = self.bell.takes_next() {
+            // Whether this one can be written is not known yet.
+            (self.sink, *fails) = (next, false);
+            tracing::info!(target: "peregrine", log = %self.sink, "the access log goes elsewhere");
+        }
+    }
+
+    /// Writes whole lines. Those that the system does not take are lost; those that a pipe does not take go to the next
+    /// place, as soon as there is one.
+    fn write(&mut self, mut lines: &[u8], fails: &mut bool) {
+        let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        while !lines.is_empty() {
+            let (written, outcome) = self.sink.write(lines, || self.bell.has_next());
+            self.figures.written.add(count(&lines[..written]));
+            lines = &lines[written..];
+            if matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                self.go_elsewhere(fails);
+                continue;
+            }
+            let lost = count(lines);
+            self.figures.failed.add(lost);
+            return tell(&self.sink, outcome, lost, fails);
+        }
+    }
+
     fn reopen(&mut self) {
         match self.sink.reopen() {
             Ok(false) => {
@@ -90,19 +114,6 @@ impl Writer {
             }
         }
     }
-}
-
-/// Writes whole lines. Those that the system does not take are lost.
-fn write(sink: &mut Sink, figures: &Figures, batch: &[u8], fails: &mut bool) {
-    if batch.is_empty() {
-        return;
-    }
-    let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
-    let (written, outcome) = sink.write(batch);
-    figures.written.add(lines(&batch[..written]));
-    let lost = lines(&batch[written..]);
-    figures.failed.add(lost);
-    tell(sink, outcome, lost, fails);
 }
 
 /// Tells of the first failure, and of its end, rather than of each line.

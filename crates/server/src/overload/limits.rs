@@ -186,6 +186,13 @@ impl OverloadLimits {
                  at least {MEMORY_MIN}, or write auto, or off"
             ));
         }
+        if self.queue_delay_interval.is_zero() {
+            return Some(
+                "overload.queue_delay_interval is zero, with which no queue would ever stand for an interval, so that \
+                 nobody would be refused: write 100 ms, or leave queue_delay_target out"
+                    .to_owned(),
+            );
+        }
         (self.queue_delay_target == Some(Duration::ZERO)).then(|| {
             "overload.queue_delay_target is zero, but every request waits a little: write 5 ms or more, or leave \
              it out"
@@ -206,7 +213,7 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_its_remedy() {
         type Set = fn(&mut OverloadLimits);
-        let table: [(Set, &str, &str); 7] = [
+        let table: [(Set, &str, &str); 8] = [
             (|limits| limits.client_prefix_v6 = 129, "client_prefix_v6 is 129", "64 is"),
             (|limits| limits.requests_max = Some(0), "requests_max is 0", "leave it out"),
             (
@@ -226,6 +233,7 @@ mod tests {
                 "at least 262144",
             ),
             (|limits| limits.queue_delay_target = Some(Duration::ZERO), "target is zero", "5 ms"),
+            (|limits| limits.queue_delay_interval = Duration::ZERO, "interval is zero", "100 ms"),
         ];
         for (set, cause, remedy) in table {
             let mut limits = OverloadLimits::default();

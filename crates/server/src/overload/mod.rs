@@ -39,6 +39,8 @@ pub(crate) struct Overload {
     clients: Clients,
     /// Requests until the next one whose delay is looked at.
     unsampled: Cell<u32>,
+    /// Does somebody look whether those who waited too long are still refused, though nobody asks?
+    is_watched: Cell<bool>,
     answers: Answers,
 }
 
@@ -122,6 +124,7 @@ impl Overload {
             routes: application.routes().map(|_| Cell::new(0)).collect(),
             clients: Clients::default(),
             unsampled: Cell::new(0),
+            is_watched: Cell::new(false),
             answers: Answers::default(),
         });
         overload.set_ceiling();
@@ -221,6 +224,25 @@ impl Overload {
         let is_late = queue.refuses(look, now);
         self.counts.is_refusing.set(i64::from(queue.is_refusing()));
         is_late
+    }
+
+    /// Is somebody to look from now on when refusing is over, because nobody does yet? True once, until that was seen.
+    #[inline]
+    pub(crate) fn is_to_be_watched(&self) -> bool {
+        self.counts.is_refusing.get() != 0 && !self.is_watched.replace(true)
+    }
+
+    /// When to look again whether refusing is over; `None` when it is: where nobody asks for an interval, nobody is
+    /// refused.
+    pub(crate) fn look_again_at(&self, now: Duration) -> Option<Duration> {
+        let rules = self.rules.borrow();
+        let quiet_at = rules.queue.as_ref().map(Queue::quiet_at);
+        let at = quiet_at.filter(|at| self.counts.is_refusing.get() != 0 && *at > now);
+        if at.is_none() {
+            self.counts.is_refusing.set(0);
+            self.is_watched.set(false);
+        }
+        at
     }
 
     fn enter_route(&self, route: u32, most: usize) -> bool {

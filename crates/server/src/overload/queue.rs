@@ -78,6 +78,11 @@ impl Queue {
         }
     }
 
+    /// When the queue has been empty for an interval, if nobody asks until then.
+    pub(crate) fn quiet_at(&self) -> Duration {
+        self.last.get().saturating_add(self.interval)
+    }
+
     /// Are late requests refused?
     pub(crate) fn is_refusing(&self) -> bool {
         self.refused_at.get().is_some()
