@@ -34,7 +34,11 @@ impl De<'_> {
     }
 
     fn wrong<'de>(&self, visitor: &impl Visitor<'de>) -> ConfigError {
-        let error: ConfigError = serde::de::Error::invalid_type(self.unexpected(), visitor);
+        self.unlike(self.unexpected(), visitor)
+    }
+
+    fn unlike<'de>(&self, found: Unexpected<'_>, visitor: &impl Visitor<'de>) -> ConfigError {
+        let error: ConfigError = serde::de::Error::invalid_type(found, visitor);
         error.at(&self.0.origin)
     }
 
@@ -158,6 +162,23 @@ impl<'de> Deserializer<'de> for De<'_> {
         }
     }
 
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
+        match &self.0.kind {
+            // There may be secrets in the table that it stands for.
+            Kind::Text(_) => Err(self.unlike(Unexpected::Other("a text"), &visitor)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ConfigError> {
+        self.deserialize_map(visitor)
+    }
+
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -182,8 +203,8 @@ impl<'de> Deserializer<'de> for De<'_> {
     }
 
     forward_to_deserialize_any! {
-        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct map struct
-        identifier ignored_any
+        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct identifier
+        ignored_any
     }
 }
 

@@ -1,6 +1,6 @@
 //! Texts that nobody is shown.
 
-use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::de::{Deserialize, Deserializer, Error as _, Unexpected, Visitor};
 use serde::ser::{Serialize, Serializer};
 use std::fmt;
 
@@ -50,12 +50,47 @@ impl Serialize for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let text = deserializer.deserialize_string(Unshown)?;
         if text == HIDDEN {
             let text = "this is what stands in place of a secret where settings are printed; write the secret itself";
             return Err(D::Error::custom(text));
         }
         Ok(Self(text))
+    }
+}
+
+/// Reads a text, and shows nothing of what is something else.
+struct Unshown;
+
+impl Visitor<'_> for Unshown {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text in quotes")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<String, E> {
+        Err(E::invalid_type(Unexpected::Other("no text"), &self))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<String, E> {
+        Err(E::invalid_type(Unexpected::Other("a number"), &self))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<String, E> {
+        Err(E::invalid_type(Unexpected::Other("a number"), &self))
+    }
+
+    fn visit_i128<E: serde::de::Error>(self, _: i128) -> Result<String, E> {
+        Err(E::invalid_type(Unexpected::Other("a number"), &self))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<String, E> {
+        Err(E::invalid_type(Unexpected::Other("a number"), &self))
     }
 }
 
@@ -105,6 +140,18 @@ mod tests {
         assert!(one != other, "a change is noticed");
         for shown in [format!("{one:?}"), one.to_string(), format!("{read:?} {layers:?}")] {
             assert!(!shown.contains("abc") && !shown.contains("def"), "{shown}");
+        }
+        let path = std::path::Path::new("a.toml");
+        for (said, expected) in [
+            ("headers = 'a=1234'", "a table"),
+            ("headers.a = 1234", "a text in quotes"),
+            ("headers.a = -1234", "a text in quotes"),
+            ("headers.a = 0.1234", "a text in quotes"),
+            ("headers.a = ['1234']", "a text in quotes"),
+        ] {
+            let value = crate::read::parse(said, path).expect("it is TOML");
+            let error = crate::de::from_value::<Tree>(&value).expect_err("it is wrong").to_string();
+            assert!(!error.contains("1234") && error.contains(expected), "{error}");
         }
         let text = print(&code("abc")).expect("it can be");
         assert_eq!(text, "[headers]\na = \"(hidden)\"\n");
