@@ -20,7 +20,7 @@ pub(crate) use self::figures::{Figures, write};
 pub(crate) use self::sink::Sink;
 
 use self::queue::{Bell, Producer, Queue};
-use self::writer::Writer;
+use self::writer::Desk;
 use crate::admin::Views;
 use crate::error::Error;
 use crate::orders::Handle;
@@ -28,8 +28,7 @@ use peregrine_server::Log as WorkerLog;
 use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -184,23 +183,21 @@ impl Log {
         let queue = |number| Queue::new(number, queue_bytes_max, &bell, &figures);
         let queues: Vec<_> = (0..workers).map(|number| Arc::new(queue(number))).collect();
         let (done, ended) = mpsc::channel();
-        let writer = Writer {
-            sink,
+        let desk = Arc::new(Desk {
             queues: queues.clone(),
             bell: Arc::clone(&bell),
             figures: Arc::clone(&figures),
             done,
-        };
-        let thread = thread::Builder::new().name("peregrine-log".to_owned());
-        let thread = thread.spawn(move || writer.run()).map_err(Error::Worker)?;
-        bell.wakes(thread.thread().clone());
+            present: Mutex::default(),
+        });
+        desk.start(sink, 0).map_err(Error::Worker)?;
         let log = |queue| {
             let lines = Box::new(Producer(queue));
             WorkerLog { style: style.clone(), lines }
         };
         Ok(Logging {
             logs: queues.into_iter().map(log).collect(),
-            place: may_be_file.then(|| Place(Arc::clone(&bell))),
+            place: may_be_file.then_some(Place(desk)),
             end: Ending { bell, ended, figures, end_timeout },
         })
     }
@@ -245,12 +242,12 @@ impl Logging {
 
 /// Where lines go.
 #[derive(Clone, Debug)]
-pub(crate) struct Place(Arc<Bell>);
+pub(crate) struct Place(Arc<Desk>);
 
 impl Place {
     /// Opens the file again.
     pub(crate) fn reopen(&self) {
-        self.0.reopen();
+        self.0.bell.reopen();
     }
 
     /// Has lines go elsewhere from now on. Those that were handed over by now are in one of the two places.

@@ -3,7 +3,7 @@
 use super::figures::Figures;
 use super::sink::Sink;
 use peregrine_server::Lines;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 
@@ -93,8 +93,13 @@ pub(super) struct Bell {
     next: Mutex<Option<Sink>>,
     /// Where the log is in its life: see [`Life`].
     life: AtomicU8,
-    thread: OnceLock<Thread>,
+    /// The number of the writer that counts, among those that there were.
+    present: AtomicUsize,
+    threads: [OnceLock<Thread>; WRITERS_MAX],
 }
+
+/// How many writers a log may have had. Each but the last one waits for somebody who takes nothing.
+pub(super) const WRITERS_MAX: usize = 8;
 
 /// Where a log is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,13 +113,29 @@ pub(super) enum Life {
 }
 
 impl Bell {
-    pub(super) fn wakes(&self, thread: Thread) {
-        let _ = self.thread.set(thread);
+    /// The writer of this number counts from now on.
+    pub(super) fn wakes(&self, number: usize, thread: Thread) {
+        let _ = self.threads[number].set(thread);
+        let before = self.present.swap(number, Ordering::AcqRel);
+        // It may wait for nothing but this.
+        if let Some(thread) = self.threads[before].get() {
+            thread.unpark();
+        }
+        self.rouse();
+    }
+
+    pub(super) fn is_present(&self, number: usize) -> bool {
+        self.present.load(Ordering::Acquire) == number
+    }
+
+    /// There may be something to do.
+    pub(super) fn rouse(&self) {
+        self.is_rung.store(true, Ordering::Release);
         self.wake();
     }
 
     fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
+        if let Some(thread) = self.threads[self.present.load(Ordering::Acquire)].get() {
             thread.unpark();
         }
     }
@@ -147,16 +168,20 @@ impl Bell {
 
     pub(super) fn reopen(&self) {
         self.is_to_reopen.store(true, Ordering::Release);
-        self.is_rung.store(true, Ordering::Release);
-        self.wake();
+        self.rouse();
     }
 
     /// The last one that is said counts.
     #[cfg(feature = "config")]
     pub(super) fn switch(&self, sink: Sink) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
-        self.is_rung.store(true, Ordering::Release);
-        self.wake();
+        self.rouse();
+    }
+
+    /// Has nobody heard of it yet?
+    #[cfg(feature = "config")]
+    pub(super) fn has_next(&self) -> bool {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     pub(super) fn takes_next(&self) -> Option<Sink> {
