@@ -7,6 +7,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use crate::Driver;
@@ -105,7 +106,7 @@ impl Functions {
     /// spawns. The driver must still run.
     pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
         // A function that was just spawned may have no thread yet.
-        if self.threads.is_empty() && self.patience.borrow().is_none() {
+        if self.threads.is_empty() && (self.patience.borrow().is_none() || !can_start_thread()) {
             return;
         }
         let _hold = driver.hold();
@@ -145,6 +146,12 @@ impl Functions {
     }
 }
 
+/// May the process start one more thread? A runtime that has none and cannot start one panics.
+fn can_start_thread() -> bool {
+    let started = thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ());
+    started.is_ok_and(|thread| thread.join().is_ok())
+}
+
 impl fmt::Debug for Functions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Functions").field("threads", &self.threads).finish_non_exhaustive()
@@ -154,7 +161,6 @@ impl fmt::Debug for Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
 
     #[test]
     fn waiting_ends_with_the_last_thread() {

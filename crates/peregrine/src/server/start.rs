@@ -145,6 +145,7 @@ impl Server {
         running.administered_by(admin);
         running.reloads_by(readers.start().map_err(Error::Worker)?);
         running.logged_by(log);
+        spare_thread().map_err(Error::Worker)?;
         #[cfg(feature = "acme")]
         running.certified_by(suppliers)?;
         if let Some(heir) = heir {
@@ -228,6 +229,13 @@ fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
 /// The number of cores that this process may use.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Is there a thread left for what blocks? tokio panics where there is none, in the middle of whatever asks for one.
+fn spare_thread() -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ())?;
+    drop(thread.join());
+    Ok(())
 }
 
 /// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there
