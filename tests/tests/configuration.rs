@@ -37,6 +37,7 @@ on_both_drivers! {
     what_workers_take_on_is_read_again,
     what_auto_came_to_is_shown,
     the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload,
+    a_log_that_nobody_reads_goes_elsewhere_after_a_reload,
     a_file_that_is_broken_leaves_everything_as_it_was,
     the_admin_listener_shows_what_counts_and_no_secret,
     workers_with_one_queue_share_its_connections,
@@ -403,6 +404,50 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     peer.get("/who", "");
     let text = lines(&second, 3);
     assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
+    running.shut_down().expect("it ends");
+}
+
+fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [pipe, file] = ["pipe", "b.log"].map(|name| folder.path().join(name));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: there is no mkfifo");
+    }
+    // A reader that reads nothing. Opened so, it does not wait for a writer.
+    let _reader = fs::File::options().read(true).write(true).open(&pipe).expect("a pipe");
+    let log =
+        |path: &Path| format!("[access_log]\ntarget = '{}'\nend_timeout = '10m'\n", path.display());
+    let settings = Settings::new(&log(&pipe));
+    let Some(running) = settings.start(choice) else { return };
+    let (place, admin) =
+        (running.http_address().expect("it listens"), address(running.admin_place()));
+    let of = |name: &str| {
+        let page = Peer::to(admin).get("/metrics", "");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}: {page}")).parse::<f64>().expect("a number")
+    };
+    let waiting = || of("peregrine_access_log_waiting_lines");
+    // More than a pipe holds, and a little after that: the thread has something in hand, and more waits for it.
+    let long = format!("/who?{}", "x".repeat(4000));
+    let mut peer = Peer::to(place);
+    for _ in 0..60 {
+        peer.get(&long, "");
+    }
+    thread::sleep(Duration::from_millis(100));
+    peer.get("/who?late", "");
+    assert!(waiting() > 1.0);
+    settings.write(&log(&file));
+    running.handle().reload();
+    until_shown(admin, "b.log");
+    peer.get("/who?last", "");
+    until("what waited is there, and what comes", || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        text.contains("/who?late") && text.contains("/who?last")
+    });
+    until("nothing waits any more", || waiting() == 0.0);
+    assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}"), 0.0);
+    assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"queue_full\"}"), 0.0);
     running.shut_down().expect("it ends");
 }
 

@@ -16,8 +16,10 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
+use std::os::unix::fs::PermissionsExt;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +39,8 @@ on_both_drivers! {
     requests_of_all_workers_and_protocols_are_counted_exactly,
     every_connection_that_was_accepted_ends_once,
     whatever_goes_wrong_with_a_request_is_told_once,
+    who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails,
+    those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them,
     no_peer_can_make_more_of_the_page_than_the_application_has,
     limits_and_broken_rules_have_names,
     handshakes_are_told_with_what_they_agreed_on,
@@ -394,6 +398,97 @@ fn whatever_goes_wrong_with_a_request_is_told_once(choice: DriverChoice) {
     let page = bench.page();
     assert_eq!(told(&page, "/upgraded", "101", ""), 2);
     assert_eq!(page.sum("peregrine_limits_hit_total", &[("limit", "route_timeout")]), 4.0);
+}
+
+fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: DriverChoice) {
+    let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };
+    let limits = Limits { overload, ..Limits::default() };
+    let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
+    // As many are in progress as there may be.
+    let mut waits = bench.client(Way::HTTP1);
+    waits.get("/never");
+    bench.until("it has begun", |page| page.sum("peregrine_worker_requests", &[]) == 1.0);
+    for way in WAYS {
+        let mut client = bench.client(way);
+        let status = block_on(async {
+            let id = client.get("/hello");
+            client.answer(id).await.status()
+        });
+        assert_eq!(status, 503);
+    }
+    let shed = [("error_type", "overloaded"), ("http_response_status_code", "503")];
+    let page = bench.until("all are counted", |page| page.requests(&shed) == WAYS.len() as u64);
+    assert_eq!(page.requests(&[("error_type", "503")]), 0);
+    assert_eq!(page.sum("peregrine_requests_shed_total", &[]), WAYS.len() as f64);
+    waits.break_off();
+}
+
+/// Both at a time: clients ask for more than is taken on, and many ask for pages of the admin listener.
+fn those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them(choice: DriverChoice) {
+    let overload = OverloadLimits { requests_max: Some(2), ..OverloadLimits::default() };
+    let limits = Limits { overload, ..Limits::default() };
+    let make = || {
+        App::new().get("/work", async || {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            "done"
+        })
+    };
+    let Some(bench) = Bench::start(choice, 1, limits, make) else { return };
+    let (public, admin) = (bench.running.http_address().expect("it speaks HTTP"), bench.admin());
+    let (is_over, done, refused, pages) =
+        (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let both = |at_least: u64| {
+        let (had, begin) = ([&done, &refused].map(|count| count.load(SeqCst)), Instant::now());
+        let grew = |(count, had): (&AtomicU64, u64)| count.load(SeqCst) >= had + at_least;
+        while ![&done, &refused].into_iter().zip(had).all(grew) {
+            assert!(begin.elapsed() < PATIENCE, "done or refused no more: {done:?} {refused:?}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    };
+    thread::scope(|scope| {
+        let _ends = OnDrop(|| is_over.store(true, SeqCst));
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    match ask(public, "/work", "") {
+                        (200, body) if body == "done" => done.fetch_add(1, SeqCst),
+                        (503, _) => refused.fetch_add(1, SeqCst),
+                        other => panic!("{other:?}"),
+                    };
+                }
+            });
+        }
+        both(50);
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    assert_eq!(ask(admin, "/metrics", "").0, 200);
+                    pages.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        for _ in 0..10 {
+            let before = pages.load(SeqCst);
+            for path in ["/livez", "/readyz", "/connections"] {
+                assert_eq!(ask(admin, path, "").0, 200, "{path}");
+            }
+            both(10);
+            let begin = Instant::now();
+            while pages.load(SeqCst) < before + 16 {
+                assert!(begin.elapsed() < PATIENCE, "the flood stands still");
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
+}
+
+/// Does something at the end, panic or not.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 fn no_peer_can_make_more_of_the_page_than_the_application_has(choice: DriverChoice) {
@@ -769,12 +864,25 @@ fn an_admin_listener_may_be_a_unix_socket_whose_file_goes_with_it() {
     let folder = tempfile::tempdir().expect("there is a place for files");
     let path = folder.path().join("admin.sock");
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).quiet();
-    let running = server.admin(format!("unix:{}", path.display())).start(app).expect("it starts");
+    // Nobody but its owner may connect, whatever the umask is.
+    let admin = Admin::at(format!("unix:{}", path.display())).unix_mode(0o600);
+    let running = server.admin(admin).start(app).expect("it starts");
+    let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let socket = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
     assert_eq!(ask_on(socket, "/readyz", "").0, 200);
     assert!(matches!(running.admin_place(), Some(Place::Unix(at)) if *at == path));
     running.shut_down().expect("it ends in order");
     assert!(!path.exists());
+}
+
+#[test]
+fn whose_the_file_of_an_admin_listener_is_needs_a_file() {
+    for admin in [Admin::at("127.0.0.1:0").unix_mode(0o600), Admin::mounted().unix_group("x")] {
+        let error = Server::bind("127.0.0.1:0").quiet().admin(admin).start(app);
+        let text = error.map(|_| ()).expect_err("there is no such file").to_string();
+        assert!(text.contains("is no Unix domain socket"), "{text}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! process's.
 #![cfg(unix)]
 
+use peregrine::config::ServerConfig;
 use peregrine::otlp::Otlp;
 use peregrine::prelude::*;
 use peregrine::trace::Traces;
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Set in the environment of a child that serves: the collector's address.
 const CHILD: &str = "PEREGRINE_OTLP_CHILD";
+
+/// Set in place of that in the environment of a child whose settings are in a file: its path.
+const FILE: &str = "OTLP_TEST_FILE";
 
 /// And this: how long its end waits for the collector, in milliseconds.
 const END: &str = "PEREGRINE_OTLP_END";
@@ -207,11 +211,25 @@ struct Serving {
 
 impl Serving {
     fn start(driver: &str, collector: SocketAddr, end_timeout: Duration) -> Self {
-        let mut process = Command::new(std::env::current_exe().expect("this test is running"))
+        Self::start_with(driver, |command| {
+            command.env(CHILD, format!("http://{collector}"));
+            command.env(END, end_timeout.as_millis().to_string());
+        })
+    }
+
+    /// One that is made of this file.
+    fn of_file(driver: &str, file: &std::path::Path) -> Self {
+        Self::start_with(driver, |command| {
+            command.env(FILE, file);
+        })
+    }
+
+    fn start_with(driver: &str, change: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+        change(&mut command);
+        let mut process = command
             .args(["--exact", "the_child_serves_until_it_is_told_to_end", "--nocapture"])
-            .env(CHILD, format!("http://{collector}"))
             .env("PEREGRINE_DRIVER", driver)
-            .env(END, end_timeout.as_millis().to_string())
             .env_remove("RUST_LOG")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -356,6 +374,35 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
 }
 
 #[test]
+fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
+    for driver in drivers() {
+        let collector = Collector::start(true);
+        let folder = tempfile::tempdir().expect("there is a place for files");
+        let file = folder.path().join("app.toml");
+        let text = format!(
+            "workers = 1\n[listeners.web]\naddress = '127.0.0.1:0'\n\
+             [admin]\naddress = '127.0.0.1:0'\n\
+             [traces]\nenabled = true\nroutes.'/probe' = 0.0\n\
+             [traces.otlp]\nendpoint = 'http://{}'\nservice = 'birds'\nend_timeout = '30s'\n\
+             [traces.otlp.headers]\nx-tenant = 'birds'\n",
+            collector.address
+        );
+        std::fs::write(&file, text).expect("a new file");
+        let serving = Serving::of_file(driver, &file);
+        let told = serving.ask("/birds/7", "");
+        serving.ask("/probe", "");
+        let said = serving.end();
+        let spans = collector.spans();
+        let mut names: Vec<_> =
+            spans.iter().map(|(service, span)| (&**service, &*span.name)).collect();
+        names.sort_unstable();
+        assert_eq!(names, [("birds", "GET /birds/{id}"), ("birds", "inside")], "{said}");
+        let inside = spans.iter().find(|(_, span)| span.name == "inside").expect("it is there");
+        assert!(told.contains(&hex(&inside.1.span_id)), "{told}");
+    }
+}
+
+#[test]
 fn a_collector_that_does_not_answer_holds_nobody_up() {
     let refused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let (deaf, refused) = (Collector::start(false), refused.expect("there is a free port"));
@@ -414,15 +461,10 @@ fn what_a_collector_asks_for_is_not_shown() {
 /// The other half of the tests here; it does nothing unless one of them started it.
 #[test]
 fn the_child_serves_until_it_is_told_to_end() {
-    let Ok(endpoint) = std::env::var(CHILD) else { return };
-    let end = std::env::var(END).ok().and_then(|text| text.parse().ok()).expect("a number");
-    Otlp::new("birds")
-        .endpoint(endpoint)
-        .header("x-tenant", "birds")
-        .end_timeout(Duration::from_millis(end))
-        .install()
-        .expect("it is an address");
-    let traces = Traces::new().route("/probe", 0.0);
+    let (endpoint, file) = (std::env::var(CHILD).ok(), std::env::var_os(FILE));
+    if endpoint.is_none() && file.is_none() {
+        return;
+    }
     let birds = async |Path(_): Path<u32>| {
         let inside = tracing::info_span!("inside").in_scope(peregrine::trace::headers);
         let text = |name| inside.get(name).map_or("-", |value| value.to_str().expect("text"));
@@ -434,6 +476,18 @@ fn the_child_serves_until_it_is_told_to_end() {
             .get("/panic", || -> &'static str { panic!("on purpose") })
             .get("/probe", || "well")
     };
+    if let Some(file) = file {
+        let config = ServerConfig::load(file).expect("it can be meant");
+        return Server::from_config(config).and_then(|server| server.serve(app)).expect("it ends");
+    }
+    let end = std::env::var(END).ok().and_then(|text| text.parse().ok()).expect("a number");
+    Otlp::new("birds")
+        .endpoint(endpoint.expect("it is set"))
+        .header("x-tenant", "birds")
+        .end_timeout(Duration::from_millis(end))
+        .install()
+        .expect("it is an address");
+    let traces = Traces::new().route("/probe", 0.0);
     let server = Server::bind("127.0.0.1:0").workers(NonZeroUsize::MIN).traces(traces);
     let server = server.admin("127.0.0.1:0");
     server.serve(app).expect("it serves and ends");

@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::pin::Pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -50,7 +51,9 @@ on_both_drivers! {
     many_small_chunks_cost_no_more_than_their_bytes,
     descriptors_come_back_however_connections_end,
     a_server_without_descriptors_neither_spins_nor_dies,
+    a_drain_without_descriptors_answers_everybody_who_waits,
     an_endless_stream_that_is_not_to_be_sent_holds_nobody_up,
+    too_few_threads_are_told_before_the_first_line,
     too_few_descriptors_are_told_before_the_first_line,
     a_signal_under_load_ends_the_process_in_order,
     a_signal_right_after_the_first_line_is_not_lost,
@@ -231,6 +234,27 @@ fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
     server.ends_well();
 }
 
+fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
+    let settings = [("DESCRIPTORS", "64"), ("SHUTDOWN_SECONDS", "25")];
+    let Some(server) = Server::start(driver, &settings) else { return };
+    let peers: Vec<_> = (0..150)
+        .map(|_| {
+            let mut peer = server.connect();
+            peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the kernel takes it");
+            peer
+        })
+        .collect();
+    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    // Those who were answered are idle, and leave their descriptors to those who wait.
+    let (status, report) = server.end(Signal::TERM);
+    assert!(status.success() && report.contains("none was cut"), "{status}\n{report}");
+    for (number, mut peer) in peers.into_iter().enumerate() {
+        let mut answer = [0; 512];
+        let count = peer.read(&mut answer).unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert!(answer[..count].starts_with(b"HTTP/1.1 200 "), "{number} was not answered");
+    }
+}
+
 fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
     const ENOUGH: u32 = 32;
     // Whoever starts a server may hand descriptors of its own to it.
@@ -260,6 +284,47 @@ fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
         }
         assert!((1..ENOUGH).contains(&refused), "{refused} refusals: the range shows nothing");
     }
+}
+
+fn too_few_threads_are_told_before_the_first_line(driver: &str) {
+    const ENOUGH: u64 = 16;
+    if !rustix::process::geteuid().is_root() {
+        // Threads are counted by user, and root may have any number.
+        return println!(
+            "not tested: only root may run something as a user that runs nothing else"
+        );
+    }
+    let user = 1_000_000 + 2 * std::process::id() + u32::from(driver == "uring");
+    let mut refused = 0;
+    for most in 3..ENOUGH {
+        let settings = [("PROCESSES", &*most.to_string()), ("WORKERS", "2")];
+        let mut command = command(driver, &settings);
+        let Ok(mut process) = command.uid(user).current_dir("/").spawn() else {
+            return println!("not tested: another user may not run this test");
+        };
+        let mut errors = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut line = String::new();
+        errors.read_line(&mut line).expect("it says something");
+        if line.contains("Trying io_uring failed") {
+            refused += 1;
+            process.wait().expect("it ends");
+            continue;
+        }
+        let is_running = line.starts_with("peregrine ");
+        if is_running {
+            kill_process(Pid::from_child(&process), Signal::TERM).expect("it is running");
+        }
+        let mut rest = String::new();
+        errors.read_to_string(&mut rest).expect("text");
+        let status = process.wait().expect("it ends");
+        let told = format!("{most} threads: {status}: {line}{rest}");
+        if !is_running {
+            refused += 1;
+            assert!(line.contains("TasksMax=") && status.code() == Some(1), "{told}");
+        }
+        assert_eq!(status.success(), is_running, "{told}");
+    }
+    assert!((1..ENOUGH - 3).contains(&refused), "{refused} refusals: the range shows nothing");
 }
 
 fn an_endless_stream_that_is_not_to_be_sent_holds_nobody_up(driver: &str) {
@@ -529,14 +594,18 @@ fn anonymous_kib(process: &Child) -> usize {
 
 /// Starts this test's other half.
 fn spawn(driver: &str, settings: &[(&str, &str)]) -> Child {
-    Command::new(std::env::current_exe().expect("this test is running"))
+    command(driver, settings).spawn().expect("a process can be started")
+}
+
+fn command(driver: &str, settings: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test is running"));
+    command
         .args(["--exact", "the_child_serves_until_it_is_told_to_end", "--nocapture"])
         .env(CHILD, driver)
         .envs(settings.iter().copied())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("a process can be started")
+        .stderr(Stdio::piped());
+    command
 }
 
 /// Lets this process have as many descriptors as it may. How many are these?
@@ -570,6 +639,10 @@ fn the_child_serves_until_it_is_told_to_end() {
         setrlimit(Resource::Nofile, limit).expect("a process may lower its own limit");
     } else {
         descriptors_max();
+    }
+    if let Some(most) = number("PROCESSES") {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(Resource::Nproc, limit).expect("a process may lower its own limit");
     }
     let any_file = || File::open("/").expect("there are descriptors");
     let _inherited: Vec<_> = (0..number("INHERITED").unwrap_or(0)).map(|_| any_file()).collect();

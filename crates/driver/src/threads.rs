@@ -4,9 +4,11 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use crate::Driver;
@@ -105,11 +107,13 @@ impl Functions {
     /// spawns. The driver must still run.
     pub async fn begin<F: Future>(&self, driver: &impl Driver, spawn_last: impl FnOnce() -> F) {
         // A function that was just spawned may have no thread yet.
-        if self.threads.is_empty() && self.patience.borrow().is_none() {
+        if self.threads.is_empty() && (self.patience.borrow().is_none() || !can_start_thread()) {
             return;
         }
         let _hold = driver.hold();
-        let mut last = pin!(spawn_last());
+        // Another worker may have taken the thread meanwhile.
+        let Ok(last) = catch_unwind(AssertUnwindSafe(spawn_last)) else { return };
+        let mut last = pin!(last);
         loop {
             let mut timer = pin!(driver.sleep_until(driver.now() + IDLE_THREADS_END_MAX));
             let has_begun = poll_fn(|context| match last.as_mut().poll(context) {
@@ -145,6 +149,12 @@ impl Functions {
     }
 }
 
+/// May the process start one more thread? A runtime that has none and cannot start one panics.
+fn can_start_thread() -> bool {
+    let started = thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ());
+    started.is_ok_and(|thread| thread.join().is_ok())
+}
+
 impl fmt::Debug for Functions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Functions").field("threads", &self.threads).finish_non_exhaustive()
@@ -154,7 +164,6 @@ impl fmt::Debug for Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
 
     #[test]
     fn waiting_ends_with_the_last_thread() {

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::listen::Place;
 use crate::listener::Source;
 use crate::restart::Heir;
+use crate::socket_file::FileOwner;
 use peregrine_driver::{Driver, Options, Socket};
 use peregrine_driver_tokio::Tokio;
 use peregrine_server::{Limits, Listen, Observed, Order, OverloadLimits, Shared, WorkerLimits};
@@ -68,6 +69,7 @@ const END_MAX: Duration = Duration::from_secs(2);
 pub struct Admin {
     /// Nowhere, if the application has the pages.
     source: Option<Source>,
+    owner: FileOwner,
     live_within: Duration,
 }
 
@@ -97,13 +99,13 @@ impl Admin {
     }
 
     fn from_source(source: Source) -> Self {
-        Self { source: Some(source), live_within: LIVE_WITHIN }
+        Self { source: Some(source), owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
     /// No listener: requests are measured, and the application has the pages where it wants ([`app`]). While
     /// workers are blocked or full, nobody is answered then.
     pub fn mounted() -> Self {
-        Self { source: None, live_within: LIVE_WITHIN }
+        Self { source: None, owner: FileOwner::default(), live_within: LIVE_WITHIN }
     }
 
     /// How long a handler may keep a worker's thread, without an `await` that waits, before `/livez` says
@@ -112,6 +114,28 @@ impl Admin {
     #[must_use]
     pub fn live_within(mut self, time: Duration) -> Self {
         self.live_within = time;
+        self
+    }
+
+    /// Who may connect to a Unix domain socket; see [`Listener::unix_mode`](crate::Listener::unix_mode).
+    #[must_use]
+    pub fn unix_mode(mut self, mode: u32) -> Self {
+        self.owner.mode = Some(mode);
+        self
+    }
+
+    /// The user whom the file of a Unix domain socket belongs to; see
+    /// [`Listener::unix_owner`](crate::Listener::unix_owner).
+    #[must_use]
+    pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
+        self.owner.user = Some(user.into());
+        self
+    }
+
+    /// The group that it belongs to; see [`Listener::unix_group`](crate::Listener::unix_group).
+    #[must_use]
+    pub fn unix_group(mut self, group: impl Into<String>) -> Self {
+        self.owner.group = Some(group.into());
         self
     }
 
@@ -128,7 +152,8 @@ impl Admin {
         all: &mut Entrances,
         heir: &mut Option<Heir>,
     ) -> Result<Option<AdminEntrance>, Error> {
-        self.source.map(|source| all.open_admin(source, heir)).transpose()
+        self.owner.check(self.source.as_ref().and_then(Source::address))?;
+        self.source.map(|source| all.open_admin(source, &self.owner, heir)).transpose()
     }
 }
 

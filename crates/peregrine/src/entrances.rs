@@ -108,11 +108,11 @@ impl Entrances {
     pub(crate) fn open_admin(
         &mut self,
         source: Source,
+        owner: &FileOwner,
         heir: &mut Option<Heir>,
     ) -> Result<AdminEntrance, Error> {
-        let key = source.key();
-        let (owner, sockets) = (FileOwner::default(), SocketOptions::default());
-        let (all, is_inherited) = source.open_or_inherit(&owner, 1, &sockets, heir)?;
+        let (key, sockets) = (source.key(), SocketOptions::default());
+        let (all, is_inherited) = source.open_or_inherit(owner, 1, &sockets, heir)?;
         let first = all.first().expect("a place was asked for");
         let (place, shared) = (first.place.clone(), first.shared.clone());
         let mut listens = Vec::new();

@@ -153,6 +153,10 @@ fn exhaustion(cause: &io::Error) -> &'static str {
         Some(23 | 24) => {
             "; raise the limit of descriptors with `ulimit -n` or LimitNOFILE= of the service"
         }
+        // EAGAIN: the one thing here that does not wait is starting a thread.
+        _ if cause.kind() == io::ErrorKind::WouldBlock => {
+            "; too few threads may be started: raise TasksMax= of the service, pids.max of the cgroup, or `ulimit -u`"
+        }
         _ => "",
     }
 }
@@ -251,6 +255,7 @@ mod tests {
             (bind("127.0.0.1:80", 24), "ulimit -n"),
             (Error::Worker(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
             (Error::Signals(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
+            (Error::Worker(io::Error::from_raw_os_error(11)).to_string(), "TasksMax="),
         ] {
             assert!(text.contains(remedy), "{text}");
         }

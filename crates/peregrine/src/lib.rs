@@ -14,6 +14,26 @@
 //!
 //! This crate adds names, not behaviour: [`Server`] starts workers on the best driver the kernel
 //! allows; [`App`] and everything that handlers use come from [`web`]. Start with the [`prelude`].
+//!
+//! # Features
+//!
+//! They add names, and never change what code means. On by default: `restart`, `tls` and `websocket`.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `acme` | certificates by ACME, from Let's Encrypt and others: `peregrine::acme` |
+//! | `config` | settings from a file and the environment: `peregrine::config` |
+//! | `config-schema` | their JSON schema |
+//! | `cookies` | cookies, read and set: `peregrine::web::Cookies` |
+//! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
+//! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
+//! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
+//! | `tls` | HTTPS: `Server::tls`. Most of what a build from nothing takes is its cryptography |
+//! | `tls-watch` | certificates are read again when their files change: `Server::watch_certificates` |
+//! | `tower` | tower services and layers, axum routers among them: `peregrine::tower` |
+//! | `typed-headers` | header fields as types of the crate `headers`: `peregrine::web::extract::TypedHeader` |
+//! | `websocket` | WebSockets: `peregrine::websocket` |
+//! | `websocket-deflate` | the same with compressed messages |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "acme")]

@@ -50,7 +50,7 @@ pub(crate) enum Source {
 
 impl Source {
     /// Where this process listens by itself, if it may come to that.
-    fn address(&self) -> Option<&str> {
+    pub(crate) fn address(&self) -> Option<&str> {
         match self {
             Self::Address(address) => Some(address),
             Self::Bound(_) => None,

@@ -73,7 +73,11 @@ impl Handle {
         self.read_again();
     }
 
-    fn read_again(&self) {
+    pub(crate) fn read_again(&self) {
+        if self.restart.reload_asked(self) {
+            tracing::warn!(target: "peregrine",
+                "another process serves in place of this one: ask that one to reload");
+        }
         match self.reload.get().and_then(Weak::upgrade) {
             Some(reload) => reload(Restart::reloading(&self.restart)),
             None => tracing::warn!(target: "peregrine", "there is nothing to reload"),

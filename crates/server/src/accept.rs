@@ -21,6 +21,10 @@ use tokio::sync::watch;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How often accepting who waits at the end may fail when no connection is left whose end would free something: for two
+/// seconds and a half.
+const LAST_TRIES: usize = 8;
+
 /// When the socket takes no new connections any more: how long to wait for those that are on their way.
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -277,6 +281,7 @@ impl<D: Driver> WayIn<D> {
     async fn empty_queue(&self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = &self.worker;
         let cut = worker.wheel.alarm();
+        let (mut pause, mut tries) = (PAUSE_MIN, LAST_TRIES);
         while worker.order() < Order::Cut
             && let Some(room) = self.try_room()
         {
@@ -286,8 +291,21 @@ impl<D: Driver> WayIn<D> {
                 Some(Ok(stream)) => self.open(room, stream),
                 Some(Err(error)) if is_of_the_peer(&error) => {}
                 Some(Err(error)) => {
-                    tracing::warn!(target: "peregrine", %error, "cannot accept who waits at the end");
-                    return;
+                    let remedy = remedy(&error);
+                    tracing::warn!(target: "peregrine", %error, ?pause,
+                        "cannot accept who waits at the end{remedy}");
+                    worker.observed.refused();
+                    drop(room);
+                    // Whether somebody waits is not known, and each connection that ends frees something.
+                    if worker.observed.has_no_connection() {
+                        tries -= 1;
+                        if tries == 0 {
+                            return;
+                        }
+                    }
+                    let over = worker.driver.sleep_until(worker.driver.now() + pause);
+                    first_of(over, worker.ordered(&cut, Order::Cut)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
                 }
                 None => return,
             }

@@ -274,14 +274,17 @@ pub(crate) enum Fault {
     Cancelled,
     /// The response broke off.
     Aborted,
+    /// There was too much to do: nothing is wrong with the request, nor with what would have answered it.
+    Overloaded,
 }
 
-const FAULTS: [(Fault, &str); 5] = [
+const FAULTS: [(Fault, &str); 6] = [
     (Fault::None, ""),
     (Fault::Panic, "panic"),
     (Fault::Late, "timeout"),
     (Fault::Cancelled, "cancelled"),
     (Fault::Aborted, "aborted"),
+    (Fault::Overloaded, "overloaded"),
 ];
 
 const NAMED: [Method; METHODS] = [

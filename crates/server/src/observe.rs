@@ -214,8 +214,13 @@ impl Observed {
         }
     }
 
+    /// Is no connection open?
+    pub(crate) fn has_no_connection(&self) -> bool {
+        self.connections.get() == 0
+    }
+
     fn is_empty(&self) -> bool {
-        self.connections.get() == 0 && self.pending.get() == 0
+        self.has_no_connection() && self.pending.get() == 0
     }
 
     /// Ends when no connection is open and nothing else is pending.

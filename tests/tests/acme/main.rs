@@ -8,6 +8,7 @@ mod pebble;
 use directory::{Directory, files};
 use http::StatusCode;
 use peregrine::acme::{Acme, AcmeHandle, Challenge, FailureReason, Folder, Storage};
+use peregrine::config::ServerConfig;
 use peregrine::prelude::*;
 use peregrine::tls::{ClientAuth, Version};
 use peregrine::{DriverChoice, Error, Running};
@@ -173,6 +174,7 @@ macro_rules! on_both_drivers {
 on_both_drivers! {
     names_are_checked_by_tls_and_by_http_and_their_certificates_are_served,
     an_instance_that_did_not_order_answers_for_the_one_that_did,
+    a_server_made_of_a_file_gets_the_certificates_that_it_names,
 }
 
 fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver: DriverChoice) {
@@ -251,6 +253,33 @@ fn an_instance_that_did_not_order_answers_for_the_one_that_did(driver: DriverCho
         let left = std::fs::read_to_string(find(&folder, "answers.json")).expect("it is there");
         assert_eq!(left, "[]");
     }
+}
+
+fn a_server_made_of_a_file_gets_the_certificates_that_it_names(driver: DriverChoice) {
+    let directory = Directory::new();
+    let file = directory.folder("app.toml");
+    let text = format!(
+        "[listeners.secure]\naddress = '127.0.0.1:0'\nhttps = true\n\
+         [tls.acme]\ndomains = ['a.test', 'b.test']\ncontacts = ['admin@example.org']\n\
+         directory = '{}'\nroots = ['{}']\nfolder = '{}'\nchallenges = ['tls-alpn-01']\n",
+        directory.url(),
+        directory.root_file().display(),
+        directory.folder("acme").display(),
+    );
+    std::fs::write(&file, text).expect("the folder is there");
+    let config = ServerConfig::load(&file).expect("it can be meant");
+    let server = Server::from_config(config).expect("it can be used");
+    let Some(running) = started(server.driver(driver).workers(one()).quiet().start(app)) else {
+        return;
+    };
+    let place = running.https_address().expect("it speaks HTTPS");
+    directory.state().tls = Some(place);
+    until("both are issued", || directory.issued() == 2);
+    let root = directory.state().root.clone();
+    for name in ["a.test", "b.test"] {
+        until("it is served", || shown(place, &root, name).is_ok());
+    }
+    running.shut_down().expect("it ends");
 }
 
 #[test]

@@ -12,6 +12,7 @@ on_both_drivers! {
     sockets_of_a_manager_are_served_and_outlive_the_server,
     a_manager_hears_of_the_start_an_upgrade_and_the_end,
     a_manager_hears_of_an_upgrade_that_fails,
+    a_manager_hears_of_each_reload_that_a_signal_asks_for,
     the_watchdog_is_told_while_every_worker_goes_on,
 }
 
@@ -157,6 +158,31 @@ fn a_manager_hears_of_an_upgrade_that_fails(driver: &str) {
     let text = manager.hears();
     assert!(text.starts_with("READY=1\nSTATUS=serves; the upgrade failed: "), "{text}");
     assert!(text.contains("exit status: 3"), "{text}");
+}
+
+/// On the clock that a manager compares with its own (`Type=notify-reload` of systemd).
+fn monotonic_us() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let number = |part: i64| u64::try_from(part).expect("it counts from the start of the machine");
+    number(time.tv_sec) * 1_000_000 + number(time.tv_nsec) / 1000
+}
+
+fn a_manager_hears_of_each_reload_that_a_signal_asks_for(driver: &str) {
+    let (manager, program) = Manager::start(driver, "app tcp tls workers=2", &[]);
+    manager.hears_of("READY=1");
+    for _ in 0..3 {
+        let before = monotonic_us();
+        program.signal(Signal::HUP);
+        let text = manager.hears();
+        let rest = text.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+        let time = rest.and_then(|rest| rest.split('\n').next()?.parse().ok());
+        let time: u64 = time.unwrap_or_else(|| panic!("no time: {text}"));
+        // A manager waits for a beginning after its own order.
+        assert!((before..=monotonic_us()).contains(&time), "{before}: {text}");
+        let text = manager.hears();
+        assert!(text.starts_with("READY=1\nSTATUS=peregrine "), "{text}");
+        assert_eq!(program.get("/process"), program.process.to_string());
+    }
 }
 
 fn the_watchdog_is_told_while_every_worker_goes_on(driver: &str) {

@@ -2,6 +2,7 @@
 
 use crate::program::{Program, answer, ask, until};
 use crate::{PATIENCE, load, on_both_drivers};
+use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,6 +18,7 @@ on_both_drivers! {
     what_the_successor_does_not_listen_on_is_drained_and_closed,
     a_successor_may_listen_on_more,
     an_application_that_takes_time_to_make_is_waited_for,
+    an_order_to_reload_during_an_upgrade_reaches_the_successor,
     nobody_is_lost_in_upgrades_under_load,
 }
 
@@ -146,6 +148,37 @@ fn an_application_that_takes_time_to_make_is_waited_for(driver: &str) {
     assert_eq!(number(&program.get("/process")), program.process);
     program.upgrade();
     until("the successor serves alone", || number(&program.get("/process")) == program.process);
+}
+
+fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
+    for is_asked in [true, false] {
+        let mut program = Program::start(driver, "app tcp tls admin");
+        program.plan("slow tcp tls admin");
+        program.signal(Signal::USR2);
+        let next = program.next();
+        // It has read its certificates.
+        program.says(" is slow");
+        if is_asked {
+            program.signal(Signal::HUP);
+        }
+        program.line = program.says("peregrine 0.");
+        program.process = next;
+        assert!(program.first_ends().success());
+        let reloads = |program: &Program| {
+            let mut stream = TcpStream::connect(program.admin_address()).expect("it listens");
+            ask(&mut stream, "/metrics");
+            let page = answer(stream);
+            let name = "peregrine_tls_reloads_total{";
+            let lines = page.lines().filter(|line| line.starts_with(name));
+            let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+            counts.sum::<f64>()
+        };
+        if is_asked {
+            until("the successor has read them again", || reloads(&program) == 1.0);
+        } else {
+            assert_eq!(reloads(&program), 0.0);
+        }
+    }
 }
 
 fn nobody_is_lost_in_upgrades_under_load(driver: &str) {

@@ -2,8 +2,8 @@
 
 use super::reload::Configured;
 use super::tree::{
-    DriverKind, Field, ListenerConfig, ProxiesConfig, ProxyHeader, ProxyProtocolConfig,
-    ServerConfig,
+    AdminConfig, DriverKind, Field, ListenerConfig, ProxiesConfig, ProxyHeader,
+    ProxyProtocolConfig, ServerConfig,
 };
 use crate::admin::Admin;
 use crate::choice::DriverChoice;
@@ -59,8 +59,7 @@ impl Server {
         if let Some(proxies) = config.proxies()? {
             server = server.trusted_proxies(proxies);
         }
-        if let Some(address) = &config.admin.address {
-            let admin = Admin::at(address.as_str()).live_within(config.admin.live_within);
+        if let Some(admin) = config.admin.made() {
             server = server.admin(admin);
         }
         if let Some(log) = config.access_log.made() {
@@ -274,6 +273,23 @@ impl ProxiesConfig {
             Some(fault) => Err(wrong(if self.hops.is_some() { "hops" } else { "from" }, fault)),
             None => Ok(Some(proxies)),
         }
+    }
+}
+
+impl AdminConfig {
+    /// `None` if there is no such listener.
+    fn made(&self) -> Option<Admin> {
+        let mut admin = Admin::at(self.address.as_deref()?).live_within(self.live_within);
+        if let Some(mode) = self.unix_mode {
+            admin = admin.unix_mode(mode);
+        }
+        if let Some(user) = &self.unix_owner {
+            admin = admin.unix_owner(user);
+        }
+        if let Some(group) = &self.unix_group {
+            admin = admin.unix_group(group);
+        }
+        Some(admin)
     }
 }
 

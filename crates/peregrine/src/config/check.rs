@@ -1,7 +1,7 @@
 //! What the tree may say.
 
 use super::tls::TlsConfig;
-use super::tree::{ListenerConfig, ServerConfig};
+use super::tree::{AdminConfig, ListenerConfig, ServerConfig};
 use crate::Limits;
 use peregrine_config::ConfigError;
 use std::time::Duration;
@@ -26,7 +26,9 @@ impl ServerConfig {
                 let text = "say where to listen: `address = \"127.0.0.1:8080\"`";
                 return Err(ConfigError::of_setting(&of("address"), text));
             }
-            check_owner(&of(""), listener)?;
+            let ListenerConfig { unix_mode, unix_owner, unix_group, .. } = listener;
+            let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
+            check_owner(&of(""), listener.address.as_deref(), said)?;
             if let Some(tls) = &listener.tls {
                 check_acme(&of("tls"), tls)?;
             }
@@ -35,6 +37,9 @@ impl ServerConfig {
                 return Err(ConfigError::of_setting(&of("https"), text));
             }
         }
+        let AdminConfig { unix_mode, unix_owner, unix_group, .. } = &self.admin;
+        let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
+        check_owner("admin.", self.admin.address.as_deref(), said)?;
         let (driver, sockets) = (&self.driver, &self.sockets);
         let kib = |count: u64| count * 1024;
         for (setting, number, least, most) in [
@@ -146,13 +151,9 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
 }
 
 /// What says whose the file of a socket is needs such a file.
-fn check_owner(prefix: &str, listener: &ListenerConfig) -> Result<(), ConfigError> {
-    let is_unix = listener.address.as_ref().is_some_and(|address| address.starts_with("unix:"));
-    for (name, is_said) in [
-        ("unix_mode", listener.unix_mode.is_some()),
-        ("unix_owner", listener.unix_owner.is_some()),
-        ("unix_group", listener.unix_group.is_some()),
-    ] {
+fn check_owner(prefix: &str, address: Option<&str>, said: [bool; 3]) -> Result<(), ConfigError> {
+    let is_unix = address.is_some_and(|address| address.starts_with("unix:"));
+    for (name, is_said) in ["unix_mode", "unix_owner", "unix_group"].into_iter().zip(said) {
         if is_said && !is_unix {
             let text = "this listener makes no Unix domain socket: leave it out, or write \
                         `address = \"unix:/run/app.sock\"`";

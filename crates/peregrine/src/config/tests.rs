@@ -193,6 +193,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
             "[listeners.a]\naddress = 'unix:/x'\nunix_mode = 660",
             "`listeners.a.unix_mode`: expected the mode of a file in octal",
         ),
+        ("[admin]\nunix_group = 'x'", "`admin.unix_group`: this listener makes no Unix domain"),
         #[cfg(feature = "tls")]
         (&https, "`tls`: there is no certificate: name one in `[tls.certificates.main]`"),
         #[cfg(feature = "tls")]

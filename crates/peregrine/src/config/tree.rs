@@ -438,11 +438,27 @@ pub struct AdminConfig {
     /// How long a handler may keep a worker's thread before `/livez` says 503.
     #[serde(with = "Time")]
     pub live_within: Duration,
+    /// Who may connect to a Unix domain socket: the mode of its file in octal, as a text such as `"0660"`; `off`: as the
+    /// process's umask leaves it. A socket that was handed over stays as it is.
+    #[serde(with = "MaybeMode")]
+    pub unix_mode: Option<u32>,
+    /// The user whom that file belongs to, by name or number; `off`: who runs the server. Only root may give files away.
+    #[serde(with = "MaybeText")]
+    pub unix_owner: Option<String>,
+    /// The group that it belongs to, by name or number; `off`: that of who runs the server.
+    #[serde(with = "MaybeText")]
+    pub unix_group: Option<String>,
 }
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self { address: None, live_within: crate::admin::LIVE_WITHIN }
+        Self {
+            address: None,
+            live_within: crate::admin::LIVE_WITHIN,
+            unix_mode: None,
+            unix_owner: None,
+            unix_group: None,
+        }
     }
 }
 

@@ -70,6 +70,11 @@ impl Restart {
         let Self(()) = self;
     }
 
+    pub(crate) fn reload_asked(&self, _: &Handle) -> bool {
+        let Self(()) = self;
+        false
+    }
+
     pub(crate) fn finish(&self) {
         let Self(()) = self;
     }

@@ -180,8 +180,10 @@ impl Heir {
         // Whatever is wrong with the predecessor now, this process serves.
         let _ = parcel::send(&self.link, step::SERVING, &[], &[]);
         while let Ok(Some(Parcel { name, .. })) = parcel::receive(&self.link, PATIENCE) {
-            if name == step::YOURS {
-                break;
+            match &*name {
+                step::RELOAD => handle.read_again(),
+                step::YOURS => break,
+                _ => {}
             }
         }
         self.own.iter().for_each(|shared| shared.set(false));

@@ -40,6 +40,7 @@ use crate::orders::Handle;
 use notify::Manager;
 use peregrine_driver::Socket;
 use peregrine_server::Order;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use telling::Telling;
 use upgrade::Estate;
@@ -63,6 +64,8 @@ mod step {
     pub(super) const FAILED: &str = "failed";
     /// Accept.
     pub(super) const GO: &str = "go";
+    /// Somebody asked the predecessor to read its settings again while the successor may have read them already.
+    pub(super) const RELOAD: &str = "reload";
     /// The successor accepts.
     pub(super) const SERVING: &str = "serving";
     /// The sockets, and the name of being the service, are the successor's alone.
@@ -78,6 +81,8 @@ pub(crate) struct Restart {
     estate: Mutex<Option<Arc<Estate>>>,
     manager: OnceLock<Option<Manager>>,
     telling: Mutex<Telling>,
+    /// Was there an order to read settings again since the last upgrade began?
+    reload_asked: AtomicBool,
 }
 
 impl Restart {
@@ -127,6 +132,14 @@ impl Restart {
         let has_served = lock(&self.estate).take().is_some();
         // For its manager a process that has a successor is not the service any more.
         self.is_ending(has_served && order != Order::Leave);
+    }
+
+    /// There is an order to read settings again: a successor that is on its way hears of it. Says whether another process
+    /// serves in place of this one, whose order it is then.
+    pub(crate) fn reload_asked(&self, handle: &Handle) -> bool {
+        // In this order: who leaves looks at the one after it has done the other.
+        self.reload_asked.store(true, Ordering::SeqCst);
+        handle.present() == Order::Leave
     }
 
     /// Waits until an upgrade that is under way was given up: its successor must not outlive an order to

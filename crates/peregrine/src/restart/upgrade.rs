@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::TryLockError;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -161,6 +162,7 @@ impl Handle {
         if std::process::id() == 1 {
             return Err(UpgradeError::FirstProcess);
         }
+        restart.reload_asked.store(false, Ordering::SeqCst);
         let is_told = restart.begins("starts its successor");
         let result = Attempt::begin(self, &estate).and_then(Attempt::finish);
         match &result {
@@ -262,9 +264,13 @@ impl<'a> Attempt<'a> {
         result?;
         let process = self.successor.leave();
         self.handle.restart().is_succeeded_by(process);
+        self.handle.leave();
+        if self.handle.restart().reload_asked.swap(false, Ordering::SeqCst) {
+            // It may have read its files before they changed.
+            let _ = parcel::send(&self.link, step::RELOAD, &[], &[]);
+        }
         // A successor that is told nothing any more knows the same.
         let _ = parcel::send(&self.link, step::YOURS, &[], &[]);
-        self.handle.leave();
         Ok(process)
     }
 

@@ -143,7 +143,7 @@ impl Server {
         let mut running =
             Running::start(starts.collect(), makes, places, files, &settings, orders)?;
         running.administered_by(admin);
-        running.reloads_by(readers.start().map_err(Error::Worker)?);
+        running.reloads_by(readers.start().and_then(with_thread_to_spare).map_err(Error::Worker)?);
         running.logged_by(log);
         #[cfg(feature = "acme")]
         running.certified_by(suppliers)?;
@@ -228,6 +228,14 @@ fn members(plans: &[Vec<Listen<Socket>>]) -> Vec<Option<Member<Passed>>> {
 /// The number of cores that this process may use.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// What has begun, if there is a thread left for what blocks: tokio panics where there is none, in the middle of whatever
+/// asks for one.
+fn with_thread_to_spare<T>(begun: T) -> std::io::Result<T> {
+    let thread = std::thread::Builder::new().name("peregrine-spare".to_owned()).spawn(|| ())?;
+    drop(thread.join());
+    Ok(begun)
 }
 
 /// Makes the parts that all tokio runtimes share, for which tokio needs descriptors and panics if there

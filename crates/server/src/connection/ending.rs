@@ -118,13 +118,26 @@ impl<D: Driver> Connection<D> {
         if !is_over || is_busy {
             return Poll::Pending;
         }
+        // RFC 9113 §6.8: a peer that is told knows which of its requests it may send again. One for whose goodbye there
+        // is no room has had its time.
+        let close = Close { ended: Ended::GaveWay, lingers: false };
+        let is_heard = self.stream.has_room();
         match self.session.take() {
+            Some(mut session) if is_heard && matches!(session.phase, Phase::Http2) => {
+                self.end(&mut session, close);
+                self.session = Some(session);
+                Poll::Pending
+            }
+            None if is_heard && self.http2.is_some() => {
+                self.session = Some(self.begin(Err(close.ended)));
+                Poll::Pending
+            }
             Some(mut session) => {
-                let ended = self.abandon(&mut session, Ended::GaveWay);
+                let ended = self.abandon(&mut session, close.ended);
                 self.ends(session, &ended)
             }
             None => {
-                self.open.ended(&Ended::GaveWay);
+                self.open.ended(&close.ended);
                 Poll::Ready(())
             }
         }

@@ -24,6 +24,7 @@ impl Http1 {
     ) -> Turn {
         self.exchange.tally.route(head.route());
         self.exchange.tally.keep(head);
+        self.exchange.tally.fail(refusal.fault());
         if framing.body != BodyLength::None {
             self.upload = Upload::Unwanted;
         }

@@ -133,6 +133,7 @@ impl Http2 {
         let tally = &mut self.streams.at(number).exchange.tally;
         tally.route(head.route());
         tally.keep(head);
+        tally.fail(refusal.fault());
         let response = link.worker.overload.answer(refusal, &link.worker.application);
         self.respond(number, Ok(response), link);
     }

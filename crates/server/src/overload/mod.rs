@@ -13,7 +13,7 @@ pub use self::limits::{MemoryMax, OverloadLimits};
 use self::answers::Answers;
 use self::clients::{Clients, Kind, client};
 use self::queue::Queue;
-use crate::counts::Counts;
+use crate::counts::{Counts, Fault};
 use peregrine_web::account::{self, Filling};
 use peregrine_web::application::{Application, Target};
 use peregrine_web::connection::ConnectionInfo;
@@ -70,6 +70,14 @@ impl Refusal {
             Self::Route => "route",
             Self::QueueDelay => "queue_delay",
             Self::Client => "client",
+        }
+    }
+
+    /// What it is told as. What a client does too often is nothing that fails here.
+    pub(crate) fn fault(self) -> Fault {
+        match self {
+            Self::Memory | Self::Requests | Self::Route | Self::QueueDelay => Fault::Overloaded,
+            Self::Client => Fault::None,
         }
     }
 

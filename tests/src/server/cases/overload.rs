@@ -167,12 +167,19 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
             assert_eq!(client.answer(id).await.text(), "well", "{part}/32, {way:?}");
             client.break_off();
         }
+        // One that is idle is told that it has to go.
+        let mut idle = Way::HTTP2.connect(&server).await;
+        let id = idle.get("/well");
+        assert_eq!(idle.answer(id).await.text(), "well");
+        assert!(!idle.is_told_to_go());
         // More than may come at a time while memory is short.
         let silent: Vec<_> = (0..150).map(|_| Peer::new(server.connect())).collect();
         let mut client = Way::HTTP1.connect(&server).await;
         let id = client.get("/well");
         let answer = client.answer(id).await;
         assert_eq!((answer.text(), answer.field("connection")), ("well", Some("close")));
+        idle.ended().await;
+        assert!(idle.is_told_to_go() && idle.go_away_code() == 0);
         shared.open(1);
         assert_eq!(keeper.answer(kept).await.text(), "kept");
         // Who is there when memory is free again stays.

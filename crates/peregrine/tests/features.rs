@@ -1,0 +1,39 @@
+//! Every feature is documented, and checked alone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).ok()
+}
+
+/// The features of `Cargo.toml`.
+fn features() -> BTreeSet<String> {
+    let manifest = read("Cargo.toml").expect("it is there");
+    let section = manifest.split("\n[").find_map(|section| section.strip_prefix("features]"));
+    let lines = section.expect("there are features").lines();
+    let names = lines.filter(|line| !line.starts_with([' ', '#', ']'])).filter_map(|line| {
+        let (name, _) = line.split_once(" = ")?;
+        Some(name.to_owned())
+    });
+    names.filter(|name| name != "default").collect()
+}
+
+#[test]
+fn each_feature_has_a_line_in_the_documentation_of_the_crate() {
+    let source = read("src/lib.rs").expect("it is there");
+    let lines = source.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` | "));
+    let documented: BTreeSet<_> = lines.map(|(name, _)| name.to_owned()).collect();
+    assert!(documented.len() > 5, "the table is found");
+    assert_eq!(documented, features());
+}
+
+#[test]
+fn each_feature_is_checked_alone() {
+    // It is not in the package.
+    let Some(script) = read("../../.ci/nightly") else { return };
+    let list = script.lines().find_map(|line| line.strip_prefix("for feature in "));
+    let list = list.and_then(|list| list.strip_suffix("; do")).expect("there is such a line");
+    assert_eq!(list.split(' ').map(str::to_owned).collect::<BTreeSet<_>>(), features());
+}
