@@ -25,6 +25,7 @@
 //! | `config` | settings from a file and the environment: `peregrine::config` |
 //! | `config-schema` | their JSON schema |
 //! | `cookies` | cookies, read and set: `peregrine::web::Cookies` |
+//! | `macros` | attributes that give handlers their routes: `peregrine::macros` |
 //! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
@@ -89,12 +90,14 @@ pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
+#[cfg(feature = "tls")]
+#[cfg(feature = "macros")]
+pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
 };
-#[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;

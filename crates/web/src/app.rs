@@ -5,6 +5,7 @@ use crate::fallbacks::Fallbacks;
 use crate::fault::{BuildError, Fault};
 use crate::handler::{Handler, Signature};
 use crate::head::Head;
+use crate::method_override::MethodOverride;
 use crate::middleware::{IntoMiddleware, Middleware};
 use crate::pattern::next_hole;
 use crate::plan::Entry;
@@ -93,6 +94,7 @@ pub struct App {
     scope: Scope,
     hook: Option<ProblemHook>,
     slash_policy: SlashPolicy,
+    method_override: Option<Rc<MethodOverride>>,
 }
 
 impl App {
@@ -100,7 +102,7 @@ impl App {
     #[must_use]
     pub fn new() -> Self {
         let scope = Scope::root(Rc::new(Shared::default()));
-        Self { scope, hook: None, slash_policy: SlashPolicy::Strict }
+        Self { scope, hook: None, slash_policy: SlashPolicy::Strict, method_override: None }
     }
 }
 
@@ -182,6 +184,14 @@ impl App {
         self
     }
 
+    /// Lets POST requests say that another method is meant. The default is that they cannot. In a merged application
+    /// it has no effect.
+    #[must_use]
+    pub fn method_override(mut self, method_override: MethodOverride) -> Self {
+        self.method_override = Some(Rc::new(method_override));
+        self
+    }
+
     /// The routes, with problems in this application's form.
     pub(crate) fn into_scope(self) -> Scope {
         if let Some(hook) = &self.hook {
@@ -198,7 +208,7 @@ impl App {
     /// fallbacks for the same paths, route options that could not be kept. Each fault says where it is
     /// and how to fix it.
     pub fn build(self) -> Result<Application, BuildError> {
-        let slash_policy = self.slash_policy;
+        let (slash_policy, method_override) = (self.slash_policy, self.method_override.clone());
         let (mut plan, missing, missing_options) = self.into_scope().finish();
         plan.shared.set_states(std::mem::take(&mut plan.states));
         if slash_policy == SlashPolicy::Ignore {
@@ -261,7 +271,9 @@ impl App {
         };
         let routes = plan.entries.into_iter().zip(0..);
         let routes = routes.map(|(entry, id)| Built::from(*entry).asking(words(id))).collect();
-        Ok(Application::new(table, routes, fallbacks, (missing, missing_options), plan.shared))
+        let missing = (missing, missing_options);
+        let built = Application::new(table, routes, fallbacks, missing, plan.shared);
+        Ok(built.overriding(method_override))
     }
 }
 

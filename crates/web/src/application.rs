@@ -4,6 +4,7 @@ use crate::connection::ConnectionInfo;
 use crate::fallbacks::Fallbacks;
 use crate::handler::{OnDisconnect, RouteOptions};
 use crate::head::Head;
+use crate::method_override::MethodOverride;
 use crate::plan::Entry;
 use crate::problem::Problem;
 use crate::request::Request;
@@ -13,7 +14,7 @@ use crate::service::{Endpoint, Service};
 use crate::state::States;
 use crate::test::TestClient;
 use crate::unrouted::Shared;
-use peregrine_proto::TargetForm;
+use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters};
 use peregrine_slot::{FutureSlot, Held};
 use std::fmt;
@@ -32,6 +33,7 @@ pub struct Application {
     missing_options: RouteOptions,
     shared: Rc<Shared>,
     first: Option<Box<First>>,
+    method_override: Option<Rc<MethodOverride>>,
 }
 
 /// What answers before all routes.
@@ -145,7 +147,20 @@ impl Application {
         shared: Rc<Shared>,
     ) -> Self {
         let (routes, fallbacks) = (routes.into(), Rc::new(fallbacks));
-        Self { table, routes, fallbacks, missing, missing_options, shared, first: None }
+        Self {
+            table,
+            routes,
+            fallbacks,
+            missing,
+            missing_options,
+            shared,
+            first: None,
+            method_override: None,
+        }
+    }
+
+    pub(crate) fn overriding(self, method_override: Option<Rc<MethodOverride>>) -> Self {
+        Self { method_override, ..self }
     }
 
     /// Has requests that `claims` claims answered by what `service` makes, before all routes and without the
@@ -165,6 +180,7 @@ impl Application {
             missing_options: self.missing_options.clone(),
             shared: Rc::clone(&self.shared),
             first: self.first.take(),
+            method_override: self.method_override.clone(),
         };
         let endpoint = Rc::new(service(rest));
         self.first = Some(Box::new(First { claims: Box::new(claims), endpoint }));
@@ -184,6 +200,11 @@ impl Application {
                 Claim::Perhaps => &UNROUTED_OPTIONS,
             };
             return Target { endpoint: &first.endpoint, options, pattern: None };
+        }
+        if let Some(rule) = &self.method_override
+            && head.index().method == Method::Post
+        {
+            rule.apply(head);
         }
         let method = self.table.method(head);
         let router = &self.table.router;

@@ -187,6 +187,17 @@ impl Head {
         }
     }
 
+    /// Gives the request another method than the one that was sent. Its name stands behind the head's bytes.
+    pub(crate) fn set_method(&mut self, method: Method) {
+        let Block { bytes, index, .. } = self.block_mut();
+        let name = method.name().unwrap_or_default();
+        let (start, end) = (bytes.len(), bytes.len() + name.len());
+        if let (Ok(start), Ok(end)) = (start.try_into(), end.try_into()) {
+            bytes.extend_from_slice(name.as_bytes());
+            (index.method, index.method_span) = (method, Span { start, end });
+        }
+    }
+
     /// The version of HTTP that the peer speaks.
     #[must_use]
     pub fn version(&self) -> http::Version {

@@ -25,6 +25,7 @@ pub mod guard;
 pub mod handler;
 pub mod head;
 pub mod interim;
+pub mod method_override;
 pub mod middleware;
 #[doc(hidden)]
 pub mod panics;
@@ -39,6 +40,7 @@ pub mod requirements;
 pub mod respond;
 pub mod response;
 pub mod route;
+pub mod routed;
 mod routing;
 pub mod scope;
 pub mod service;

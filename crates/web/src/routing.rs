@@ -181,6 +181,14 @@ macro_rules! routing {
             self
         }
 
+        /// Adds the routes of a function from scope to scope, of a handler that was made with the attribute macros (the
+        /// feature `macros`), or of a tuple of these.
+        #[must_use]
+        pub fn add(mut self, routes: impl $crate::routed::Routed) -> Self {
+            routes.add_to(&mut self $($field)*);
+            self
+        }
+
         /// Adds the routes that `build` adds to the scope it gets, under `prefix` and inside the
         /// middleware so far.
         #[track_caller]

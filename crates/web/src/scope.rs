@@ -73,6 +73,12 @@ impl Scope {
         Self { chain: self.chain.and(middleware), unrouted: None, ..self }
     }
 
+    /// Lets `build` add to this scope.
+    pub(crate) fn extend(&mut self, build: impl FnOnce(Self) -> Self) {
+        let left = Self::root(Rc::clone(&self.plan.shared));
+        *self = build(std::mem::replace(self, left));
+    }
+
     pub(crate) fn add_guard(&mut self, guard: impl Guard + 'static) {
         self.guards.push(Rc::new(guard));
     }

@@ -32,6 +32,7 @@
 mod access_log;
 mod acme;
 mod apply;
+mod changes;
 mod check;
 mod figures;
 mod print;

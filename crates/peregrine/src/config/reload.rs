@@ -1,5 +1,6 @@
 //! Reading the file again while the server runs.
 
+use super::changes::{changes, summary};
 use super::figures::Figures;
 use super::settle::settle;
 use super::tree::ServerConfig;
@@ -14,11 +15,9 @@ use crate::server::Server;
 use crate::tell::{complain, tell};
 use crate::trace::Traces;
 use crate::worker::Patterns;
-use peregrine_config::{ConfigError, to_value};
 use peregrine_driver::SocketOptions;
 use peregrine_server::{Live, MemoryMax, OverloadLimits};
 use peregrine_web::TrustedProxies;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;
@@ -26,12 +25,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use tokio::sync::watch;
-
-/// How many settings the log names at a time.
-const NAMED_MAX: usize = 40;
-
-/// How long the text of one of them may be there.
-const TEXT_CHARS_MAX: usize = 80;
 
 /// What looks after the tree of a server.
 pub(crate) struct Configured {
@@ -102,14 +95,6 @@ impl Server {
         }
         self
     }
-}
-
-/// One setting that two trees say differently.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) setting: String,
-    pub(super) old: String,
-    pub(super) new: String,
 }
 
 impl Configured {
@@ -444,60 +429,5 @@ fn for_connections(new: &Limits, began: &Limits) -> Limits {
         background_timeout: began.background_timeout,
         overload: began.overload.clone(),
         ..new.clone()
-    }
-}
-
-/// The settings that differ.
-pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
-    let (old, new) = (to_value(old)?, to_value(new)?);
-    // As values: secrets look all the same.
-    let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
-    let text = |value: Option<&peregrine_config::Value>| {
-        value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
-    };
-    let mut all = Vec::new();
-    for (setting, old) in old.leaves() {
-        let new = new.remove(&setting);
-        if new != Some(old) {
-            all.push(Change { setting, old: text(Some(old)), new: text(new) });
-        }
-    }
-    let added = new.into_iter();
-    let added =
-        added.map(|(setting, new)| Change { setting, old: text(None), new: text(Some(new)) });
-    all.extend(added);
-    all.sort_by(|left, right| left.setting.cmp(&right.setting));
-    Ok(all)
-}
-
-/// One line for the log.
-pub(super) fn summary(changed: &[Change], waiting: &[Change]) -> String {
-    let mut text = "peregrine: configuration read again: ".to_owned();
-    match changed {
-        [] => text.push_str("nothing changed"),
-        changed => named(&mut text, changed),
-    }
-    if !waiting.is_empty() {
-        text.push_str("; a restart is needed for ");
-        named(&mut text, waiting);
-    }
-    text
-}
-
-fn named(text: &mut String, all: &[Change]) {
-    for (number, Change { setting, old, new }) in all.iter().take(NAMED_MAX).enumerate() {
-        let separator = if number == 0 { "" } else { ", " };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{separator}{setting} {} -> {}", shortened(old), shortened(new));
-    }
-    if let Some(more) = all.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
-        let _ = write!(text, " and {more} more");
-    }
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(TEXT_CHARS_MAX) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
     }
 }

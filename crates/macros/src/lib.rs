@@ -1,0 +1,151 @@
+//! Attributes that give handlers their routes: `#[get("/users/{id}")]` and the others, for
+//! [`App::add`](https://docs.rs/peregrine/latest/peregrine/struct.App.html).
+//!
+//! A function with such an attribute becomes a value of a type of its own, with the function's name, which adds the route
+//! to an application. It cannot be called any more; what is to be called and routed both stays without an attribute and is
+//! given to `App::get`.
+//!
+//! Beside the pattern an attribute takes `name = "..."`, a name for URLs (`HandlerExt::named`), and any number of
+//! `guard = ...`, which decide what the route answers (`HandlerExt::when`).
+#![forbid(unsafe_code)]
+
+use proc_macro::TokenStream;
+use proc_macro2::TokenStream as Tokens;
+use quote::{format_ident, quote};
+use syn::parse::{Parse, ParseStream};
+use syn::{Expr, Ident, ItemFn, LitStr, Token, Visibility, parse_macro_input};
+
+/// What stands in the brackets of an attribute.
+struct Arguments {
+    /// For `route` alone.
+    method: Option<Expr>,
+    pattern: LitStr,
+    name: Option<LitStr>,
+    guards: Vec<Expr>,
+}
+
+impl Arguments {
+    fn read(input: ParseStream<'_>, has_method: bool) -> syn::Result<Self> {
+        let method = if has_method {
+            let method = input.parse()?;
+            input.parse::<Token![,]>()?;
+            Some(method)
+        } else {
+            None
+        };
+        let pattern = input.parse().map_err(|error| {
+            syn::Error::new(error.span(), "a pattern is expected, such as \"/users/{id}\"")
+        })?;
+        let mut read = Self { method, pattern, name: None, guards: Vec::new() };
+        while !input.is_empty() {
+            input.parse::<Token![,]>()?;
+            if input.is_empty() {
+                break;
+            }
+            let key: Ident = input.parse()?;
+            input.parse::<Token![=]>()?;
+            match key.to_string().as_str() {
+                "name" if read.name.is_none() => read.name = Some(input.parse()?),
+                "name" => return Err(syn::Error::new(key.span(), "a route has one name")),
+                "guard" => read.guards.push(input.parse()?),
+                _ => {
+                    let text = "this is neither `name = \"...\"` nor `guard = ...`";
+                    return Err(syn::Error::new(key.span(), text));
+                }
+            }
+        }
+        Ok(read)
+    }
+}
+
+struct Plain(Arguments);
+
+impl Parse for Plain {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        Arguments::read(input, false).map(Self)
+    }
+}
+
+struct WithMethod(Arguments);
+
+impl Parse for WithMethod {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        Arguments::read(input, true).map(Self)
+    }
+}
+
+/// The type that takes the place of `function`.
+fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
+    if let Some(receiver) = function.sig.receiver() {
+        let text = "a handler is a function, not a method: take state as `State<T>`";
+        return syn::Error::new_spanned(receiver, text).into_compile_error();
+    }
+    if !function.sig.generics.params.is_empty() {
+        let text =
+            "a handler with an attribute has no generic parameters: which would its route take?";
+        return syn::Error::new_spanned(&function.sig.generics, text).into_compile_error();
+    }
+    let visibility = std::mem::replace(&mut function.vis, Visibility::Inherited);
+    let (docs, others): (Vec<_>, Vec<_>) =
+        function.attrs.drain(..).partition(|attribute| attribute.path().is_ident("doc"));
+    function.attrs = others;
+    let name = function.sig.ident.clone();
+    let add = format_ident!("{add}");
+    let Arguments { method, pattern, name: route_name, guards } = arguments;
+    let method = method.iter();
+    let mut handler = quote!(#name);
+    for guard in guards {
+        handler = quote!(::peregrine::web::HandlerExt::when(#handler, #guard));
+    }
+    if let Some(route_name) = route_name {
+        handler = quote!(::peregrine::web::HandlerExt::named(#handler, #route_name));
+    }
+    quote! {
+        #(#docs)*
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug)]
+        #visibility struct #name;
+
+        impl ::peregrine::web::routed::Routed for #name {
+            fn add_to(self, scope: &mut ::peregrine::web::Scope) {
+                #function
+                ::peregrine::web::routed::Routed::add_to(
+                    |scope: ::peregrine::web::Scope| scope.#add(#(#method,)* #pattern, #handler),
+                    scope,
+                );
+            }
+        }
+    }
+}
+
+macro_rules! attributes {
+    ($($name:ident $text:literal;)*) => {
+        $(
+            #[doc = concat!("A handler for ", $text, ": `#[", stringify!($name), "(\"/users/{id}\")]`. See the [crate](crate).")]
+            #[proc_macro_attribute]
+            pub fn $name(attribute: TokenStream, item: TokenStream) -> TokenStream {
+                let Plain(arguments) = parse_macro_input!(attribute);
+                expand(stringify!($name), &arguments, parse_macro_input!(item)).into()
+            }
+        )*
+    };
+}
+
+attributes! {
+    get "GET, and for HEAD unless that has its own";
+    post "POST";
+    put "PUT";
+    delete "DELETE";
+    patch "PATCH";
+    head "HEAD";
+    options "OPTIONS";
+    query "QUERY";
+    any "every method that has none of its own";
+}
+
+/// A handler for a method, which may be one of your own: `#[on(Method::PUT, "/users/{id}")]`. See the [crate](crate).
+#[proc_macro_attribute]
+pub fn on(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    let WithMethod(arguments) = parse_macro_input!(attribute);
+    expand("on", &arguments, parse_macro_input!(item)).into()
+}

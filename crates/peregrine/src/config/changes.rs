@@ -1,0 +1,75 @@
+//! What a reload changes, in words.
+
+use super::{ConfigError, ServerConfig};
+use peregrine_config::to_value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// How many settings the log names at a time.
+const NAMED_MAX: usize = 40;
+
+/// How long the text of one of them may be there.
+const TEXT_CHARS_MAX: usize = 80;
+
+/// One setting that two trees say differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) setting: String,
+    pub(super) old: String,
+    pub(super) new: String,
+}
+
+/// The settings that differ.
+pub(super) fn changes(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<Change>, ConfigError> {
+    let (old, new) = (to_value(old)?, to_value(new)?);
+    // As values: secrets look all the same.
+    let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
+    let text = |value: Option<&peregrine_config::Value>| {
+        value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
+    };
+    let mut all = Vec::new();
+    for (setting, old) in old.leaves() {
+        let new = new.remove(&setting);
+        if new != Some(old) {
+            all.push(Change { setting, old: text(Some(old)), new: text(new) });
+        }
+    }
+    let added = new.into_iter();
+    let added =
+        added.map(|(setting, new)| Change { setting, old: text(None), new: text(Some(new)) });
+    all.extend(added);
+    all.sort_by(|left, right| left.setting.cmp(&right.setting));
+    Ok(all)
+}
+
+/// One line for the log.
+pub(super) fn summary(changed: &[Change], waiting: &[Change]) -> String {
+    let mut text = "peregrine: configuration read again: ".to_owned();
+    match changed {
+        [] => text.push_str("nothing changed"),
+        changed => named(&mut text, changed),
+    }
+    if !waiting.is_empty() {
+        text.push_str("; a restart is needed for ");
+        named(&mut text, waiting);
+    }
+    text
+}
+
+fn named(text: &mut String, all: &[Change]) {
+    for (number, Change { setting, old, new }) in all.iter().take(NAMED_MAX).enumerate() {
+        let separator = if number == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}{setting} {} -> {}", shortened(old), shortened(new));
+    }
+    if let Some(more) = all.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        let _ = write!(text, " and {more} more");
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,149 @@
+//! What a reload changes, and what it leaves.
+
+use super::*;
+
+fn began<'s>(
+    limits: &'s Limits,
+    proxies: Option<&'s TrustedProxies>,
+    workers: Option<NonZeroUsize>,
+    sockets: &'s SocketOptions,
+) -> Began<'s> {
+    let driver = DriverChoice::Auto;
+    let count = workers.map_or(1, NonZeroUsize::get);
+    Began { limits, proxies, workers, count, pin_workers: false, driver, sockets, quiet: true }
+}
+
+#[test]
+fn a_reload_names_what_changed_and_what_needs_a_restart() {
+    let (_folder, path) = file("workers = 2\n[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let mut configured = super::super::Configured::new(config.clone());
+    let (live, mut changed) =
+        tokio::sync::watch::channel(config.live("a", &config.listeners["a"]).expect("it is sound"));
+    configured.follow("a", live);
+    configured.begin(&began(&config.limits, None, config.workers, &SocketOptions::default()));
+    let mut read = |text: &str| {
+        std::fs::write(&path, text).expect("the file is there");
+        configured.read().map_err(|error| error.to_string())
+    };
+    let listener = "[listeners.a]\naddress = '127.0.0.1:0'\n";
+
+    let text = read(&format!("workers = 2\n{listener}")).expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+    assert!(!changed.has_changed().expect("it is there"));
+
+    let next = format!("workers = 4\n{listener}[limits]\nidle_timeout = '5s'\nlame_duck = '1s'\n");
+    assert_eq!(
+        read(&next).expect("it is sound"),
+        "peregrine: configuration read again: limits.idle_timeout \"75s\" -> \"5s\"; a restart is needed for \
+         limits.lame_duck \"0s\" -> \"1s\", workers 2 -> 4"
+    );
+    assert_eq!(changed.borrow_and_update().limits.idle_timeout, Duration::from_secs(5));
+
+    // What is wrong anywhere changes nothing anywhere.
+    for wrong in [
+        format!("{next}head_timeout = 'soon'\n"),
+        format!("{next}[trusted_proxies]\nfrom = ['here']\n"),
+        "[limits]\nidle_timeout = '6s'\n[".to_owned(),
+    ] {
+        let error = read(&wrong.replace("'5s'", "'6s'")).expect_err("it is wrong");
+        assert!(
+            error.contains("soon") || error.contains("here") || error.contains("TOML"),
+            "{error}"
+        );
+        assert!(!changed.has_changed().expect("it is there"));
+    }
+    // It is told again for as long as it waits, and the rest is known.
+    assert_eq!(
+        read(&next).expect("it is sound"),
+        "peregrine: configuration read again: nothing changed; a restart is needed for limits.lame_duck \"0s\" -> \
+         \"1s\", workers 2 -> 4"
+    );
+    let text = read(&format!("workers = 2\n{listener}[trusted_proxies]\nfrom = ['::1']\n"));
+    assert_eq!(
+        text.expect("it is sound"),
+        "peregrine: configuration read again: limits.idle_timeout \"5s\" -> \"75s\", trusted_proxies.from [] -> \
+         [\"::1\"]"
+    );
+    let live = changed.borrow_and_update().clone();
+    assert_eq!(live.proxies, Some(["::1"].into()));
+    assert_eq!(live.limits, Limits::default());
+}
+
+#[test]
+fn what_workers_take_on_waits_for_no_restart_though_a_listener_has_limits_of_its_own() {
+    let text = |most: usize| {
+        format!(
+            "[listeners.a]\naddress = '127.0.0.1:0'\nlimits.fields_max = 7\n\
+             [limits.overload]\nrequests_max = {most}\n"
+        )
+    };
+    let (_folder, path) = file(&text(5));
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let mut configured = super::super::Configured::new(config.clone());
+    configured.begin(&began(&config.limits, None, None, &SocketOptions::default()));
+    std::fs::write(&path, text(6)).expect("the file is there");
+    let told = configured.read().expect("it is sound");
+    assert!(told.contains("limits.overload.requests_max 5 -> 6"), "{told}");
+    assert!(!told.contains("a restart is needed"), "{told}");
+    let shown = configured.text();
+    let shown = shown.lock().expect("no panic");
+    assert!(!shown.contains("requests_max = 5"), "{shown}");
+}
+
+#[test]
+fn what_the_program_sets_after_the_tree_stays() {
+    let (_folder, path) =
+        file("[limits]\nidle_timeout = '5s'\n[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let mut configured = super::super::Configured::new(config.clone());
+    let first = config.live("a", &config.listeners["a"]).expect("it is sound");
+    let (live, changed) = tokio::sync::watch::channel(first);
+    configured.follow("a", live);
+    let limits = Limits { idle_timeout: Duration::from_secs(9), ..Limits::default() };
+    let proxies = ["10.0.0.0/8"].into();
+    let sockets = SocketOptions { backlog: 7, ..SocketOptions::default() };
+    configured.begin(&began(&limits, Some(&proxies), None, &sockets));
+    std::fs::write(
+        &path,
+        "[limits]\nidle_timeout = '6s'\n[listeners.a]\naddress = '127.0.0.1:0'\n",
+    )
+    .expect("the file is there");
+    let text = configured.read().expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+    let live = changed.borrow().clone();
+    assert_eq!((live.limits, live.proxies), (limits, Some(proxies)));
+    let shown = configured.text();
+    let shown = shown.lock().expect("no panic");
+    assert!(
+        shown.contains("# `limits` is set by the program") && shown.contains("\"9s\""),
+        "{shown}"
+    );
+    assert!(shown.contains("# `sockets` is set by") && shown.contains("backlog = 7"), "{shown}");
+}
+
+#[test]
+fn what_the_program_sets_stays_though_the_tree_said_the_same_at_first() {
+    let (_folder, path) = file("[listeners.a]\naddress = '127.0.0.1:0'\n");
+    let none: [(&str, &str); 0] = [];
+    let layers = layers().file(&path).variables(none);
+    let config = ServerConfig::read(ServerConfig::default(), layers).expect("it is sound");
+    let server = Server::from_config(config).expect("it is sound");
+    let mut server = server.limits(Limits::default());
+    let configured = server.configured_mut().expect("it is made of a tree");
+    let sockets = SocketOptions::default();
+    configured.begin(&began(&Limits::default(), None, None, &sockets));
+    std::fs::write(
+        &path,
+        "[listeners.a]\naddress = '127.0.0.1:0'\n[limits]\nidle_timeout = '5s'\n",
+    )
+    .expect("the file is there");
+    let text = configured.read().expect("it is sound");
+    assert_eq!(text, "peregrine: configuration read again: nothing changed");
+}
