@@ -11,8 +11,11 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use peregrine::bytes::Bytes;
+use peregrine::log::Log;
 use peregrine::prelude::*;
+use peregrine::trace::Traces;
 use peregrine::websocket::{Message as WebSocketMessage, WebSocketUpgrade};
+use peregrine::{Limits, OverloadLimits};
 
 use model::{
     Event, EventQuery, Example, Health, HookState, Large, Message, RESOURCES, Recorded,
@@ -37,7 +40,35 @@ fn main() -> peregrine::Result<()> {
     if let Some(workers) = text("WORKERS").and_then(|count| count.parse::<NonZeroUsize>().ok()) {
         server = server.workers(workers);
     }
-    server.serve(application)
+    watched(server).serve(application)
+}
+
+/// What costs something where it is switched on. `WATCHED=metrics` counts for the admin listener; `WATCHED=all` also has
+/// bounds on what is taken on, a trusted proxy, and samples each hundredth request, whose span nobody takes; `WATCHED=log` all of that, and a
+/// line for each request in a file that keeps nothing.
+fn watched(mut server: Server) -> Server {
+    let watched = text("WATCHED").unwrap_or_default();
+    if watched.is_empty() {
+        return server;
+    }
+    server = server.admin("127.0.0.1:0");
+    if watched == "metrics" {
+        return server;
+    }
+    let overload = OverloadLimits {
+        requests_max: Some(100_000),
+        requests_per_client_max: Some(100_000),
+        queue_delay_target: Some(Duration::from_millis(100)),
+        ..OverloadLimits::default()
+    };
+    server = server
+        .limits(Limits { overload, ..Limits::default() })
+        .trusted_proxies(["10.0.0.0/8"])
+        .traces(Traces::new().ratio(0.01));
+    if watched == "log" {
+        server = server.access_log(Log::file("/dev/null"));
+    }
+    server
 }
 
 fn application() -> App {
