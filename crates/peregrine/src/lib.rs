@@ -80,6 +80,10 @@ pub use peregrine_web as web;
 pub use peregrine_web::app::App;
 pub use peregrine_web::check_handler;
 pub use peregrine_web::client::TrustedProxies;
+#[cfg(feature = "multipart")]
+pub use peregrine_multipart as multipart;
+#[cfg(feature = "validate")]
+pub use peregrine_validate as validate;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
 pub use running::Running;
@@ -127,6 +131,14 @@ mod deployment {}
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]
 mod websockets {}
+
+#[cfg(all(doctest, feature = "multipart"))]
+#[doc = include_str!("../../../docs/guide/forms.md")]
+mod forms {}
+
+#[cfg(all(doctest, feature = "validate"))]
+#[doc = include_str!("../../../docs/guide/validation.md")]
+mod validation {}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/observability.md")]
