@@ -198,9 +198,9 @@ impl<'de> Deserializer<'de> for Field {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         let Self { name, values } = self;
-        let values = values.into_iter().filter(
-            |value| !matches!(value, Value::File(upload) if upload.is_unchosen()),
-        );
+        let values = values
+            .into_iter()
+            .filter(|value| !matches!(value, Value::File(upload) if upload.is_unchosen()));
         let values = values.map(|value| One { name: name.clone(), value });
         let mut values = SeqDeserializer::new(values);
         let result = visitor.visit_seq(&mut values);

@@ -6,9 +6,7 @@ use crate::{shape, traced};
 use garde::{Report, Validate};
 #[cfg(feature = "multipart")]
 use peregrine_multipart::MultipartForm;
-use peregrine_web::extract::{
-    Form, FromRequest, FromRequestParts, Json, Path, Query, json_with,
-};
+use peregrine_web::extract::{Form, FromRequest, FromRequestParts, Json, Path, Query, json_with};
 use peregrine_web::request::Parts;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::state::States;

@@ -138,7 +138,8 @@ fn variants_of_enums_are_part_of_a_pointer_where_they_are_part_of_the_document()
 
 #[test]
 fn a_name_that_nobody_can_guess_is_told_by_the_application() {
-    let wrong = json!({ "customerName": "ada", "orderLines": [{ "item-count": 1, "type": "long" }] });
+    let wrong =
+        json!({ "customerName": "ada", "orderLines": [{ "item-count": 1, "type": "long" }] });
     let response = send(&App::new().post("/", order).test(), &wrong);
     let [(pointer, detail)] = &errors(&response)[..] else { panic!("one error") };
     assert_eq!(pointer, "/orderLines/0", "rather less than wrong");
@@ -160,7 +161,8 @@ fn every_broken_rule_is_listed_up_to_a_limit() {
     assert_eq!(pointers(&response).len(), ERRORS_MAX);
     assert_eq!(response.json::<Value>()["more"], 3);
     let long = "k".repeat(10_000);
-    let response = send(&client, &json!({ "customerName": "ada", "byPlace": { long: { "item-count": 0 } } }));
+    let response =
+        send(&client, &json!({ "customerName": "ada", "byPlace": { long: { "item-count": 0 } } }));
     assert!(response.text().len() < 1000, "what the peer sent is cut short");
 }
 
