@@ -33,7 +33,7 @@ fn broken_rules_are_told_whether_the_body_is_here_or_comes(choice: DriverChoice)
     let right = wrong.replace("\"a\"", "\"ada\"").replace(",10]", "]");
     for (body, status, inside) in [
         (&right, "200", "ada 30000"),
-        (&wrong, "422", "{\"pointer\":\"/numbers/30000\",\"detail\":\"greater than 9\"}"),
+        (&wrong, "422", "{\"detail\":\"greater than 9\",\"pointer\":\"/numbers/30000\"}"),
     ] {
         let mut peer = TcpStream::connect(running.http_address().expect("it speaks HTTP"))
             .expect("it listens");

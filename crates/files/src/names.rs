@@ -88,7 +88,7 @@ pub(crate) fn is_hashed(path: &str) -> bool {
     let Some((stem, _)) = name.rsplit_once('.') else { return false };
     let mut parts = stem.split(['.', '-', '_']).skip(1);
     parts.any(|part| {
-        let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(|byte| is(byte));
+        let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(&is);
         let is_hex = part.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_mixed = has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
         let is_plain = part.bytes().all(|byte| byte.is_ascii_alphanumeric());

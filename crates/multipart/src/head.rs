@@ -25,10 +25,10 @@ impl PartHead {
             let Some(line) = line.strip_suffix(b"\r") else { break };
             let (name, value) = header(line)?;
             match &*name {
-                "content-disposition" => {
-                    if disposition.replace(Disposition::parse(value)?).is_some() {
-                        return Err(Reject::NoDisposition);
-                    }
+                "content-disposition"
+                    if disposition.replace(Disposition::parse(value)?).is_some() =>
+                {
+                    return Err(Reject::NoDisposition);
                 }
                 "content-type" => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);

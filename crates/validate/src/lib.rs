@@ -26,7 +26,7 @@
 //! let response = client.post("/accounts").header("content-type", "application/json");
 //! let response = response.body(r#"{"userName":"ada","age":7}"#).send_now();
 //! assert_eq!(response.status(), 422);
-//! assert!(response.text().contains(r#""errors":[{"pointer":"/age","detail":"lower than 18"}]"#));
+//! assert!(response.text().contains(r#""errors":[{"detail":"lower than 18","pointer":"/age"}]"#));
 //! ```
 //!
 //! The macro names the crate `garde`, so an application depends on it too: `garde = { version = "0.23", features =

@@ -97,7 +97,7 @@ impl From<Invalid> for Problem {
         };
         let errors: Vec<_> = errors
             .into_iter()
-            .map(|(pointer, detail)| json!({ "pointer": pointer, "detail": detail }))
+            .map(|(pointer, detail)| json!({ "detail": detail, "pointer": pointer }))
             .collect();
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         let problem = Self::new(status, "validation-failed", detail);
