@@ -38,6 +38,7 @@ mod ws_play;
 
 pub use connection::{body, head};
 pub use h2::{h2, hpack};
+pub use peregrine_multipart::fuzz::fuzz_one as multipart;
 pub use peregrine_router::fuzz::fuzz_one as router;
 pub use peregrine_tls::{fuzz_certificate as certificate, fuzz_one as tls};
 pub use proxy::proxy;
@@ -68,6 +69,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "router", run: router, seeds: corpus::routes },
     Target { name: "tls", run: tls, seeds: corpus::records },
     Target { name: "certificate", run: certificate, seeds: corpus::certificates },
+    Target { name: "multipart", run: multipart, seeds: peregrine_multipart::fuzz::seeds },
     Target { name: "trace", run: trace, seeds: trace::seeds },
 ];
 

@@ -1,9 +1,9 @@
 //! The thread that looks after certificates: it reads them again when it is asked to, warns before they
 //! expire, and, where that is asked for, notices that their files have changed.
 
-#[cfg(feature = "tls-watch")]
-use crate::files::Files;
 use crate::orders::{Reload, Reloading};
+#[cfg(feature = "tls-watch")]
+use crate::watched::Files;
 use peregrine_tls::Tls;
 use std::collections::HashMap;
 use std::io;

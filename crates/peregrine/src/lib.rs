@@ -46,8 +46,6 @@ pub mod config;
 mod deadline;
 mod entrances;
 mod error;
-#[cfg(feature = "tls-watch")]
-mod files;
 #[cfg(feature = "tls")]
 mod keeper;
 mod listen;
@@ -77,6 +75,8 @@ pub mod test;
 pub mod tower;
 pub mod trace;
 mod watch;
+#[cfg(feature = "tls-watch")]
+mod watched;
 mod worker;
 
 pub use admin::Admin;
@@ -90,15 +90,21 @@ pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
-#[cfg(feature = "tls")]
 #[cfg(feature = "macros")]
 pub use peregrine_macros as macros;
+#[cfg(feature = "files")]
+pub use peregrine_files as files;
 pub use peregrine_middleware as middleware;
+#[cfg(feature = "multipart")]
+pub use peregrine_multipart as multipart;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
 };
+#[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
+#[cfg(feature = "validate")]
+pub use peregrine_validate as validate;
 pub use peregrine_web as web;
 pub use peregrine_web::app::App;
 pub use peregrine_web::check_handler;
@@ -154,6 +160,18 @@ mod deployment {}
 #[cfg(all(doctest, feature = "websocket"))]
 #[doc = include_str!("../../../docs/guide/websocket.md")]
 mod websockets {}
+
+#[cfg(all(doctest, feature = "multipart"))]
+#[doc = include_str!("../../../docs/guide/forms.md")]
+mod forms {}
+
+#[cfg(all(doctest, feature = "validate"))]
+#[doc = include_str!("../../../docs/guide/validation.md")]
+mod validation {}
+
+#[cfg(all(doctest, feature = "files"))]
+#[doc = include_str!("../../../docs/guide/files.md")]
+mod files_and_pages {}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/observability.md")]

@@ -16,11 +16,7 @@ use std::borrow::Cow;
 /// `Option<Json<T>>` is `None` for a request with neither a body nor a `Content-Type`.
 impl<T: DeserializeOwned> FromRequest for Json<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        if is_absent(&request) {
-            return Err(empty());
-        }
-        media::check(&request.parts.head, "application/json (or end in +json)", media::is_json)?;
-        read(request.body, parse).await?.map(Json)
+        json_with(request, |value, _| Ok(Self(value))).await
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
@@ -29,6 +25,21 @@ impl<T: DeserializeOwned> FromRequest for Json<T> {
         }
         Self::from_request(request).await.map(Some)
     }
+}
+
+/// What [`Json`] does, with `then` for the value and the bytes that it was read from.
+///
+/// # Errors
+/// Those of [`Json`], and those of `then`.
+pub async fn json_with<T: DeserializeOwned, R>(
+    request: Request,
+    then: impl FnOnce(T, &[u8]) -> Result<R, Problem>,
+) -> Result<R, Problem> {
+    if is_absent(&request) {
+        return Err(empty());
+    }
+    media::check(&request.parts.head, "application/json (or end in +json)", media::is_json)?;
+    read(request.body, |bytes| parse(bytes).and_then(|value| then(value, bytes))).await?
 }
 
 fn is_absent(request: &Request) -> bool {
@@ -75,7 +86,8 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Prob
 }
 
 /// The problem for a value with valid syntax but the wrong content, at `path`.
-pub(super) fn field_problem(path: &str, reason: &str) -> Problem {
+#[must_use]
+pub fn field_problem(path: &str, reason: &str) -> Problem {
     let reason = without_types(reason);
     // The path may contain a key, and the reason a value: both come from the peer.
     let (path, reason) = (shortened(path), shortened(&reason));

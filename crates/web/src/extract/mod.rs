@@ -29,6 +29,8 @@ pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;
 #[cfg(feature = "typed-headers")]
 pub use header::TypedHeader;
+#[doc(hidden)]
+pub use json::{field_problem, json_with};
 pub use path::Path;
 pub use query::{Query, RawQuery};
 pub use shared::{Extension, State, StateRef};

@@ -1,0 +1,87 @@
+//! What is known about a file.
+
+use crate::encoding::Encoding;
+use bytes::Bytes;
+use std::fmt::Write;
+use std::fs::{File, Metadata};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A file that was found, open or in memory.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The path below the folder, of the file that was meant.
+    pub(crate) path: String,
+    pub(crate) media_type: &'static str,
+    pub(crate) facts: Facts,
+    /// How the content is compressed.
+    pub(crate) encoding: Option<Encoding>,
+    /// Whether peers that take other encodings may get something else.
+    pub(crate) varies: bool,
+    pub(crate) content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Memory(Bytes),
+    /// A file that stays open, so that its bytes are of one and the same file.
+    Open(Arc<File>),
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) length: u64,
+    pub(crate) modified: Option<SystemTime>,
+    /// The entity tag, with its quotes.
+    pub(crate) tag: String,
+}
+
+/// A file that was changed so lately may change again without showing it: the clock of a file system has
+/// steps.
+const SETTLED: Duration = Duration::from_secs(2);
+
+impl Facts {
+    pub(crate) fn of(metadata: &Metadata, encoding: Option<Encoding>) -> Self {
+        let modified = metadata.modified().ok();
+        let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+        // RFC 9110 §8.8.1: a strong validator changes whenever the content does.
+        let is_strong = age.is_some_and(|age| age >= SETTLED);
+        let mut tag = String::from(if is_strong { "\"" } else { "W/\"" });
+        let nanos = since.unwrap_or_default().as_nanos();
+        // Writing to a string never fails.
+        let _ = write!(tag, "{nanos:x}-{:x}-{:x}", metadata.len(), inode(metadata));
+        if let Some(encoding) = encoding {
+            let _ = write!(tag, "-{}", encoding.name());
+        }
+        tag.push('"');
+        Self { length: metadata.len(), modified, tag }
+    }
+}
+
+#[cfg(unix)]
+fn inode(metadata: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+#[cfg(not(unix))]
+fn inode(_: &Metadata) -> u64 {
+    0
+}
+
+/// The media type of a name, by its ending.
+pub(crate) fn media_type(path: &str) -> &'static str {
+    let ending = path.rsplit_once('.').map_or("", |(_, ending)| ending);
+    // Those that browsers need exactly, and with the charset that pages are written in.
+    match ending.to_ascii_lowercase().as_str() {
+        "html" | "htm" => "text/html; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "txt" => "text/plain; charset=utf-8",
+        "md" => "text/markdown; charset=utf-8",
+        "csv" => "text/csv; charset=utf-8",
+        "webmanifest" => "application/manifest+json",
+        _ => mime_guess2::from_path(path).first_raw().unwrap_or("application/octet-stream"),
+    }
+}

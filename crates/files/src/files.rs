@@ -1,0 +1,386 @@
+//! The handler.
+
+use crate::cache::Cache;
+#[cfg(feature = "embed")]
+use crate::embedded::Embedded;
+use crate::encoding::{Accepted, accepted};
+use crate::facts::Found;
+use crate::folder::{Folder, Lookup};
+use crate::listing::{self, Entry};
+use crate::names::{fits, is_hashed};
+use crate::respond::respond;
+use crate::target::Target;
+use crate::work::Work;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION};
+use http::{HeaderValue, Method, StatusCode};
+use peregrine_web::respond::{Html, IntoResponse};
+use peregrine_web::{Head, Parts, Problem, Request, Response, Service};
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The content of small files that each worker keeps, unless set otherwise: 8 MiB.
+pub const CACHE_BYTES: usize = 8 * 1024 * 1024;
+
+/// How long a file that is kept counts as it was, unless set otherwise: 1 s.
+pub const CACHE_FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// Larger files than these are not kept, and are read while they are sent: 64 KiB.
+pub const SMALL_BYTES_MAX: u64 = 64 * 1024;
+
+/// Files of a folder, or of a tree that is part of the program: a handler for
+/// [`App::subtree`](peregrine_web::App::subtree), for a fallback, or for a route that ends in `{*path}`.
+///
+/// It answers GET and HEAD, with ranges and conditions; what is not there is a 404. Served is what is a
+/// file beneath the folder, by a path of plain names. Names that begin with a dot are not served, links are not
+/// followed, and no path leads out, unless a method below says otherwise. An open file stays the same file
+/// until its response has ended, whatever takes its place meanwhile.
+///
+/// ```
+/// use peregrine::files::Files;
+/// use peregrine::prelude::*;
+///
+/// let folder = tempfile::tempdir().unwrap();
+/// std::fs::write(folder.path().join("hello.txt"), "hello").unwrap();
+///
+/// let client = App::new().subtree("/files", Files::folder(folder.path())).test();
+/// let response = client.get("/files/hello.txt").header("range", "bytes=1-").send_now();
+/// assert_eq!((response.status().as_u16(), response.text().as_str()), (206, "ello"));
+/// assert_eq!(client.get("/files/../Cargo.toml").send_now().status(), 404);
+/// ```
+pub struct Files {
+    tree: Tree,
+    index: Option<String>,
+    has_dot_files: bool,
+    fallback: Option<String>,
+    rules: Vec<(Rule, HeaderValue)>,
+    cache: RefCell<Cache>,
+    cache_bytes: usize,
+    fresh_for: Duration,
+}
+
+enum Tree {
+    Folder(Arc<Folder>),
+    #[cfg(feature = "embed")]
+    Embedded(Embedded),
+}
+
+/// Which files a `Cache-Control` is for.
+enum Rule {
+    Pattern(String),
+    Hashed,
+}
+
+/// What there is for a request.
+enum Outcome {
+    File(Rc<Found>),
+    Folder,
+    Listing(Vec<Entry>, bool),
+    Nothing,
+}
+
+impl Files {
+    /// The files of the folder at `root`. The log tells if it is not there when this is called.
+    #[must_use]
+    pub fn folder(root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
+        if !root.is_dir() {
+            tracing::error!(
+                target: "peregrine", root = %root.display(),
+                "there is no folder to serve files from: make it, or give another path",
+            );
+        }
+        Self::of(Tree::Folder(Arc::new(Folder {
+            root,
+            index: None,
+            has_links: false,
+            has_dot_files: false,
+            is_listed: false,
+            is_precompressed: false,
+            small_bytes_max: SMALL_BYTES_MAX,
+        })))
+        .index("index.html")
+    }
+
+    /// The files of a tree that is part of the program: a type with `#[derive(rust_embed::Embed)]`. Files that end
+    /// in `.br`, `.zst` and `.gz` are the compressed forms of others, as with [`Files::precompressed`]. In a
+    /// debug build, `rust-embed` reads the files from the disk for each request, on the worker's thread.
+    #[cfg(feature = "embed")]
+    #[must_use]
+    pub fn embedded<T: rust_embed::RustEmbed>() -> Self {
+        Self::of(Tree::Embedded(Embedded::of::<T>())).index("index.html")
+    }
+
+    fn of(tree: Tree) -> Self {
+        Self {
+            tree,
+            index: None,
+            has_dot_files: false,
+            fallback: None,
+            rules: Vec::new(),
+            cache: RefCell::new(Cache::new(CACHE_BYTES, CACHE_FRESH_FOR)),
+            cache_bytes: CACHE_BYTES,
+            fresh_for: CACHE_FRESH_FOR,
+        }
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Folder)) -> Self {
+        match &mut self.tree {
+            Tree::Folder(folder) => change(Arc::make_mut(folder)),
+            #[cfg(feature = "embed")]
+            Tree::Embedded(_) => {}
+        }
+        self
+    }
+
+    /// The file that stands for a folder. The default is `index.html`.
+    #[must_use]
+    pub fn index(mut self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        self.index = Some(name.clone());
+        self.set(|folder| folder.index = Some(name))
+    }
+
+    /// No file stands for a folder.
+    #[must_use]
+    pub fn no_index(mut self) -> Self {
+        self.index = None;
+        self.set(|folder| folder.index = None)
+    }
+
+    /// Sends this file, with status 200, to whoever asks for a page that is not there: for applications
+    /// whose routes are known to the browser only. A page is what a request with `text/html` in its
+    /// `Accept` asks for, so that a script or an image that is missing is a 404.
+    #[must_use]
+    pub fn fallback(self, path: impl Into<String>) -> Self {
+        Self { fallback: Some(path.into()), ..self }
+    }
+
+    /// Sends a file `x.css.br`, `x.css.zst` or `x.css.gz` in place of `x.css`, to peers that take it. Whoever
+    /// writes `x.css` writes these too: nobody looks whether they fit. Types that are compressed already,
+    /// such as pictures, are not looked for.
+    #[must_use]
+    pub fn precompressed(self) -> Self {
+        self.set(|folder| folder.is_precompressed = true)
+    }
+
+    /// Serves files and folders whose names begin with a dot, such as `.well-known`.
+    #[must_use]
+    pub fn dot_files(mut self) -> Self {
+        self.has_dot_files = true;
+        self.set(|folder| folder.has_dot_files = true)
+    }
+
+    /// Follows symbolic links that lead to places beneath the folder. Those that lead out, and on Linux all
+    /// that begin with a slash, are not followed still.
+    #[must_use]
+    pub fn symlinks(self) -> Self {
+        self.set(|folder| folder.has_links = true)
+    }
+
+    /// Lists folders that have no index, with at most 1,000 entries. Trees inside of programs are not listed.
+    #[must_use]
+    pub fn listing(self) -> Self {
+        self.set(|folder| folder.is_listed = true)
+    }
+
+    /// Sends this `Cache-Control` with files whose path below the folder fits the pattern, in which `*`
+    /// stands for any characters, slashes too. The first rule that fits counts.
+    ///
+    /// # Panics
+    /// The value cannot stand in a header.
+    #[must_use]
+    pub fn cache_control(mut self, pattern: impl Into<String>, value: &str) -> Self {
+        let value = HeaderValue::from_str(value).expect("a Cache-Control is plain text");
+        self.rules.push((Rule::Pattern(pattern.into()), value));
+        self
+    }
+
+    /// Lets peers keep files with a hash of their content in their names (`index-BXk29aQ1.js`) for a year, without
+    /// asking again: `Cache-Control: public, max-age=31536000, immutable`. It is a rule like those of
+    /// [`Files::cache_control`].
+    #[must_use]
+    pub fn immutable_hashed_names(mut self) -> Self {
+        let value = HeaderValue::from_static("public, max-age=31536000, immutable");
+        self.rules.push((Rule::Hashed, value));
+        self
+    }
+
+    /// How much content of small files each worker keeps, in bytes, and for how long it counts as it was. A
+    /// change is noticed after that time at the latest; with no time, nothing is kept. The defaults are
+    /// [`CACHE_BYTES`] and [`CACHE_FRESH_FOR`].
+    #[must_use]
+    pub fn cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
+        let cache = RefCell::new(Cache::new(bytes_max, fresh_for));
+        Self { cache, cache_bytes: bytes_max, fresh_for, ..self }
+    }
+
+    /// Answers a handler's request with the file at this path below the folder: plain names with slashes
+    /// between them, not percent-encoded. For handlers that first look who asks.
+    ///
+    /// ```
+    /// use peregrine::files::{Files, attachment};
+    /// use peregrine::http::header::CONTENT_DISPOSITION;
+    /// use peregrine::prelude::*;
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # std::fs::write(folder.path().join("7.pdf"), "PDF").unwrap();
+    /// # let root = folder.path().to_owned();
+    /// async fn report(files: StateRef<Files>, Path(id): Path<u32>, request: Request) -> Response {
+    ///     let response = files.serve(&request.parts, &format!("{id}.pdf")).await;
+    ///     response.with_header(CONTENT_DISPOSITION, attachment("report.pdf"))
+    /// }
+    ///
+    /// let client = App::new().state(Files::folder(root)).get("/reports/{id}", report).test();
+    /// assert_eq!(client.get("/reports/7").send_now().text(), "PDF");
+    /// assert_eq!(client.get("/reports/8").send_now().status(), 404);
+    /// ```
+    pub async fn serve(&self, parts: &Parts, path: &str) -> Response {
+        match Target::plain(path, self.has_dot_files) {
+            Some(target) => self.answer(&parts.head, target).await,
+            None => absent(),
+        }
+    }
+
+    async fn answer(&self, head: &Head, target: Target) -> Response {
+        let accepted = accepted(head);
+        let outcome = match self.look(&target, accepted).await {
+            Ok(Outcome::Nothing) if self.is_page(head) => {
+                let path = self.fallback.clone().unwrap_or_default();
+                self.look(&Target { path, is_folder: false }, accepted).await
+            }
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(Outcome::File(found)) => respond(head, &found, self.rule(&found.path)),
+            Ok(Outcome::Folder) => with_slash(head),
+            Ok(Outcome::Listing(entries, more)) => {
+                let page = listing::page(&target.path, &entries, more);
+                let policy = HeaderValue::from_static("default-src 'none'");
+                let response = Html(page).into_response();
+                response
+                    .with_header(CONTENT_SECURITY_POLICY, policy)
+                    .with_header(CACHE_CONTROL, HeaderValue::from_static("no-cache"))
+            }
+            Ok(Outcome::Nothing) => absent(),
+            Err(error) => failed(&target, &error),
+        }
+    }
+
+    async fn look(&self, target: &Target, accepted: Accepted) -> io::Result<Outcome> {
+        let folder = match &self.tree {
+            Tree::Folder(folder) => Arc::clone(folder),
+            #[cfg(feature = "embed")]
+            Tree::Embedded(tree) => {
+                let lookup = tree.look(target, self.index.as_deref(), accepted);
+                return Ok(Outcome::of(lookup));
+            }
+        };
+        // The time of asking counts: what changes while the disk is looked at is noticed in time.
+        let (key, now) = ((target.clone(), accepted), Instant::now());
+        if let Some(found) = self.cache.borrow_mut().find(&key, now) {
+            return Ok(Outcome::File(found));
+        }
+        let wanted = target.clone();
+        let look = Work::begin(move || folder.look(&wanted, accepted));
+        let outcome = Outcome::of(look.finish().await?);
+        if let Outcome::File(found) = &outcome {
+            self.cache.borrow_mut().keep(key, found, now);
+        }
+        Ok(outcome)
+    }
+
+    /// Is it a page that the fallback stands for?
+    fn is_page(&self, head: &Head) -> bool {
+        let takes_pages =
+            |list: &[u8]| list.windows(9).any(|it| it.eq_ignore_ascii_case(b"text/html"));
+        self.fallback.is_some() && head.fields_named("accept").any(takes_pages)
+    }
+
+    fn rule(&self, path: &str) -> Option<&HeaderValue> {
+        let mut rules = self.rules.iter();
+        let (_, value) = rules.find(|(rule, _)| match rule {
+            Rule::Pattern(pattern) => fits(pattern, path),
+            Rule::Hashed => is_hashed(path),
+        })?;
+        Some(value)
+    }
+}
+
+impl Outcome {
+    fn of(lookup: Lookup) -> Self {
+        match lookup {
+            Lookup::File(found) => Self::File(Rc::new(found)),
+            Lookup::Folder => Self::Folder,
+            Lookup::Listing(entries, more) => Self::Listing(entries, more),
+            Lookup::Nothing => Self::Nothing,
+        }
+    }
+}
+
+impl Service for Files {
+    async fn call(&self, request: Request) -> Response {
+        let head = &request.parts.head;
+        if !matches!(head.method(), Method::GET | Method::HEAD) {
+            let detail = "files are read with GET and HEAD only";
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            let problem = Problem::new(status, "method-not-allowed", detail);
+            return problem
+                .with_header(ALLOW, HeaderValue::from_static("GET, HEAD"))
+                .into_response();
+        }
+        match Target::of(&request.parts, self.has_dot_files) {
+            Some(target) => self.answer(head, target).await,
+            // A path that no file may have may still be one of a page.
+            None if self.is_page(head) => {
+                let path = self.fallback.clone().unwrap_or_default();
+                self.answer(head, Target { path, is_folder: false }).await
+            }
+            None => absent(),
+        }
+    }
+}
+
+fn absent() -> Response {
+    let detail = "there is no file at this path";
+    Problem::new(StatusCode::NOT_FOUND, "no-such-file", detail).into_response()
+}
+
+fn failed(target: &Target, error: &io::Error) -> Response {
+    tracing::error!(target: "peregrine", path = target.path, %error, "a file could not be read");
+    let detail = "the server could not read the file; its log says why";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-not-read", detail).into_response()
+}
+
+/// A folder's own path ends with a slash, so that its page's links lead into it.
+fn with_slash(head: &Head) -> Response {
+    // A path that begins with two slashes would lead to another host.
+    let path = head.path().trim_start_matches(['/', '\\']);
+    let mut place = format!("/{path}/");
+    if let Some(query) = head.query() {
+        place.push('?');
+        place.push_str(query);
+    }
+    let Ok(place) = HeaderValue::try_from(place) else { return absent() };
+    Response::new(StatusCode::PERMANENT_REDIRECT).with_header(LOCATION, place)
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Files");
+        match &self.tree {
+            Tree::Folder(folder) => debug.field("folder", folder),
+            #[cfg(feature = "embed")]
+            Tree::Embedded(_) => debug.field("index", &self.index),
+        };
+        debug
+            .field("fallback", &self.fallback)
+            .field("cache_bytes", &self.cache_bytes)
+            .field("fresh_for", &self.fresh_for)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,233 @@
+//! Opening what lies beneath a folder, and nothing else.
+//!
+//! The kernel sees to it where it can (`openat2` on Linux). Elsewhere on Unix each name is opened in the folder
+//! before it, and links are not followed. On other systems links are looked for before the file is opened,
+//! which somebody who may write to the folder can outrun.
+
+use crate::listing::Entry;
+use std::io;
+
+#[cfg(unix)]
+pub(super) use unix::{Root, is_refusal};
+
+#[cfg(not(unix))]
+pub(super) use other::{Root, is_refusal};
+
+/// Entries and whether there are more, or why there are none.
+type Listed = io::Result<(Vec<Entry>, bool)>;
+
+#[cfg(unix)]
+mod unix {
+    use super::{Entry, Listed};
+    use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
+    use rustix::io::Errno;
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::{Path, PathBuf};
+
+    /// A folder that is open.
+    #[derive(Debug)]
+    pub(in crate::folder) struct Root {
+        folder: OwnedFd,
+        /// Where links may lead to: nowhere, or beneath this.
+        links: Option<PathBuf>,
+    }
+
+    /// A pipe without a writer would keep the thread for ever.
+    const FILE: OFlags =
+        OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+    const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+    impl Root {
+        pub(in crate::folder) fn open(path: &Path, has_links: bool) -> io::Result<Self> {
+            let folder = openat(CWD, path, FOLDER, Mode::empty())?;
+            Ok(Self { folder, links: has_links.then(|| path.to_owned()) })
+        }
+
+        pub(in crate::folder) fn file(&self, path: &str) -> io::Result<File> {
+            self.beneath(path, FILE).map(File::from)
+        }
+
+        /// The entries of a folder that `shows` takes, at most so many, and whether there are more.
+        pub(in crate::folder) fn list(
+            &self,
+            path: &str,
+            most: usize,
+            shows: impl Fn(&str, bool) -> bool,
+        ) -> Listed {
+            let folder = match path {
+                "" => openat(&self.folder, ".", FOLDER, Mode::empty())?,
+                path => self.beneath(path, FOLDER)?,
+            };
+            let mut entries = Vec::new();
+            for entry in Dir::read_from(&folder)? {
+                let entry = entry?;
+                let Ok(name) = entry.file_name().to_str() else { continue };
+                let kind = entry.file_type();
+                if matches!(name, "." | "..") || !shows(name, kind == FileType::Symlink) {
+                    continue;
+                }
+                if entries.len() == most {
+                    return Ok((entries, true));
+                }
+                let is_folder = kind == FileType::Directory;
+                entries.push(Entry { name: name.to_owned(), is_folder });
+            }
+            Ok((entries, false))
+        }
+
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        fn beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+            use rustix::fs::{ResolveFlags, openat2};
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            let resolve = match self.links {
+                Some(_) => resolve,
+                None => resolve | ResolveFlags::NO_SYMLINKS,
+            };
+            match openat2(&self.folder, path, flags, Mode::empty(), resolve) {
+                // An old kernel, or a filter that does not know the call.
+                Err(Errno::NOSYS | Errno::PERM) => self.walk(path, flags),
+                // Something was moved while the kernel looked.
+                Err(Errno::AGAIN) => self.walk(path, flags),
+                opened => Ok(opened?),
+            }
+        }
+
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        fn beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+            self.walk(path, flags)
+        }
+
+        /// Opens name after name, each in the folder before it.
+        pub(super) fn walk(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+            if let Some(root) = &self.links {
+                // The path without links is walked like any other: if one is put in its way meanwhile, it
+                // is not followed.
+                let root = root.canonicalize()?;
+                let whole = root.join(path).canonicalize()?;
+                let beneath = whole.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
+                let path = beneath.to_str().ok_or(Errno::INVAL)?;
+                let folder = openat(CWD, &root, FOLDER, Mode::empty())?;
+                return Self { folder, links: None }.walk(path, flags);
+            }
+            let mut folder: Option<OwnedFd> = None;
+            let mut rest = path;
+            while let Some((name, behind)) = rest.split_once('/') {
+                let within = folder.as_ref().map_or(self.folder.as_fd(), AsFd::as_fd);
+                let next = openat(within, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+                folder = Some(next);
+                rest = behind;
+            }
+            let within = folder.as_ref().map_or(self.folder.as_fd(), AsFd::as_fd);
+            Ok(openat(within, rest, flags | OFlags::NOFOLLOW, Mode::empty())?)
+        }
+    }
+
+    /// Is it a link that is not followed, a path that leads out, or a device without a driver?
+    pub(in crate::folder) fn is_refusal(error: &io::Error) -> bool {
+        let refusals = [Errno::LOOP, Errno::XDEV, Errno::NAMETOOLONG, Errno::NXIO, Errno::MLINK];
+        Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
+    }
+}
+
+#[cfg(not(unix))]
+mod other {
+    use super::{Entry, Listed};
+    use std::fs::{self, File};
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    /// A folder.
+    #[derive(Debug)]
+    pub(in crate::folder) struct Root {
+        root: PathBuf,
+        has_links: bool,
+    }
+
+    impl Root {
+        pub(in crate::folder) fn open(path: &Path, has_links: bool) -> io::Result<Self> {
+            Ok(Self { root: path.canonicalize()?, has_links })
+        }
+
+        pub(in crate::folder) fn file(&self, path: &str) -> io::Result<File> {
+            File::open(self.beneath(path)?)
+        }
+
+        /// The entries of a folder that `shows` takes, at most so many, and whether there are more.
+        pub(in crate::folder) fn list(
+            &self,
+            path: &str,
+            most: usize,
+            shows: impl Fn(&str, bool) -> bool,
+        ) -> Listed {
+            let mut entries = Vec::new();
+            for entry in fs::read_dir(self.beneath(path)?)? {
+                let entry = entry?;
+                let (kind, name) = (entry.file_type()?, entry.file_name());
+                let Some(name) = name.to_str() else { continue };
+                if !shows(name, kind.is_symlink()) {
+                    continue;
+                }
+                if entries.len() == most {
+                    return Ok((entries, true));
+                }
+                entries.push(Entry { name: name.to_owned(), is_folder: kind.is_dir() });
+            }
+            Ok((entries, false))
+        }
+
+        fn beneath(&self, path: &str) -> io::Result<PathBuf> {
+            let refused = || io::Error::from(io::ErrorKind::NotFound);
+            let mut whole = self.root.clone();
+            for name in path.split('/').filter(|name| !name.is_empty()) {
+                whole.push(name);
+                if !self.has_links && fs::symlink_metadata(&whole)?.is_symlink() {
+                    return Err(refused());
+                }
+            }
+            let real = whole.canonicalize()?;
+            if real.starts_with(&self.root) { Ok(real) } else { Err(refused()) }
+        }
+    }
+
+    /// Every refusal looks like an absence here.
+    pub(in crate::folder) fn is_refusal(_: &io::Error) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::unix::Root;
+    use rustix::fs::OFlags;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn without_the_kernels_help_links_lead_nowhere_either() {
+        let outside = tempfile::tempdir().expect("a folder");
+        std::fs::write(outside.path().join("secret"), "s").expect("there is room");
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        std::fs::create_dir_all(root.join("a/b")).expect("there is room");
+        std::fs::write(root.join("a/b/c"), "c").expect("there is room");
+        symlink(outside.path(), root.join("out")).expect("links are known");
+        symlink(outside.path().join("secret"), root.join("a/secret")).expect("links are known");
+        symlink("b/c", root.join("a/within")).expect("links are known");
+        for (has_links, path, opens) in [
+            (false, "a/b/c", true),
+            (false, "a/within", false),
+            (false, "a/secret", false),
+            (false, "out/secret", false),
+            (true, "a/b/c", true),
+            (true, "a/within", true),
+            (true, "a/secret", false),
+            (true, "out/secret", false),
+        ] {
+            let root = Root::open(root, has_links).expect("it is there");
+            assert_eq!(root.walk(path, OFlags::RDONLY).is_ok(), opens, "{path} {has_links}");
+            assert_eq!(root.file(path).is_ok(), opens, "{path} {has_links}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What is in a folder, as a page.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use std::fmt::Write;
+
+/// The most entries of a page.
+pub(crate) const LISTING_MAX: usize = 1000;
+
+/// A file or a folder in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) is_folder: bool,
+}
+
+/// RFC 3986 §2.3: these mean themselves everywhere.
+const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The page. `path` is for people to read, and has been decoded.
+pub(crate) fn page(path: &str, entries: &[Entry], more: bool) -> String {
+    let mut title = String::from("/");
+    escape(path, &mut title);
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><h1>{title}</h1><ul>"
+    );
+    if !path.is_empty() {
+        page.push_str("<li><a href=\"../\">../</a>");
+    }
+    for Entry { name, is_folder } in entries {
+        let slash = if *is_folder { "/" } else { "" };
+        // Writing to a string never fails. `./` keeps a name with a colon from being a scheme.
+        let _ = write!(page, "<li><a href=\"./{}{slash}\">", utf8_percent_encode(name, NAME));
+        escape(name, &mut page);
+        page.push_str(slash);
+        page.push_str("</a>");
+    }
+    if more {
+        page.push_str("<li>and more");
+    }
+    page.push_str("</ul></html>\n");
+    page
+}
+
+fn escape(text: &str, page: &mut String) {
+    for letter in text.chars() {
+        match letter {
+            '&' => page.push_str("&amp;"),
+            '<' => page.push_str("&lt;"),
+            '>' => page.push_str("&gt;"),
+            '"' => page.push_str("&quot;"),
+            '\'' => page.push_str("&#39;"),
+            _ => page.push(letter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_text_and_nothing_else() {
+        let entry = |name: &str, is_folder| Entry { name: name.to_owned(), is_folder };
+        let entries =
+            [entry("a b", true), entry("<script>\"&'", false), entry("javascript:x", false)];
+        let page = page("x/<y>", &entries, true);
+        assert!(page.contains("<h1>/x/&lt;y&gt;</h1>"), "{page}");
+        assert!(page.contains("<a href=\"./a%20b/\">a b/</a>"), "{page}");
+        assert!(
+            page.contains("<a href=\"./%3Cscript%3E%22%26%27\">&lt;script&gt;&quot;&amp;&#39;</a>")
+        );
+        assert!(page.contains("href=\"./javascript%3Ax\"") && page.contains("and more"));
+        assert!(!page.contains("<script"));
+    }
+}

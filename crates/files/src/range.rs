@@ -1,0 +1,131 @@
+//! Parts of a file (RFC 9110 §14).
+
+/// More parts than these, and the whole file is sent.
+pub(crate) const RANGES_MAX: usize = 16;
+
+/// Some bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) at: u64,
+    pub(crate) length: u64,
+}
+
+/// What a `Range` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ranges {
+    /// Nothing that is understood, or too much of it: the whole file is sent.
+    Whole,
+    /// Nothing that the file has: 416.
+    Nothing,
+    Parts(Vec<Part>),
+}
+
+/// Reads the value of a `Range` about a file of `length` bytes.
+pub(crate) fn parse(value: &[u8], length: u64) -> Ranges {
+    let Ok(value) = std::str::from_utf8(value) else { return Ranges::Whole };
+    let Some((unit, list)) = value.split_once('=') else { return Ranges::Whole };
+    // RFC 9110 §14.2: a unit that is not understood is ignored.
+    if !unit.trim_ascii().eq_ignore_ascii_case("bytes") {
+        return Ranges::Whole;
+    }
+    let (mut parts, mut count) = (Vec::new(), 0);
+    for item in list.split(',').map(str::trim_ascii).filter(|item| !item.is_empty()) {
+        count += 1;
+        let Some(part) = part(item, length) else { return Ranges::Whole };
+        if count > RANGES_MAX {
+            return Ranges::Whole;
+        }
+        parts.extend(part);
+    }
+    // RFC 9110 §14.2: overlaps that come to more than the file are an attack, or a mistake.
+    let asked: u64 = parts.iter().map(|part| part.length).sum();
+    match () {
+        () if count == 0 || parts.len() > 1 && asked > length => Ranges::Whole,
+        () if parts.is_empty() => Ranges::Nothing,
+        () => Ranges::Parts(parts),
+    }
+}
+
+/// One part: `None` around for what is none, and within for one that the file does not have.
+fn part(item: &str, length: u64) -> Option<Option<Part>> {
+    let (first, last) = item.split_once('-')?;
+    let (first, last) = (number(first)?, number(last)?);
+    let part = match (first, last) {
+        (None, None) => return None,
+        // The last bytes, or all of them.
+        (None, Some(count)) => {
+            let count = count.min(length);
+            Part { at: length - count, length: count }
+        }
+        (Some(first), None) => Part { at: first, length: length.saturating_sub(first) },
+        (Some(first), Some(last)) if last < first => return None,
+        (Some(first), Some(last)) => {
+            let end = last.saturating_add(1).min(length);
+            Part { at: first, length: end.saturating_sub(first) }
+        }
+    };
+    Some((part.length > 0).then_some(part))
+}
+
+/// A number, or nothing; `None` around for what is neither. What is too large for a number is beyond every
+/// file.
+fn number(text: &str) -> Option<Option<u64>> {
+    let text = text.trim_ascii();
+    if text.is_empty() {
+        return Some(None);
+    }
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| Some(text.parse().unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parts(parts: &[(u64, u64)]) -> Ranges {
+        Ranges::Parts(parts.iter().map(|(at, length)| Part { at: *at, length: *length }).collect())
+    }
+
+    #[test]
+    fn ranges_are_read_against_the_length() {
+        for (value, ranges) in [
+            ("bytes=0-0", parts(&[(0, 1)])),
+            ("bytes=2-", parts(&[(2, 8)])),
+            ("bytes=-3", parts(&[(7, 3)])),
+            ("bytes=-30", parts(&[(0, 10)])),
+            ("bytes=5-99999999999999999999999", parts(&[(5, 5)])),
+            ("Bytes = 0-1 , ,4-5,20-30", parts(&[(0, 2), (4, 2)])),
+            ("bytes=9-9,0-0", parts(&[(9, 1), (0, 1)])),
+            ("bytes=10-", Ranges::Nothing),
+            ("bytes=10-20,-0", Ranges::Nothing),
+            ("bytes=-0", Ranges::Nothing),
+            ("bytes=3-2", Ranges::Whole),
+            ("bytes=-", Ranges::Whole),
+            ("bytes=", Ranges::Whole),
+            ("bytes=a-b", Ranges::Whole),
+            ("bytes=+1-2", Ranges::Whole),
+            ("bytes", Ranges::Whole),
+            ("lines=0-1", Ranges::Whole),
+            ("bytes=0-9,0-9", Ranges::Whole),
+        ] {
+            assert_eq!(parse(value.as_bytes(), 10), ranges, "{value}");
+        }
+        assert_eq!(parse(b"bytes=0-", 0), Ranges::Nothing);
+        let many = |count| format!("bytes={}", vec!["1-1"; count].join(","));
+        assert!(matches!(parse(many(RANGES_MAX).as_bytes(), 100), Ranges::Parts(_)));
+        assert_eq!(parse(many(RANGES_MAX + 1).as_bytes(), 100), Ranges::Whole);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_lie_in_the_file(value in "bytes=[-0-9, ]{0,24}", length in 0..200u64) {
+            if let Ranges::Parts(parts) = parse(value.as_bytes(), length) {
+                prop_assert!(!parts.is_empty() && parts.len() <= RANGES_MAX);
+                for part in parts {
+                    prop_assert!(part.length > 0 && part.at + part.length <= length);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! From a request's path to the path of a file, or to nothing.
+
+use percent_encoding::percent_decode;
+use peregrine_web::Parts;
+
+/// Which file is asked for: a path below the folder, of plain names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    /// Names with slashes between them. Empty: the folder itself.
+    pub(crate) path: String,
+    /// The request's path ends with a slash.
+    pub(crate) is_folder: bool,
+}
+
+impl Target {
+    /// What a request asks for; `None` for a path that no file may have.
+    pub(crate) fn of(parts: &Parts, has_dot_files: bool) -> Option<Self> {
+        let whole = parts.head.path().as_bytes();
+        let is_folder = whole.ends_with(b"/");
+        let raw = below(parts).unwrap_or_else(|| whole.strip_prefix(b"/").unwrap_or(whole));
+        Self::parse(raw, is_folder, has_dot_files)
+    }
+
+    /// A path of plain names that a handler made.
+    pub(crate) fn plain(path: &str, has_dot_files: bool) -> Option<Self> {
+        let is_served = |name: &str| is_plain(name) && (has_dot_files || !name.starts_with('.'));
+        let path = path.split('/').all(is_served).then(|| path.to_owned())?;
+        Some(Self { path, is_folder: false })
+    }
+
+    /// Splits first and decodes then, so that no encoded slash makes two names of one.
+    pub(crate) fn parse(raw: &[u8], is_folder: bool, has_dot_files: bool) -> Option<Self> {
+        let raw = raw.strip_suffix(b"/").filter(|raw| !raw.is_empty()).unwrap_or(raw);
+        let mut path = String::with_capacity(raw.len());
+        if raw.is_empty() {
+            return Some(Self { path, is_folder });
+        }
+        for segment in raw.split(|byte| *byte == b'/') {
+            let name = percent_decode(segment).decode_utf8().ok()?;
+            if !is_plain(&name) || (name.starts_with('.') && !has_dot_files) {
+                return None;
+            }
+            if !path.is_empty() {
+                path.push('/');
+            }
+            path.push_str(&name);
+        }
+        Some(Self { path, is_folder })
+    }
+}
+
+/// May a file have this name? Windows gives a meaning to more characters, and drops dots and spaces at the
+/// end.
+fn is_plain(name: &str) -> bool {
+    let is_refused = |letter: char| letter == '/' || letter == '\\' || letter.is_control();
+    let is_windows = || {
+        let ends = name.ends_with(['.', ' ']);
+        ends || name.contains(['<', '>', ':', '"', '|', '?', '*'])
+    };
+    !(name.is_empty()
+        || name == "."
+        || name == ".."
+        || name.contains(is_refused)
+        || cfg!(windows) && is_windows())
+}
+
+/// The path below the route's prefix. `None`: no route matched, and all of the path counts.
+fn below(parts: &Parts) -> Option<&[u8]> {
+    let (_, last) = parts.pattern()?.rsplit_once('/')?;
+    if !last.starts_with("{*") {
+        // The prefix of a subtree itself.
+        return Some(b"");
+    }
+    parts.path_values()?.iter().last().map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_plain_names_only() {
+        for (raw, path) in [
+            ("a/b.txt", Some("a/b.txt")),
+            ("a/b/", Some("a/b")),
+            ("", Some("")),
+            ("/", None),
+            ("/a", None),
+            ("gr%C3%BC%20n", Some("grü n")),
+            ("100%", Some("100%")),
+            ("a//b", None),
+            ("//a", None),
+            ("..", None),
+            ("a/../b", None),
+            ("a/%2e%2E/b", None),
+            ("%2e/a", None),
+            ("a%2fb", None),
+            ("a%5cb", None),
+            ("..%5c..%5cb", None),
+            ("a%00", None),
+            ("a%0a", None),
+            ("%ff", None),
+            (".git/config", None),
+            ("a/.env", None),
+        ] {
+            let target = Target::parse(raw.as_bytes(), false, false);
+            assert_eq!(target.as_ref().map(|target| &*target.path), path, "{raw}");
+        }
+        let dot = Target::parse(b".well-known/x", false, true).expect("dot files are served");
+        assert_eq!(dot.path, ".well-known/x");
+        assert_eq!(Target::parse(b"a/../b", false, true), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! Work for threads that may block.
+
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+/// Work that was begun.
+pub(crate) enum Work<T> {
+    Elsewhere(JoinHandle<T>),
+    Done(Option<T>),
+}
+
+impl<T: Send + 'static> Work<T> {
+    /// Begins `work` on a thread that may block. Where there is no runtime, as in a test without one, it is
+    /// done at once.
+    pub(crate) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Self {
+        match Handle::try_current() {
+            Ok(runtime) => Self::Elsewhere(runtime.spawn_blocking(work)),
+            Err(_) => Self::Done(Some(work())),
+        }
+    }
+
+    /// Ready with its result, once. A panic of the work goes on here.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        let error = match self {
+            Self::Done(result) => return result.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Elsewhere(task) => match ready!(Pin::new(task).poll(context)) {
+                Ok(result) => return Poll::Ready(result),
+                Err(error) => error,
+            },
+        };
+        match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime has shut down before the work began, and is about to drop whoever waits here.
+            Err(_) => {
+                *self = Self::Done(None);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for its result.
+    pub(crate) async fn finish(mut self) -> T {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+}

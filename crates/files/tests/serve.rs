@@ -1,0 +1,411 @@
+//! Files as responses, without a network.
+
+use peregrine_files::Files;
+use peregrine_web::App;
+use peregrine_web::test::{TestClient, TestResponse};
+use std::fs::{self, File, FileTimes};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+/// Content of so many bytes, in which every place can be told from others.
+fn content(bytes: usize) -> Vec<u8> {
+    (0..).flat_map(|number: u32| format!("{number:08} ").into_bytes()).take(bytes).collect()
+}
+
+/// Writes a file that was last changed a while ago.
+fn write(folder: &Path, path: &str, content: impl AsRef<[u8]>) {
+    let path = folder.join(path);
+    fs::create_dir_all(path.parent().expect("it is in a folder")).expect("there is room");
+    fs::write(&path, content).expect("there is room");
+    let file = File::options().write(true).open(&path).expect("it is there");
+    let then = SystemTime::now() - Duration::from_secs(1000);
+    file.set_times(FileTimes::new().set_modified(then)).expect("times can be set");
+}
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    write(root, "hello.txt", "hello, world");
+    write(root, "index.html", "<p>index</p>");
+    write(root, "docs/index.html", "<p>docs</p>");
+    write(root, "docs/grün & blau.md", "# colours");
+    write(root, "empty/sub/x.bin", "x");
+    write(root, "large.bin", content(300_000));
+    write(root, ".secret", "s");
+    write(root, "docs/.git/config", "s");
+    folder
+}
+
+fn client(files: Files) -> TestClient {
+    App::new().subtree("/f", files).get("/f/api", || "api").test()
+}
+
+fn get(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> TestResponse {
+    let request = client.get(target);
+    fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send_now()
+}
+
+fn status(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> u16 {
+    get(client, target, fields).status().as_u16()
+}
+
+#[test]
+fn files_are_found_by_their_paths_and_nothing_else_is() {
+    let folder = folder();
+    let client = client(Files::folder(folder.path()));
+    let hello = get(&client, "/f/hello.txt", &[]);
+    assert_eq!((hello.status().as_u16(), hello.text()), (200, "hello, world".to_owned()));
+    assert_eq!(hello.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(hello.header("accept-ranges"), Some("bytes"));
+    assert_eq!(hello.header("x-content-type-options"), Some("nosniff"));
+    assert_eq!(hello.header("vary"), None);
+    assert_eq!(get(&client, "/f/", &[]).text(), "<p>index</p>");
+    assert_eq!(get(&client, "/f/docs/", &[]).text(), "<p>docs</p>");
+    assert_eq!(get(&client, "/f/docs/gr%C3%BCn%20%26%20blau.md", &[]).text(), "# colours");
+    assert_eq!(get(&client, "/f/api", &[]).text(), "api");
+    assert_eq!(*get(&client, "/f/large.bin", &[]).bytes(), content(300_000));
+    for target in [
+        "/f/none",
+        "/f/hello.txt/",
+        "/f/hello.txt/x",
+        "/f/empty/",
+        "/f/.secret",
+        "/f/docs/.git/config",
+        "/f/../Cargo.toml",
+        "/f/%2e%2e/Cargo.toml",
+        "/f/docs/..%2f..%2fx",
+        "/f/docs%2findex.html",
+        "/f//hello.txt",
+        "/f/docs/%00",
+        "/f/docs/%ff",
+    ] {
+        assert_eq!(status(&client, target, &[]), 404, "{target}");
+    }
+    for (target, place) in [("/f", "/f/"), ("/f/docs", "/f/docs/"), ("/f/docs?a=b", "/f/docs/?a=b")]
+    {
+        let response = get(&client, target, &[]);
+        assert_eq!((response.status().as_u16(), response.header("location")), (308, Some(place)));
+    }
+    let post = client.post("/f/hello.txt").send_now();
+    assert_eq!((post.status().as_u16(), post.header("allow")), (405, Some("GET, HEAD")));
+    let long = format!("/f/{}", "x".repeat(5000));
+    assert_eq!(status(&client, &long, &[]), 404);
+}
+
+#[test]
+fn a_redirect_leads_to_no_other_host() {
+    let folder = folder();
+    let client = App::new().fallback(Files::folder(folder.path())).test();
+    assert_eq!(get(&client, "/hello.txt", &[]).text(), "hello, world");
+    assert_eq!(get(&client, "/docs", &[]).header("location"), Some("/docs/"));
+    for target in ["//docs", "///docs", "/%5cdocs", "//example.org/%2e%2e"] {
+        let response = get(&client, target, &[]);
+        assert!(response.header("location").is_none_or(|place| place == "/docs/"), "{target}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_by_choice_and_never_out() {
+    use std::os::unix::fs::symlink;
+    let (folder, outside) = (folder(), tempfile::tempdir().expect("a folder"));
+    write(outside.path(), "secret", "s");
+    symlink(outside.path(), folder.path().join("out")).expect("links are known");
+    symlink("docs", folder.path().join("in")).expect("links are known");
+    symlink("/etc/hostname", folder.path().join("host")).expect("links are known");
+    let strict = client(Files::folder(folder.path()));
+    let lax = client(Files::folder(folder.path()).symlinks());
+    for (target, status_lax) in
+        [("/f/in/index.html", 200), ("/f/out/secret", 404), ("/f/host", 404), ("/f/out/", 404)]
+    {
+        assert_eq!(status(&strict, target, &[]), 404, "{target}");
+        assert_eq!(status(&lax, target, &[]), status_lax, "{target}");
+    }
+    // The folder itself may be a link.
+    let link = outside.path().join("current");
+    symlink(folder.path(), &link).expect("links are known");
+    assert_eq!(status(&client(Files::folder(link)), "/f/hello.txt", &[]), 200);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_there() {
+    let folder = folder();
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+    if made.is_ok_and(|made| made.success()) {
+        let client = client(Files::folder(folder.path()));
+        assert_eq!(status(&client, "/f/pipe", &[]), 404);
+    }
+}
+
+#[test]
+fn ranges_are_parts_of_the_file() {
+    let folder = folder();
+    let client = client(Files::folder(folder.path()));
+    for (target, length) in [("/f/hello.txt", 12), ("/f/large.bin", 300_000)] {
+        let whole = get(&client, target, &[]).bytes();
+        for (range, at, end) in
+            [("bytes=1-3", 1, 4), ("bytes=5-", 5, length), ("bytes=-4", length - 4, length)]
+        {
+            let response = get(&client, target, &[("range", range)]);
+            assert_eq!(response.status(), 206, "{range}");
+            let expected = format!("bytes {at}-{}/{length}", end - 1);
+            assert_eq!(response.header("content-range"), Some(&*expected));
+            assert_eq!(response.bytes(), whole[at..end]);
+        }
+        let response = get(&client, target, &[("range", "bytes=300000-")]);
+        let expected = format!("bytes */{length}");
+        assert_eq!(response.status(), 416);
+        assert_eq!(response.header("content-range"), Some(&*expected));
+        assert_eq!(status(&client, target, &[("range", "lines=1-2")]), 200);
+
+        let response = get(&client, target, &[("range", "bytes=0-1,-2")]);
+        assert_eq!(response.status(), 206);
+        let media_type = response.header("content-type").expect("a type").to_owned();
+        let boundary = media_type.strip_prefix("multipart/byteranges; boundary=").expect("parts");
+        let inner = get(&client, target, &[]).header("content-type").expect("a type").to_owned();
+        let part = |at: usize, end: usize| {
+            let head = format!(
+                "Content-Type: {inner}\r\nContent-Range: bytes {at}-{}/{length}\r\n\r\n",
+                end - 1
+            );
+            let content = String::from_utf8_lossy(&whole[at..end]).into_owned();
+            format!("--{boundary}\r\n{head}{content}\r\n")
+        };
+        let expected = format!("{}{}--{boundary}--\r\n", part(0, 2), part(length - 2, length));
+        assert_eq!(response.text(), expected);
+    }
+    let head = client.head("/f/large.bin").header("range", "bytes=0-1").send_now();
+    assert_eq!(head.status(), 200, "RFC 9110 §14.2: HEAD has no ranges");
+    write(folder.path(), "nothing", "");
+    assert_eq!(status(&client, "/f/nothing", &[]), 200);
+    assert_eq!(status(&client, "/f/nothing", &[("range", "bytes=0-")]), 416);
+}
+
+#[test]
+fn conditions_are_looked_at_in_their_order() {
+    let folder = folder();
+    let client = client(Files::folder(folder.path()));
+    let response = get(&client, "/f/hello.txt", &[]);
+    let tag = response.header("etag").expect("a tag").to_owned();
+    let date = response.header("last-modified").expect("a date").to_owned();
+    assert!(tag.starts_with('"'), "a file that is settled has a strong tag");
+    let (weak, list) = (format!("W/{tag}"), format!("\"a,b\" , W/\"c\",{tag}"));
+    let (old, new) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 31 Dec 2100 23:59:59 GMT");
+    let (none, range) = ("\"other\"", ("range", "bytes=0-0"));
+    for (fields, expected) in [
+        (&[("if-none-match", &*tag)][..], 304),
+        (&[("if-none-match", &weak)], 304),
+        (&[("if-none-match", &list)], 304),
+        (&[("if-none-match", "*")], 304),
+        (&[("if-none-match", none)], 200),
+        (&[("if-none-match", none), ("if-none-match", &tag)], 304),
+        (&[("if-none-match", "no quotes")], 200),
+        (&[("if-modified-since", &date)], 304),
+        (&[("if-modified-since", new)], 304),
+        (&[("if-modified-since", old)], 200),
+        (&[("if-modified-since", "yesterday")], 200),
+        // If-None-Match counts, and the date does not.
+        (&[("if-none-match", none), ("if-modified-since", new)], 200),
+        (&[("if-match", &tag)], 200),
+        (&[("if-match", "*")], 200),
+        (&[("if-match", &weak)], 412),
+        (&[("if-match", none)], 412),
+        (&[("if-unmodified-since", &date)], 200),
+        (&[("if-unmodified-since", old)], 412),
+        (&[("if-unmodified-since", "yesterday")], 200),
+        // If-Match counts, and the date does not.
+        (&[("if-match", &tag), ("if-unmodified-since", old)], 200),
+        (&[("if-match", none), ("if-none-match", &tag)], 412),
+        (&[("if-match", &tag), ("if-none-match", &tag)], 304),
+        (&[range, ("if-range", &tag)], 206),
+        (&[range, ("if-range", &date)], 206),
+        (&[range, ("if-range", &weak)], 200),
+        (&[range, ("if-range", none)], 200),
+        (&[range, ("if-range", new)], 200),
+        (&[range, ("if-none-match", &tag)], 304),
+        (&[("range", "bytes=99-"), ("if-range", none)], 200),
+    ] {
+        let response = get(&client, "/f/hello.txt", fields);
+        assert_eq!(response.status(), expected, "{fields:?}");
+        assert_eq!(response.header("etag"), Some(&*tag));
+        if expected == 304 {
+            assert_eq!(response.header("last-modified"), Some(&*date));
+            assert!(response.bytes().is_empty());
+        }
+    }
+    let head = client.head("/f/hello.txt").header("if-none-match", &*tag).send_now();
+    assert_eq!(head.status(), 304);
+}
+
+#[test]
+fn a_change_is_noticed() {
+    let folder = folder();
+    let path = folder.path().join("hello.txt");
+    let never = client(Files::folder(folder.path()).cache(1 << 20, Duration::ZERO));
+    let long = client(Files::folder(folder.path()).cache(1 << 20, Duration::from_secs(3600)));
+    let tags = |client| {
+        let response = get(client, "/f/hello.txt", &[]);
+        (response.header("etag").expect("a tag").to_owned(), response.text())
+    };
+    let (before, kept) = (tags(&never), tags(&long));
+    assert_eq!(before, kept);
+    fs::write(&path, "hello, again").expect("there is room");
+    let after = tags(&never);
+    assert!(after.0 != before.0 && after.1 == "hello, again");
+    assert!(after.0.starts_with("W/"), "it may change again within a step of the clock");
+    assert_eq!(tags(&long), kept, "what is kept counts for its time");
+}
+
+#[test]
+fn compressed_files_are_sent_to_who_takes_them() {
+    let folder = folder();
+    write(folder.path(), "a.css", "plain");
+    write(folder.path(), "a.css.br", "brotli");
+    write(folder.path(), "a.css.gz", "gzip");
+    write(folder.path(), "b.css", "plain");
+    write(folder.path(), "c.png", "picture");
+    write(folder.path(), "c.png.br", "no");
+    let client = client(Files::folder(folder.path()).precompressed());
+    let mut tags = Vec::new();
+    for (accepts, text, encoding) in [
+        ("gzip, br, zstd", "brotli", Some("br")),
+        ("gzip;q=1, br;q=0.5", "gzip", Some("gzip")),
+        ("zstd", "plain", None),
+        ("", "plain", None),
+    ] {
+        let response = get(&client, "/f/a.css", &[("accept-encoding", accepts)]);
+        assert_eq!(
+            (response.text(), response.header("content-encoding")),
+            (text.to_owned(), encoding)
+        );
+        assert_eq!(response.header("vary"), Some("accept-encoding"));
+        assert_eq!(response.header("content-type"), Some("text/css; charset=utf-8"));
+        tags.push(response.header("etag").expect("a tag").to_owned());
+    }
+    assert!(tags[0] != tags[1] && tags[1] != tags[2] && tags[2] == tags[3]);
+    let part = get(&client, "/f/a.css", &[("accept-encoding", "br"), ("range", "bytes=0-1")]);
+    assert_eq!((part.text(), part.header("content-encoding")), ("br".to_owned(), Some("br")));
+    let missing = get(&client, "/f/b.css", &[("accept-encoding", "br")]);
+    assert_eq!(
+        (missing.text(), missing.header("vary")),
+        ("plain".to_owned(), Some("accept-encoding"))
+    );
+    let picture = get(&client, "/f/c.png", &[("accept-encoding", "br")]);
+    assert_eq!((picture.text(), picture.header("vary")), ("picture".to_owned(), None));
+}
+
+#[test]
+fn pages_of_an_application_fall_back_and_its_assets_do_not() {
+    let folder = folder();
+    write(folder.path(), "assets/app-3f2a9c1b.js", "js");
+    let files = Files::folder(folder.path())
+        .fallback("index.html")
+        .immutable_hashed_names()
+        .cache_control("*.html", "no-cache");
+    let client = App::new().get("/api", || "api").fallback(files).test();
+    let page = [("accept", "text/html,application/xhtml+xml;q=0.9")];
+    for target in ["/", "/users/7", "/users/a.b", "/a//b", "/.hidden"] {
+        let response = get(&client, target, &page);
+        assert_eq!((response.status().as_u16(), response.text()), (200, "<p>index</p>".to_owned()));
+        assert_eq!(response.header("cache-control"), Some("no-cache"), "{target}");
+    }
+    assert_eq!(status(&client, "/assets/gone-00000000.js", &[("accept", "*/*")]), 404);
+    let asset = get(&client, "/assets/app-3f2a9c1b.js", &[]);
+    let forever = Some("public, max-age=31536000, immutable");
+    assert_eq!(asset.header("cache-control"), forever);
+    let tag = asset.header("etag").expect("a tag");
+    let known = get(&client, "/assets/app-3f2a9c1b.js", &[("if-none-match", tag)]);
+    assert_eq!((known.status().as_u16(), known.header("cache-control")), (304, forever));
+    assert_eq!(get(&client, "/hello.txt", &[]).header("cache-control"), None);
+    assert_eq!(get(&client, "/api", &page).text(), "api");
+}
+
+#[test]
+fn a_folder_is_listed_by_choice() {
+    let folder = folder();
+    write(folder.path(), "empty/<b>.txt", "x");
+    write(folder.path(), "empty/.hidden", "x");
+    let client = client(Files::folder(folder.path()).listing());
+    let page = get(&client, "/f/empty/", &[]);
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(page.header("content-security-policy"), Some("default-src 'none'"));
+    let text = page.text();
+    assert!(text.contains("./sub/") && text.contains("&lt;b&gt;.txt") && !text.contains("hidden"));
+    assert_eq!(get(&client, "/f/docs/", &[]).text(), "<p>docs</p>", "an index comes first");
+    let dots = Files::folder(folder.path()).listing().dot_files().no_index();
+    let dots = self::client(dots);
+    assert!(get(&dots, "/f/empty/", &[]).text().contains(".hidden"));
+    assert!(get(&dots, "/f/docs/", &[]).text().contains("index.html"));
+    assert_eq!(get(&dots, "/f/docs/.git/config", &[]).text(), "s");
+}
+
+#[test]
+fn a_response_is_of_one_file_whatever_takes_its_place() {
+    let folder = folder();
+    let client = client(Files::folder(folder.path()));
+    let path = folder.path().join("large.bin");
+    let mut request = Some(client.get("/f/large.bin"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let response = runtime.block_on(async { request.take().expect("once").send().await });
+    let mut body = response.into_response().body;
+    let mut whole = Vec::new();
+    runtime.block_on(async {
+        let first = body.next().await.expect("more").expect("it can be read");
+        assert!(first.len() < 300_000, "it is read as it is taken");
+        whole.extend_from_slice(&first);
+        let other = folder.path().join("other");
+        fs::write(&other, vec![b'x'; 300_000]).expect("there is room");
+        fs::rename(&other, &path).expect("in the same folder");
+        while let Some(piece) = body.next().await {
+            whole.extend_from_slice(&piece.expect("it can be read"));
+        }
+    });
+    assert_eq!(whole, content(300_000));
+    assert_eq!(get(&client, "/f/large.bin", &[]).bytes()[..10], *b"xxxxxxxxxx");
+}
+
+#[test]
+fn a_file_that_becomes_shorter_breaks_its_response_off() {
+    let folder = folder();
+    let client = client(Files::folder(folder.path()));
+    let response = client.get("/f/large.bin").send_now();
+    let mut body = response.into_response().body;
+    peregrine_web::test::block_on(async {
+        let file = File::options().write(true).open(folder.path().join("large.bin"));
+        file.expect("it is there").set_len(10).expect("it can be cut");
+        let mut bytes = 0;
+        let error = loop {
+            match body.next().await.expect("no end in order") {
+                Ok(piece) => bytes += piece.len(),
+                Err(error) => break error,
+            }
+        };
+        assert!(bytes < 300_000, "{error}");
+    });
+}
+
+#[cfg(feature = "embed")]
+#[test]
+fn a_tree_in_the_program_is_served_alike() {
+    #[derive(rust_embed::RustEmbed)]
+    #[folder = "tests/tree"]
+    struct Tree;
+
+    let files = Files::embedded::<Tree>().immutable_hashed_names().fallback("index.html");
+    let client = client(files);
+    let index = get(&client, "/f/", &[]);
+    assert_eq!(index.text(), "<p>embedded</p>");
+    let tag = index.header("etag").expect("a tag");
+    assert_eq!(status(&client, "/f/", &[("if-none-match", tag)]), 304);
+    let css = get(&client, "/f/assets/app-3f2a9c1b.css", &[("accept-encoding", "br")]);
+    assert_eq!((css.text(), css.header("content-encoding")), ("BR".to_owned(), Some("br")));
+    assert!(css.header("cache-control").is_some_and(|value| value.contains("immutable")));
+    let part = get(&client, "/f/assets/app-3f2a9c1b.css", &[("range", "bytes=0-3")]);
+    assert_eq!((part.status().as_u16(), part.text()), (206, "body".to_owned()));
+    assert_eq!(get(&client, "/f/assets", &[]).header("location"), Some("/f/assets/"));
+    assert_eq!(status(&client, "/f/none", &[]), 404);
+    assert_eq!(get(&client, "/f/none", &[("accept", "text/html")]).text(), "<p>embedded</p>");
+    assert_eq!(status(&client, "/f/../Cargo.toml", &[]), 404);
+}

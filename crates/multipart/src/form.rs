@@ -1,0 +1,95 @@
+//! A whole form as a value of a type of the application's.
+
+use crate::multipart::Multipart;
+use crate::read::{self, Value};
+use peregrine_web::extract::{FromRequest, field_problem};
+use peregrine_web::{Problem, Request};
+use serde::de::DeserializeOwned;
+use std::ops::{Deref, DerefMut};
+
+/// A form with files as a `T`, read whole: the last argument of a handler.
+///
+/// A field of `T` is found by its name, serde's `rename` and the like included. It may be text, a number, a
+/// `bool` (`true`, `false`, or `on` as a check box sends it), an enum without content, an
+/// [`Upload`](crate::Upload), an `Option`, or a `Vec` of these for a name that is sent several times. Where
+/// nothing was entered or chosen (an empty text, a file without a name and content), an `Option` is `None`
+/// and a list has nothing. What `T` does not name is read and dropped. Structs within structs have no form
+/// here; `#[serde(flatten)]` works for text and for files, but not for numbers, which serde then does not
+/// ask for as such.
+///
+/// The problems are those of [`Multipart`], and 422 for a form that is not a `T`, with the `path` of the
+/// field.
+///
+/// ```
+/// use peregrine::multipart::{MultipartForm, Upload};
+/// use peregrine::prelude::*;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Sighting {
+///     bird: String,
+///     count: Option<u32>,
+///     photo: Upload,
+/// }
+///
+/// async fn report(MultipartForm(sighting): MultipartForm<Sighting>) -> String {
+///     let Sighting { bird, count, photo } = sighting;
+///     format!("{} of {bird}, {} bytes of photo", count.unwrap_or(1), photo.len())
+/// }
+///
+/// let client = App::new().post("/sightings", report).test();
+/// let form = "--b\r\nContent-Disposition: form-data; name=\"bird\"\r\n\r\nlanner\r\n\
+///             --b\r\nContent-Disposition: form-data; name=\"photo\"; filename=\"a.jpg\"\r\n\r\n\u{1}\u{2}\r\n--b--\r\n";
+/// let request = client.post("/sightings").header("content-type", "multipart/form-data; boundary=b");
+/// assert_eq!(request.body(form).send_now().text(), "1 of lanner, 2 bytes of photo");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MultipartForm<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest for MultipartForm<T> {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        Multipart::from_request(request).await?.form().await.map(Self)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        let Some(form) = Multipart::optional_from_request(request).await? else { return Ok(None) };
+        form.form().await.map(Self).map(Some)
+    }
+}
+
+impl Multipart {
+    /// Reads the rest of the form as a `T`: what [`MultipartForm`] does, for handlers that set limits or
+    /// watch the progress first.
+    ///
+    /// # Errors
+    /// As for [`MultipartForm`].
+    pub async fn form<T: DeserializeOwned>(mut self) -> Result<T, Problem> {
+        let mut fields = Vec::new();
+        while let Some(field) = self.next_field().await? {
+            let name = field.name().to_owned();
+            let value = if field.head().is_file() {
+                Value::File(field.upload().await?)
+            } else {
+                Value::Text(field.text().await?)
+            };
+            fields.push((name, value));
+        }
+        read::read(fields).map_err(|fault| {
+            let path = fault.field.as_deref().unwrap_or(".");
+            field_problem(path, &fault.reason)
+        })
+    }
+}
+
+impl<T> Deref for MultipartForm<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for MultipartForm<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}

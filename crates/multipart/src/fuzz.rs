@@ -1,0 +1,87 @@
+//! What any bytes may do to the parser.
+
+use crate::limits::Limits;
+use crate::parser::{Event, Parser};
+use crate::reject::Reject;
+use bytes::Bytes;
+
+/// Parses the bytes behind the first two as a form with the boundary `b`: whole, and in pieces whose sizes
+/// the first two bytes tell.
+///
+/// # Panics
+/// The events differ, or the parser breaks a promise.
+pub fn fuzz_one(data: &[u8]) {
+    let (&[one, two], form) = data.split_first_chunk::<2>().unwrap_or((&[0, 0], data));
+    let form = Bytes::copy_from_slice(form);
+    let whole = events(&form, [usize::MAX, usize::MAX]);
+    let cut = events(&form, [usize::from(one).max(1), usize::from(two).max(1)]);
+    assert_eq!(whole, cut, "any cut of the same bytes gives the same events");
+}
+
+/// All events, with the data of each part put together, and how the form ends.
+pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(), Reject>) {
+    let limits = Limits {
+        fields_max: 20,
+        files_max: 5,
+        field_bytes_max: 200,
+        file_bytes_max: 300,
+        all_bytes_max: 1000,
+        headers_max: 4,
+        head_bytes_max: 200,
+        ..Limits::DEFAULT
+    };
+    let mut parser = Parser::new(b"b", &limits).expect("it is a boundary");
+    let (mut rest, mut sizes, mut events) = (form.clone(), sizes.iter().cycle(), Vec::new());
+    while let Some(size) = sizes.next().filter(|_| !rest.is_empty()) {
+        let mut input = rest.split_to(rest.len().min(*size));
+        loop {
+            let event = match parser.receive(&mut input) {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(reject) => {
+                    // How much of the last part was told before depends on the cut.
+                    events.pop_if(|event| matches!(event, Event::Data(_)));
+                    return (events, Err(reject));
+                }
+            };
+            match (events.last_mut(), event) {
+                (Some(Event::Data(all)), Event::Data(more)) => {
+                    assert!(!more.is_empty(), "no piece is empty");
+                    *all = [&**all, &more].concat().into();
+                }
+                (_, event) => events.push(event),
+            }
+        }
+        assert!(input.is_empty(), "what is received is used up");
+        assert!(parser.held_bytes() <= 2 * limits.head_bytes_max, "little is kept");
+    }
+    (events, parser.finish())
+}
+
+/// Forms to begin with, behind the sizes of pieces.
+#[must_use]
+pub fn seeds() -> Vec<Vec<u8>> {
+    let field = |head: &str, content: &str| format!("--b\r\n{head}\r\n\r\n{content}\r\n");
+    let name = |name: &str| format!("Content-Disposition: form-data; name=\"{name}\"");
+    let file = |file: &str| format!("{}; filename={file}", name("f"));
+    let forms = [
+        field(&name("a"), "1"),
+        field(&name("a"), "") + &field(&name("b"), "\r\n--\r\n-b"),
+        field(&file("\"x.txt\"\r\nContent-Type: text/plain; charset=utf-8"), "text"),
+        field(&file("x"), "a\r\n--ba") + &field(&file("\"a\\\"b%22\""), "\0\r\r\n"),
+        field(&file("\"\"; filename*=utf-8'en'%c3%bc"), ""),
+        format!("preamble\r\n{}", field(&name("a"), &"x".repeat(190))),
+        format!("\r\n{}", field(&file("y"), &"\r".repeat(290))),
+        field(&format!("{}\r\nContent-Transfer-Encoding: base64", name("a")), "MQ=="),
+        field(&format!("{0}\r\n{0}", name("a")), "1"),
+        field("X-Other: 1\r\nContent-Type: text/plain", "1"),
+        "--b  \t\r\nContent-Disposition: form-data; name=a\r\n\r\n--b--".to_owned(),
+        String::new(),
+        field("broken", "1"),
+        field(&format!("{}\n", name("a")), "1"),
+    ];
+    let ends = ["--b--\r\n", "--b--", "--b", "--b--epilogue\r\n--b\r\n", "--bx"];
+    let sizes = [[1u8, 1], [2, 3], [5, 1], [7, 11], [255, 1]];
+    let forms = forms.iter().zip(ends.iter().cycle()).zip(sizes.iter().cycle());
+    forms.map(|((form, end), sizes)| [sizes, form.as_bytes(), end.as_bytes()].concat()).collect()
+}

@@ -1,0 +1,372 @@
+//! A form as it arrives: field after field, each piece after piece.
+
+use crate::head::{PartHead, boundary, is_utf8};
+use crate::limits::Limits;
+use crate::parser::{Event, Parser};
+use crate::reject::Reject;
+use crate::upload::{Store, Upload};
+use bytes::Bytes;
+use futures_core::Stream;
+use http::StatusCode;
+use http_body::Body as _;
+use peregrine_web::account::{Charge, Filling, filling};
+use peregrine_web::extract::FromRequest;
+use peregrine_web::{Body, BodyError, Problem, Request};
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// A form with files, read as it arrives: the last argument of a handler.
+///
+/// The peer sends no more than what is read, so a handler that takes its time holds it back. Limits are in
+/// [`Limits`]. The problems are: 415 for another `Content-Type` than `multipart/form-data`; 400 for a form
+/// that breaks a rule or ends too early; 413 for one that passes a limit; and those of a body that cannot be
+/// read. `Option<Multipart>` is `None` for a request with neither a body nor a `Content-Type`.
+///
+/// ```
+/// use peregrine::multipart::Multipart;
+/// use peregrine::web::{App, Problem};
+///
+/// async fn sizes(mut form: Multipart) -> Result<String, Problem> {
+///     let mut text = String::new();
+///     while let Some(mut field) = form.next_field().await? {
+///         let mut bytes = 0;
+///         while let Some(piece) = field.chunk().await? {
+///             bytes += piece.len();
+///         }
+///         text += &format!("{}: {bytes}\n", field.name());
+///     }
+///     Ok(text)
+/// }
+///
+/// let client = App::new().post("/", sizes).test();
+/// let form = "--b\r\nContent-Disposition: form-data; name=\"bird\"\r\n\r\nlanner\r\n--b--\r\n";
+/// let request = client.post("/").header("content-type", "multipart/form-data; boundary=b");
+/// assert_eq!(request.body(form).send_now().text(), "bird: 6\n");
+/// ```
+pub struct Multipart {
+    body: Body,
+    boundary: String,
+    parser: Parser,
+    limits: Limits,
+    /// What came and was not parsed yet.
+    input: Bytes,
+    place: Place,
+    progress: Progress,
+    watcher: Option<Box<dyn FnMut(Progress)>>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Between,
+    /// Inside of a part.
+    Inside,
+    Ended,
+    Failed(Problem),
+}
+
+/// How much of a form has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the body that have come.
+    pub received: u64,
+    /// Bytes of the whole body, if the peer said so before.
+    pub expected: Option<u64>,
+}
+
+/// One field of a form. If it is dropped before its end, the rest is passed over.
+///
+/// It is a stream of its pieces as well.
+pub struct Field<'m> {
+    form: &'m mut Multipart,
+    head: PartHead,
+}
+
+const EXPECTED: &str = "multipart/form-data";
+
+impl FromRequest for Multipart {
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let Some(sent) = parts.head.field("content-type") else {
+            let detail = format!("the request has no Content-Type; send one that is {EXPECTED}");
+            return Err(unsupported(detail));
+        };
+        let Some(boundary) = boundary(sent) else {
+            let sent = String::from_utf8_lossy(sent);
+            let sent = &sent[..sent.floor_char_boundary(200)];
+            let detail = format!("the Content-Type is `{sent}`, but must be {EXPECTED}");
+            return Err(unsupported(detail).with("sent", sent));
+        };
+        let limits = parts.extensions().get::<Limits>().copied().unwrap_or_default();
+        Self::new(boundary?, body, limits)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        let has_type = request.parts.head.field("content-type").is_some();
+        if request.body.length() == Some(0) && !has_type {
+            return Ok(None);
+        }
+        Self::from_request(request).await.map(Some)
+    }
+}
+
+fn unsupported(detail: String) -> Problem {
+    Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail)
+        .with("expected", EXPECTED)
+}
+
+impl Multipart {
+    fn new(boundary: String, body: Body, limits: Limits) -> Result<Self, Problem> {
+        Ok(Self {
+            parser: Parser::new(boundary.as_bytes(), &limits)?,
+            progress: Progress { received: 0, expected: body.length() },
+            body,
+            boundary,
+            limits,
+            input: Bytes::new(),
+            place: Place::Between,
+            watcher: None,
+        })
+    }
+
+    /// Sets other limits, before anything was read. They replace those of the route.
+    ///
+    /// # Panics
+    /// Something was read already.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        assert!(self.progress.received == 0, "limits are set before a form is read");
+        let parser = Parser::new(self.boundary.as_bytes(), &limits);
+        Self { parser: parser.expect("the boundary was read before"), limits, ..self }
+    }
+
+    /// Calls `watcher` for each piece that comes, with how much has come so far. The next piece waits until
+    /// it returns.
+    #[must_use]
+    pub fn on_progress(self, watcher: impl FnMut(Progress) + 'static) -> Self {
+        Self { watcher: Some(Box::new(watcher)), ..self }
+    }
+
+    /// How much has come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// The next field; `None` at the end. What is left of the field before is passed over.
+    ///
+    /// # Errors
+    /// The form breaks a rule, passes a limit, or cannot be read: the problem is the answer to the peer.
+    /// Every call after that fails alike.
+    pub async fn next_field(&mut self) -> Result<Option<Field<'_>>, Problem> {
+        while matches!(self.place, Place::Inside) {
+            poll_fn(|context| self.poll_chunk(None, context)).await?;
+        }
+        match self.place {
+            Place::Between => {}
+            Place::Failed(ref problem) => return Err(problem.clone()),
+            Place::Inside | Place::Ended => return Ok(None),
+        }
+        match poll_fn(|context| self.poll_event(None, context)).await? {
+            Event::Part(head) => {
+                self.place = Place::Inside;
+                Ok(Some(Field { form: self, head }))
+            }
+            _ => {
+                self.place = Place::Ended;
+                self.read_on().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads what stands behind the last delimiter, so that the connection may go on.
+    async fn read_on(&mut self) -> Result<(), Problem> {
+        loop {
+            let parsed = self.parser.receive(&mut self.input).map_err(Problem::from);
+            parsed.or_else(|problem| self.fail(problem))?;
+            if !poll_fn(|context| self.poll_input(context)).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A piece of the part that is read; `None` at its end.
+    fn poll_chunk(
+        &mut self,
+        name: Option<&str>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Problem>> {
+        match &self.place {
+            Place::Inside => {}
+            Place::Failed(problem) => return Poll::Ready(Err(problem.clone())),
+            Place::Between | Place::Ended => return Poll::Ready(Ok(None)),
+        }
+        match ready!(self.poll_event(name, context))? {
+            Event::Data(bytes) => Poll::Ready(Ok(Some(bytes))),
+            _ => {
+                self.place = Place::Between;
+                Poll::Ready(Ok(None))
+            }
+        }
+    }
+
+    /// The next event; a problem is about the field of this name.
+    fn poll_event(
+        &mut self,
+        name: Option<&str>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Event, Problem>> {
+        loop {
+            match self.parser.receive(&mut self.input) {
+                Ok(Some(event)) => return Poll::Ready(Ok(event)),
+                Ok(None) => {}
+                Err(reject) => return Poll::Ready(self.fail(reject.problem(name))),
+            }
+            if !ready!(self.poll_input(context))? {
+                return Poll::Ready(self.fail(Reject::Incomplete.problem(name)));
+            }
+        }
+    }
+
+    /// Takes more of the body in; false at its end.
+    fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Problem>> {
+        loop {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                None => return Poll::Ready(Ok(false)),
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(self.fail(error.into())),
+            };
+            // Trailers say nothing about a form.
+            let Ok(data) = frame.into_data() else { continue };
+            self.progress.received += data.len() as u64;
+            self.input = data;
+            if let Some(watcher) = &mut self.watcher {
+                watcher(self.progress);
+            }
+            return Poll::Ready(Ok(true));
+        }
+    }
+
+    fn fail<T>(&mut self, problem: Problem) -> Result<T, Problem> {
+        self.place = Place::Failed(problem.clone());
+        self.input = Bytes::new();
+        Err(problem)
+    }
+}
+
+impl fmt::Debug for Multipart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Multipart")
+            .field("place", &self.place)
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Field<'_> {
+    /// The field's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.head.name()
+    }
+
+    /// The name that the file has at the peer, see [`PartHead::file_name`].
+    #[must_use]
+    pub fn file_name(&self) -> Option<&str> {
+        self.head.file_name()
+    }
+
+    /// The media type, as the peer says.
+    #[must_use]
+    pub fn content_type(&self) -> Option<&str> {
+        self.head.content_type()
+    }
+
+    /// All that the part says about itself.
+    #[must_use]
+    pub fn head(&self) -> &PartHead {
+        &self.head
+    }
+
+    /// How much of the whole form has come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.form.progress
+    }
+
+    /// The next piece, never empty; `None` at the field's end.
+    ///
+    /// # Errors
+    /// As [`Multipart::next_field`].
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Problem> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
+        self.form.poll_chunk(Some(self.head.name()), context)
+    }
+
+    /// The rest of the field, in memory. The limit is that of [`Limits`] for a file or for another field.
+    ///
+    /// # Errors
+    /// As [`Multipart::next_field`]; or the worker holds as much as it may.
+    pub async fn bytes(mut self) -> Result<Bytes, Problem> {
+        let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
+        let Some(second) = self.chunk().await? else { return Ok(first) };
+        let (mut all, mut charge) = ([first, second].concat(), Charge::new());
+        while let Some(piece) = self.chunk().await? {
+            all.extend_from_slice(&piece);
+            charge.set(all.capacity());
+            if filling() >= Filling::Full {
+                return Err(BodyError::Overloaded.into());
+            }
+        }
+        Ok(all.into())
+    }
+
+    /// The rest of the field as text, which must be UTF-8.
+    ///
+    /// # Errors
+    /// As [`Field::bytes`]; 400 if it is no text, and 415 if its type names another charset.
+    pub async fn text(self) -> Result<String, Problem> {
+        let name = self.head.name().to_owned();
+        if !self.head.content_type().is_none_or(is_utf8) {
+            return Err(Reject::Charset.problem(Some(&name)));
+        }
+        let bytes = self.bytes().await?;
+        String::from_utf8(bytes.into()).map_err(|_| Reject::NotText.problem(Some(&name)))
+    }
+
+    /// The rest of the field as a file: in memory, or beyond [`Limits::memory_bytes_max`] in a temporary
+    /// file.
+    ///
+    /// # Errors
+    /// As [`Field::bytes`]; status 500 or 507 if it cannot be stored.
+    pub async fn upload(mut self) -> Result<Upload, Problem> {
+        let mut store = Store::new(self.form.limits.memory_bytes_max);
+        while let Some(piece) = self.chunk().await? {
+            store.add(piece).await?;
+        }
+        store.finish(self.head).await
+    }
+}
+
+impl Stream for Field<'_> {
+    type Item = Result<Bytes, Problem>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // A failure is told once, so that whoever collects the stream comes to an end.
+        if matches!(self.form.place, Place::Failed(_)) {
+            return Poll::Ready(None);
+        }
+        self.poll(context).map(Result::transpose)
+    }
+}
+
+impl fmt::Debug for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Field").field("head", &self.head).finish_non_exhaustive()
+    }
+}

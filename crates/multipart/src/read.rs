@@ -1,0 +1,426 @@
+//! Fields of a form as values of serde's.
+//!
+//! serde knows text and numbers, but no files. So while a form is read, its files lie on a desk of this
+//! thread, and what serde carries is a token that says which. The token is no UTF-8, so that no text of a
+//! peer can be one, and no field of text can take one.
+
+use crate::upload::Upload;
+use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
+use serde::de::{
+    Deserialize, DeserializeOwned, Deserializer, IntoDeserializer, Unexpected, Visitor,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+
+/// What was sent as one field.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Text(String),
+    File(Upload),
+}
+
+/// Why a form is not of the type that was asked for.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) field: Option<String>,
+    pub(crate) reason: String,
+}
+
+/// Reads all fields of a form as a `T`.
+pub(crate) fn read<T: DeserializeOwned>(fields: Vec<(String, Value)>) -> Result<T, Fault> {
+    let _desk = Desk::open();
+    let mut places = HashMap::new();
+    let mut groups: Vec<(String, Vec<Value>)> = Vec::new();
+    for (name, value) in fields {
+        let place = *places.entry(name.clone()).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push((name, Vec::new()));
+        }
+        groups[place].1.push(value);
+    }
+    T::deserialize(Form(groups))
+}
+
+/// Puts the desk of an outer form aside while an inner one is read.
+struct Desk(Vec<Option<Upload>>);
+
+thread_local! {
+    static DESK: RefCell<Vec<Option<Upload>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Desk {
+    fn open() -> Self {
+        Self(DESK.take())
+    }
+
+    fn put(upload: Upload) -> Vec<u8> {
+        DESK.with_borrow_mut(|desk| {
+            desk.push(Some(upload));
+            [TOKEN, &(desk.len() - 1).to_be_bytes()].concat()
+        })
+    }
+
+    fn take(token: &[u8]) -> Option<Upload> {
+        let number = token.strip_prefix(TOKEN)?.try_into().ok().map(usize::from_be_bytes)?;
+        DESK.with_borrow_mut(|desk| desk.get_mut(number)?.take())
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        drop(DESK.replace(std::mem::take(&mut self.0)));
+    }
+}
+
+/// What a token begins with: no UTF-8 has such a byte.
+const TOKEN: &[u8] = b"\xffperegrine-upload";
+
+/// What an [`Upload`] asks a deserializer for.
+const UPLOAD: &str = "$peregrine::multipart::Upload";
+
+/// Only out of a form: [`MultipartForm`](crate::MultipartForm).
+impl<'de> Deserialize<'de> for Upload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(UPLOAD, Take)
+    }
+}
+
+struct Take;
+
+impl<'de> Visitor<'de> for Take {
+    type Value = Upload;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a file")
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, token: &[u8]) -> Result<Upload, E> {
+        Desk::take(token).ok_or_else(|| E::invalid_type(Unexpected::Other("bytes"), &self))
+    }
+
+    /// What serde kept because of `flatten`, for example.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, kept: D) -> Result<Upload, D::Error> {
+        kept.deserialize_bytes(self)
+    }
+}
+
+struct Form(Vec<(String, Vec<Value>)>);
+
+impl<'de> Deserializer<'de> for Form {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let fields = self.0.into_iter().map(|(name, values)| {
+            let field = Field { name: name.clone(), values };
+            (name, field)
+        });
+        visitor.visit_map(MapDeserializer::new(fields))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf seq tuple
+        tuple_struct map struct enum identifier unit_struct ignored_any
+    }
+}
+
+/// All that was sent under one name.
+struct Field {
+    name: String,
+    values: Vec<Value>,
+}
+
+impl Field {
+    /// The only value.
+    fn one(self) -> Result<One, Fault> {
+        let Self { name, mut values } = self;
+        match (values.pop(), values.len()) {
+            (Some(value), 0) => Ok(One { name, value }),
+            (_, more) => {
+                let reason = format!("sent {} times, expected once", more + 1);
+                Err(Fault { field: Some(name), reason })
+            }
+        }
+    }
+
+    /// Names the field in a fault that does not say where it is.
+    fn here<T>(name: &str, result: Result<T, Fault>) -> Result<T, Fault> {
+        result.map_err(|fault| Fault { field: fault.field.or(Some(name.to_owned())), ..fault })
+    }
+}
+
+impl Value {
+    /// Was nothing entered, or chosen?
+    fn is_nothing(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::File(upload) => upload.is_unchosen(),
+        }
+    }
+}
+
+macro_rules! of_one {
+    ($($name:ident)*) => {
+        $(
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+                self.one()?.$name(visitor)
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for Field {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        if self.values.len() == 1 {
+            self.one()?.deserialize_any(visitor)
+        } else {
+            self.deserialize_seq(visitor)
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let Self { name, values } = self;
+        let values = values
+            .into_iter()
+            .filter(|value| !matches!(value, Value::File(upload) if upload.is_unchosen()));
+        let values = values.map(|value| One { name: name.clone(), value });
+        let mut values = SeqDeserializer::new(values);
+        let result = visitor.visit_seq(&mut values);
+        Self::here(&name, result.and_then(|value| values.end().map(|()| value)))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &*self.values {
+            [value] if value.is_nothing() => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if name == UPLOAD {
+            return self.one()?.deserialize_newtype_struct(name, visitor);
+        }
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.one()?.deserialize_enum(name, variants, visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.one()?.deserialize_struct(name, fields, visitor)
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        self.one()?.deserialize_unit_struct(name, visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    of_one! {
+        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32
+        deserialize_f64 deserialize_char deserialize_str deserialize_string deserialize_bytes
+        deserialize_byte_buf deserialize_unit deserialize_map deserialize_identifier
+    }
+}
+
+impl IntoDeserializer<'_, Fault> for Field {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// One value, and the name it was sent under.
+struct One {
+    name: String,
+    value: Value,
+}
+
+impl One {
+    /// The text, for a type that is not text itself.
+    fn parse<T: std::str::FromStr<Err: fmt::Display>>(&self) -> Result<T, Fault> {
+        let text = self.text()?;
+        text.trim_ascii().parse().map_err(|error| self.fault(format!("{error}")))
+    }
+
+    fn text(&self) -> Result<&str, Fault> {
+        match &self.value {
+            Value::Text(text) => Ok(text),
+            Value::File(_) => Err(self.fault("a file, expected text".to_owned())),
+        }
+    }
+
+    fn fault(&self, reason: String) -> Fault {
+        Fault { field: Some(self.name.clone()), reason }
+    }
+}
+
+macro_rules! parsed {
+    ($($name:ident $visit:ident)*) => {
+        $(
+            fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+                let value = self.parse()?;
+                Field::here(&self.name, visitor.$visit(value))
+            }
+        )*
+    };
+}
+
+impl<'de> Deserializer<'de> for One {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let result = match self.value {
+            Value::Text(text) => visitor.visit_string(text),
+            Value::File(upload) => visitor.visit_byte_buf(Desk::put(upload)),
+        };
+        Field::here(&self.name, result)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.text()?;
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let value = match self.text()? {
+            "true" | "on" => true,
+            "false" => false,
+            _ => return Err(self.fault("expected `true`, `false` or `on`".to_owned())),
+        };
+        Field::here(&self.name, visitor.visit_bool(value))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        if self.value.is_nothing() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if name != UPLOAD {
+            return visitor.visit_newtype_struct(self);
+        }
+        match self.value {
+            Value::Text(_) => Err(self.fault("text, expected a file".to_owned())),
+            Value::File(ref upload) if upload.is_unchosen() => {
+                Err(self.fault("no file was chosen".to_owned()))
+            }
+            Value::File(_) => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let result = visitor.visit_enum(StrDeserializer::<Fault>::new(self.text()?));
+        Field::here(&self.name, result)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.text()? {
+            "" => visitor.visit_unit(),
+            _ => Err(self.fault("expected nothing".to_owned())),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_unit()
+    }
+
+    parsed! {
+        deserialize_i8 visit_i8 deserialize_i16 visit_i16 deserialize_i32 visit_i32
+        deserialize_i64 visit_i64 deserialize_i128 visit_i128 deserialize_u8 visit_u8
+        deserialize_u16 visit_u16 deserialize_u32 visit_u32 deserialize_u64 visit_u64
+        deserialize_u128 visit_u128 deserialize_f32 visit_f32 deserialize_f64 visit_f64
+    }
+
+    serde::forward_to_deserialize_any! {
+        char bytes byte_buf unit_struct seq tuple tuple_struct map struct identifier
+    }
+}
+
+impl IntoDeserializer<'_, Fault> for One {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl serde::de::Error for Fault {
+    fn custom<T: fmt::Display>(reason: T) -> Self {
+        Self { field: None, reason: reason.to_string() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Fault {}

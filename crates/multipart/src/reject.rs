@@ -1,0 +1,164 @@
+//! Why a form is refused.
+
+use http::StatusCode;
+use peregrine_web::Problem;
+use std::fmt;
+
+/// Why a form is refused: the peer's fault in every case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reject {
+    /// The `Content-Type` has no `boundary`, or has two.
+    NoBoundary,
+    /// The boundary is empty, too long, or has a character that a boundary may not have.
+    InvalidBoundary,
+    /// What follows a boundary is neither the end of its line nor two hyphens.
+    InvalidDelimiter,
+    /// A line of a part's head ends without a carriage return, or has one within.
+    InvalidLine,
+    /// A line of a part's head is no header field.
+    InvalidHeader,
+    /// A part has no `Content-Disposition: form-data`, or has two.
+    NoDisposition,
+    /// A part's `Content-Disposition` cannot be read, or is not UTF-8.
+    InvalidDisposition,
+    /// A part has no name.
+    NoName,
+    /// A part is encoded as it must not be.
+    Encoded,
+    /// A field's text is not UTF-8.
+    NotText,
+    /// A field says that its text is in another alphabet's encoding.
+    Charset,
+    /// The form ends before its last boundary.
+    Incomplete,
+    /// There are too many parts.
+    TooManyFields(usize),
+    /// Too many of the parts are files.
+    TooManyFiles(usize),
+    /// A field that is no file is too large.
+    FieldTooLarge(u64),
+    /// A file is too large.
+    FileTooLarge(u64),
+    /// The parts are too large together.
+    AllTooLarge(u64),
+    /// A part has too many header fields.
+    TooManyHeaders(usize),
+    /// A part's head is too long, or what stands around the parts.
+    HeadTooLong(usize),
+}
+
+impl Reject {
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Encoded | Self::Charset => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            _ if self.limit().is_some() => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// The limit that the form passed, if that is the reason.
+    #[must_use]
+    pub fn limit(self) -> Option<u64> {
+        match self {
+            Self::TooManyFields(limit)
+            | Self::TooManyFiles(limit)
+            | Self::TooManyHeaders(limit)
+            | Self::HeadTooLong(limit) => Some(limit as u64),
+            Self::FieldTooLarge(limit) | Self::FileTooLarge(limit) | Self::AllTooLarge(limit) => {
+                Some(limit)
+            }
+            _ => None,
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete-multipart",
+            Self::Encoded | Self::Charset => "unsupported-encoding",
+            _ if self.limit().is_some() => "multipart-too-large",
+            _ => "invalid-multipart",
+        }
+    }
+
+    /// The problem, about the part of this name if one is known.
+    #[must_use]
+    pub fn problem(self, field: Option<&str>) -> Problem {
+        let problem = Problem::new(self.status(), self.kind(), self.to_string());
+        let problem = match self.limit() {
+            Some(limit) => problem.with("limit", limit),
+            None => problem,
+        };
+        match field {
+            Some(field) => problem.with("field", shortened(field)),
+            None => problem,
+        }
+    }
+}
+
+/// Text of the peer, short enough to be sent back.
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(200)]
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoBoundary => f.write_str("the Content-Type must have one parameter `boundary`"),
+            Self::InvalidBoundary => f.write_str(
+                "the boundary must be 1 to 70 letters, digits and characters of `'()+_,-./:=? `, and not end \
+                 with a space",
+            ),
+            Self::InvalidDelimiter => {
+                f.write_str("a boundary must be followed by the end of its line, or by `--`")
+            }
+            Self::InvalidLine => {
+                f.write_str("each line of a part's head must end with CR LF, and have no CR within")
+            }
+            Self::InvalidHeader => {
+                f.write_str("each line of a part's head must be a name, a colon and a value")
+            }
+            Self::NoDisposition => {
+                f.write_str("each part must have one header field `Content-Disposition: form-data`")
+            }
+            Self::InvalidDisposition => {
+                f.write_str("a part's Content-Disposition cannot be read, or is not UTF-8")
+            }
+            Self::NoName => f.write_str("each part's Content-Disposition must have a `name`"),
+            Self::Encoded => f.write_str(
+                "a part must be sent as it is, without a Content-Transfer-Encoding but 7bit, 8bit or binary",
+            ),
+            Self::NotText => f.write_str("the field must be UTF-8 text"),
+            Self::Charset => f.write_str("the field's charset must be UTF-8"),
+            Self::Incomplete => f.write_str("the form ended before its last boundary"),
+            Self::TooManyFields(limit) => write!(f, "the form has more than {limit} fields"),
+            Self::TooManyFiles(limit) => write!(f, "the form has more than {limit} files"),
+            Self::FieldTooLarge(limit) => {
+                write!(f, "the field is larger than the limit of {limit} bytes")
+            }
+            Self::FileTooLarge(limit) => {
+                write!(f, "the file is larger than the limit of {limit} bytes")
+            }
+            Self::AllTooLarge(limit) => {
+                write!(f, "the form's fields are larger than the limit of {limit} bytes together")
+            }
+            Self::TooManyHeaders(limit) => {
+                write!(f, "a part has more than {limit} header fields")
+            }
+            Self::HeadTooLong(limit) => write!(
+                f,
+                "a part's head, or what stands around the parts, is longer than the limit of {limit} bytes"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Reject {}
+
+impl From<Reject> for Problem {
+    fn from(reject: Reject) -> Self {
+        reject.problem(None)
+    }
+}

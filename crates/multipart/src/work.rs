@@ -1,0 +1,39 @@
+//! Work for threads that may block.
+
+use std::future::pending;
+use std::panic::resume_unwind;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+/// Work that was begun.
+pub(crate) enum Work<T> {
+    Elsewhere(JoinHandle<T>),
+    Done(T),
+}
+
+impl<T: Send + 'static> Work<T> {
+    /// Begins `work` on a thread that may block. Where there is no runtime, as in a test without one, it is
+    /// done at once.
+    pub(crate) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Self {
+        match Handle::try_current() {
+            Ok(runtime) => Self::Elsewhere(runtime.spawn_blocking(work)),
+            Err(_) => Self::Done(work()),
+        }
+    }
+
+    /// Waits for its result. A panic of the work goes on here.
+    pub(crate) async fn finish(self) -> T {
+        let error = match self {
+            Self::Done(result) => return result,
+            Self::Elsewhere(task) => match task.await {
+                Ok(result) => return result,
+                Err(error) => error,
+            },
+        };
+        match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime has shut down before the work began, and is about to drop this future.
+            Err(_) => pending().await,
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Forms in handlers: fields, files, limits, and every way to be wrong.
+
+use peregrine_multipart::{Limits, Multipart, MultipartForm, Upload};
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, HandlerExt, Problem};
+use serde::Deserialize;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::io::Read;
+use std::rc::Rc;
+
+const TYPE: &str = "multipart/form-data; boundary=b";
+
+/// A form of fields, each with what follows `form-data; `, and its content.
+fn form(fields: &[(&str, &str)]) -> String {
+    let field = |(names, content): &(&str, &str)| {
+        format!("--b\r\nContent-Disposition: form-data; {names}\r\n\r\n{content}\r\n")
+    };
+    fields.iter().map(field).collect::<String>() + "--b--\r\n"
+}
+
+fn post(client: &TestClient, form: impl Into<String>) -> TestResponse {
+    client.post("/").header("content-type", TYPE).body(form.into()).send_now()
+}
+
+fn in_pieces(client: &TestClient, form: &str, size: usize) -> TestResponse {
+    let pieces: Vec<Vec<u8>> = form.as_bytes().chunks(size).map(<[u8]>::to_vec).collect();
+    client.post("/").header("content-type", TYPE).pieces(pieces).send_now()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct All {
+    bird_name: String,
+    count: Option<u32>,
+    #[serde(default)]
+    wild: bool,
+    #[serde(default, rename = "tag")]
+    tags: Vec<String>,
+    kind: Option<Kind>,
+    photo: Upload,
+    #[serde(default)]
+    more: Vec<Upload>,
+    notes: Option<Upload>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Falcon,
+    Kite,
+}
+
+async fn all(MultipartForm(all): MultipartForm<All>) -> String {
+    let more: Vec<_> = all.more.iter().map(|more| more.len()).collect();
+    format!(
+        "{} {:?} {} {:?} {:?} {}:{} {more:?} {:?}",
+        all.bird_name,
+        all.count,
+        all.wild,
+        all.tags,
+        all.kind,
+        all.photo.file_name().unwrap_or_default(),
+        all.photo.len(),
+        all.notes.map(|notes| notes.len()),
+    )
+}
+
+const PHOTO: (&str, &str) = ("name=photo; filename=\"../p.jpg\"", "12345");
+
+#[test]
+fn a_form_is_a_struct_of_text_numbers_options_lists_and_files() {
+    let client = App::new().post("/", all).test();
+    let full = form(&[
+        ("name=birdName", "lanner"),
+        ("name=count", " 3 "),
+        ("name=wild", "on"),
+        ("name=tag", "a"),
+        PHOTO,
+        ("name=tag", ""),
+        ("name=kind", "kite"),
+        ("name=more; filename=a", "1"),
+        ("name=more; filename=b", "22"),
+        ("name=notes; filename=n", ""),
+        ("name=unknown", "x"),
+        ("name=unknown; filename=u", "x"),
+    ]);
+    let expected = "lanner Some(3) true [\"a\", \"\"] Some(Kite) ../p.jpg:5 [1, 2] Some(0)";
+    assert_eq!(post(&client, &*full).text(), expected);
+    for size in [1, 7, 64] {
+        assert_eq!(in_pieces(&client, &full, size).text(), expected);
+    }
+    // What a browser sends for fields that were left as they are.
+    let empty = form(&[
+        ("name=birdName", ""),
+        ("name=count", ""),
+        ("name=kind", ""),
+        PHOTO,
+        ("name=more; filename=\"\"", ""),
+        ("name=notes; filename=\"\"", ""),
+    ]);
+    assert_eq!(post(&client, empty).text(), " None false [] None ../p.jpg:5 [] None");
+}
+
+#[test]
+fn a_form_of_another_shape_names_the_field() {
+    let client = App::new().post("/", all).test();
+    let name = ("name=birdName", "x");
+    for (fields, path, reason) in [
+        (&[PHOTO][..], "birdName", "missing field"),
+        (&[name], "photo", "missing field"),
+        (&[name, name, PHOTO], "birdName", "sent 2 times, expected once"),
+        (&[name, ("name=count", "-1"), PHOTO], "count", "invalid digit found in string"),
+        (&[name, ("name=wild", "yes"), PHOTO], "wild", "expected `true`, `false` or `on`"),
+        (&[name, ("name=photo", "text")], "photo", "text, expected a file"),
+        (&[name, ("name=photo; filename=\"\"", "")], "photo", "no file was chosen"),
+        (&[("name=birdName; filename=x", "x"), PHOTO], "birdName", "a file, expected text"),
+        (&[name, ("name=tag; filename=x", "x"), PHOTO], "tag", "a file, expected text"),
+        (&[name, ("name=more", "x"), PHOTO], "more", "text, expected a file"),
+    ] {
+        let response = post(&client, form(fields));
+        let problem: Value = response.json();
+        assert_eq!((response.status().as_u16(), &problem["path"]), (422, &path.into()), "{path}");
+        assert_eq!(problem["detail"], format!("{path}: {reason}"));
+    }
+    let kind = form(&[name, ("name=kind", "duck"), PHOTO]);
+    let problem: Value = post(&client, kind).json();
+    assert_eq!(problem["path"], "kind");
+    assert!(problem["detail"].as_str().expect("text").contains("`falcon` or `kite`"));
+}
+
+#[test]
+fn files_keep_their_place_in_flattened_structs_and_maps() {
+    #[derive(Deserialize)]
+    struct Outer {
+        a: String,
+        #[serde(flatten)]
+        inner: Inner,
+    }
+    #[derive(Deserialize)]
+    struct Inner {
+        text: String,
+        file: Upload,
+    }
+    async fn flat(MultipartForm(form): MultipartForm<Outer>) -> String {
+        let Outer { a, inner: Inner { text, file } } = form;
+        format!("{a} {text} {:?}", file.as_slice().map(String::from_utf8_lossy))
+    }
+    type Map = std::collections::BTreeMap<String, Upload>;
+    async fn map(MultipartForm(form): MultipartForm<Map>) -> String {
+        form.iter().map(|(name, file)| format!("{name}:{} ", file.len())).collect()
+    }
+    let client = App::new().post("/", flat).test();
+    let fields = [("name=file; filename=f", "123"), ("name=a", "x"), ("name=text", "y")];
+    assert_eq!(post(&client, form(&fields)).text(), "x y Some(\"123\")");
+    // No text of a peer is taken for a file.
+    let response = post(&client, form(&[("name=file", "0"), fields[1], fields[2]]));
+    assert_eq!(response.status(), 422);
+    let client = App::new().post("/", map).test();
+    let files = [("name=z; filename=f", "1"), ("name=y; filename=f", "12")];
+    assert_eq!(post(&client, form(&files)).text(), "y:2 z:1 ");
+}
+
+async fn sizes(mut form: Multipart) -> Result<String, Problem> {
+    let mut text = String::new();
+    while let Some(mut field) = form.next_field().await? {
+        let mut bytes = 0;
+        while let Some(piece) = field.chunk().await? {
+            bytes += piece.len();
+        }
+        text += &format!("{}={bytes} ", field.name());
+    }
+    Ok(text)
+}
+
+fn refused(client: &TestClient, body: &str, status: u16, kind: &str, inside: &str) -> Value {
+    let mut problems = [post(client, body), in_pieces(client, body, 5)].map(|response| {
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert_eq!(response.status(), status, "{}", response.text());
+        response.json::<Value>()
+    });
+    let [whole, pieces] = &mut problems;
+    assert_eq!(whole, pieces, "whole bodies and streams are judged alike");
+    assert_eq!(whole["type"], format!("/problems/{kind}"), "{whole}");
+    assert!(whole["detail"].as_str().expect("text").contains(inside), "{whole}");
+    whole.take()
+}
+
+#[test]
+fn what_is_no_form_is_refused() {
+    let client = App::new().post("/", sizes).test();
+    let whole = form(&[("name=a", "1")]);
+    assert_eq!(post(&client, &*whole).text(), "a=1 ");
+    for (content_type, status, kind) in [
+        ("application/json", 415, "unsupported-media-type"),
+        ("multipart/mixed; boundary=b", 415, "unsupported-media-type"),
+        ("multipart/form-data", 400, "invalid-multipart"),
+        ("multipart/form-data; boundary=", 400, "invalid-multipart"),
+        ("multipart/form-data; boundary=b; boundary=c", 400, "invalid-multipart"),
+        ("multipart/form-data; boundary=\"b", 400, "invalid-multipart"),
+        ("multipart/form-data; boundary=a@b", 400, "invalid-multipart"),
+    ] {
+        let request = client.post("/").header("content-type", content_type).body(whole.clone());
+        let response = request.send_now();
+        assert_eq!(response.status(), status, "{content_type}: {}", response.text());
+        assert_eq!(response.json::<Value>()["type"], format!("/problems/{kind}"));
+    }
+    assert_eq!(client.post("/").body(whole.clone()).send_now().status(), 415);
+    let quoted = "Multipart/Form-Data; charset=utf-8; BOUNDARY=\"b\"";
+    let request = client.post("/").header("content-type", quoted).body(whole.clone());
+    assert_eq!(request.send_now().text(), "a=1 ");
+
+    refused(&client, "", 400, "incomplete-multipart", "ended before");
+    refused(&client, &whole[..whole.len() - 4], 400, "incomplete-multipart", "ended before");
+    let two = form(&[("name=a", "1"), ("nam=b", "2")]);
+    refused(&client, &two, 400, "invalid-multipart", "`name`");
+    let encoded = form(&[("name=a\r\nContent-Transfer-Encoding: quoted-printable", "=20")]);
+    refused(&client, &encoded, 415, "unsupported-encoding", "Content-Transfer-Encoding");
+}
+
+#[test]
+fn a_passed_limit_is_named_with_the_field() {
+    let limits = Limits { fields_max: 2, field_bytes_max: 3, ..Limits::DEFAULT };
+    let client = App::new().with(limits).post("/", sizes).test();
+    let large = form(&[("name=a", "123"), ("name=b", "1234")]);
+    let problem = refused(&client, &large, 413, "multipart-too-large", "3 bytes");
+    assert_eq!((&problem["limit"], &problem["field"]), (&3.into(), &"b".into()));
+    let many = form(&[("name=a", ""), ("name=a", ""), ("name=a", "")]);
+    let problem = refused(&client, &many, 413, "multipart-too-large", "2 fields");
+    assert_eq!(problem["limit"], 2);
+    // The body's own limit is another one.
+    let client = App::new().post("/", sizes.body_limit(100)).test();
+    refused(&client, &form(&[("name=a", &"x".repeat(99))]), 413, "body-too-large", "100 bytes");
+}
+
+#[test]
+fn a_handler_may_choose_its_limits_and_watch_the_progress() {
+    async fn watched(form: Multipart) -> Result<String, Problem> {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let sink = Rc::clone(&seen);
+        let limits = Limits { field_bytes_max: 8, ..Limits::DEFAULT };
+        let mut form = form.with_limits(limits).on_progress(move |progress| {
+            sink.borrow_mut().push(progress);
+        });
+        while form.next_field().await?.is_some() {}
+        let seen = seen.borrow();
+        assert!(seen.is_sorted_by_key(|progress| progress.received));
+        let last = seen.last().expect("something came");
+        assert_eq!(*last, form.progress());
+        Ok(format!("{:?} {} {}", last.expected, last.received, seen.len()))
+    }
+    let client = App::new().post("/", watched).test();
+    let body = form(&[("name=a", "12345678")]);
+    let bytes = body.len();
+    assert_eq!(post(&client, &*body).text(), format!("Some({bytes}) {bytes} 1"));
+    let pieces = bytes.div_ceil(10);
+    assert_eq!(in_pieces(&client, &body, 10).text(), format!("None {bytes} {pieces}"));
+    assert_eq!(post(&client, form(&[("name=a", "123456789")])).status(), 413);
+}
+
+#[test]
+fn a_field_that_is_not_read_is_passed_over_and_an_absent_form_is_none() {
+    async fn names(form: Option<Multipart>) -> Result<String, Problem> {
+        let Some(mut form) = form else { return Ok("none".to_owned()) };
+        let mut names = String::new();
+        while let Some(mut field) = form.next_field().await? {
+            names += field.name();
+            field.chunk().await?;
+        }
+        assert!(form.next_field().await?.is_none());
+        Ok(names)
+    }
+    let client = App::new().post("/", names).test();
+    let body = form(&[("name=a", &"x".repeat(100)), ("name=b", ""), ("name=c; filename=c", "1")]);
+    assert_eq!(in_pieces(&client, &body, 9).text(), "abc");
+    assert_eq!(client.post("/").send_now().text(), "none");
+}
+
+#[test]
+fn text_must_be_utf8_and_say_so_if_it_says_anything() {
+    async fn texts(mut form: Multipart) -> Result<String, Problem> {
+        let field = form.next_field().await?.expect("a field");
+        field.text().await
+    }
+    let client = App::new().post("/", texts).test();
+    let typed = |of: &str| form(&[(&*format!("name=a\r\nContent-Type: {of}"), "grün")]);
+    assert_eq!(post(&client, typed("text/plain; charset=\"UTF-8\"")).text(), "grün");
+    assert_eq!(post(&client, typed("text/plain")).text(), "grün");
+    let problem: Value = post(&client, typed("text/plain; charset=latin1")).json();
+    assert_eq!((&problem["status"], &problem["field"]), (&415.into(), &"a".into()));
+    let mut wrong = form(&[("name=a", "?")]).into_bytes();
+    *wrong.iter_mut().find(|byte| **byte == b'?').expect("it is there") = 0xff;
+    let response = client.post("/").header("content-type", TYPE).body(wrong).send_now();
+    assert_eq!(response.status(), 400);
+}
+
+/// Content that is the same nowhere.
+fn content(bytes: usize) -> String {
+    (0..bytes.div_ceil(8)).map(|number| format!("{number:08}")).collect()
+}
+
+#[test]
+fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
+    async fn check(MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, Upload>>) {
+        let (large, small) = (&all["large"], &all["small"]);
+        assert!(small.is_in_memory() && !large.is_in_memory());
+        assert_eq!(large.bytes().await.expect("it is there"), content(1_000_000));
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = large.safe_name().expect("it has one");
+        assert_eq!(name, "x");
+        let path = folder.path().join(&name);
+        for upload in [large, small] {
+            upload.save(&path).await.expect("there is room");
+            assert_eq!(std::fs::metadata(&path).expect("a file").len(), upload.len());
+            let again = upload.save(&path).await.expect_err("it is there already");
+            assert_eq!(again.0.kind(), std::io::ErrorKind::AlreadyExists);
+            std::fs::remove_file(&path).expect("it is ours");
+        }
+        // Two readers at once, each at its place.
+        let (mut one, mut two) = (large.reader(), large.reader());
+        let (mut head, mut all) = ([0; 16], Vec::new());
+        one.read_exact(&mut head).expect("it is long enough");
+        two.read_to_end(&mut all).expect("it can be read");
+        assert_eq!((&head[..], all.len()), (&content(16).into_bytes()[..], 1_000_000));
+    }
+    let client = App::new().post("/", check.body_limit(2 << 20)).test().body_limit(u64::MAX);
+    let large = content(1_000_000);
+    let body = form(&[("name=large; filename=\"/y/x\"", &large), ("name=small; filename=s", "1")]);
+    assert_eq!(post(&client, &*body).status(), 200);
+    // With a runtime, threads that may block do the work.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let pieces: Vec<Vec<u8>> = body.as_bytes().chunks(4093).map(<[u8]>::to_vec).collect();
+    let request = client.post("/").header("content-type", TYPE).pieces(pieces);
+    assert_eq!(runtime.block_on(request.send()).status(), 200);
+}

@@ -1,0 +1,204 @@
+//! The parser: events from bytes, however they are cut.
+
+use bytes::Bytes;
+use peregrine_multipart::fuzz::{fuzz_one, seeds};
+use peregrine_multipart::parser::{Event, Parser};
+use peregrine_multipart::{Limits, PartHead, Reject};
+use proptest::prelude::*;
+
+fn parse_within(limits: &Limits, form: &str) -> Result<Vec<Event>, Reject> {
+    let mut parser = Parser::new(b"b", limits)?;
+    let (mut input, mut events) = (Bytes::from(form.to_owned()), Vec::new());
+    while let Some(event) = parser.receive(&mut input)? {
+        events.push(event);
+    }
+    parser.finish().map(|()| events)
+}
+
+fn parse(form: &str) -> Result<Vec<Event>, Reject> {
+    parse_within(&Limits::DEFAULT, form)
+}
+
+/// Name, file name and content of each part.
+fn parts(form: &str) -> Vec<(String, Option<String>, String)> {
+    let mut parts: Vec<(String, Option<String>, String)> = Vec::new();
+    for event in parse(form).unwrap_or_else(|reject| panic!("{form:?}: {reject}")) {
+        match event {
+            Event::Part(head) => {
+                let file_name = head.file_name().map(str::to_owned);
+                parts.push((head.name().to_owned(), file_name, String::new()));
+            }
+            Event::Data(data) => {
+                let text = std::str::from_utf8(&data).expect("text");
+                parts.last_mut().expect("a part").2.push_str(text);
+            }
+            Event::PartEnd | Event::End => {}
+        }
+    }
+    parts
+}
+
+fn head(disposition: &str) -> Result<PartHead, Reject> {
+    let form = format!("--b\r\nContent-Disposition: {disposition}\r\n\r\n\r\n--b--");
+    match parse(&form)?.swap_remove(0) {
+        Event::Part(head) => Ok(head),
+        other => panic!("{other:?}"),
+    }
+}
+
+const A: &str = "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n";
+
+#[test]
+fn content_is_what_stands_between_delimiters() {
+    for (content, meant) in [
+        ("1\r\n--b--", "1"),
+        ("\r\n--b--\r\n", ""),
+        ("\r\n\r\n--b--", "\r\n"),
+        ("\r\n--c\r\n--b--", "\r\n--c"),
+        ("--b--\r\n--b--", ""),
+        ("--c\r\n--b--", "--c"),
+        ("\r\n-\r\r\n--\r\n--b--and so on\r\n--b\r\n", "\r\n-\r\r\n--"),
+        ("x--b--\r\n--b \t--b--", ""),
+        ("x\n--b--\r\n--b--", "x\n--b--"),
+    ] {
+        let form = format!("{A}{content}");
+        if content.contains(" \t--") {
+            assert_eq!(parse(&form), Err(Reject::InvalidDelimiter));
+            continue;
+        }
+        assert_eq!(parts(&form), [("a".to_owned(), None, meant.to_owned())], "{content:?}");
+    }
+    let two = format!("before\r\n{A}1\r\n{A}2\r\n--b-- \r\n");
+    assert_eq!(parts(&two).len(), 2);
+    assert_eq!(parse("--b--"), Ok(vec![Event::End]), "a form may have no fields");
+}
+
+#[test]
+fn names_are_read_as_browsers_and_others_write_them() {
+    for (disposition, name, file) in [
+        ("form-data; name=a", "a", None),
+        ("Form-Data;NAME=\"a b\" ; filename=\"x;y.txt\"", "a b", Some("x;y.txt")),
+        ("form-data; name=\"%22q%22\"; filename=\"a%0d%0A\"", "\"q\"", Some("a\r\n")),
+        ("form-data; name=\"a\\\"b\"; filename=\"C:\\dir\\\\x\"", "a\"b", Some("C:\\dir\\x")),
+        ("form-data; name=\"\"; filename=\"\"", "", Some("")),
+        ("form-data; name=\"ü\"; filename=\"100%.txt\"", "ü", Some("100%.txt")),
+        ("form-data; name=a; filename=\"?\"; filename*=UTF-8''%c3%bc", "a", Some("ü")),
+        ("form-data; name=a;; more=1;", "a", None),
+    ] {
+        let head = head(disposition).unwrap_or_else(|reject| panic!("{disposition}: {reject}"));
+        assert_eq!((head.name(), head.file_name()), (name, file), "{disposition}");
+    }
+}
+
+#[test]
+fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
+    for (disposition, reject) in [
+        ("attachment; name=a", Reject::NoDisposition),
+        ("form-data", Reject::NoName),
+        ("form-data; filename=a", Reject::NoName),
+        ("form-data; name=a; name=b", Reject::InvalidDisposition),
+        ("form-data; name=\"a", Reject::InvalidDisposition),
+        ("form-data; name", Reject::InvalidDisposition),
+        ("form-data; name=\"a\"b", Reject::InvalidDisposition),
+        ("form-data; name=a; filename*=latin1''a", Reject::InvalidDisposition),
+        ("form-data; name=a; filename*=utf-8''%ff", Reject::InvalidDisposition),
+        ("form-data; name=a\rb", Reject::InvalidLine),
+        ("form-data; name=a\0b", Reject::InvalidHeader),
+        ("form-data; name=a\r\nContent-Disposition: form-data; name=b", Reject::NoDisposition),
+        ("form-data; name=a\r\nContent-Transfer-Encoding: base64", Reject::Encoded),
+        ("form-data; name=a\r\nno header", Reject::InvalidHeader),
+        ("form-data; name=a\r\n: nothing", Reject::InvalidHeader),
+        ("form-data; name=a\r\n folded: x", Reject::InvalidHeader),
+        ("form-data; name=a\nX: y", Reject::InvalidLine),
+    ] {
+        assert_eq!(head(disposition).map(drop), Err(reject), "{disposition:?}");
+    }
+    let form = format!("{A}1\r\n--b--");
+    for end in 0..form.len() {
+        assert_eq!(parse(&form[..end]), Err(Reject::Incomplete), "{:?}", &form[..end]);
+    }
+    assert_eq!(parse("--b\r\n\r\n1\r\n--b--"), Err(Reject::NoDisposition));
+    assert_eq!(parse("--b\r\r\n"), Err(Reject::InvalidDelimiter));
+    assert_eq!(parse("--b-\r\n"), Err(Reject::InvalidDelimiter));
+    for boundary in ["", "a ", "a\r", "ü", &"x".repeat(71)] {
+        let refused = Parser::new(boundary.as_bytes(), &Limits::DEFAULT).map(drop);
+        assert_eq!(refused, Err(Reject::InvalidBoundary), "{boundary:?}");
+    }
+}
+
+#[test]
+fn every_limit_may_be_reached_and_not_passed() {
+    let file = A.replace("name=\"a\"", "name=\"a\"; filename=x");
+    let field_twice = format!("{A}123\r\n{A}123\r\n--b--");
+    let file_twice = format!("{file}1234\r\n{file}1234\r\n--b--");
+    let headers = A.replace("\r\n\r\n", "\r\nX: y\r\n\r\n") + "\r\n--b--";
+    let d = Limits::DEFAULT;
+    let at = Limits {
+        fields_max: 2,
+        files_max: 2,
+        field_bytes_max: 3,
+        file_bytes_max: 4,
+        all_bytes_max: 8,
+        headers_max: 2,
+        ..d
+    };
+    for form in [&field_twice, &file_twice, &headers] {
+        assert!(parse_within(&at, form).is_ok(), "{form}");
+    }
+    for (limits, form, reject) in [
+        (Limits { fields_max: 1, ..d }, &field_twice, Reject::TooManyFields(1)),
+        (Limits { files_max: 1, ..d }, &file_twice, Reject::TooManyFiles(1)),
+        (Limits { field_bytes_max: 2, ..d }, &field_twice, Reject::FieldTooLarge(2)),
+        (Limits { file_bytes_max: 3, ..d }, &file_twice, Reject::FileTooLarge(3)),
+        (Limits { all_bytes_max: 5, ..d }, &field_twice, Reject::AllTooLarge(5)),
+        (Limits { headers_max: 1, ..d }, &headers, Reject::TooManyHeaders(1)),
+        (Limits { head_bytes_max: 20, ..d }, &headers, Reject::HeadTooLong(20)),
+    ] {
+        assert_eq!(parse_within(&limits, form), Err(reject));
+        assert_eq!(reject.status(), 413);
+    }
+    let long = Limits { head_bytes_max: 60, ..d };
+    let beside = |count: usize| "x".repeat(count);
+    assert!(parse_within(&long, &format!("{}\r\n{A}1\r\n--b--", beside(58))).is_ok());
+    for form in [
+        format!("{}\r\n{A}1\r\n--b--", beside(61)),
+        format!("{A}1\r\n--b--{}", beside(61)),
+        format!("--b{}\r\n", " ".repeat(61)),
+    ] {
+        assert_eq!(parse_within(&long, &form), Err(Reject::HeadTooLong(60)));
+    }
+}
+
+#[test]
+fn seeds_of_the_fuzz_target_hold_in_every_cut() {
+    for seed in seeds() {
+        for sizes in [[1, 1], [1, 2], [3, 1], [2, 7]] {
+            fuzz_one(&[&sizes[..], &seed[2..]].concat());
+        }
+    }
+}
+
+/// Pieces of which forms are made, whole and broken.
+fn pieces() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        4 => Just(A.to_owned()),
+        2 => Just(A.replace("name=\"a\"", "name=\"a\"; filename=x")),
+        4 => Just("\r\n".to_owned()),
+        3 => Just("\r\n--b".to_owned()),
+        2 => Just("--b".to_owned()),
+        2 => Just("--".to_owned()),
+        2 => Just("\r".to_owned()),
+        1 => Just("\r\n--b--".to_owned()),
+        4 => "[a\r\n: -]{0,9}",
+    ];
+    prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat().into_bytes())
+}
+
+proptest! {
+    #[test]
+    fn any_cut_of_the_same_bytes_gives_the_same_events(
+        form in pieces(), one in any::<u8>(), two in 1..20u8,
+    ) {
+        fuzz_one(&[&[one, two], &form[..]].concat());
+    }
+}

@@ -1,0 +1,218 @@
+//! From garde's path of Rust's names to a JSON pointer of the peer's.
+
+use garde::Path;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// What serde asked for at one place of a document, and what it found there.
+#[derive(Debug, Default)]
+pub(crate) enum Shape {
+    /// A value without parts, or one that nobody looked into.
+    #[default]
+    Leaf,
+    /// A struct: its serde name, the names of all its fields, and those that were sent.
+    Struct { name: &'static str, fields: &'static [&'static str], sent: Vec<(String, Shape)> },
+    /// An object of which serde does not say what names it may have.
+    Map(Vec<(String, Shape)>),
+    /// A list.
+    List(Vec<Shape>),
+    /// A variant of an enum, inside of an object with its name.
+    Variant(String, Box<Shape>),
+    /// Fields of a form: flattened structs leave no trace.
+    Fields,
+}
+
+/// Names of fields that nobody can tell from Rust's: the application's state, given with `.state(names)`.
+///
+/// ```
+/// use peregrine::prelude::*;
+/// use garde::Validate;
+/// use peregrine::validate::{FieldNames, Valid};
+///
+/// #[derive(serde::Deserialize, Validate)]
+/// struct Bird {
+///     #[serde(rename = "type")]
+///     #[garde(length(min = 3))]
+///     kind: String,
+/// }
+///
+/// async fn add(_: Valid<Json<Bird>>) {}
+///
+/// let names = FieldNames::new().name("Bird", "kind", "type");
+/// let client = App::new().state(names).post("/birds", add).test();
+/// let request = client.post("/birds").header("content-type", "application/json");
+/// let response = request.body(r#"{"type":"x"}"#).send_now();
+/// assert!(response.text().contains(r#""pointer":"/type""#));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct FieldNames(HashMap<(Cow<'static, str>, Cow<'static, str>), Cow<'static, str>>);
+
+impl FieldNames {
+    /// No names.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The field `field` of the struct `of`, as Rust calls it, is called `sent` by peers. For a struct that
+    /// serde renames, `of` is serde's name.
+    #[must_use]
+    pub fn name(
+        mut self,
+        of: impl Into<Cow<'static, str>>,
+        field: impl Into<Cow<'static, str>>,
+        sent: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        self.0.insert((of.into(), field.into()), sent.into());
+        self
+    }
+
+    fn find(&self, of: &'static str, field: &str) -> Option<&str> {
+        self.0.get(&(of.into(), field.to_owned().into())).map(|sent| &**sent)
+    }
+}
+
+/// The pointer, and Rust's name of a field that it had to stop before.
+pub(crate) fn pointer(
+    path: &Path,
+    shape: &Shape,
+    names: Option<&FieldNames>,
+) -> (String, Option<String>) {
+    let (mut pointer, mut shape) = (String::new(), shape);
+    let components = components(path);
+    for (number, (kind, component)) in components.iter().enumerate() {
+        while let Shape::Variant(name, inner) = shape {
+            add(&mut pointer, name);
+            shape = inner;
+        }
+        let is_last = number + 1 == components.len();
+        shape = match (kind, shape) {
+            (Kind::None, _) => shape,
+            (Kind::Index, Shape::List(items)) => {
+                add(&mut pointer, component);
+                let number: Option<usize> = component.parse().ok();
+                number.and_then(|number| items.get(number)).unwrap_or(&LEAF)
+            }
+            // In a form, an index is one of several fields of a name.
+            (Kind::Index, Shape::Fields) => {
+                add(&mut pointer, component);
+                shape
+            }
+            // What serde reads as the value itself, garde calls its first field.
+            (Kind::Index, _) => shape,
+            (Kind::Key, Shape::Struct { name, fields, sent }) => {
+                let told = names.and_then(|names| names.find(name, component));
+                let Some(found) = told.or_else(|| fit(component, fields.iter().copied())) else {
+                    tell_unknown(name, component);
+                    return (pointer, Some(component.clone()));
+                };
+                add(&mut pointer, found);
+                inside(sent, found)
+            }
+            (Kind::Key, Shape::Map(sent)) => {
+                match fit(component, sent.iter().map(|(name, _)| &**name)) {
+                    Some(found) => {
+                        add(&mut pointer, found);
+                        inside(sent, found)
+                    }
+                    // A flattened struct has no name in the document; a field that was not sent has none
+                    // that we know.
+                    None if is_last => return (pointer, Some(component.clone())),
+                    None => shape,
+                }
+            }
+            (Kind::Key, Shape::Fields | Shape::List(_) | Shape::Leaf | Shape::Variant(..)) => {
+                return (pointer, Some(component.clone()));
+            }
+        };
+    }
+    (pointer, None)
+}
+
+/// What a component of a path is.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The only thing in a container: it has no name.
+    None,
+    Index,
+    Key,
+}
+
+/// The components, outermost first. garde shows them by serde only.
+fn components(path: &Path) -> Vec<(Kind, String)> {
+    let Ok(Value::Array(components)) = serde_json::to_value(path) else { return Vec::new() };
+    let component = |component: &Value| {
+        let kind = match component.get(0)?.as_str()? {
+            "none" => Kind::None,
+            "index" => Kind::Index,
+            _ => Kind::Key,
+        };
+        Some((kind, component.get(1)?.as_str()?.to_owned()))
+    };
+    components.iter().filter_map(component).collect()
+}
+
+const LEAF: Shape = Shape::Leaf;
+
+fn inside<'s>(sent: &'s [(String, Shape)], name: &str) -> &'s Shape {
+    sent.iter().find(|(present, _)| present == name).map_or(&LEAF, |(_, shape)| shape)
+}
+
+/// RFC 6901 §3: `~` and `/` are written `~0` and `~1`.
+fn add(pointer: &mut String, name: &str) {
+    pointer.push('/');
+    for letter in name.chars() {
+        match letter {
+            '~' => pointer.push_str("~0"),
+            '/' => pointer.push_str("~1"),
+            _ => pointer.push(letter),
+        }
+    }
+}
+
+/// The one of these names that a field of Rust's has: the same, or the only one with the same letters and
+/// digits.
+fn fit<'n>(field: &str, names: impl Iterator<Item = &'n str> + Clone) -> Option<&'n str> {
+    if let Some(same) = names.clone().find(|name| *name == field) {
+        return Some(same);
+    }
+    let letters = |name: &str| -> String {
+        let plain = name.chars().filter(|letter| letter.is_alphanumeric());
+        plain.flat_map(char::to_lowercase).collect()
+    };
+    let wanted = letters(field);
+    let mut fitting = names.filter(|name| letters(name) == wanted);
+    let found = fitting.next()?;
+    fitting.next().is_none().then_some(found)
+}
+
+#[cold]
+fn tell_unknown(of: &str, field: &str) {
+    let mut fix = String::new();
+    let _ = write!(fix, ".state(FieldNames::new().name({of:?}, {field:?}, ..))");
+    tracing::warn!(
+        target: "peregrine", of, field, fix,
+        "a field breaks a rule, and none of the names that serde asks for is like its own",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_fits_in_every_form_that_serde_gives_it() {
+        let forms = [
+            "user_id", "USERID", "userid", "UserId", "userId", "USER_ID", "user-id", "USER-ID",
+            "@user.id",
+        ];
+        for form in forms {
+            assert_eq!(fit("user_id", ["other", form].into_iter()), Some(form));
+        }
+        assert_eq!(fit("user_id", ["userId", "user_id"].into_iter()), Some("user_id"));
+        assert_eq!(fit("user_id", ["userId", "user-id"].into_iter()), None, "either may be meant");
+        assert_eq!(fit("kind", ["type"].into_iter()), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! The names of a struct's fields, as serde says before it reads any.
+
+use crate::names::Shape;
+use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
+use std::fmt;
+
+/// What serde asks for when it reads a `T` from fields: a form, a query, a path.
+pub(crate) fn of_fields<T: DeserializeOwned>() -> Shape {
+    match T::deserialize(Ask) {
+        Err(Answer::Struct(name, fields)) => {
+            // Under each name there may be one value, or several of them.
+            let sent = fields.iter().map(|field| ((*field).to_owned(), Shape::Fields)).collect();
+            Shape::Struct { name, fields, sent }
+        }
+        Err(Answer::Sequence) => Shape::Fields,
+        _ => Shape::Leaf,
+    }
+}
+
+/// Reads nothing: each question is answered with an error that says what was asked for.
+struct Ask;
+
+#[derive(Debug)]
+enum Answer {
+    Struct(&'static str, &'static [&'static str]),
+    Sequence,
+    Other,
+}
+
+impl<'de> Deserializer<'de> for Ask {
+    type Error = Answer;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
+        Err(Answer::Other)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Answer> {
+        Err(Answer::Struct(name, fields))
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Answer> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Answer> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Answer> {
+        Err(Answer::Sequence)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        _: V,
+    ) -> Result<V::Value, Answer> {
+        Err(Answer::Sequence)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
+        Err(Answer::Sequence)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct map enum identifier ignored_any
+    }
+}
+
+impl Error for Answer {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self::Other
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing is read here")
+    }
+}
+
+impl std::error::Error for Answer {}

@@ -1,0 +1,182 @@
+//! The extractor around extractors.
+
+use crate::names::{FieldNames, Shape, pointer};
+use crate::problem::Invalid;
+use crate::{shape, traced};
+use garde::{Report, Validate};
+#[cfg(feature = "multipart")]
+use peregrine_multipart::MultipartForm;
+use peregrine_web::extract::{Form, FromRequest, FromRequestParts, Json, Path, Query, json_with};
+use peregrine_web::request::Parts;
+use peregrine_web::requirements::Requirements;
+use peregrine_web::state::States;
+use peregrine_web::{Problem, Request};
+use serde::de::DeserializeOwned;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+/// An extractor whose value keeps the rules of its type: `Valid<Json<T>>`, and the same with `Form`, `Query`,
+/// `Path` and `MultipartForm`.
+///
+/// The problems are those of the extractor inside, and 422 `validation-failed` for a value that breaks a rule,
+/// see [`Invalid`]. `Option<Valid<_>>` is `None` where the extractor inside finds nothing.
+///
+/// Rules may ask for a context (`#[garde(context(Words))]`), whose type has a default. It is the
+/// application's state of that type, given with `.state(value)`, or else that default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Valid<E>(pub E);
+
+/// The rules that `value` breaks.
+fn check<T>(value: &T, states: &States) -> Result<(), Report>
+where
+    T: Validate<Context: Default + 'static>,
+{
+    match states.get::<T::Context>() {
+        Some(context) => value.validate_with(context),
+        None => value.validate(),
+    }
+}
+
+/// The problem, with what serde knows about the names.
+#[cold]
+fn explain(report: &Report, place: &'static str, shape: &Shape, states: &States) -> Problem {
+    let names = states.get::<FieldNames>();
+    let mut invalid = Invalid::of(place);
+    for (path, error) in report.iter() {
+        let (pointer, unknown) = pointer(path, shape, names);
+        let detail = match unknown {
+            Some(field) => format!("{field}: {}", error.message()),
+            None => error.message().to_owned(),
+        };
+        invalid = invalid.and(pointer, detail);
+    }
+    invalid.into()
+}
+
+macro_rules! of_parts {
+    ($($Extractor:ident $place:literal)*) => {
+        $(
+            impl<T> FromRequestParts for Valid<$Extractor<T>>
+            where
+                T: DeserializeOwned + Validate<Context: Default + 'static>,
+            {
+                async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+                    let value = $Extractor::<T>::from_request_parts(parts).await?;
+                    of_fields(value, $place, parts.states())
+                }
+
+                async fn optional_from_request_parts(
+                    parts: &mut Parts,
+                ) -> Result<Option<Self>, Problem> {
+                    match $Extractor::<T>::optional_from_request_parts(parts).await? {
+                        Some(value) => of_fields(value, $place, parts.states()).map(Some),
+                        None => Ok(None),
+                    }
+                }
+
+                fn require(requirements: &mut Requirements) {
+                    <$Extractor<T> as FromRequestParts>::require(requirements);
+                }
+            }
+        )*
+    };
+}
+
+of_parts! { Query "query" Path "path" }
+
+impl<T> FromRequest for Valid<Json<T>>
+where
+    T: DeserializeOwned + Validate<Context: Default + 'static>,
+{
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let states = Rc::clone(request.parts.states());
+        let then = |value: T, bytes: &[u8]| match check(&value, &states) {
+            Ok(()) => Ok(Self(Json(value))),
+            Err(report) => Err(explain(&report, "body", &traced::trace::<T>(bytes), &states)),
+        };
+        json_with(request, then).await
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        if is_absent(&request) { Ok(None) } else { Self::from_request(request).await.map(Some) }
+    }
+}
+
+fn is_absent(request: &Request) -> bool {
+    request.body.length() == Some(0) && request.parts.head.field("content-type").is_none()
+}
+
+impl<T> FromRequest for Valid<Form<T>>
+where
+    T: DeserializeOwned + Validate<Context: Default + 'static>,
+{
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let states = Rc::clone(request.parts.states());
+        let place = place_of_form(&request);
+        let value = Form::<T>::from_request(request).await?;
+        of_fields(value, place, &states)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        let states = Rc::clone(request.parts.states());
+        let place = place_of_form(&request);
+        match Form::<T>::optional_from_request(request).await? {
+            Some(value) => of_fields(value, place, &states).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// A form of GET and HEAD is in the query.
+fn place_of_form(request: &Request) -> &'static str {
+    if matches!(request.method(), http::Method::GET | http::Method::HEAD) {
+        "query"
+    } else {
+        "body"
+    }
+}
+
+fn of_fields<E, T>(value: E, place: &'static str, states: &States) -> Result<Valid<E>, Problem>
+where
+    E: Deref<Target = T>,
+    T: DeserializeOwned + Validate<Context: Default + 'static>,
+{
+    match check(&*value, states) {
+        Ok(()) => Ok(Valid(value)),
+        Err(report) => Err(explain(&report, place, &shape::of_fields::<T>(), states)),
+    }
+}
+
+#[cfg(feature = "multipart")]
+impl<T> FromRequest for Valid<MultipartForm<T>>
+where
+    T: DeserializeOwned + Validate<Context: Default + 'static>,
+{
+    async fn from_request(request: Request) -> Result<Self, Problem> {
+        let states = Rc::clone(request.parts.states());
+        let value = MultipartForm::<T>::from_request(request).await?;
+        of_fields(value, "body", &states)
+    }
+
+    async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
+        let states = Rc::clone(request.parts.states());
+        match MultipartForm::<T>::optional_from_request(request).await? {
+            Some(value) => of_fields(value, "body", &states).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<E> Deref for Valid<E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.0
+    }
+}
+
+impl<E> DerefMut for Valid<E> {
+    fn deref_mut(&mut self) -> &mut E {
+        &mut self.0
+    }
+}

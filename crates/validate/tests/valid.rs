@@ -1,0 +1,290 @@
+//! Values that break rules, and where the peer is told to look.
+
+use garde::Validate;
+use http::Method;
+use peregrine_multipart::{MultipartForm, Upload};
+use peregrine_validate::{ERRORS_MAX, FieldNames, Invalid, Valid};
+use peregrine_web::extract::{Form, Json, Path, Query};
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, Problem};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Deserialize, Validate)]
+#[serde(rename_all = "camelCase")]
+struct Order {
+    #[garde(length(min = 2))]
+    customer_name: String,
+    #[serde(rename = "e-mail")]
+    #[garde(contains("@"))]
+    email: Option<String>,
+    #[garde(dive)]
+    #[serde(default)]
+    order_lines: Vec<Line>,
+    #[garde(dive)]
+    #[serde(default)]
+    by_place: BTreeMap<String, Line>,
+    #[garde(dive)]
+    payment: Option<Payment>,
+    #[garde(dive)]
+    code: Option<Code>,
+    #[garde(dive)]
+    #[serde(flatten)]
+    address: Option<Address>,
+}
+
+#[derive(Debug, Deserialize, Validate)]
+#[serde(rename_all = "kebab-case")]
+struct Line {
+    #[garde(range(min = 1, max = 10))]
+    item_count: u32,
+    #[serde(rename = "type", default)]
+    #[garde(length(max = 3))]
+    kind: String,
+}
+
+#[derive(Debug, Deserialize, Validate)]
+#[serde(rename_all = "snake_case")]
+enum Payment {
+    CreditCard {
+        #[serde(rename = "cardNumber")]
+        #[garde(length(min = 4))]
+        number: String,
+    },
+    Voucher(#[garde(range(min = 1))] u32),
+}
+
+#[derive(Debug, Deserialize, Validate)]
+struct Code(#[garde(ascii)] String);
+
+#[derive(Debug, Deserialize, Validate)]
+struct Address {
+    #[serde(rename = "ZIP")]
+    #[garde(length(min = 5))]
+    zip: String,
+}
+
+/// The pointers and texts of a problem with status 422.
+fn errors(response: &TestResponse) -> Vec<(String, String)> {
+    let problem: Value = response.json();
+    assert_eq!(response.status(), 422, "{problem}");
+    assert_eq!(problem["type"], "/problems/validation-failed");
+    let errors = problem["errors"].as_array().expect("a list").iter();
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    errors.map(|error| (text(&error["pointer"]), text(&error["detail"]))).collect()
+}
+
+fn pointers(response: &TestResponse) -> Vec<String> {
+    errors(response).into_iter().map(|(pointer, _)| pointer).collect()
+}
+
+async fn order(Valid(Json(order)): Valid<Json<Order>>) -> String {
+    order.customer_name
+}
+
+fn send(client: &TestClient, order: &Value) -> TestResponse {
+    client.post("/").json(order).send_now()
+}
+
+#[test]
+fn a_pointer_leads_to_the_value_in_what_the_peer_sent() {
+    let client = App::new().post("/", order).test();
+    let line = |count: u32| json!({ "item-count": count });
+    let right = json!({ "customerName": "ada", "orderLines": [line(1)], "code": "x" });
+    assert_eq!(send(&client, &right).text(), "ada");
+    for (member, value, pointer) in [
+        ("customerName", json!("a"), "/customerName"),
+        ("e-mail", json!("nobody"), "/e-mail"),
+        ("orderLines", json!([line(1), line(11)]), "/orderLines/1/item-count"),
+        ("byPlace", json!({ "a/b~c": line(0) }), "/byPlace/a~1b~0c/item-count"),
+        ("byPlace", json!({ "item-count": line(0) }), "/byPlace/item-count/item-count"),
+        ("code", json!("ü"), "/code"),
+        ("ZIP", json!("1"), "/ZIP"),
+    ] {
+        let mut wrong = right.clone();
+        wrong[member] = value;
+        let response = send(&client, &wrong);
+        assert_eq!(pointers(&response), [pointer], "{wrong}");
+        assert!(wrong.pointer(pointer).is_some(), "{pointer} leads somewhere");
+        assert_eq!(response.json::<Value>()["in"], "body");
+    }
+}
+
+#[test]
+fn variants_of_enums_are_part_of_a_pointer_where_they_are_part_of_the_document() {
+    #[derive(Debug, Deserialize, Validate)]
+    #[garde(transparent)]
+    struct Just(#[garde(dive)] Payment);
+
+    let client = App::new()
+        .post("/", |_: Valid<Json<Payment>>| "paid")
+        .post("/just", |_: Valid<Json<Just>>| "paid")
+        .test();
+    for (payment, pointer, unknown) in [
+        (json!({ "voucher": 0 }), "/voucher", None),
+        // `cardNumber` is not like `number`: the pointer stops before.
+        (json!({ "credit_card": { "cardNumber": "1" } }), "/credit_card", Some("number: ")),
+    ] {
+        for target in ["/", "/just"] {
+            let response = client.post(target).json(&payment).send_now();
+            let errors = errors(&response);
+            assert_eq!((errors.len(), &*errors[0].0), (1, pointer));
+            assert!(unknown.is_none_or(|unknown| errors[0].1.starts_with(unknown)), "{errors:?}");
+        }
+    }
+    assert_eq!(client.post("/").json(&json!({ "voucher": 1 })).send_now().text(), "paid");
+}
+
+#[test]
+fn a_name_that_nobody_can_guess_is_told_by_the_application() {
+    let wrong =
+        json!({ "customerName": "ada", "orderLines": [{ "item-count": 1, "type": "long" }] });
+    let response = send(&App::new().post("/", order).test(), &wrong);
+    let [(pointer, detail)] = &errors(&response)[..] else { panic!("one error") };
+    assert_eq!(pointer, "/orderLines/0", "rather less than wrong");
+    assert!(detail.starts_with("kind: "), "{detail}");
+    let names = FieldNames::new().name("Line", "kind", "type");
+    let client = App::new().state(names).post("/", order).test();
+    assert_eq!(pointers(&send(&client, &wrong)), ["/orderLines/0/type"]);
+}
+
+#[test]
+fn every_broken_rule_is_listed_up_to_a_limit() {
+    let client = App::new().post("/", order).test();
+    let two = json!({ "customerName": "a", "e-mail": "b" });
+    let response = send(&client, &two);
+    assert_eq!(pointers(&response), ["/customerName", "/e-mail"]);
+    assert!(response.json::<Value>()["detail"].as_str().expect("text").contains("2 values"));
+    let lines = vec![json!({ "item-count": 0 }); ERRORS_MAX + 3];
+    let response = send(&client, &json!({ "customerName": "ada", "orderLines": lines }));
+    assert_eq!(pointers(&response).len(), ERRORS_MAX);
+    assert_eq!(response.json::<Value>()["more"], 3);
+    let long = "k".repeat(10_000);
+    let response =
+        send(&client, &json!({ "customerName": "ada", "byPlace": { long: { "item-count": 0 } } }));
+    assert!(response.text().len() < 1000, "what the peer sent is cut short");
+}
+
+#[test]
+fn problems_of_the_extractor_inside_come_first() {
+    let client = App::new().post("/", order).test();
+    assert_eq!(client.post("/").send_now().status(), 400);
+    assert_eq!(client.post("/").body("{}").send_now().status(), 415);
+    let problem: Value = send(&client, &json!({ "customerName": 1 })).json();
+    assert_eq!(problem["type"], "/problems/unexpected-value");
+    let maybe = |body: Option<Valid<Json<Order>>>| body.is_some().to_string();
+    let client = App::new().post("/", maybe).test();
+    assert_eq!(client.post("/").send_now().text(), "false");
+    assert_eq!(send(&client, &json!({ "customerName": "ada" })).text(), "true");
+    assert_eq!(send(&client, &json!({ "customerName": "a" })).status(), 422);
+}
+
+#[derive(Debug, Deserialize, Validate)]
+#[serde(rename_all = "kebab-case")]
+struct Search {
+    #[garde(length(min = 2))]
+    search_text: String,
+    #[garde(length(max = 2), inner(length(min = 1)))]
+    #[serde(default, rename = "tag")]
+    tag: Vec<String>,
+}
+
+#[test]
+fn queries_forms_and_paths_are_checked_too() {
+    async fn query(Valid(Query(search)): Valid<Query<Search>>) -> String {
+        search.search_text
+    }
+    async fn form(search: Valid<Form<Search>>) -> String {
+        search.search_text.clone()
+    }
+    async fn path(Valid(Path(search)): Valid<Path<Search>>) -> String {
+        search.search_text
+    }
+    let client = App::new()
+        .get("/", query)
+        .on(Method::POST, "/", form)
+        .get("/form", form)
+        .get("/path/{search-text}", path)
+        .test();
+    let fields = [("content-type", "application/x-www-form-urlencoded")];
+    let post = |body: &'static str| {
+        client.post("/").header(fields[0].0, fields[0].1).body(body).send_now()
+    };
+    assert_eq!(client.get("/?search-text=ab&tag=x").send_now().text(), "ab");
+    assert_eq!(post("search-text=ab").text(), "ab");
+    assert_eq!(client.get("/path/ab").send_now().text(), "ab");
+    for (response, place) in [
+        (client.get("/?search-text=a&tag=x&tag=").send_now(), "query"),
+        (client.get("/form?search-text=a&tag=x&tag=").send_now(), "query"),
+        (post("search-text=a&tag=x&tag="), "body"),
+    ] {
+        assert_eq!(pointers(&response), ["/search-text", "/tag/1"], "{place}");
+        assert_eq!(response.json::<Value>()["in"], place);
+    }
+    let response = client.get("/path/a").send_now();
+    assert_eq!(pointers(&response), ["/search-text"]);
+    assert_eq!(response.json::<Value>()["in"], "path");
+    assert_eq!(client.get("/").send_now().status(), 400);
+}
+
+#[test]
+fn forms_with_files_are_checked_too() {
+    fn is_small(file: &Upload, _: &()) -> garde::Result {
+        if file.len() > 3 { Err(garde::Error::new("larger than 3 bytes")) } else { Ok(()) }
+    }
+    #[derive(Deserialize, Validate)]
+    #[serde(rename_all = "camelCase")]
+    struct Sent {
+        #[garde(custom(is_small))]
+        the_file: Upload,
+    }
+    let client = App::new().post("/", |_: Valid<MultipartForm<Sent>>| "kept").test();
+    for (content, status) in [("123", 200), ("1234", 422)] {
+        let form = format!(
+            "--b\r\nContent-Disposition: form-data; name=theFile; filename=f\r\n\r\n{content}\r\n--b--"
+        );
+        let request = client.post("/").header("content-type", "multipart/form-data; boundary=b");
+        let response = request.body(form).send_now();
+        assert_eq!(response.status(), status);
+        if status == 422 {
+            let expected = ("/theFile".to_owned(), "larger than 3 bytes".to_owned());
+            assert_eq!(errors(&response), [expected]);
+        }
+    }
+}
+
+#[test]
+fn rules_may_ask_the_application() {
+    #[derive(Default)]
+    struct Taken(Vec<&'static str>);
+    fn is_free(name: &str, taken: &Taken) -> garde::Result {
+        if taken.0.contains(&name) { Err(garde::Error::new("is taken")) } else { Ok(()) }
+    }
+    #[derive(Deserialize, Validate)]
+    #[garde(context(Taken))]
+    struct User {
+        #[garde(custom(is_free))]
+        name: String,
+    }
+    async fn create(Valid(Json(user)): Valid<Json<User>>) -> String {
+        user.name
+    }
+    let ada = json!({ "name": "ada" });
+    assert_eq!(send(&App::new().post("/", create).test(), &ada).text(), "ada");
+    let client = App::new().state(Taken(vec!["ada"])).post("/", create).test();
+    assert_eq!(errors(&send(&client, &ada)), [("/name".to_owned(), "is taken".to_owned())]);
+}
+
+#[test]
+fn a_handler_may_say_the_same_about_rules_of_its_own() {
+    async fn create(Json(name): Json<String>) -> Result<String, Problem> {
+        let invalid = Invalid::in_body();
+        assert!(invalid.is_empty());
+        Err(invalid.and("", format!("{name} is taken")).into())
+    }
+    let client = App::new().post("/", create).test();
+    let response = client.post("/").json("ada").send_now();
+    assert_eq!(errors(&response), [(String::new(), "ada is taken".to_owned())]);
+    assert_eq!(response.json::<Value>()["detail"], "body: ada is taken");
+}

@@ -1,0 +1,138 @@
+//! Files, through a server on every driver of the machine's sockets.
+
+use peregrine::files::Files;
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Running};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+use tempfile::TempDir;
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    files_of_every_size_arrive_whole_and_in_parts,
+    a_head_has_the_length_and_nothing_else,
+    a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for,
+    a_peer_that_does_not_read_keeps_nobody_else_waiting,
+}
+
+/// Content of so many bytes, in which every place can be told from others.
+fn content(bytes: usize) -> Vec<u8> {
+    (0..).flat_map(|number: u32| format!("{number:08} ").into_bytes()).take(bytes).collect()
+}
+
+const SIZES: [usize; 6] = [0, 1, 1000, 65_536, 300_000, 10_000_000];
+
+/// A folder, and a server for it; none where the kernel refuses the driver.
+fn start(choice: DriverChoice) -> Option<(TempDir, Running)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    for size in SIZES {
+        fs::write(folder.path().join(size.to_string()), content(size)).expect("there is room");
+    }
+    let root = folder.path().to_owned();
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    match server.start(move || App::new().subtree("/f", Files::folder(&root))) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some((folder, running.expect("the server starts"))),
+    }
+}
+
+fn ask(running: &Running, method: &str, name: &str, fields: &str) -> TcpStream {
+    let address = running.http_address().expect("it speaks HTTP");
+    let mut peer = TcpStream::connect(address).expect("it listens");
+    peer.set_read_timeout(Some(Duration::from_secs(30))).expect("more than zero");
+    let request =
+        format!("{method} /f/{name} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+    peer.write_all(request.as_bytes()).expect("connected");
+    peer
+}
+
+/// The rest of the answer: its head, in lower case, and its content.
+fn answer(mut peer: TcpStream, mut begun: Vec<u8>) -> (String, Vec<u8>) {
+    peer.read_to_end(&mut begun).expect("an end in order");
+    let end = begun.windows(4).position(|it| it == b"\r\n\r\n").expect("a head") + 4;
+    let head = String::from_utf8(begun[..end].to_vec()).expect("text").to_ascii_lowercase();
+    (head, begun.split_off(end))
+}
+
+fn files_of_every_size_arrive_whole_and_in_parts(choice: DriverChoice) {
+    let Some((_folder, running)) = start(choice) else { return };
+    for size in SIZES {
+        let expected = content(size);
+        // Twice: from the disk, and from what is kept.
+        for _ in 0..2 {
+            let (head, whole) = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new());
+            assert!(head.starts_with("http/1.1 200 ") && whole == expected, "{head}");
+            assert!(head.contains(&format!("\r\ncontent-length: {size}\r\n")), "{head}");
+        }
+        if size < 1000 {
+            continue;
+        }
+        let at = size / 3;
+        let range = format!("Range: bytes={at}-\r\n");
+        let (head, part) = answer(ask(&running, "GET", &size.to_string(), &range), Vec::new());
+        assert!(head.starts_with("http/1.1 206 ") && part == expected[at..], "{head}");
+        let range = format!("Range: bytes=0-99,{at}-\r\n");
+        let (head, parts) = answer(ask(&running, "GET", &size.to_string(), &range), Vec::new());
+        assert!(head.starts_with("http/1.1 206 "), "{head}");
+        assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", parts.len())), "{head}");
+        assert!(parts.windows(100).any(|it| it == &expected[..100]));
+    }
+    running.shut_down().expect("it ends in order");
+}
+
+fn a_head_has_the_length_and_nothing_else(choice: DriverChoice) {
+    let Some((_folder, running)) = start(choice) else { return };
+    for size in SIZES {
+        let (head, content) = answer(ask(&running, "HEAD", &size.to_string(), ""), Vec::new());
+        assert!(head.contains(&format!("\r\ncontent-length: {size}\r\n")), "{head}");
+        assert!(head.contains("\r\netag: ") && content.is_empty(), "{head}");
+    }
+    running.shut_down().expect("it ends in order");
+}
+
+fn a_file_that_is_replaced_while_it_is_sent_is_the_one_that_was_asked_for(choice: DriverChoice) {
+    let Some((folder, running)) = start(choice) else { return };
+    let size = SIZES[5];
+    let mut peer = ask(&running, "GET", &size.to_string(), "");
+    let mut begun = vec![0; 1000];
+    peer.read_exact(&mut begun).expect("it has begun");
+    let other = folder.path().join("other");
+    fs::write(&other, vec![b'x'; size]).expect("there is room");
+    fs::rename(&other, folder.path().join(size.to_string())).expect("in the same folder");
+    let (_, whole) = answer(peer, begun);
+    assert!(whole == content(size), "every byte is of the first file");
+    let (_, whole) = answer(ask(&running, "GET", &size.to_string(), ""), Vec::new());
+    assert!(whole == vec![b'x'; size], "the next answer is of the second one");
+    running.shut_down().expect("it ends in order");
+}
+
+fn a_peer_that_does_not_read_keeps_nobody_else_waiting(choice: DriverChoice) {
+    let Some((_folder, running)) = start(choice) else { return };
+    let stuck: Vec<_> = (0..8).map(|_| ask(&running, "GET", &SIZES[5].to_string(), "")).collect();
+    for _ in 0..20 {
+        let (head, small) = answer(ask(&running, "GET", "1000", ""), Vec::new());
+        assert!(head.starts_with("http/1.1 200 ") && small == content(1000), "{head}");
+    }
+    for peer in stuck {
+        let (_, whole) = answer(peer, Vec::new());
+        assert!(whole == content(SIZES[5]), "who reads late gets all of it");
+    }
+    running.shut_down().expect("it ends in order");
+}
