@@ -68,6 +68,13 @@ pub use listener::Listener;
 pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
+#[cfg(any(
+    feature = "compression-br",
+    feature = "compression-deflate",
+    feature = "compression-gzip",
+    feature = "compression-zstd"
+))]
+pub use peregrine_compression as compression;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
 pub use peregrine_middleware as middleware;
 pub use peregrine_server::{
@@ -103,6 +110,10 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}
+
+#[cfg(all(doctest, feature = "cors", feature = "csrf", feature = "security-headers"))]
+#[doc = include_str!("../../../docs/guide/browsers.md")]
+mod browsers {}
 
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../../../docs/guide/configuration.md")]

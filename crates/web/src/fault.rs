@@ -65,6 +65,13 @@ pub enum Fault {
         /// How to set the option on the whole.
         setting: &'static str,
     },
+    /// A setting of a middleware or an extractor that cannot be kept.
+    Setting {
+        /// What has the setting, and where it is added.
+        of: String,
+        /// What is wrong with the setting, and how to fix it.
+        reason: String,
+    },
     /// More than the router can distinguish.
     TooMany {
         /// What exceeds its limit, and the limit.
@@ -98,6 +105,7 @@ impl fmt::Display for Fault {
                  options of that only; merge the App (`.merge(app)`) instead of handing over the \
                  built one, or ask for all of it by `application.{setting}`"
             ),
+            Self::Setting { of, reason } => write!(f, "{of}: {reason}"),
             Self::TooMany { what } => f.write_str(what),
         }
     }

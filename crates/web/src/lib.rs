@@ -25,6 +25,7 @@ pub mod handler;
 pub mod head;
 pub mod interim;
 pub mod middleware;
+pub mod origin;
 #[doc(hidden)]
 pub mod panics;
 pub mod pipe;
