@@ -15,7 +15,7 @@ enum Kind {
     #[cfg(feature = "gzip")]
     Gzip(flate2::write::MultiGzDecoder<Sink>),
     #[cfg(feature = "deflate")]
-    Deflate(flate2::write::ZlibDecoder<Sink>),
+    Deflate(Box<zlib::Inflater>),
     #[cfg(feature = "br")]
     Br(Box<brotli::DecompressorWriter<Sink>>),
     #[cfg(feature = "zstd")]
@@ -68,7 +68,7 @@ impl Decoder {
             #[cfg(feature = "gzip")]
             Coding::Gzip => Kind::Gzip(flate2::write::MultiGzDecoder::new(into)),
             #[cfg(feature = "deflate")]
-            Coding::Deflate => Kind::Deflate(flate2::write::ZlibDecoder::new(into)),
+            Coding::Deflate => Kind::Deflate(Box::new(zlib::Inflater::new(into))),
             #[cfg(feature = "br")]
             Coding::Br => Kind::Br(Box::new(brotli::DecompressorWriter::new(into, 4096))),
             #[cfg(feature = "zstd")]
@@ -89,7 +89,7 @@ impl Decoder {
             #[cfg(feature = "gzip")]
             Kind::Gzip(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
             #[cfg(feature = "deflate")]
-            Kind::Deflate(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
+            Kind::Deflate(decoder) => decoder.write(input),
             #[cfg(feature = "br")]
             Kind::Br(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
             #[cfg(feature = "zstd")]
@@ -105,7 +105,7 @@ impl Decoder {
             #[cfg(feature = "gzip")]
             Kind::Gzip(decoder) => decoder.try_finish(),
             #[cfg(feature = "deflate")]
-            Kind::Deflate(decoder) => decoder.try_finish(),
+            Kind::Deflate(decoder) => decoder.finish(),
             #[cfg(feature = "br")]
             Kind::Br(decoder) => decoder.close(),
             #[cfg(feature = "zstd")]
@@ -121,5 +121,57 @@ impl Decoder {
         }
         result.map_err(|_| Broken::Invalid)?;
         Ok(std::mem::take(&mut output.bytes))
+    }
+}
+
+/// flate2's own writer takes a body that breaks off for a whole one.
+#[cfg(feature = "deflate")]
+mod zlib {
+    use super::Sink;
+    use flate2::{Decompress, FlushDecompress, Status};
+    use std::io::{self, Write};
+
+    /// Output is made in such steps.
+    const STEP: usize = 4 * 1024;
+
+    pub(super) struct Inflater {
+        inflate: Decompress,
+        sink: Sink,
+        is_ended: bool,
+    }
+
+    impl Inflater {
+        pub(super) fn new(sink: Sink) -> Self {
+            Self { inflate: Decompress::new(true), sink, is_ended: false }
+        }
+
+        pub(super) fn write(&mut self, mut input: &[u8]) -> io::Result<()> {
+            let mut room = [0; STEP];
+            while !self.is_ended {
+                let (taken, made) = (self.inflate.total_in(), self.inflate.total_out());
+                let status = self.inflate.decompress(input, &mut room, FlushDecompress::None)?;
+                let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+                let (taken, made) = (
+                    count(self.inflate.total_in() - taken),
+                    count(self.inflate.total_out() - made),
+                );
+                self.sink.write_all(room.get(..made).unwrap_or_default())?;
+                input = input.get(taken..).unwrap_or_default();
+                self.is_ended = status == Status::StreamEnd;
+                // With room to spare, it waits for more.
+                if !self.is_ended && input.is_empty() && made < STEP {
+                    return Ok(());
+                }
+                if !self.is_ended && taken == 0 && made == 0 {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+            // Nothing follows the end.
+            if input.is_empty() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        }
+
+        pub(super) fn finish(&mut self) -> io::Result<()> {
+            if self.is_ended { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        }
     }
 }

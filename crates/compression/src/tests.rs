@@ -37,11 +37,16 @@ fn unpack(coding: &str, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match coding {
         "zstd" => out = zstd::stream::decode_all(bytes).expect("zstd"),
-        "br" => drop(brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out).expect("brotli")),
-        "gzip" => drop(flate2::read::GzDecoder::new(bytes).read_to_end(&mut out).expect("gzip")),
-        "deflate" => {
-            drop(flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out).expect("zlib"))
+        "br" => {
+            brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out).expect("brotli");
         }
+        "gzip" => {
+            flate2::read::GzDecoder::new(bytes).read_to_end(&mut out).expect("gzip");
+        }
+        "deflate" => {
+            flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out).expect("zlib");
+        }
+
         other => panic!("no such coding: {other}"),
     }
     out
@@ -70,4 +75,16 @@ fn text(bytes: usize) -> String {
     }
     text.truncate(bytes);
     text
+}
+
+/// Bytes that do not become smaller.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..bytes).map(|_| next()).collect()
 }

@@ -1,10 +1,9 @@
 //! Pages of other origins: what their scripts may ask for, and read.
 
-pub(crate) mod origins;
 #[cfg(test)]
 mod tests;
 
-use self::origins::{Origins, Verdict};
+use crate::origins::{Origins, Verdict, quoted};
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
@@ -21,9 +20,6 @@ const ALLOW_PRIVATE_NETWORK: HeaderName =
 const ASKED_METHOD: &str = "access-control-request-method";
 const ASKED_HEADERS: &str = "access-control-request-headers";
 const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
-
-/// The longest detail of a problem quotes so many bytes of what was sent.
-const QUOTED_BYTES_MAX: usize = 60;
 
 /// Lets pages of other origins call the routes inside, by Cross-Origin Resource Sharing.
 ///
@@ -344,13 +340,4 @@ fn refused(kind: &'static str, detail: String) -> Problem {
 fn listed<'n>(names: impl Iterator<Item = &'n str>) -> HeaderValue {
     let names: Vec<_> = names.collect();
     HeaderValue::from_str(&names.join(", ")).expect("names are tokens")
-}
-
-/// What a peer sent, short enough to be shown.
-pub(crate) fn quoted(sent: &[u8]) -> String {
-    let text = String::from_utf8_lossy(sent);
-    match text.char_indices().nth(QUOTED_BYTES_MAX) {
-        Some((end, _)) => format!("{}..", &text[..end]),
-        None => text.into_owned(),
-    }
 }

@@ -6,11 +6,10 @@ mod token;
 
 pub use token::{CsrfKey, CsrfToken};
 
-use crate::cors::origins::Origins;
-use crate::cors::quoted;
-use crate::held::holding;
+use crate::origins::{Origins, quoted};
 use http::StatusCode;
 use http::header::SET_COOKIE;
+use peregrine_web::held::holding;
 use peregrine_web::origin::is_same;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Body, Head, IntoResponse, Middleware, Problem, Request, Response, Service};
@@ -223,7 +222,7 @@ impl Middleware for Csrf {
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        for fault in self.trusted.faults() {
+        for fault in &self.trusted.faults {
             requirements.fault(format!("Csrf: {fault}"));
         }
     }

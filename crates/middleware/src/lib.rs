@@ -19,16 +19,12 @@
 pub mod access_log;
 pub mod body_limit;
 pub mod catch_panic;
-#[cfg(any(feature = "cors", feature = "csrf"))]
-#[cfg_attr(
-    not(feature = "cors"),
-    allow(dead_code, reason = "`Csrf` has origins in common with `Cors`")
-)]
-mod cors;
+#[cfg(feature = "cors")]
+pub mod cors;
 #[cfg(feature = "csrf")]
 pub mod csrf;
-#[cfg(any(feature = "csrf", feature = "security-headers"))]
-mod held;
+#[cfg(any(feature = "cors", feature = "csrf"))]
+mod origins;
 #[cfg(any(feature = "csrf", feature = "security-headers"))]
 mod random;
 pub mod request_id;

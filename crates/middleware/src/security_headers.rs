@@ -10,13 +10,13 @@ pub use csp::{Csp, NONCE};
 pub use nonce::CspNonce;
 pub use permissions::PermissionsPolicy;
 
-use crate::held::holding;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY, REFERRER_POLICY,
     STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{HeaderName, HeaderValue};
 use nonce::{ASKED, Asked};
+use peregrine_web::held::holding;
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Middleware, Request, Response, Service};
 use std::time::Duration;

@@ -81,6 +81,8 @@ pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
 };
+#[cfg(feature = "sessions")]
+pub use peregrine_session as session;
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 pub use peregrine_web as web;
@@ -114,6 +116,14 @@ mod guide {}
 #[cfg(all(doctest, feature = "cors", feature = "csrf", feature = "security-headers"))]
 #[doc = include_str!("../../../docs/guide/browsers.md")]
 mod browsers {}
+
+#[cfg(all(doctest, feature = "compression"))]
+#[doc = include_str!("../../../docs/guide/compression.md")]
+mod packed {}
+
+#[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
+#[doc = include_str!("../../../docs/guide/sessions.md")]
+mod sessions {}
 
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../../../docs/guide/configuration.md")]

@@ -13,7 +13,7 @@ use http::header::SET_COOKIE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::borrow::Cow;
 
-pub use cookie::{Cookie, SameSite};
+pub use cookie::{Cookie, CookieBuilder, SameSite};
 #[cfg(any(feature = "cookies-signed", feature = "cookies-private"))]
 pub use sealed::CookieKeys;
 #[cfg(feature = "cookies-private")]

@@ -23,6 +23,8 @@ mod fallbacks;
 pub mod fault;
 pub mod handler;
 pub mod head;
+#[doc(hidden)]
+pub mod held;
 pub mod interim;
 pub mod middleware;
 pub mod origin;

@@ -1,4 +1,4 @@
-use super::{pack, text};
+use super::{noise, pack, text};
 use crate::{Coding, Decompression};
 use peregrine_web::account::{held, limit};
 use peregrine_web::test::{TestClient, TestRequest, TestResponse};
@@ -147,8 +147,7 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
 
 #[test]
 fn the_packed_body_is_held_to_its_limit_too() {
-    let noise: Vec<u8> =
-        (0_u32..5000).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let noise = noise(5000);
     let client = client().body_limit(1000);
     assert_eq!(
         kind(&sent(&client, "/large", &["gzip"], pack(Coding::Gzip, &noise))),

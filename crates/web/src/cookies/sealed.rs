@@ -7,6 +7,8 @@ use crate::request::Parts;
 use crate::requirements::Requirements;
 use crate::respond::{IntoResponse, IntoResponseParts};
 use crate::response::Response;
+#[cfg(feature = "cookies-private")]
+use cookie::CookieJar;
 use cookie::Key;
 use http::StatusCode;
 use std::fmt;
@@ -46,6 +48,25 @@ impl CookieKeys {
 
     fn first(&self) -> &Key {
         self.0.first().expect("there is one from the beginning")
+    }
+
+    /// Encrypts the value of a cookie called `name`, which only the same name opens.
+    #[cfg(feature = "cookies-private")]
+    #[must_use]
+    pub fn seal(&self, name: &str, value: &str) -> String {
+        let mut jar = CookieJar::new();
+        jar.private_mut(self.first()).add(Cookie::new(name.to_owned(), value.to_owned()));
+        jar.get(name).map(|cookie| cookie.value().to_owned()).unwrap_or_default()
+    }
+
+    /// What [`CookieKeys::seal`] encrypted, with any of the keys.
+    #[cfg(feature = "cookies-private")]
+    #[must_use]
+    pub fn open(&self, name: &str, sealed: &str) -> Option<String> {
+        let mut jar = CookieJar::new();
+        jar.add_original(Cookie::new(name.to_owned(), sealed.to_owned()));
+        let opened = self.0.iter().find_map(|key| jar.private(key).get(name))?;
+        Some(opened.value().to_owned())
     }
 
     fn of(parts: &Parts) -> Result<Self, Problem> {

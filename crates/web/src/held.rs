@@ -1,6 +1,8 @@
 //! Values that a middleware keeps for a request while the request's code runs.
 
-use peregrine_web::{Request, Response, Service};
+use crate::request::Request;
+use crate::response::Response;
+use crate::service::Service;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,7 +10,7 @@ use std::thread::LocalKey;
 
 /// Runs what comes next. While its future is polled, and only then, `value` is in `place`, where extractors find it:
 /// so it needs no memory of its own, nor be `Send`, as an extension of the request would. Gives back what became of it.
-pub(crate) async fn holding<T: 'static, S: Service>(
+pub async fn holding<T: 'static, S: Service>(
     place: &'static LocalKey<Cell<Option<T>>>,
     value: T,
     request: Request,

@@ -1,34 +1,55 @@
-//! Whose pages are let in: origins as they are named when a [`Cors`](super::Cors) is made.
+//! Whose pages are let in: origins as they are named when a middleware is made.
 
 use http::HeaderValue;
 use peregrine_web::Head;
 use peregrine_web::origin::Origin;
 use std::fmt;
+#[cfg(feature = "cors")]
 use std::rc::Rc;
 
+/// The longest text of a peer's that is quoted, in characters.
+const QUOTED_MAX: usize = 60;
+
+/// What a peer sent, short enough to be shown.
+pub(crate) fn quoted(sent: &[u8]) -> String {
+    let text = String::from_utf8_lossy(sent);
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text.into_owned(),
+    }
+}
+
 /// The question whether an origin is let in.
+#[cfg(feature = "cors")]
 type Ask = Rc<dyn Fn(&str, &Head) -> bool>;
 
 /// Who is let in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    pub(super) is_any: bool,
+    #[cfg(feature = "cors")]
+    pub(crate) is_any: bool,
     rules: Vec<Rule>,
     /// What could not be read, and why.
-    pub(super) faults: Vec<String>,
+    pub(crate) faults: Vec<String>,
 }
 
 #[derive(Clone)]
 enum Rule {
     /// As it is written, and ready to be sent.
-    Exact(String, HeaderValue),
+    Exact(
+        String,
+        #[cfg_attr(not(feature = "cors"), expect(dead_code, reason = "sent by `Cors`"))]
+        HeaderValue,
+    ),
     Pattern(Pattern),
+    #[cfg(feature = "cors")]
     Ask(Ask),
 }
 
 /// What is said of a request's origin.
+#[cfg(feature = "cors")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Any is let in, so the answer is the same for all.
     Any,
     /// This one is.
@@ -46,18 +67,14 @@ impl Origins {
         }
     }
 
-    pub(super) fn ask(&mut self, ask: impl Fn(&str, &Head) -> bool + 'static) {
+    #[cfg(feature = "cors")]
+    pub(crate) fn ask(&mut self, ask: impl Fn(&str, &Head) -> bool + 'static) {
         self.rules.push(Rule::Ask(Rc::new(ask)));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    #[cfg(feature = "cors")]
+    pub(crate) fn is_empty(&self) -> bool {
         !self.is_any && self.rules.is_empty()
-    }
-
-    /// What could not be read, and why.
-    #[cfg(feature = "csrf")]
-    pub(crate) fn faults(&self) -> &[String] {
-        &self.faults
     }
 
     /// Is this origin one of those that were added?
@@ -66,16 +83,18 @@ impl Origins {
         std::str::from_utf8(origin).is_ok_and(|origin| self.rule_of(origin, head).is_some())
     }
 
+    #[cfg_attr(not(feature = "cors"), expect(unused_variables, reason = "functions get it"))]
     fn rule_of(&self, origin: &str, head: &Head) -> Option<&Rule> {
         self.rules.iter().find(|rule| match rule {
             Rule::Exact(text, _) => is_same(text, origin),
             Rule::Pattern(pattern) => pattern.matches(origin),
+            #[cfg(feature = "cors")]
             Rule::Ask(ask) => ask(origin, head),
         })
     }
 
     #[cfg(feature = "cors")]
-    pub(super) fn verdict(&self, head: &Head) -> Verdict {
+    pub(crate) fn verdict(&self, head: &Head) -> Verdict {
         if self.is_any {
             return Verdict::Any;
         }
@@ -184,6 +203,7 @@ impl fmt::Debug for Rule {
         match self {
             Self::Exact(text, _) => f.write_str(text),
             Self::Pattern(pattern) => pattern.fmt(f),
+            #[cfg(feature = "cors")]
             Self::Ask(_) => f.write_str("a function"),
         }
     }
@@ -197,6 +217,7 @@ mod tests {
         match read(rule).expect("an origin") {
             Rule::Exact(text, _) => is_same(&text, origin),
             Rule::Pattern(pattern) => pattern.matches(origin),
+            #[cfg(feature = "cors")]
             Rule::Ask(_) => unreachable!("nobody asks"),
         }
     }
