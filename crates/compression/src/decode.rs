@@ -13,7 +13,7 @@ pub(crate) struct Decoder {
 
 enum Kind {
     #[cfg(feature = "gzip")]
-    Gzip(flate2::write::MultiGzDecoder<Sink>),
+    Gzip(Box<flate2::write::MultiGzDecoder<Sink>>),
     #[cfg(feature = "deflate")]
     Deflate(Box<zlib::Inflater>),
     #[cfg(feature = "br")]
@@ -66,7 +66,7 @@ impl Decoder {
         let into = sink.clone();
         let kind = match coding {
             #[cfg(feature = "gzip")]
-            Coding::Gzip => Kind::Gzip(flate2::write::MultiGzDecoder::new(into)),
+            Coding::Gzip => Kind::Gzip(Box::new(flate2::write::MultiGzDecoder::new(into))),
             #[cfg(feature = "deflate")]
             Coding::Deflate => Kind::Deflate(Box::new(zlib::Inflater::new(into))),
             #[cfg(feature = "br")]

@@ -92,14 +92,14 @@ mod deflate {
     /// The window, the tables and the pending output.
     pub(super) const HELD_BYTES: usize = 320 * 1024;
 
-    /// How many unused compressors a thread keeps, each of one level: making one costs more than a small response.
+    /// How many unused compressors a thread keeps, each of one level and wrapping: making one costs more than a small response.
     const STOCK_MAX: usize = 2;
 
     /// Room for output is made in such steps.
     const STEP: usize = 4 * 1024;
 
     thread_local! {
-        static STOCK: RefCell<Vec<(Level, Compress)>> = const { RefCell::new(Vec::new()) };
+        static STOCK: RefCell<Vec<(Level, Wrapping, Compress)>> = const { RefCell::new(Vec::new()) };
     }
 
     /// What is around the compressed bytes.
@@ -123,14 +123,14 @@ mod deflate {
 
     impl Deflater {
         pub(super) fn new(wrapping: Wrapping, level: Level) -> Self {
-            let compress = match wrapping {
+            let has_header = match wrapping {
                 #[cfg(feature = "gzip")]
-                Wrapping::Gzip => {
-                    taken(level).unwrap_or_else(|| Compress::new(compression(level), false))
-                }
+                Wrapping::Gzip => false,
                 #[cfg(feature = "deflate")]
-                Wrapping::Zlib => Compress::new(compression(level), true),
+                Wrapping::Zlib => true,
             };
+            let compress = taken(level, wrapping)
+                .unwrap_or_else(|| Compress::new(compression(level), has_header));
             Self { compress: Some(compress), level, wrapping, crc: Crc::new(), is_begun: false }
         }
 
@@ -187,28 +187,24 @@ mod deflate {
 
     impl Drop for Deflater {
         fn drop(&mut self) {
-            #[cfg(feature = "gzip")]
-            if self.wrapping == Wrapping::Gzip
-                && let Some(mut compress) = self.compress.take()
-            {
-                // While the thread ends, the stock is gone already.
-                let _ = STOCK.try_with(|stock| {
-                    let mut stock = stock.borrow_mut();
-                    if stock.len() < STOCK_MAX {
-                        compress.reset();
-                        stock.push((self.level, compress));
-                    }
-                });
-            }
+            let Some(mut compress) = self.compress.take() else { return };
+            // While the thread ends, the stock is gone already.
+            let _ = STOCK.try_with(|stock| {
+                let mut stock = stock.borrow_mut();
+                if stock.len() < STOCK_MAX {
+                    compress.reset();
+                    stock.push((self.level, self.wrapping, compress));
+                }
+            });
         }
     }
 
-    #[cfg(feature = "gzip")]
-    fn taken(level: Level) -> Option<Compress> {
+    fn taken(level: Level, wrapping: Wrapping) -> Option<Compress> {
         STOCK.with(|stock| {
             let mut stock = stock.borrow_mut();
-            let place = stock.iter().position(|(present, _)| *present == level)?;
-            Some(stock.swap_remove(place).1)
+            let fits = |(l, w, _): &(Level, Wrapping, Compress)| *l == level && *w == wrapping;
+            let place = stock.iter().position(fits)?;
+            Some(stock.swap_remove(place).2)
         })
     }
 

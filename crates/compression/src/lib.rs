@@ -9,6 +9,8 @@
 //!
 //! Start with `compression.rs`; `encoded.rs` is the body that it makes.
 #![forbid(unsafe_code)]
+// Without a coding there is nothing here.
+#![cfg(any(feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
 
 mod accept;
 mod coding;
