@@ -8,6 +8,8 @@
 //! [`AccessLog`], which sees the final answer; [`ResponseHeaders`]; [`CatchPanic`]; [`Timeout`];
 //! [`BodyLimit`].
 //!
+//! `Cors`, `Csrf` and `SecurityHeaders` are there with the features of these names.
+//!
 //! Start with `body_limit.rs`, the shortest, to see what a middleware looks like.
 //!
 //! [`Middleware`]: peregrine_web::Middleware
@@ -17,9 +19,19 @@
 pub mod access_log;
 pub mod body_limit;
 pub mod catch_panic;
+#[cfg(feature = "cors")]
+pub mod cors;
+#[cfg(feature = "csrf")]
+pub mod csrf;
+#[cfg(any(feature = "cors", feature = "csrf"))]
+mod origins;
+#[cfg(any(feature = "csrf", feature = "security-headers"))]
+mod random;
 pub mod request_id;
 pub mod require_client_identity;
 pub mod response_headers;
+#[cfg(feature = "security-headers")]
+pub mod security_headers;
 mod seen;
 #[cfg(test)]
 mod testing;
@@ -28,7 +40,13 @@ pub mod timeout;
 pub use access_log::AccessLog;
 pub use body_limit::BodyLimit;
 pub use catch_panic::CatchPanic;
+#[cfg(feature = "cors")]
+pub use cors::Cors;
+#[cfg(feature = "csrf")]
+pub use csrf::{Csrf, CsrfKey, CsrfToken};
 pub use request_id::{RequestId, RequestIdValue};
 pub use require_client_identity::RequireClientIdentity;
 pub use response_headers::ResponseHeaders;
+#[cfg(feature = "security-headers")]
+pub use security_headers::{CspNonce, SecurityHeaders};
 pub use timeout::Timeout;

@@ -22,17 +22,33 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `acme` | certificates by ACME, from Let's Encrypt and others: `peregrine::acme` |
+//! | `compression` | compressed responses, and request bodies unpacked: `peregrine::compression`; with each of the four below one coding |
+//! | `compression-br` | Brotli |
+//! | `compression-deflate` | deflate |
+//! | `compression-gzip` | gzip |
+//! | `compression-zlib-rs` | deflate and gzip by the crate `zlib-rs` |
+//! | `compression-zstd` | Zstandard, which compiles C |
 //! | `config` | settings from a file and the environment: `peregrine::config` |
 //! | `config-schema` | their JSON schema |
 //! | `cookies` | cookies, read and set: `peregrine::web::Cookies` |
+//! | `cookies-private` | cookies that nobody else can read |
+//! | `cookies-signed` | cookies that nobody else can make |
+//! | `cors` | `Cors`: pages of other origins |
+//! | `csrf` | `Csrf`: requests that other sites make browsers send |
+//! | `files` | files of folders: `peregrine::files` |
+//! | `files-embed` | files that are in the program |
 //! | `macros` | attributes that give handlers their routes: `peregrine::macros` |
 //! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
+//! | `multipart` | forms with files: `peregrine::multipart` |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
+//! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
+//! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
 //! | `tls` | HTTPS: `Server::tls`. Most of what a build from nothing takes is its cryptography |
 //! | `tls-watch` | certificates are read again when their files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, axum routers among them: `peregrine::tower` |
 //! | `typed-headers` | header fields as types of the crate `headers`: `peregrine::web::extract::TypedHeader` |
+//! | `validate` | rules for what requests bring: `peregrine::validate` |
 //! | `websocket` | WebSockets: `peregrine::websocket` |
 //! | `websocket-deflate` | the same with compressed messages |
 #![forbid(unsafe_code)]
@@ -89,11 +105,18 @@ pub use listener::Listener;
 pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
+#[cfg(any(
+    feature = "compression-br",
+    feature = "compression-deflate",
+    feature = "compression-gzip",
+    feature = "compression-zstd"
+))]
+pub use peregrine_compression as compression;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
-#[cfg(feature = "macros")]
-pub use peregrine_macros as macros;
 #[cfg(feature = "files")]
 pub use peregrine_files as files;
+#[cfg(feature = "macros")]
+pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 #[cfg(feature = "multipart")]
 pub use peregrine_multipart as multipart;
@@ -101,6 +124,8 @@ pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
 };
+#[cfg(feature = "sessions")]
+pub use peregrine_session as session;
 #[cfg(feature = "tls")]
 pub use peregrine_tls as tls;
 #[cfg(feature = "validate")]
@@ -132,6 +157,18 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/README.md")]
 mod guide {}
+
+#[cfg(all(doctest, feature = "cors", feature = "csrf", feature = "security-headers"))]
+#[doc = include_str!("../../../docs/guide/browsers.md")]
+mod browsers {}
+
+#[cfg(all(doctest, feature = "compression"))]
+#[doc = include_str!("../../../docs/guide/compression.md")]
+mod packed {}
+
+#[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
+#[doc = include_str!("../../../docs/guide/sessions.md")]
+mod sessions {}
 
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../../../docs/guide/configuration.md")]

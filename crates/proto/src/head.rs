@@ -241,6 +241,16 @@ impl HeadIndex {
         self.fields.push(field);
     }
 
+    /// Leaves out the fields that `keep` refuses. Their bytes stay in the head.
+    pub fn retain(&mut self, keep: impl FnMut(&FieldIndex) -> bool) {
+        self.fields.retain(keep);
+        (self.present, self.repeated) = (0, 0);
+        for field in &self.fields {
+            self.repeated |= self.present & field.known.bit();
+            self.present |= field.known.bit();
+        }
+    }
+
     /// Whether a field of this well-known name occurs more than once.
     #[inline]
     #[must_use]

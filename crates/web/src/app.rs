@@ -256,6 +256,8 @@ impl App {
             faults.extend(
                 lacking.map(|(_, state)| Fault::MissingState { route: name.clone(), state }),
             );
+            let wrong = needs.faults().iter().cloned();
+            faults.extend(wrong.map(|reason| Fault::Setting { of: name.clone(), reason }));
         }
         let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| faults.extend(more));
 

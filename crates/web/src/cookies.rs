@@ -1,5 +1,8 @@
 //! Cookies, read from requests and set by responses.
 
+#[cfg(any(feature = "cookies-signed", feature = "cookies-private"))]
+mod sealed;
+
 use crate::extract::FromRequestParts;
 use crate::problem::Problem;
 use crate::request::Parts;
@@ -10,7 +13,13 @@ use http::header::SET_COOKIE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::borrow::Cow;
 
-pub use cookie::{Cookie, SameSite};
+pub use cookie::{Cookie, CookieBuilder, SameSite};
+#[cfg(any(feature = "cookies-signed", feature = "cookies-private"))]
+pub use sealed::CookieKeys;
+#[cfg(feature = "cookies-private")]
+pub use sealed::PrivateCookies;
+#[cfg(feature = "cookies-signed")]
+pub use sealed::SignedCookies;
 
 /// The request's cookies, and changes to them.
 ///

@@ -79,6 +79,13 @@ pub enum Fault {
         /// The name.
         name: String,
     },
+    /// A setting of a middleware or an extractor that cannot be kept.
+    Setting {
+        /// What has the setting, and where it is added.
+        of: String,
+        /// What is wrong with the setting, and how to fix it.
+        reason: String,
+    },
     /// More than the router can distinguish.
     TooMany {
         /// What exceeds its limit, and the limit.
@@ -115,6 +122,7 @@ impl fmt::Display for Fault {
             Self::SameName { first, second, name } => {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
             }
+            Self::Setting { of, reason } => write!(f, "{of}: {reason}"),
             Self::TooMany { what } | Self::Misplaced { what } => f.write_str(what),
         }
     }

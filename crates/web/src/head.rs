@@ -276,6 +276,17 @@ impl Head {
             .map(|field| self.slice(field.value))
     }
 
+    /// Leaves out all fields with one of these names, in any case, as if they had not been sent. Only
+    /// [`Head::as_bytes`] has them still.
+    pub fn remove_fields(&mut self, names: &[&str]) {
+        let Block { bytes, index, .. } = self.block_mut();
+        index.retain(|field| {
+            let name = bytes.get(usize::from(field.name.start)..usize::from(field.name.end));
+            let name = name.unwrap_or_default();
+            !names.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
+        });
+    }
+
     /// All fields in order, names as they were sent.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.index().fields.iter();

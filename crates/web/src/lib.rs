@@ -24,9 +24,12 @@ pub mod fault;
 pub mod guard;
 pub mod handler;
 pub mod head;
+#[doc(hidden)]
+pub mod held;
 pub mod interim;
 pub mod method_override;
 pub mod middleware;
+pub mod origin;
 #[doc(hidden)]
 pub mod panics;
 mod pattern;

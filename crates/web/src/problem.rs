@@ -210,6 +210,21 @@ impl From<BodyError> for Problem {
                 "the body came slower than this server waits for; send the request again",
             ),
             BodyError::Overloaded => Self::overloaded(1),
+            BodyError::Inflated { ratio_max } => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "body-inflates",
+                format!(
+                    "the body's content coding makes more than {ratio_max} bytes of one, which this \
+                     server does not unpack; send it without a coding"
+                ),
+            )
+            .with("ratio_max", ratio_max),
+            BodyError::Undecodable { coding } => Self::new(
+                StatusCode::BAD_REQUEST,
+                "body-undecodable",
+                format!("the body is not valid {coding}, or breaks off; Content-Encoding says it is {coding}"),
+            )
+            .with("coding", coding),
             BodyError::Rejected(reject) => reject.into(),
             BodyError::Failed(error) => {
                 // The text may mention things inside the server, so it goes to the log only.
@@ -274,6 +289,8 @@ mod tests {
             (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
             (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),
             (BodyError::TooSlow, 408, "body-too-slow", "again"),
+            (BodyError::Inflated { ratio_max: 7 }, 413, "body-inflates", "more than 7 bytes"),
+            (BodyError::Undecodable { coding: "gzip" }, 400, "body-undecodable", "valid gzip"),
             (BodyError::Rejected(Reject::ChunkSizeInvalid), 400, "invalid-request", "chunk size"),
             (BodyError::Rejected(Reject::TrailersTooLong), 431, "invalid-request", "trailer"),
             (BodyError::Rejected(Reject::BodyTooLarge), 413, "invalid-request", "larger"),

@@ -23,6 +23,7 @@ pub struct Requirements {
     routes: Vec<(String, RouteOptions)>,
     guards: Vec<Rc<dyn Guard>>,
     name: Option<Rc<str>>,
+    faults: Vec<String>,
 }
 
 impl Requirements {
@@ -50,6 +51,17 @@ impl Requirements {
     /// The path must have parameters of this shape.
     pub fn path(&mut self, shape: PathShape) {
         self.paths.push(shape);
+    }
+
+    /// A setting of this middleware or extractor cannot be kept: the application is not built, and
+    /// `reason`, which says what is wrong and how to fix it, is one of its faults.
+    pub fn fault(&mut self, reason: impl Into<String>) {
+        self.faults.push(reason.into());
+    }
+
+    /// Why the application cannot be built.
+    pub(crate) fn faults(&self) -> &[String] {
+        &self.faults
     }
 
     /// The shapes that the path's parameters must have.

@@ -3,6 +3,7 @@
 use crate::body::Body;
 use crate::panics::guarded;
 use crate::upgrade::OnUpgrade;
+use http::header::VARY;
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_slot::Pool;
 use std::fmt;
@@ -201,6 +202,18 @@ impl Fields {
         value.to_str().ok()
     }
 
+    /// Says that the response depends on the request's field `name` (lower case): adds it to `Vary`,
+    /// unless it is there already.
+    pub fn vary(&mut self, name: &'static str) {
+        let is_said = |value: &HeaderValue| {
+            let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            names.any(|said| said == b"*" || said.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        if !self.iter().any(|(present, value)| *present == VARY && is_said(value)) {
+            self.push((VARY, HeaderValue::from_static(name)));
+        }
+    }
+
     /// Removes every field called `name`.
     pub fn remove(&mut self, name: &HeaderName) {
         self.0.retain(|(present, _)| present != name);
@@ -257,7 +270,7 @@ impl fmt::Debug for Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::header::{SET_COOKIE, VARY};
+    use http::header::SET_COOKIE;
 
     #[test]
     fn an_extension_whose_destructor_panics_does_not_harm_who_drops_the_response() {
@@ -288,5 +301,22 @@ mod tests {
         assert_eq!((fields.text("VARY"), fields.text("etag")), (Some("b"), None));
         fields.remove(&VARY);
         assert_eq!(fields.len(), 1);
+    }
+
+    #[test]
+    fn vary_names_each_field_once() {
+        let mut fields = Fields::new();
+        fields.append(VARY, HeaderValue::from_static("Accept , Origin"));
+        for name in ["origin", "accept-encoding", "accept", "accept-encoding", "cookie"] {
+            fields.vary(name);
+        }
+        let all = |fields: &Fields| {
+            let all = fields.iter().map(|(_, value)| value.to_str().expect("text").to_owned());
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(all(&fields), ["Accept , Origin", "accept-encoding", "cookie"]);
+        fields.set(VARY, HeaderValue::from_static("*"));
+        fields.vary("origin");
+        assert_eq!(all(&fields), ["*"]);
     }
 }

@@ -3,6 +3,8 @@
 //! A browser lets any page open a WebSocket to any server, and sends that server's cookies along. It says
 //! in Origin whose page it is, and leaves the rest to the server (RFC 6455 §10.2).
 
+use peregrine_web::origin::{Origin, is_same};
+
 /// Whether a page of `origin` may talk to the host `authority`: it is a page of that host, or of one of
 /// those that are `allowed`.
 ///
@@ -20,67 +22,6 @@ pub(crate) fn is_allowed(
         _ => name == origin,
     };
     is_same(origin, authority, is_secure) || allowed.iter().any(is_named)
-}
-
-fn is_same(origin: &str, authority: &str, is_secure: bool) -> bool {
-    let Some(origin) = Origin::read(origin) else { return false };
-    if is_secure && !origin.is_https {
-        return false;
-    }
-    // The default port of the page's scheme: behind a proxy with TLS, Host has no port either.
-    Origin::of(origin.is_https, authority).is_some_and(|own| own == origin)
-}
-
-/// An origin of HTTP. RFC 6454 §4: scheme, host and port, the first two in lower case.
-#[derive(Debug)]
-struct Origin<'a> {
-    is_https: bool,
-    host: &'a str,
-    port: u16,
-}
-
-impl PartialEq for Origin<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.is_https == other.is_https
-            && self.port == other.port
-            && self.host.eq_ignore_ascii_case(other.host)
-    }
-}
-
-impl<'a> Origin<'a> {
-    fn read(text: &'a str) -> Option<Self> {
-        let (scheme, authority) = text.split_once("://")?;
-        let is_https = scheme.eq_ignore_ascii_case("https");
-        if !is_https && !scheme.eq_ignore_ascii_case("http") {
-            return None;
-        }
-        Self::of(is_https, authority)
-    }
-
-    fn of(is_https: bool, authority: &'a str) -> Option<Self> {
-        // The colon before a port is the one after the bracket, if there is one.
-        let from = authority.rfind(']').map_or(0, |at| at + 1);
-        let (host, port) = match authority[from..].find(':') {
-            Some(at) => (&authority[..from + at], &authority[from + at + 1..]),
-            None => (authority, ""),
-        };
-        if host.is_empty() || host.contains(['/', '?', '#', '@']) {
-            return None;
-        }
-        // RFC 3986 §3.2.3: a port that is empty is the default one.
-        let port = match port {
-            "" => {
-                if is_https {
-                    443
-                } else {
-                    80
-                }
-            }
-            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
-            _ => return None,
-        };
-        Some(Self { is_https, host, port })
-    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,16 @@ pub enum BodyError {
     Overloaded,
     /// The body breaks a rule of the protocol, or passes one of its limits.
     Rejected(Reject),
+    /// The body's content coding makes more of it than it may: so many bytes of each.
+    Inflated {
+        /// The limit in force.
+        ratio_max: u32,
+    },
+    /// The body is not in the content coding that it says it is in.
+    Undecodable {
+        /// The coding, such as `gzip`.
+        coding: &'static str,
+    },
     /// A stream of the application's own failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
@@ -32,6 +42,10 @@ impl fmt::Display for BodyError {
             Self::TooLarge { limit } => write!(f, "the body is larger than {limit} bytes"),
             Self::TooSlow => f.write_str("the body came slower than the minimum rate"),
             Self::Overloaded => f.write_str("the server has no memory left for the body"),
+            Self::Inflated { ratio_max } => {
+                write!(f, "the body's coding makes more than {ratio_max} bytes of one")
+            }
+            Self::Undecodable { coding } => write!(f, "the body is not valid {coding}"),
             Self::Rejected(reject) => write!(f, "the body was refused: {reject}"),
             Self::Failed(error) => write!(f, "the body's source failed: {error}"),
         }

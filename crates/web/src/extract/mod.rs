@@ -38,6 +38,10 @@ pub use target::{MatchedPath, OriginalPath};
 
 #[cfg(feature = "cookies")]
 pub use crate::cookies::Cookies;
+#[cfg(feature = "cookies-private")]
+pub use crate::cookies::PrivateCookies;
+#[cfg(feature = "cookies-signed")]
+pub use crate::cookies::SignedCookies;
 pub use crate::respond::{Form, Json};
 
 use crate::problem::Problem;

@@ -1,0 +1,180 @@
+//! What a client accepts.
+
+use crate::coding::Coding;
+use peregrine_web::Head;
+
+/// What a response to a request may be sent in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    /// The best coding; none if the client likes none of them, or nothing better than no coding.
+    pub(crate) coding: Option<Coding>,
+    /// May it be sent as it is?
+    pub(crate) identity: bool,
+}
+
+/// In thousandths.
+type Quality = u16;
+
+/// Qualities as the client gives them.
+#[derive(Default)]
+struct Said {
+    /// By the place in `Coding::ALL`.
+    codings: [Option<Quality>; 4],
+    identity: Option<Quality>,
+    star: Option<Quality>,
+}
+
+/// RFC 9110 §12.5.3: chooses a coding by the client's weights, and by our order where they are equal.
+pub(crate) fn accepted(head: &Head, offered: &[Coding]) -> Accepted {
+    let mut said = Said::default();
+    let mut is_there = false;
+    for value in head.fields_named("accept-encoding") {
+        is_there = true;
+        for element in value.split(|byte| *byte == b',') {
+            said.hear(element);
+        }
+    }
+    // RFC 9110 §12.5.3: without the field any coding may be sent; who does not ask may not know them.
+    if !is_there {
+        return Accepted { coding: None, identity: true };
+    }
+    let quality = |coding: Coding| {
+        let place = Coding::ALL.iter().position(|known| *known == coding);
+        place.and_then(|place| said.codings[place]).or(said.star).unwrap_or(0)
+    };
+    let mut best: Option<(Coding, Quality)> = None;
+    for coding in offered.iter().copied() {
+        let quality = quality(coding);
+        if quality > best.map_or(0, |(_, quality)| quality) {
+            best = Some((coding, quality));
+        }
+    }
+    // RFC 9110 §12.5.3: no coding is acceptable unless `identity;q=0`, or `*;q=0` without a word about it, say otherwise.
+    let identity = said.identity.or(said.star);
+    let is_better =
+        |(_, quality): &(Coding, Quality)| identity.is_none_or(|identity| *quality >= identity);
+    let coding = best.filter(is_better).map(|(coding, _)| coding);
+    Accepted { coding, identity: identity != Some(0) }
+}
+
+impl Said {
+    /// Notes one element. One that breaks the grammar says nothing.
+    fn hear(&mut self, element: &[u8]) {
+        let mut parts = element.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        let name = parts.next().unwrap_or_default();
+        let mut quality = 1000;
+        for parameter in parts {
+            let value = match parameter {
+                [b'q' | b'Q', b'=', value @ ..] => value,
+                _ => return,
+            };
+            match weight(value) {
+                Some(value) => quality = value,
+                None => return,
+            }
+        }
+        let place = match name {
+            b"" => return,
+            b"*" => &mut self.star,
+            name if name.eq_ignore_ascii_case(b"identity") => &mut self.identity,
+            name => match Coding::find(name)
+                .and_then(|coding| Coding::ALL.iter().position(|known| *known == coding))
+            {
+                Some(place) => &mut self.codings[place],
+                None => return,
+            },
+        };
+        // Said twice, the first counts.
+        place.get_or_insert(quality);
+    }
+}
+
+/// RFC 9110 §12.4.2: a weight has at most three digits after the point, and is at most 1.
+fn weight(text: &[u8]) -> Option<Quality> {
+    let (whole, rest) = text.split_first()?;
+    let digits = match rest {
+        [] => &[][..],
+        [b'.', digits @ ..] if digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit) => digits,
+        _ => return None,
+    };
+    let mut quality = match whole {
+        b'0' => 0,
+        b'1' => 1000,
+        _ => return None,
+    };
+    for (digit, unit) in digits.iter().zip([100, 10, 1]) {
+        quality += Quality::from(digit - b'0') * unit;
+    }
+    (quality <= 1000).then_some(quality)
+}
+
+#[cfg(all(test, feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]
+mod tests {
+    use super::*;
+    use peregrine_web::App;
+    use peregrine_web::Request;
+
+    fn choice(values: &[&str]) -> String {
+        let handler = |request: Request| {
+            let Accepted { coding, identity } = accepted(&request.parts.head, Coding::ALL);
+            format!("{}{}", coding.map_or("-", Coding::name), if identity { "" } else { "!" })
+        };
+        let client = App::new().get("/", handler).test();
+        let request = values
+            .iter()
+            .fold(client.get("/"), |request, value| request.header("accept-encoding", *value));
+        request.send_now().text()
+    }
+
+    #[test]
+    fn weights_decide_and_then_our_order() {
+        for (value, expected) in [
+            ("", "-"),
+            ("gzip", "gzip"),
+            ("GZIP", "gzip"),
+            ("x-gzip", "gzip"),
+            ("deflate", "deflate"),
+            ("gzip, deflate, br, zstd", "zstd"),
+            ("gzip, deflate, br", "br"),
+            ("gzip;q=1.0, br;q=0.9", "gzip"),
+            ("gzip ; q=0.2 ,\tbr;Q=0.201", "br"),
+            ("gzip;q=0", "-"),
+            ("gzip;q=0.000", "-"),
+            ("gzip;q=0, *", "zstd"),
+            ("*", "zstd"),
+            ("*;q=0.1, gzip;q=0.5", "gzip"),
+            ("zstd;q=0, br;q=0, *;q=0.5", "gzip"),
+            ("compress, exi", "-"),
+            ("identity", "-"),
+            ("identity, gzip", "gzip"),
+            ("identity;q=1, gzip;q=0.5", "-"),
+            ("identity;q=0.5, gzip;q=0.5", "gzip"),
+            ("*;q=0.5, gzip;q=0.2, br;q=0, zstd;q=0, deflate;q=0", "-"),
+            ("identity;q=0", "-!"),
+            ("identity;q=0, gzip", "gzip!"),
+            ("identity;q=0.0, br;q=0.001", "br!"),
+            ("*;q=0", "-!"),
+            ("*;q=0, gzip", "gzip!"),
+            ("*;q=0, identity", "-"),
+            ("*;q=0, identity;q=0.5, gzip;q=0.4", "-"),
+            ("identity;q=0, *", "zstd!"),
+            ("gzip, gzip;q=0", "gzip"),
+            // What breaks the grammar says nothing.
+            ("gzip;q=2", "-"),
+            ("gzip;q=1.001", "-"),
+            ("gzip;q=0.1234", "-"),
+            ("gzip;q=-1", "-"),
+            ("gzip;q=", "-"),
+            ("gzip;q=1e0", "-"),
+            ("gzip;level=9", "-"),
+            ("gzip q=1", "-"),
+            (";q=1,,=,\u{e9}, br", "br"),
+        ] {
+            assert_eq!(choice(&[value]), expected, "{value}");
+        }
+        assert_eq!(choice(&["gzip;q=0.5", "br"]), "br");
+        assert_eq!(choice(&[]), "-");
+        let many = "gzip;q=0.1, x, ".repeat(400);
+        assert_eq!(choice(&[&many]), "gzip");
+    }
+}

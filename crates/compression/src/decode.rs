@@ -1,0 +1,177 @@
+//! Decompressors, which make no more of their input than they may.
+
+use crate::coding::Coding;
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+/// A decompressor of one body.
+pub(crate) struct Decoder {
+    kind: Kind,
+    sink: Sink,
+}
+
+enum Kind {
+    #[cfg(feature = "gzip")]
+    Gzip(Box<flate2::write::MultiGzDecoder<Sink>>),
+    #[cfg(feature = "deflate")]
+    Deflate(Box<zlib::Inflater>),
+    #[cfg(feature = "br")]
+    Br(Box<brotli::DecompressorWriter<Sink>>),
+    #[cfg(feature = "zstd")]
+    Zstd(zstd::stream::zio::Writer<Sink, zstd::stream::raw::Decoder<'static>>),
+}
+
+/// Why a body cannot be unpacked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// More comes of it than may.
+    TooMuch,
+    /// It is not in its coding.
+    Invalid,
+}
+
+/// Where decompressed bytes go.
+#[derive(Clone, Default)]
+struct Sink(Rc<RefCell<Output>>);
+
+#[derive(Default)]
+struct Output {
+    bytes: Vec<u8>,
+    /// How many bytes more it takes.
+    room: usize,
+    is_over: bool,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut output = self.0.borrow_mut();
+        let Some(room) = output.room.checked_sub(bytes.len()) else {
+            output.is_over = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
+        output.room = room;
+        output.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Decoder {
+    pub(crate) fn new(coding: Coding) -> io::Result<Self> {
+        let sink = Sink::default();
+        let into = sink.clone();
+        let kind = match coding {
+            #[cfg(feature = "gzip")]
+            Coding::Gzip => Kind::Gzip(Box::new(flate2::write::MultiGzDecoder::new(into))),
+            #[cfg(feature = "deflate")]
+            Coding::Deflate => Kind::Deflate(Box::new(zlib::Inflater::new(into))),
+            #[cfg(feature = "br")]
+            Coding::Br => Kind::Br(Box::new(brotli::DecompressorWriter::new(into, 4096))),
+            #[cfg(feature = "zstd")]
+            Coding::Zstd => {
+                let mut decoder = zstd::stream::raw::Decoder::new()?;
+                // RFC 9659 §3: a window of more than 8 MiB need not be taken.
+                decoder.set_parameter(zstd::stream::raw::DParameter::WindowLogMax(23))?;
+                Kind::Zstd(zstd::stream::zio::Writer::new(into, decoder))
+            }
+        };
+        Ok(Self { kind, sink })
+    }
+
+    /// Unpacks `input`, which may make no more than `room` bytes.
+    pub(crate) fn write(&mut self, input: &[u8], room: usize) -> Result<Vec<u8>, Broken> {
+        self.sink.0.borrow_mut().room = room;
+        let written = match &mut self.kind {
+            #[cfg(feature = "gzip")]
+            Kind::Gzip(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
+            #[cfg(feature = "deflate")]
+            Kind::Deflate(decoder) => decoder.write(input),
+            #[cfg(feature = "br")]
+            Kind::Br(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
+            #[cfg(feature = "zstd")]
+            Kind::Zstd(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
+        };
+        self.taken(written)
+    }
+
+    /// The end: nothing may be missing.
+    pub(crate) fn finish(&mut self, room: usize) -> Result<Vec<u8>, Broken> {
+        self.sink.0.borrow_mut().room = room;
+        let ended = match &mut self.kind {
+            #[cfg(feature = "gzip")]
+            Kind::Gzip(decoder) => decoder.try_finish(),
+            #[cfg(feature = "deflate")]
+            Kind::Deflate(decoder) => decoder.finish(),
+            #[cfg(feature = "br")]
+            Kind::Br(decoder) => decoder.close(),
+            #[cfg(feature = "zstd")]
+            Kind::Zstd(decoder) => decoder.finish(),
+        };
+        self.taken(ended)
+    }
+
+    fn taken(&mut self, result: io::Result<()>) -> Result<Vec<u8>, Broken> {
+        let mut output = self.sink.0.borrow_mut();
+        if output.is_over {
+            return Err(Broken::TooMuch);
+        }
+        result.map_err(|_| Broken::Invalid)?;
+        Ok(std::mem::take(&mut output.bytes))
+    }
+}
+
+/// flate2's own writer takes a body that breaks off for a whole one.
+#[cfg(feature = "deflate")]
+mod zlib {
+    use super::Sink;
+    use flate2::{Decompress, FlushDecompress, Status};
+    use std::io::{self, Write};
+
+    /// Output is made in such steps.
+    const STEP: usize = 4 * 1024;
+
+    pub(super) struct Inflater {
+        inflate: Decompress,
+        sink: Sink,
+        is_ended: bool,
+    }
+
+    impl Inflater {
+        pub(super) fn new(sink: Sink) -> Self {
+            Self { inflate: Decompress::new(true), sink, is_ended: false }
+        }
+
+        pub(super) fn write(&mut self, mut input: &[u8]) -> io::Result<()> {
+            let mut room = [0; STEP];
+            while !self.is_ended {
+                let (taken, made) = (self.inflate.total_in(), self.inflate.total_out());
+                let status = self.inflate.decompress(input, &mut room, FlushDecompress::None)?;
+                let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+                let (taken, made) = (
+                    count(self.inflate.total_in() - taken),
+                    count(self.inflate.total_out() - made),
+                );
+                self.sink.write_all(room.get(..made).unwrap_or_default())?;
+                input = input.get(taken..).unwrap_or_default();
+                self.is_ended = status == Status::StreamEnd;
+                // With room to spare, it waits for more.
+                if !self.is_ended && input.is_empty() && made < STEP {
+                    return Ok(());
+                }
+                if !self.is_ended && taken == 0 && made == 0 {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+            // Nothing follows the end.
+            if input.is_empty() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        }
+
+        pub(super) fn finish(&mut self) -> io::Result<()> {
+            if self.is_ended { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Which responses are worth it, and which must stay as they are.
+
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use peregrine_web::Response;
+
+/// May this response be sent in another form, as far as it says itself?
+pub(crate) fn may_change(response: &Response) -> bool {
+    let has_content = !response.status.is_informational()
+        && !matches!(
+            response.status,
+            StatusCode::NO_CONTENT
+                | StatusCode::RESET_CONTENT
+                | StatusCode::NOT_MODIFIED
+                | StatusCode::PARTIAL_CONTENT
+        );
+    let fields = &response.fields;
+    // A range is one of the content as it was coded, so it cannot be coded anew.
+    has_content
+        && fields.get(&CONTENT_ENCODING).is_none()
+        && fields.get(&CONTENT_RANGE).is_none()
+        && !is_not_to_change(response)
+}
+
+/// RFC 9111 §5.2.2.6: no-transform forbids to change the content.
+fn is_not_to_change(response: &Response) -> bool {
+    let values = response.fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
+    let mut directives = values.flat_map(|(_, value)| value.as_bytes().split(|byte| *byte == b','));
+    directives.any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
+}
+
+/// The media type, without parameters, in lower case.
+pub(crate) fn essence(response: &Response) -> Option<String> {
+    let value = response.fields.get(&CONTENT_TYPE).map(HeaderValue::as_bytes)?;
+    let essence = value.split(|byte| *byte == b';').next()?.trim_ascii();
+    Some(std::str::from_utf8(essence).ok()?.to_ascii_lowercase())
+}
+
+/// Does content of this type become smaller? Pictures, sound, archives and most fonts are packed already.
+pub(crate) fn is_compressible(essence: &str) -> bool {
+    let Some((kind, name)) = essence.split_once('/') else { return false };
+    let has_suffix =
+        [".json", "+json", "+xml", "+text", "+yaml"].iter().any(|suffix| name.ends_with(suffix));
+    let is_known = match kind {
+        "text" => true,
+        "application" => matches!(
+            name,
+            "json"
+                | "javascript"
+                | "x-javascript"
+                | "ecmascript"
+                | "xml"
+                | "wasm"
+                | "ndjson"
+                | "x-ndjson"
+                | "jsonl"
+                | "graphql"
+                | "yaml"
+                | "toml"
+                | "rtf"
+                | "sql"
+                | "x-www-form-urlencoded"
+                | "vnd.ms-fontobject"
+                | "x-tar"
+        ),
+        "font" => matches!(name, "ttf" | "otf" | "collection"),
+        "image" => matches!(name, "bmp" | "x-icon" | "vnd.microsoft.icon"),
+        "model" => matches!(name, "gltf+json" | "obj" | "stl"),
+        _ => false,
+    };
+    is_known || (has_suffix && kind != "multipart")
+}

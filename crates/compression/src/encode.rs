@@ -1,0 +1,343 @@
+//! Compressors.
+
+use crate::coding::Coding;
+use crate::compression::Level;
+use std::io;
+
+/// A compressor of one body.
+pub(crate) enum Encoder {
+    #[cfg(any(feature = "gzip", feature = "deflate"))]
+    Deflate(deflate::Deflater),
+    #[cfg(feature = "br")]
+    Br(Box<br::Compressor>),
+    #[cfg(feature = "zstd")]
+    Zstd(zstandard::Compressor),
+}
+
+impl Encoder {
+    /// A compressor for `length` bytes, if that is known.
+    pub(crate) fn new(coding: Coding, level: Level, length: Option<u64>) -> io::Result<Self> {
+        #[cfg(not(any(feature = "br", feature = "zstd")))]
+        let _ = length;
+        Ok(match coding {
+            #[cfg(feature = "gzip")]
+            Coding::Gzip => Self::Deflate(deflate::Deflater::new(deflate::Wrapping::Gzip, level)),
+            #[cfg(feature = "deflate")]
+            Coding::Deflate => {
+                Self::Deflate(deflate::Deflater::new(deflate::Wrapping::Zlib, level))
+            }
+            #[cfg(feature = "br")]
+            Coding::Br => Self::Br(Box::new(br::Compressor::new(level, length))),
+            #[cfg(feature = "zstd")]
+            Coding::Zstd => Self::Zstd(zstandard::Compressor::new(level, length)?),
+        })
+    }
+
+    /// The memory that it takes, in bytes, about.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            #[cfg(any(feature = "gzip", feature = "deflate"))]
+            Self::Deflate(_) => deflate::HELD_BYTES,
+            #[cfg(feature = "br")]
+            Self::Br(compressor) => compressor.held_bytes,
+            #[cfg(feature = "zstd")]
+            Self::Zstd(compressor) => compressor.held_bytes,
+        }
+    }
+
+    /// Takes `input`, and adds what is ready to `out`.
+    pub(crate) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            #[cfg(any(feature = "gzip", feature = "deflate"))]
+            Self::Deflate(deflater) => deflater.write(input, out),
+            #[cfg(feature = "br")]
+            Self::Br(compressor) => compressor.write(input, out),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(compressor) => compressor.write(input, out),
+        }
+    }
+
+    /// Adds everything taken so far to `out`, so that its reader has all of it.
+    pub(crate) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            #[cfg(any(feature = "gzip", feature = "deflate"))]
+            Self::Deflate(deflater) => deflater.flush(out),
+            #[cfg(feature = "br")]
+            Self::Br(compressor) => compressor.flush(out),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(compressor) => compressor.flush(out),
+        }
+    }
+
+    /// The end of the body.
+    pub(crate) fn finish(self, out: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            #[cfg(any(feature = "gzip", feature = "deflate"))]
+            Self::Deflate(deflater) => deflater.finish(out),
+            #[cfg(feature = "br")]
+            Self::Br(compressor) => compressor.finish(out),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(compressor) => compressor.finish(out),
+        }
+    }
+}
+
+#[cfg(any(feature = "gzip", feature = "deflate"))]
+mod deflate {
+    use super::Level;
+    use flate2::{Compress, Compression, Crc, FlushCompress, Status};
+    use std::cell::RefCell;
+    use std::io;
+
+    /// The window, the tables and the pending output.
+    pub(super) const HELD_BYTES: usize = 320 * 1024;
+
+    /// How many unused compressors a thread keeps, each of one level and wrapping: making one costs more than a small response.
+    const STOCK_MAX: usize = 2;
+
+    /// Room for output is made in such steps.
+    const STEP: usize = 4 * 1024;
+
+    thread_local! {
+        static STOCK: RefCell<Vec<(Level, Wrapping, Compress)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// What is around the compressed bytes.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Wrapping {
+        #[cfg(feature = "gzip")]
+        Gzip,
+        #[cfg(feature = "deflate")]
+        Zlib,
+    }
+
+    pub(crate) struct Deflater {
+        /// There until it goes back to the stock.
+        compress: Option<Compress>,
+        level: Level,
+        wrapping: Wrapping,
+        /// Of the content.
+        crc: Crc,
+        is_begun: bool,
+    }
+
+    impl Deflater {
+        pub(super) fn new(wrapping: Wrapping, level: Level) -> Self {
+            let has_header = match wrapping {
+                #[cfg(feature = "gzip")]
+                Wrapping::Gzip => false,
+                #[cfg(feature = "deflate")]
+                Wrapping::Zlib => true,
+            };
+            let compress = taken(level, wrapping)
+                .unwrap_or_else(|| Compress::new(compression(level), has_header));
+            Self { compress: Some(compress), level, wrapping, crc: Crc::new(), is_begun: false }
+        }
+
+        fn run(
+            &mut self,
+            mut input: &[u8],
+            out: &mut Vec<u8>,
+            flush: FlushCompress,
+        ) -> io::Result<()> {
+            #[cfg(feature = "gzip")]
+            if !self.is_begun && self.wrapping == Wrapping::Gzip {
+                // RFC 1952 §2.3: magic, DEFLATE, no flags, no time, no extra flags, an unknown system.
+                out.extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
+            }
+            self.is_begun = true;
+            self.crc.update(input);
+            let compress = self.compress.as_mut().expect("it is there until the end");
+            loop {
+                out.reserve(STEP);
+                let before = compress.total_in();
+                let status = compress.compress_vec(input, out, flush).map_err(io::Error::other)?;
+                let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
+                input = input.get(taken..).unwrap_or_default();
+                let is_done = match flush {
+                    FlushCompress::Finish => status == Status::StreamEnd,
+                    // Where room is left, nothing waits for more.
+                    _ => input.is_empty() && out.len() < out.capacity(),
+                };
+                if is_done {
+                    return Ok(());
+                }
+            }
+        }
+
+        pub(super) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+            if input.is_empty() { Ok(()) } else { self.run(input, out, FlushCompress::None) }
+        }
+
+        pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+            self.run(&[], out, FlushCompress::Sync)
+        }
+
+        pub(super) fn finish(mut self, out: &mut Vec<u8>) -> io::Result<()> {
+            self.run(&[], out, FlushCompress::Finish)?;
+            #[cfg(feature = "gzip")]
+            if self.wrapping == Wrapping::Gzip {
+                // RFC 1952 §2.3.1: the checksum, and the length modulo 2^32.
+                out.extend_from_slice(&self.crc.sum().to_le_bytes());
+                out.extend_from_slice(&self.crc.amount().to_le_bytes());
+            }
+            Ok(())
+        }
+    }
+
+    impl Drop for Deflater {
+        fn drop(&mut self) {
+            let Some(mut compress) = self.compress.take() else { return };
+            // While the thread ends, the stock is gone already.
+            let _ = STOCK.try_with(|stock| {
+                let mut stock = stock.borrow_mut();
+                if stock.len() < STOCK_MAX {
+                    compress.reset();
+                    stock.push((self.level, self.wrapping, compress));
+                }
+            });
+        }
+    }
+
+    fn taken(level: Level, wrapping: Wrapping) -> Option<Compress> {
+        STOCK.with(|stock| {
+            let mut stock = stock.borrow_mut();
+            let fits = |(l, w, _): &(Level, Wrapping, Compress)| *l == level && *w == wrapping;
+            let place = stock.iter().position(fits)?;
+            Some(stock.swap_remove(place).2)
+        })
+    }
+
+    fn compression(level: Level) -> Compression {
+        Compression::new(match level {
+            Level::Fast => 1,
+            Level::Middle => 5,
+            Level::Small => 9,
+        })
+    }
+}
+
+#[cfg(feature = "br")]
+mod br {
+    use super::Level;
+    use brotli::CompressorWriter;
+    use brotli::enc::BrotliEncoderParams;
+    use std::io::{self, Write};
+
+    /// The window as a power of two. Larger ones find a little more, and take their memory for every response in progress.
+    const WINDOW: u32 = 18;
+    const WINDOW_MIN: u32 = 12;
+
+    pub(crate) struct Compressor {
+        writer: CompressorWriter<Vec<u8>>,
+        pub(super) held_bytes: usize,
+    }
+
+    impl Compressor {
+        pub(super) fn new(level: Level, length: Option<u64>) -> Self {
+            let quality = match level {
+                Level::Fast => 1,
+                Level::Middle => 4,
+                Level::Small => 9,
+            };
+            // A window longer than the content is of no use.
+            let bits = length.map_or(WINDOW, |length| 64 - length.leading_zeros());
+            let window = bits.clamp(WINDOW_MIN, WINDOW);
+            let mut params = BrotliEncoderParams { quality, ..BrotliEncoderParams::default() };
+            params.lgwin = i32::try_from(window).unwrap_or(18);
+            params.size_hint = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+            // Ring buffer, commands and hashes.
+            let held_bytes = (8 << window) + 512 * 1024;
+            Self { writer: CompressorWriter::with_params(Vec::new(), 4096, &params), held_bytes }
+        }
+
+        pub(super) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+            self.writer.write_all(input)?;
+            out.append(self.writer.get_mut());
+            Ok(())
+        }
+
+        pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+            self.writer.flush()?;
+            out.append(self.writer.get_mut());
+            Ok(())
+        }
+
+        pub(super) fn finish(self, out: &mut Vec<u8>) -> io::Result<()> {
+            out.append(&mut self.writer.into_inner());
+            Ok(())
+        }
+    }
+}
+
+#[cfg(feature = "zstd")]
+mod zstandard {
+    use super::Level;
+    use std::io;
+    use zstd::stream::raw::{CParameter, Encoder, Operation, OutBuffer};
+
+    /// The window as a power of two. RFC 8878 §3.1.1.1.2: decoders need not take more than 8 MiB.
+    const WINDOW: u32 = 19;
+    const WINDOW_MIN: u32 = 10;
+    const STEP: usize = 4 * 1024;
+
+    pub(crate) struct Compressor {
+        encoder: Encoder<'static>,
+        pub(super) held_bytes: usize,
+    }
+
+    impl Compressor {
+        pub(super) fn new(level: Level, length: Option<u64>) -> io::Result<Self> {
+            let quality = match level {
+                Level::Fast => 1,
+                Level::Middle => 3,
+                Level::Small => 9,
+            };
+            let bits = length.map_or(WINDOW, |length| 64 - length.leading_zeros());
+            let window = bits.clamp(WINDOW_MIN, WINDOW);
+            let mut encoder = Encoder::new(quality)?;
+            encoder.set_parameter(CParameter::WindowLog(window))?;
+            if length.is_some() {
+                encoder.set_pledged_src_size(length)?;
+            }
+            // The window, two blocks, and the tables.
+            let held_bytes = (4 << window) + 512 * 1024;
+            Ok(Self { encoder, held_bytes })
+        }
+
+        pub(super) fn write(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+            let mut room = [0; STEP];
+            while !input.is_empty() {
+                let status = self.encoder.run_on_buffers(input, &mut room)?;
+                out.extend_from_slice(&room[..status.bytes_written]);
+                input = &input[status.bytes_read..];
+            }
+            Ok(())
+        }
+
+        pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+            self.drain(out, |encoder, room| encoder.flush(room))
+        }
+
+        pub(super) fn finish(mut self, out: &mut Vec<u8>) -> io::Result<()> {
+            self.drain(out, |encoder, room| encoder.finish(room, true))
+        }
+
+        fn drain(
+            &mut self,
+            out: &mut Vec<u8>,
+            step: impl Fn(&mut Encoder<'static>, &mut OutBuffer<'_, [u8]>) -> io::Result<usize>,
+        ) -> io::Result<()> {
+            loop {
+                let mut room = [0_u8; STEP];
+                let mut buffer = OutBuffer::around(&mut room[..]);
+                let left = step(&mut self.encoder, &mut buffer)?;
+                let written = buffer.pos();
+                out.extend_from_slice(&room[..written]);
+                if left == 0 {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

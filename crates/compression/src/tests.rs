@@ -1,0 +1,90 @@
+//! Both middleware, through the test client.
+
+mod requests;
+mod responses;
+
+use crate::Coding;
+use std::io::{Read, Write};
+
+/// What `bytes` are in this coding, by its library's own way.
+fn pack(coding: Coding, bytes: &[u8]) -> Vec<u8> {
+    match coding {
+        Coding::Zstd => zstd::stream::encode_all(bytes, 3).expect("zstd"),
+        Coding::Br => {
+            let mut out = Vec::new();
+            let mut writer = brotli::CompressorWriter::new(&mut out, 4096, 5, 20);
+            writer.write_all(bytes).expect("brotli");
+            drop(writer);
+            out
+        }
+        Coding::Gzip => {
+            let mut writer =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            writer.write_all(bytes).expect("gzip");
+            writer.finish().expect("gzip")
+        }
+        Coding::Deflate => {
+            let mut writer =
+                flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+            writer.write_all(bytes).expect("zlib");
+            writer.finish().expect("zlib")
+        }
+    }
+}
+
+/// What is in `bytes`, and all of it.
+fn unpack(coding: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    match coding {
+        "zstd" => out = zstd::stream::decode_all(bytes).expect("zstd"),
+        "br" => {
+            brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out).expect("brotli");
+        }
+        "gzip" => {
+            flate2::read::GzDecoder::new(bytes).read_to_end(&mut out).expect("gzip");
+        }
+        "deflate" => {
+            flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out).expect("zlib");
+        }
+
+        other => panic!("no such coding: {other}"),
+    }
+    out
+}
+
+/// As much as can be read of content that goes on.
+fn unpack_so_far(coding: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let _ = match coding {
+        "zstd" => zstd::stream::read::Decoder::new(bytes).expect("zstd").read_to_end(&mut out),
+        "br" => brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out),
+        "gzip" => flate2::read::GzDecoder::new(bytes).read_to_end(&mut out),
+        "deflate" => flate2::read::ZlibDecoder::new(bytes).read_to_end(&mut out),
+        other => panic!("no such coding: {other}"),
+    };
+    out
+}
+
+/// Text that becomes smaller, but not to nothing.
+fn text(bytes: usize) -> String {
+    let (mut text, mut state) = (String::with_capacity(bytes + 16), 1_u64);
+    while text.len() < bytes {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        text.push_str(["falcon ", "kestrel ", "hobby ", "merlin "][(state >> 62) as usize]);
+    }
+    text.truncate(bytes);
+    text
+}
+
+/// Bytes that do not become smaller.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..bytes).map(|_| next()).collect()
+}

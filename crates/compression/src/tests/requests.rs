@@ -1,0 +1,214 @@
+use super::{noise, pack, text};
+use crate::{Coding, Decompression};
+use peregrine_web::account::{held, limit};
+use peregrine_web::test::{TestClient, TestRequest, TestResponse};
+use peregrine_web::{App, Body, HandlerExt, Request};
+use std::collections::HashMap;
+
+fn client() -> TestClient {
+    let lengths = async |mut body: Body| {
+        let mut total = 0;
+        while let Some(piece) = body.next().await {
+            total += piece?.len();
+        }
+        Ok::<_, peregrine_web::BodyError>(total.to_string())
+    };
+    App::new()
+        .with(Decompression::new())
+        .post("/", |text: String| text)
+        .post("/small", (|text: String| text).body_limit(100))
+        .post("/large", lengths.body_limit(1 << 30))
+        .post("/head", |request: Request| {
+            let names: Vec<_> = request
+                .headers()
+                .map(|(name, _)| String::from_utf8_lossy(name).to_lowercase())
+                .collect();
+            names.join(" ")
+        })
+        .test()
+}
+
+fn sent(client: &TestClient, path: &str, codings: &[&str], body: Vec<u8>) -> TestResponse {
+    let request = codings
+        .iter()
+        .fold(client.post(path), |request, coding| request.header("content-encoding", *coding));
+    request.body(body).send_now()
+}
+
+fn kind(response: &TestResponse) -> String {
+    match response.status().as_u16() {
+        200 => "200".to_owned(),
+        status => {
+            let problem: HashMap<String, serde_json::Value> = response.json();
+            format!(
+                "{status} {}",
+                problem["type"].as_str().expect("text").trim_start_matches("/problems/")
+            )
+        }
+    }
+}
+
+#[test]
+fn bodies_are_unpacked_however_they_arrive() {
+    let client = client();
+    let content = text(10_000);
+    for coding in Coding::ALL.iter().copied() {
+        let packed = pack(coding, content.as_bytes());
+        assert_eq!(
+            sent(&client, "/", &[coding.name()], packed.clone()).text(),
+            content,
+            "{coding}"
+        );
+        for size in [1, 7, 1000] {
+            let pieces: Vec<_> = packed.chunks(size).map(<[u8]>::to_vec).collect();
+            let request: TestRequest = client.post("/").header("content-encoding", coding.name());
+            assert_eq!(request.pieces(pieces).send_now().text(), content, "{coding} {size}");
+        }
+        let empty = pack(coding, b"");
+        assert_eq!(sent(&client, "/", &[coding.name()], empty).text(), "");
+    }
+    assert_eq!(sent(&client, "/", &["X-GZip"], pack(Coding::Gzip, b"x")).text(), "x");
+    assert_eq!(sent(&client, "/", &[], b"plain".to_vec()).text(), "plain");
+    assert_eq!(sent(&client, "/", &["identity", ""], b"plain".to_vec()).text(), "plain");
+    assert_eq!(sent(&client, "/", &["gzip"], Vec::new()).text(), "", "clients send nothing so");
+}
+
+#[test]
+fn handlers_do_not_see_what_was_said_of_the_packed_body() {
+    let response = sent(&client(), "/head", &["gzip"], pack(Coding::Gzip, b"x"));
+    assert_eq!(response.text(), "host");
+}
+
+#[test]
+fn codings_are_undone_from_the_last_and_are_few() {
+    let client = client();
+    let twice = pack(Coding::Br, &pack(Coding::Gzip, b"content"));
+    for codings in [&["gzip, br"][..], &["gzip", "br"], &["identity, gzip ,, BR"]] {
+        assert_eq!(sent(&client, "/", codings, twice.clone()).text(), "content");
+    }
+    assert_eq!(kind(&sent(&client, "/", &["br, gzip"], twice.clone())), "400 body-undecodable");
+    for codings in [
+        &["gzip, gzip, gzip"][..],
+        &["compress"],
+        &["gzip, lzma"],
+        &["gzip;q=1"],
+        &["\u{e9}"],
+        &["*"],
+    ] {
+        let response = sent(&client, "/", codings, twice.clone());
+        assert_eq!(kind(&response), "415 unsupported-content-coding", "{codings:?}");
+        assert_eq!(response.field("accept-encoding"), Some("zstd, br, gzip, deflate"));
+    }
+    let long = "x".repeat(3000);
+    assert!(sent(&client, "/", &[&long], Vec::new()).text().len() < 400);
+}
+
+#[test]
+fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
+    let client = client();
+    let zeros = vec![0; 20 << 20];
+    for coding in Coding::ALL.iter().copied() {
+        let bomb = pack(coding, &zeros);
+        assert!(bomb.len() < 40_000, "{coding}");
+        let before = held();
+        let response = sent(&client, "/large", &[coding.name()], bomb.clone());
+        assert_eq!(kind(&response), "413 body-inflates", "{coding}");
+        assert_eq!(
+            kind(&sent(&client, "/small", &[coding.name()], bomb)),
+            "413 body-too-large",
+            "{coding}"
+        );
+        assert_eq!(held(), before);
+        let twice = pack(coding, &pack(coding, &zeros));
+        let codings = format!("{coding}, {coding}");
+        assert_eq!(
+            kind(&sent(&client, "/large", &[&codings], twice)),
+            "413 body-inflates",
+            "{coding}"
+        );
+        // What is not that dense counts by its length.
+        let dense = pack(coding, text(3 << 20).as_bytes());
+        assert_eq!(
+            kind(&sent(&client, "/", &[coding.name()], dense.clone())),
+            "413 body-too-large",
+            "{coding}"
+        );
+        assert_eq!(sent(&client, "/large", &[coding.name()], dense).text(), (3 << 20).to_string());
+        assert_eq!(
+            sent(&client, "/small", &[coding.name()], pack(coding, &[b'a'; 100])).status(),
+            200
+        );
+        assert_eq!(
+            kind(&sent(&client, "/small", &[coding.name()], pack(coding, &[b'a'; 101]))),
+            "413 body-too-large"
+        );
+    }
+}
+
+#[test]
+fn the_packed_body_is_held_to_its_limit_too() {
+    let noise = noise(5000);
+    let client = client().body_limit(1000);
+    assert_eq!(
+        kind(&sent(&client, "/large", &["gzip"], pack(Coding::Gzip, &noise))),
+        "200",
+        "the route's limit is the outermost"
+    );
+    assert_eq!(
+        kind(&sent(&client, "/", &["gzip"], pack(Coding::Gzip, &noise))),
+        "413 body-too-large"
+    );
+}
+
+#[test]
+fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
+    let client = client();
+    let content = text(600);
+    for coding in Coding::ALL.iter().copied() {
+        let packed = pack(coding, content.as_bytes());
+        let outcome = |body: Vec<u8>| kind(&sent(&client, "/", &[coding.name()], body));
+        for end in 1..packed.len() {
+            assert_eq!(
+                outcome(packed[..end].to_vec()),
+                "400 body-undecodable",
+                "{coding} cut at {end}"
+            );
+        }
+        for at in 0..packed.len() {
+            for change in [1, 0x80, 0xff] {
+                let mut changed = packed.clone();
+                changed[at] ^= change;
+                let response = sent(&client, "/", &[coding.name()], changed);
+                // Not every coding has a checksum, and text that is none is another problem.
+                assert!(
+                    matches!(response.status().as_u16(), 200 | 400 | 413),
+                    "{coding} {at}: {}",
+                    response.text()
+                );
+            }
+        }
+        assert_eq!(
+            outcome([&packed[..], b"garbage behind"].concat()),
+            "400 body-undecodable",
+            "{coding}"
+        );
+        assert_eq!(outcome(b"no coding at all".to_vec()), "400 body-undecodable", "{coding}");
+        assert_eq!(outcome(vec![0xff; 5000]), "400 body-undecodable", "{coding}");
+    }
+}
+
+#[test]
+fn nothing_is_unpacked_while_there_is_no_memory() {
+    let before = held();
+    limit(Some(before + 100));
+    let _charge = peregrine_web::account::Charge::of(99);
+    let response = sent(&client(), "/", &["gzip"], pack(Coding::Gzip, b"x"));
+    limit(None);
+    assert_eq!(kind(&response), "503 overloaded");
+}
+
+#[test]
+fn a_ratio_of_nothing_is_found_at_start() {
+    let app = App::new().with(Decompression::new().ratio_max(0)).post("/", || "");
+    assert!(app.build().expect_err("no body").to_string().contains("ratio_max(0)"));
+}

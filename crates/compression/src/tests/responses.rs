@@ -1,0 +1,404 @@
+use super::{noise, text, unpack, unpack_so_far};
+use crate::{Coding, Compression, Level, Uncompressed};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use http_body::{Body as HttpBody, Frame};
+use peregrine_web::account::{Charge, held, limit};
+use peregrine_web::extract::Path;
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, Body, BodyError, Problem, Response, Service};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+const TYPE: (&str, &str) = ("content-type", "text/plain");
+
+fn client(compression: Compression, make: impl Fn() -> Response + 'static) -> TestClient {
+    App::new().with(compression).get("/", make).test()
+}
+
+fn with_fields(body: impl Into<Body>, fields: &[(&'static str, &'static str)]) -> Response {
+    let mut response = Response::new(StatusCode::OK).with_body(body);
+    for (name, value) in fields {
+        response
+            .fields
+            .append(http::HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn asked(client: &TestClient, accepted: &str) -> TestResponse {
+    client.get("/").header("accept-encoding", accepted).send_now()
+}
+
+/// A body in steps: a piece, a pause (`None`), trailers at the end.
+struct Steps(VecDeque<Option<Result<Bytes, &'static str>>>, Option<HeaderMap>);
+
+impl HttpBody for Steps {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.0.pop_front() {
+            Some(Some(Ok(bytes))) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Some(Some(Err(text))) => Poll::Ready(Some(Err(BodyError::Failed(text.into())))),
+            Some(None) => Poll::Pending,
+            None => Poll::Ready(self.1.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+        }
+    }
+}
+
+fn steps(pieces: impl IntoIterator<Item = Option<&'static str>>) -> Body {
+    let pieces =
+        pieces.into_iter().map(|piece| piece.map(|text| Ok(Bytes::from_static(text.as_bytes()))));
+    Body::new(Steps(pieces.collect(), None))
+}
+
+fn poll(body: &mut Body) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn content_of_every_length_comes_back_as_it_was_in_every_coding_and_level() {
+    for coding in Coding::ALL {
+        for level in [Level::Fast, Level::Middle, Level::Small] {
+            for length in [1024, 5000, 32 * 1024, 32 * 1024 + 1, 700_000] {
+                let compression = Compression::new().codings([*coding]).level(level);
+                let client = client(compression, move || with_fields(text(length), &[TYPE]));
+                let response = asked(&client, coding.name());
+                assert_eq!(response.field("content-encoding"), Some(coding.name()));
+                let packed = response.bytes();
+                assert!(packed.len() < length, "{coding} {level:?} {length}: {}", packed.len());
+                assert!(
+                    unpack(coding.name(), &packed) == text(length).as_bytes(),
+                    "{coding} {level:?} {length}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn compressors_of_the_stock_begin_anew() {
+    let client = client(Compression::new(), || with_fields(text(3000), &[TYPE]));
+    let first = asked(&client, "gzip").bytes();
+    for _ in 0..5 {
+        assert_eq!(asked(&client, "gzip").bytes(), first);
+    }
+    // One that was given up in the middle goes back as well.
+    let stream = App::new()
+        .with(Compression::new())
+        .get("/", || with_fields(steps([Some("begun "), None]), &[TYPE]))
+        .test();
+    let mut body = asked(&stream, "gzip").into_response().body;
+    assert!(poll(&mut body).is_ready());
+    drop(body);
+    assert_eq!(asked(&client, "gzip").bytes(), first);
+}
+
+#[test]
+fn what_is_not_worth_it_or_must_not_be_changed_is_left_alone() {
+    const VARY: Option<&str> = Some("accept-encoding");
+    let long = || Body::from(text(2000));
+    for (status, fields, body, coding, vary) in [
+        (200, &[TYPE][..], long(), Some("gzip"), VARY),
+        (404, &[TYPE], long(), Some("gzip"), VARY),
+        (200, &[("content-type", "TEXT/html; charset=utf-8")], long(), Some("gzip"), VARY),
+        (200, &[("content-type", "application/problem+json")], long(), Some("gzip"), VARY),
+        (200, &[("content-type", "image/svg+xml")], long(), Some("gzip"), VARY),
+        (
+            200,
+            &[TYPE, ("vary", "Accept-Encoding, origin")],
+            long(),
+            Some("gzip"),
+            Some("Accept-Encoding, origin"),
+        ),
+        (200, &[TYPE, ("cache-control", "no-cache, private")], long(), Some("gzip"), VARY),
+        (200, &[("content-type", "image/png")], long(), None, None),
+        (200, &[("content-type", "application/grpc+proto")], long(), None, None),
+        (200, &[("content-type", "text")], long(), None, None),
+        (200, &[("content-type", "")], long(), None, None),
+        (200, &[], long(), None, None),
+        (200, &[TYPE], Body::from(text(1023)), None, None),
+        (200, &[TYPE], Body::empty(), None, None),
+        (204, &[TYPE], Body::empty(), None, None),
+        (304, &[TYPE], Body::empty(), None, VARY),
+        (206, &[TYPE, ("content-range", "bytes 0-1999/5000")], long(), None, None),
+        (416, &[TYPE, ("content-range", "bytes */5000")], long(), None, None),
+        (200, &[TYPE, ("content-encoding", "br")], long(), Some("br"), None),
+        (200, &[TYPE, ("cache-control", "max-age=1, No-Transform")], long(), None, None),
+    ] {
+        let made = Cell::new(Some(with_fields(body, fields)));
+        let make = move || {
+            let mut response = made.take().expect("asked once");
+            response.status = StatusCode::from_u16(status).expect("a status");
+            response
+        };
+        let response = asked(&client(Compression::new(), make), "gzip");
+        assert_eq!(
+            (response.field("content-encoding"), response.field("vary")),
+            (coding, vary),
+            "{status} {fields:?}"
+        );
+        if coding == Some("gzip") {
+            assert_eq!(unpack("gzip", &response.bytes()), text(2000).as_bytes());
+        }
+    }
+}
+
+#[test]
+fn what_would_not_become_shorter_is_sent_as_it_is() {
+    let noise = noise(2000);
+    let sent = noise.clone();
+    let client = client(Compression::new(), move || with_fields(noise.clone(), &[TYPE]));
+    let response = asked(&client, "gzip");
+    assert_eq!(
+        (response.field("content-encoding"), response.field("vary")),
+        (None, Some("accept-encoding"))
+    );
+    assert_eq!(response.bytes(), sent);
+}
+
+#[test]
+fn fields_say_what_became_of_the_content() {
+    let fields = &[
+        TYPE,
+        ("etag", "\"x\""),
+        ("accept-ranges", "bytes"),
+        ("content-length", "2000"),
+        ("content-digest", "sha-256=:x:"),
+        ("repr-digest", "sha-256=:x:"),
+        ("content-md5", "x"),
+    ];
+    let client = client(Compression::new(), || with_fields(text(2000), fields));
+    let names =
+        ["etag", "accept-ranges", "content-length", "content-digest", "repr-digest", "content-md5"];
+    let seen = |accepted: &str| {
+        let response = asked(&client, accepted);
+        names.map(|name| response.field(name).map(str::to_owned))
+    };
+    assert_eq!(seen("gzip"), [Some("W/\"x\"".to_owned()), None, None, None, None, None]);
+    let plain = ["\"x\"", "bytes", "2000", "sha-256=:x:", "sha-256=:x:", "x"]
+        .map(|value| Some(value.to_owned()));
+    assert_eq!(seen("identity"), plain);
+    let weak = super::responses::client(Compression::new(), || {
+        with_fields(text(2000), &[TYPE, ("etag", "W/\"x\"")])
+    });
+    assert_eq!(asked(&weak, "gzip").field("etag"), Some("W/\"x\""));
+    // A 304 has the tag of the response that it stands for.
+    let not_modified = super::responses::client(Compression::new(), || {
+        let mut response = with_fields(Body::empty(), &[("etag", "\"x\"")]);
+        response.status = StatusCode::NOT_MODIFIED;
+        response
+    });
+    assert_eq!(asked(&not_modified, "gzip").field("etag"), Some("W/\"x\""));
+    assert_eq!(asked(&not_modified, "identity").field("etag"), Some("\"x\""));
+}
+
+#[test]
+fn head_has_the_fields_of_get_and_nothing_is_compressed_for_it() {
+    let client = client(Compression::new(), || with_fields(text(2000), &[TYPE, ("etag", "\"x\"")]));
+    let head = client.head("/").header("accept-encoding", "gzip").send_now();
+    let get = asked(&client, "gzip");
+    for name in ["content-encoding", "vary", "etag", "content-type"] {
+        assert_eq!(head.field(name), get.field(name), "{name}");
+    }
+    assert!(head.bytes().is_empty());
+}
+
+#[test]
+fn who_accepts_nothing_of_this_is_told_so_before_the_handler_runs() {
+    let calls = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&calls);
+    let client = client(Compression::new().codings([Coding::Gzip]), move || {
+        counted.set(counted.get() + 1);
+        with_fields("short", &[])
+    });
+    for accepted in ["identity;q=0", "*;q=0", "br, identity;q=0"] {
+        let response = asked(&client, accepted);
+        assert_eq!(
+            (response.status().as_u16(), response.field("accept-encoding"), calls.get()),
+            (406, Some("gzip"), 0)
+        );
+        assert!(response.text().contains("/problems/no-acceptable-coding"));
+    }
+    // Where no coding is refused, even short content of no type has one.
+    let response = asked(&client, "gzip, identity;q=0");
+    assert_eq!(
+        (response.field("content-encoding"), unpack("gzip", &response.bytes())),
+        (Some("gzip"), b"short".to_vec())
+    );
+    assert_eq!(asked(&client, "gzip").text(), "short");
+}
+
+#[test]
+fn readers_of_a_stream_get_all_there_is_whenever_it_pauses() {
+    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+        let client = client(Compression::new(), || {
+            let pieces = [
+                Some("data: one\n\n"),
+                None,
+                None,
+                Some("data: "),
+                Some("two\n\n"),
+                None,
+                Some("end"),
+            ];
+            with_fields(steps(pieces), &[("content-type", "text/event-stream")])
+        });
+        let mut body = asked(&client, coding).into_response().body;
+        let (mut packed, mut seen) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            match poll(&mut body) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    packed.extend_from_slice(frame.data_ref().expect("data"));
+                    seen.push(String::from_utf8(unpack_so_far(coding, &packed)).expect("text"));
+                }
+                Poll::Ready(Some(Err(error))) => panic!("{error}"),
+                Poll::Ready(None) => break,
+                Poll::Pending => {}
+            }
+        }
+        assert_eq!(
+            seen,
+            ["data: one\n\n", "data: one\n\ndata: two\n\n", "data: one\n\ndata: two\n\nend"],
+            "{coding}"
+        );
+        assert_eq!(unpack(coding, &packed), seen[2].as_bytes());
+    }
+}
+
+#[test]
+fn trailers_and_failures_come_through() {
+    let trailers: HeaderMap =
+        [(http::header::ETAG, HeaderValue::from_static("1"))].into_iter().collect();
+    let sent = trailers.clone();
+    let client_ = client(Compression::new(), move || {
+        with_fields(
+            Body::new(Steps([Some(Ok(Bytes::from_static(b"text")))].into(), Some(sent.clone()))),
+            &[TYPE],
+        )
+    });
+    let mut body = asked(&client_, "gzip").into_response().body;
+    let Poll::Ready(Some(Ok(data))) = poll(&mut body) else { panic!("data first") };
+    assert_eq!(unpack("gzip", data.data_ref().expect("data")), b"text");
+    let Poll::Ready(Some(Ok(last))) = poll(&mut body) else { panic!("then trailers") };
+    assert_eq!(last.into_trailers().ok(), Some(trailers));
+    assert!(matches!(poll(&mut body), Poll::Ready(None)));
+
+    let client_ = client(Compression::new(), || {
+        with_fields(
+            Body::new(Steps(
+                [Some(Ok(Bytes::from_static(b"text"))), Some(Err("broken"))].into(),
+                None,
+            )),
+            &[TYPE],
+        )
+    });
+    let mut body = asked(&client_, "gzip").into_response().body;
+    assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(BodyError::Failed(_))))));
+    assert!(matches!(poll(&mut body), Poll::Ready(None)), "it breaks off, and does not look whole");
+}
+
+#[test]
+fn large_content_is_compressed_in_turns() {
+    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+        let client = client(Compression::new(), || with_fields(text(1 << 20), &[TYPE]));
+        let mut body = asked(&client, coding).into_response().body;
+        let (mut packed, mut pauses) = (Vec::new(), 0);
+        loop {
+            match poll(&mut body) {
+                Poll::Ready(Some(frame)) => {
+                    packed.extend_from_slice(frame.expect("it goes on").data_ref().expect("data"))
+                }
+                Poll::Ready(None) => break,
+                Poll::Pending => pauses += 1,
+            }
+        }
+        assert!(pauses >= 12, "{coding}: {pauses} pauses in 1 MiB");
+        assert!(unpack(coding, &packed) == text(1 << 20).as_bytes());
+    }
+}
+
+#[test]
+fn memory_is_charged_while_it_is_held_and_nothing_is_compressed_while_there_is_little() {
+    let before = held();
+    let client = client(Compression::new(), || with_fields(steps([Some("text"), None]), &[TYPE]));
+    for coding in Coding::ALL.iter().map(|coding| coding.name()) {
+        let mut body = asked(&client, coding).into_response().body;
+        assert!(poll(&mut body).is_ready());
+        let now = held() - before;
+        assert!((100 << 10..4 << 20).contains(&now), "{coding}: {now}");
+        drop(body);
+        assert_eq!(held(), before);
+    }
+    limit(Some(before + 1000));
+    let charge = Charge::of(900);
+    let response = asked(&client, "gzip");
+    assert_eq!(
+        (response.field("content-encoding"), response.field("vary")),
+        (None, Some("accept-encoding"))
+    );
+    drop(charge);
+    limit(None);
+    assert_eq!(asked(&client, "gzip").field("content-encoding"), Some("gzip"));
+}
+
+#[test]
+fn secrets_are_kept_out_by_response_and_by_request() {
+    let app = App::new()
+        .with(Compression::new().except(|head| head.path().starts_with("/secret/")))
+        .get("/secret/{x}", |Path(_): Path<String>| text(2000))
+        .get("/open", || text(2000))
+        .get("/marked", || (Uncompressed, text(2000)));
+    let client = app.test();
+    for (path, coding) in [("/secret/1", None), ("/open", Some("gzip")), ("/marked", None)] {
+        let response = client.get(path).header("accept-encoding", "gzip").send_now();
+        assert_eq!(response.field("content-encoding"), coding, "{path}");
+    }
+}
+
+#[test]
+fn the_applications_form_of_a_problem_is_what_is_compressed() {
+    let fails = || Err::<(), _>(Problem::new(StatusCode::CONFLICT, "taken", text(2000)));
+    for is_own in [false, true] {
+        let app = App::new().with(Compression::new()).get("/", fails);
+        let app =
+            if is_own { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
+        let response = asked(&app.test(), "gzip");
+        assert_eq!(
+            (response.status().as_u16(), response.field("content-encoding")),
+            (409, Some("gzip"))
+        );
+        let sent = String::from_utf8(unpack("gzip", &response.bytes())).expect("text");
+        assert!(if is_own { sent == text(3000) } else { sent.contains("/problems/taken") });
+    }
+}
+
+#[test]
+fn settings_are_checked_and_types_are_chosen() {
+    let none = App::new().with(Compression::new().codings([])).get("/", || "").build();
+    assert!(none.expect_err("no coding").to_string().contains("Compression has no coding"));
+    let own = Compression::new().types(|essence| essence == "image/png").bytes_min(10);
+    let client = client(own, || with_fields("p".repeat(50), &[("content-type", "image/PNG; x=y")]));
+    assert_eq!(asked(&client, "gzip").field("content-encoding"), Some("gzip"));
+}
+
+#[test]
+fn it_nests_and_compresses_once() {
+    struct Twice;
+    impl peregrine_web::Middleware for Twice {
+        async fn run<S: Service>(&self, request: peregrine_web::Request, next: &S) -> Response {
+            Compression::new().run(request, next).await
+        }
+    }
+    let client = App::new().with(Compression::new()).with(Twice).get("/", || text(2000)).test();
+    let response = asked(&client, "gzip");
+    assert_eq!(response.fields_named("content-encoding").collect::<Vec<_>>(), ["gzip"]);
+    assert_eq!(unpack("gzip", &response.bytes()), text(2000).as_bytes());
+}

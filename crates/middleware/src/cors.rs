@@ -1,0 +1,343 @@
+//! Pages of other origins: what their scripts may ask for, and read.
+
+#[cfg(test)]
+mod tests;
+
+use crate::origins::{Origins, Verdict, quoted};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
+};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{Fields, Head, IntoResponse, Middleware, Problem, Request, Response, Service};
+use std::time::Duration;
+
+const ANY: HeaderValue = HeaderValue::from_static("*");
+const TRUE: HeaderValue = HeaderValue::from_static("true");
+const ALLOW_PRIVATE_NETWORK: HeaderName =
+    HeaderName::from_static("access-control-allow-private-network");
+const ASKED_METHOD: &str = "access-control-request-method";
+const ASKED_HEADERS: &str = "access-control-request-headers";
+const ASKED_PRIVATE_NETWORK: &str = "access-control-request-private-network";
+
+/// Lets pages of other origins call the routes inside, by Cross-Origin Resource Sharing.
+///
+/// A browser lets a script read a response of another origin only if the response says that it may, and asks first
+/// (by a *preflight*, an OPTIONS request) before it sends anything that a plain form could not send. This
+/// middleware answers preflights for all paths that have a route, whatever the route's methods, and marks every response from
+/// inside, problems, 404 and 405 too. What it does not do is to keep requests out: who is no browser is not bound by it, and
+/// simple requests of any page arrive, though the page cannot read the answer. [`Csrf`](crate::Csrf) refuses those.
+///
+/// ```
+/// use peregrine::middleware::Cors;
+/// use peregrine::App;
+///
+/// let cors = Cors::new().origin("https://app.example.com").origin("https://*.preview.example.com").credentials();
+/// let client = App::new().with(cors).get("/birds", || "peregrine").test();
+/// let response = client.get("/birds").header("origin", "https://app.example.com").send_now();
+/// assert_eq!(response.header("access-control-allow-origin"), Some("https://app.example.com"));
+/// let response = client.get("/birds").header("origin", "https://evil.example").send_now();
+/// assert_eq!(response.header("access-control-allow-origin"), None);
+/// ```
+///
+/// | setting | default |
+/// |---|---|
+/// | origins | none: an application with a `Cors` that lets nobody in is not built |
+/// | [`Cors::methods`], [`Cors::headers`] | what a page of such an origin asks for |
+/// | [`Cors::expose`] | none beside those that every page may read |
+/// | [`Cors::credentials`] | no |
+/// | [`Cors::max_age`] | 10 minutes |
+/// | [`Cors::private_network`] | no |
+///
+/// A preflight that is refused is a problem of status 403 that says why, for whoever looks into the developer tools
+/// (`cors-origin-refused`, `cors-method-refused`, `cors-header-refused`). Responses have the right `Vary`: none for
+/// [`Cors::any_origin`], and `Origin` otherwise, whether the request has an origin or not.
+///
+/// Put it outside of whatever may answer on its own, such as middleware that asks for a login: preflights carry no credentials, and
+/// a 401 that has not come through this middleware cannot be read by the page. Answers that the server makes itself,
+/// such as the 503 of an overloaded one, do not go through middleware.
+#[derive(Clone, Debug)]
+#[must_use = "a middleware does nothing until it is added to an application or a scope"]
+pub struct Cors {
+    origins: Origins,
+    /// `None`: what is asked for.
+    methods: Option<(Vec<Method>, HeaderValue)>,
+    /// `None`: what is asked for.
+    headers: Option<(Vec<HeaderName>, HeaderValue)>,
+    exposed: Option<HeaderValue>,
+    has_credentials: bool,
+    max_age: HeaderValue,
+    has_private_network: bool,
+}
+
+impl Cors {
+    /// Lets nobody in yet.
+    pub fn new() -> Self {
+        Self {
+            origins: Origins::default(),
+            methods: None,
+            headers: None,
+            exposed: None,
+            has_credentials: false,
+            max_age: HeaderValue::from_static("600"),
+            has_private_network: false,
+        }
+    }
+
+    /// Lets pages of this origin in, such as `https://app.example.com` or `http://localhost:5173`. A `*` stands for one or more labels at the
+    /// beginning of a host (`https://*.example.com`), or for any port (`http://localhost:*`).
+    pub fn origin(mut self, origin: impl AsRef<str>) -> Self {
+        self.origins.add(origin.as_ref());
+        self
+    }
+
+    /// The same for several.
+    pub fn origins<T: AsRef<str>>(self, origins: impl IntoIterator<Item = T>) -> Self {
+        origins.into_iter().fold(self, Self::origin)
+    }
+
+    /// Lets pages of those origins in for which `ask` says so; it gets the origin as the browser sent it, which may be `null`.
+    ///
+    /// Compare whole origins: who looks for a part of one lets `https://example.com.evil.test` in. What `ask` takes from the
+    /// head beside the origin is not in `Vary`.
+    pub fn origin_if(mut self, ask: impl Fn(&str, &Head) -> bool + 'static) -> Self {
+        self.origins.ask(ask);
+        self
+    }
+
+    /// Lets pages of every origin in, for data that everybody may read. Cookies and the like are not sent then: with
+    /// [`Cors::credentials`], the application is not built.
+    pub fn any_origin(mut self) -> Self {
+        self.origins.is_any = true;
+        self
+    }
+
+    /// The methods that pages may use, beside GET, HEAD and POST, which need no permission.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        let methods: Vec<_> = methods.into_iter().collect();
+        let value = listed(methods.iter().map(Method::as_str));
+        self.methods = Some((methods, value));
+        self
+    }
+
+    /// The header fields that pages may set, beside those that need no permission.
+    pub fn headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        let names: Vec<_> = names.into_iter().collect();
+        let value = listed(names.iter().map(HeaderName::as_str));
+        self.headers = Some((names, value));
+        self
+    }
+
+    /// The header fields of responses that pages may read, beside `Cache-Control`, `Content-Type` and the like.
+    pub fn expose(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        let names: Vec<_> = names.into_iter().collect();
+        self.exposed =
+            Some(listed(names.iter().map(HeaderName::as_str))).filter(|value| !value.is_empty());
+        self
+    }
+
+    /// Pages may read every header field. Not with [`Cors::credentials`], for which browsers take `*` as a name.
+    pub fn expose_any(mut self) -> Self {
+        self.exposed = Some(ANY);
+        self
+    }
+
+    /// Lets pages send cookies and other credentials of this server, and read what is answered to them. It needs
+    /// origins by name.
+    pub fn credentials(mut self) -> Self {
+        self.has_credentials = true;
+        self
+    }
+
+    /// How long browsers may keep the answer to a preflight, in whole seconds. They have limits of their own: two hours in
+    /// Chromium, a day in Firefox.
+    pub fn max_age(mut self, age: Duration) -> Self {
+        self.max_age = HeaderValue::from(age.as_secs());
+        self
+    }
+
+    /// Lets pages from the internet call this server though it is in a private network, where browsers ask for that
+    /// (`Access-Control-Request-Private-Network`).
+    pub fn private_network(mut self) -> Self {
+        self.has_private_network = true;
+        self
+    }
+
+    /// Marks a response for whose request this is the verdict.
+    fn mark(&self, fields: &mut Fields, verdict: Verdict) {
+        match verdict {
+            // Sent to whoever asks, so that a cached response fits pages of all origins.
+            Verdict::Any => fields.set(ACCESS_CONTROL_ALLOW_ORIGIN, ANY),
+            Verdict::This(origin) => {
+                fields.vary("origin");
+                fields.set(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            }
+            Verdict::No => {
+                fields.vary("origin");
+                fields.remove(&ACCESS_CONTROL_ALLOW_ORIGIN);
+                fields.remove(&ACCESS_CONTROL_ALLOW_CREDENTIALS);
+                return;
+            }
+        }
+        match self.has_credentials {
+            true => fields.set(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE),
+            false => fields.remove(&ACCESS_CONTROL_ALLOW_CREDENTIALS),
+        }
+    }
+
+    /// The answer to a preflight.
+    fn preflight(&self, head: &Head, method: &str) -> Response {
+        let verdict = self.origins.verdict(head);
+        let mut response = match self.permission(head, &verdict, method) {
+            Ok(fields) => {
+                let mut response = Response::new(StatusCode::NO_CONTENT);
+                response.fields = fields;
+                response
+            }
+            Err(problem) => problem.into_response(),
+        };
+        self.mark(&mut response.fields, verdict);
+        response.fields.vary(ASKED_METHOD);
+        response.fields.vary(ASKED_HEADERS);
+        if self.has_private_network {
+            response.fields.vary(ASKED_PRIVATE_NETWORK);
+        }
+        response
+    }
+
+    /// What the page may do, as fields, or why it may not.
+    fn permission(&self, head: &Head, verdict: &Verdict, method: &str) -> Result<Fields, Problem> {
+        if *verdict == Verdict::No {
+            let origin = quoted(head.field("origin").unwrap_or_default());
+            let detail = format!(
+                "Pages of the origin `{origin}` are not let in by this server's CORS settings."
+            );
+            return Err(refused("cors-origin-refused", detail).with("origin", origin));
+        }
+        let mut fields = Fields::new();
+        let methods = match &self.methods {
+            None => Method::from_bytes(method.as_bytes())
+                .ok()
+                .and_then(|_| HeaderValue::from_str(method).ok()),
+            Some((all, value)) => {
+                let needs_no_permission = matches!(method, "GET" | "HEAD" | "POST");
+                let is_one = needs_no_permission || all.iter().any(|one| one.as_str() == method);
+                is_one.then(|| value.clone())
+            }
+        };
+        let Some(methods) = methods else {
+            let method = quoted(method.as_bytes());
+            let detail = format!(
+                "The method `{method}` is not among those that this server's CORS settings allow."
+            );
+            return Err(refused("cors-method-refused", detail).with("method", method));
+        };
+        fields.set(ACCESS_CONTROL_ALLOW_METHODS, methods);
+        // Several lines of a list are one list (RFC 9110 §5.3); each is granted, or all are refused.
+        for asked in head.fields_named(ASKED_HEADERS) {
+            let granted = self.granted(asked).map_err(|name| {
+                let detail =
+                    format!("The header field `{name}` is not among those that this server's CORS settings allow.");
+                refused("cors-header-refused", detail).with("header", name)
+            })?;
+            match (&self.headers, granted) {
+                (_, None) => {}
+                (Some(_), Some(list)) => fields.set(ACCESS_CONTROL_ALLOW_HEADERS, list),
+                (None, Some(list)) => fields.append(ACCESS_CONTROL_ALLOW_HEADERS, list),
+            }
+        }
+        fields.set(ACCESS_CONTROL_MAX_AGE, self.max_age.clone());
+        if self.has_private_network && head.field(ASKED_PRIVATE_NETWORK) == Some(b"true") {
+            fields.set(ALLOW_PRIVATE_NETWORK, TRUE);
+        }
+        Ok(fields)
+    }
+
+    /// The field that grants a list of names, none for an empty list; the first name that is not granted.
+    fn granted(&self, asked: &[u8]) -> Result<Option<HeaderValue>, String> {
+        let names = asked
+            .split(|byte| *byte == b',')
+            .map(<[u8]>::trim_ascii)
+            .filter(|name| !name.is_empty());
+        let mut count = 0;
+        for name in names {
+            count += 1;
+            let known = HeaderName::from_bytes(name).map_err(|_| quoted(name))?;
+            let is_granted = self.headers.as_ref().is_none_or(|(all, _)| all.contains(&known));
+            is_granted.then_some(()).ok_or_else(|| quoted(name))?;
+        }
+        match &self.headers {
+            _ if count == 0 => Ok(None),
+            Some((_, value)) => Ok(Some(value.clone())),
+            None => HeaderValue::from_bytes(asked).map(Some).map_err(|_| quoted(asked)),
+        }
+    }
+}
+
+impl Default for Cors {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for Cors {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let head = &request.parts.head;
+        if let Some(method) = preflight_method(&request) {
+            return self.preflight(head, method);
+        }
+        let verdict = self.origins.verdict(head);
+        let mut response = next.call(request).await;
+        if verdict != Verdict::No
+            && let Some(exposed) = &self.exposed
+        {
+            response.fields.set_default(ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
+        }
+        self.mark(&mut response.fields, verdict);
+        response
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        for fault in &self.origins.faults {
+            requirements.fault(format!("Cors: {fault}"));
+        }
+        if self.origins.is_empty() && self.origins.faults.is_empty() {
+            requirements
+                .fault("Cors lets no origin in; add .origin(\"https://..\") or .any_origin()");
+        }
+        if self.has_credentials && self.origins.is_any {
+            requirements.fault(
+                "Cors has any_origin() and credentials(): every page could act as its visitor; name the origins, \
+                 or leave the credentials out",
+            );
+        }
+        if self.has_credentials && self.exposed.as_ref() == Some(&ANY) {
+            requirements.fault(
+                "Cors has expose_any() and credentials(), for which browsers take `*` as the name of one field; \
+                 name the fields with expose(..)",
+            );
+        }
+    }
+}
+
+/// The method that a preflight asks for, if the request is one, for a path that has a route.
+fn preflight_method(request: &Request) -> Option<&str> {
+    let head = &request.parts.head;
+    if head.method_name() != "OPTIONS" {
+        return None;
+    }
+    let method = head.field_text(ASKED_METHOD)?;
+    head.field("origin")?;
+    let router = request.parts.states().router()?;
+    (!router.methods(head.path().as_bytes()).is_empty()).then_some(method)
+}
+
+fn refused(kind: &'static str, detail: String) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, kind, detail)
+}
+
+fn listed<'n>(names: impl Iterator<Item = &'n str>) -> HeaderValue {
+    let names: Vec<_> = names.collect();
+    HeaderValue::from_str(&names.join(", ")).expect("names are tokens")
+}

@@ -1,0 +1,257 @@
+use super::*;
+use http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG};
+use peregrine_web::App;
+use peregrine_web::test::{TestClient, TestResponse};
+
+const PAGE: &str = "https://app.test";
+
+fn client(cors: Cors) -> TestClient {
+    let fails = || Err::<(), _>(Problem::new(StatusCode::CONFLICT, "taken", "no"));
+    App::new().with(cors).get("/", || "here").put("/", || "put").post("/taken", fails).test()
+}
+
+fn strict() -> Cors {
+    Cors::new().origin(PAGE)
+}
+
+/// The fields of CORS, and `Vary`, as lines.
+fn shown(response: &TestResponse) -> Vec<String> {
+    let fields = response.headers().iter();
+    let ours =
+        fields.filter(|(name, _)| name.as_str().starts_with("access-control-") || *name == "vary");
+    let mut lines: Vec<_> = ours
+        .map(|(name, value)| {
+            let name = name.as_str().trim_start_matches("access-control-");
+            format!("{name}: {}", value.to_str().expect("text"))
+        })
+        .collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn preflight(client: &TestClient, path: &str, fields: &[(&str, &str)]) -> TestResponse {
+    fields
+        .iter()
+        .fold(client.options(path), |request, (name, value)| request.header(*name, *value))
+        .send_now()
+}
+
+const ASKS_PUT: &[(&str, &str)] = &[("origin", PAGE), ("access-control-request-method", "PUT")];
+const VARIES: [&str; 3] =
+    ["vary: access-control-request-headers", "vary: access-control-request-method", "vary: origin"];
+
+#[test]
+fn every_answer_is_marked_problems_too() {
+    let client = client(strict());
+    for (method, path, status) in [
+        (Method::GET, "/", 200),
+        (Method::HEAD, "/", 200),
+        (Method::DELETE, "/", 405),
+        (Method::POST, "/taken", 409),
+        (Method::GET, "/nowhere", 404),
+    ] {
+        let response = client.request(method.clone(), path).header("origin", PAGE).send_now();
+        let expected = ["allow-origin: https://app.test", "vary: origin"];
+        assert_eq!(
+            (response.status().as_u16(), shown(&response)),
+            (status, expected.map(str::to_owned).to_vec())
+        );
+        for origin in
+            [Some("https://b.test"), Some("null"), Some(""), Some("https://app.test.b.test"), None]
+        {
+            let request = client.request(method.clone(), path);
+            let request = match origin {
+                Some(origin) => request.header("origin", origin),
+                None => request,
+            };
+            let response = request.send_now();
+            assert_eq!(
+                (response.status().as_u16(), shown(&response)),
+                (status, vec!["vary: origin".into()]),
+                "{origin:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn with_any_origin_all_answers_are_the_same_for_all() {
+    let client = client(Cors::new().any_origin().expose([ETAG]));
+    for origin in [Some(PAGE), Some("null"), None] {
+        let request = client.get("/");
+        let request =
+            origin.into_iter().fold(request, |request, origin| request.header("origin", origin));
+        assert_eq!(shown(&request.send_now()), ["allow-origin: *", "expose-headers: etag"]);
+    }
+}
+
+#[test]
+fn a_preflight_is_answered_for_every_path_that_has_a_route_and_no_handler_runs() {
+    let cors = strict().credentials().max_age(Duration::from_secs(60));
+    let never = || -> &'static str { panic!("a preflight has no handler") };
+    let app = App::new().with(cors).put("/a", never).options("/b", never).any("/c/{x}", never);
+    let client = app.test();
+    for path in ["/a", "/b", "/c/1"] {
+        let response = preflight(&client, path, ASKS_PUT);
+        let mut expected = vec![
+            "allow-credentials: true",
+            "allow-methods: PUT",
+            "allow-origin: https://app.test",
+            "max-age: 60",
+        ];
+        expected.extend(VARIES);
+        assert_eq!(
+            (response.status().as_u16(), shown(&response)),
+            (204, expected.into_iter().map(str::to_owned).collect())
+        );
+    }
+    let missing = preflight(&client, "/d", ASKS_PUT);
+    assert_eq!(missing.status(), 404);
+    assert_eq!(
+        shown(&missing),
+        ["allow-credentials: true", "allow-origin: https://app.test", "vary: origin"]
+    );
+}
+
+#[test]
+fn options_that_is_no_preflight_is_answered_as_ever() {
+    let client = client(strict());
+    for fields in [&ASKS_PUT[..1], &ASKS_PUT[1..], &[]] {
+        let response = preflight(&client, "/", fields);
+        assert_eq!(response.status(), 204, "{fields:?}");
+        assert!(response.field(ALLOW.as_str()).is_some_and(|allow| allow.contains("PUT")));
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_granted_unless_there_is_a_list() {
+    let listed = || strict().methods([Method::PUT]).headers([AUTHORIZATION, CONTENT_TYPE]);
+    const REFUSED: &str = "";
+    for (is_listed, method, headers, granted) in [
+        (false, "PUT", &[][..], "PUT|"),
+        (false, "PURGE", &["x-a, X-B"], "PURGE|x-a, X-B"),
+        (false, "PUT", &["x-a", "x-b"], "PUT|x-a|x-b"),
+        (false, "PUT", &[""], "PUT|"),
+        (false, "PUT", &[" , ,"], "PUT|"),
+        (false, "PUT", &["x a"], REFUSED),
+        (false, "PUT", &["x\"a"], REFUSED),
+        (false, "P T", &[], REFUSED),
+        (false, "", &[], REFUSED),
+        (false, "G\u{e4}T", &[], REFUSED),
+        (true, "PUT", &[], "PUT|"),
+        (true, "GET", &[], "PUT|"),
+        (true, "put", &[], REFUSED),
+        (true, "DELETE", &[], REFUSED),
+        (true, "PUT", &["Authorization"], "PUT|authorization, content-type"),
+        (true, "PUT", &["content-type,authorization"], "PUT|authorization, content-type"),
+        (true, "PUT", &["authorization", "content-type"], "PUT|authorization, content-type"),
+        (true, "PUT", &["authorization,x-a"], REFUSED),
+        (true, "PUT", &["authorization", "x-a"], REFUSED),
+    ] {
+        let client = client(if is_listed { listed() } else { strict() });
+        let mut fields = vec![("origin", PAGE), ("access-control-request-method", method)];
+        fields.extend(headers.iter().map(|value| ("access-control-request-headers", *value)));
+        let response = preflight(&client, "/", &fields);
+        let values = |name| response.fields_named(name).collect::<Vec<_>>().join("|");
+        let methods = values("access-control-allow-methods");
+        let seen = match response.status().as_u16() {
+            204 => format!("{methods}|{}", values("access-control-allow-headers")),
+            403 => {
+                assert!(
+                    methods.is_empty() && response.text().contains("/problems/cors-"),
+                    "{method} {headers:?}"
+                );
+                String::new()
+            }
+            other => panic!("{other}: {}", response.text()),
+        };
+        assert_eq!(seen, granted, "{is_listed} {method} {headers:?}");
+    }
+}
+
+#[test]
+fn a_refused_preflight_says_why_and_is_not_shared_by_caches() {
+    let client = client(strict());
+    let response = preflight(&client, "/", &[("origin", "https://b.test"), ASKS_PUT[1]]);
+    assert_eq!(
+        (response.status().as_u16(), shown(&response)),
+        (403, VARIES.map(str::to_owned).to_vec())
+    );
+    let text = response.text();
+    assert!(
+        text.contains("/problems/cors-origin-refused") && text.contains("https://b.test"),
+        "{text}"
+    );
+    let long = "x".repeat(4000);
+    let response = preflight(&client, "/", &[("origin", &long), ASKS_PUT[1]]);
+    assert!(response.status() == 403 && response.text().len() < 400);
+}
+
+#[test]
+fn a_private_network_is_opened_by_choice_only() {
+    let mut asked = ASKS_PUT.to_vec();
+    asked.push(("access-control-request-private-network", "true"));
+    let name = "access-control-allow-private-network";
+    let open = client(strict().private_network());
+    let response = preflight(&open, "/", &asked);
+    assert_eq!(response.field(name), Some("true"));
+    assert!(shown(&response).contains(&"vary: access-control-request-private-network".to_owned()));
+    assert_eq!(preflight(&open, "/", ASKS_PUT).field(name), None);
+    assert_eq!(preflight(&client(strict()), "/", &asked).field(name), None);
+}
+
+#[test]
+fn a_function_may_decide_and_what_the_handler_says_gives_way() {
+    let cors = Cors::new().origin_if(|origin, head| origin == "null" && head.path() == "/");
+    let own = [
+        ("access-control-allow-origin", "*"),
+        ("access-control-allow-credentials", "true"),
+        ("vary", "Origin"),
+    ];
+    let client = App::new().with(cors).get("/", move || own).get("/b", move || own).test();
+    let response = client.get("/").header("origin", "null").send_now();
+    assert_eq!(shown(&response), ["allow-origin: null", "vary: Origin"]);
+    for (path, origin) in [("/b", "null"), ("/", PAGE)] {
+        assert_eq!(shown(&client.get(path).header("origin", origin).send_now()), ["vary: Origin"]);
+    }
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_found_at_start() {
+    for (cors, word) in [
+        (Cors::new(), "lets no origin in"),
+        (Cors::new().any_origin().credentials(), "every page could act as its visitor"),
+        (strict().credentials().expose_any(), "as the name of one field"),
+        (strict().origin("https://a.test/"), "not even a slash"),
+        (Cors::new().origins(["*"]), "any_origin()"),
+    ] {
+        let error = App::new()
+            .with(cors)
+            .get("/", || "")
+            .build()
+            .expect_err("it cannot be kept")
+            .to_string();
+        assert!(error.contains(word) && error.contains("cors/tests.rs"), "{error}");
+    }
+}
+
+#[test]
+fn whatever_is_sent_no_other_origin_is_let_in() {
+    let client = client(Cors::new().origin(PAGE).origin("https://*.app.test:*"));
+    let seeds = ["https://app.test", "https://x.app.test:1", "null", "https://app.test:443"];
+    let bytes = b"\x80/:.*@ ,%a\\0";
+    for seed in seeds {
+        for at in 0..=seed.len() {
+            for byte in bytes {
+                let mut origin = seed.as_bytes().to_vec();
+                origin.insert(at, *byte);
+                let response = client.get("/").header("origin", origin.clone()).send_now();
+                let Some(answer) = response.field("access-control-allow-origin") else { continue };
+                assert_eq!(answer.as_bytes(), origin.trim_ascii(), "it is sent as it came");
+                let host = answer.strip_prefix("https://").expect("the scheme counts");
+                let host = host.split(':').next().expect("a host");
+                assert!(host == "app.test" || host.ends_with(".app.test"), "{answer}");
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Requests that other sites make browsers send.
+
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub use token::{CsrfKey, CsrfToken};
+
+use crate::origins::{Origins, quoted};
+use http::StatusCode;
+use http::header::SET_COOKIE;
+use peregrine_web::held::holding;
+use peregrine_web::origin::is_same;
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{Body, Head, IntoResponse, Middleware, Problem, Request, Response, Service};
+use std::fmt;
+use std::rc::Rc;
+use token::{ISSUED, Issued, Tokens};
+
+/// The longest form in which a token is looked for, in bytes.
+pub const FORM_BYTES_MAX: u64 = 1 << 20;
+
+/// Refuses requests that other sites make a visitor's browser send (cross-site request forgery): a form or a script of theirs, with
+/// the visitor's cookies.
+///
+/// A request passes if one of these says so, in this order:
+///
+/// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. So handlers of these must change nothing.
+/// 2. Its `Origin` is one that is [trusted](Csrf::trust).
+/// 3. Its `Sec-Fetch-Site` is `same-origin`, or `none`, which is the visitor's own doing. With any other value it is refused.
+/// 4. It has no such field, and its `Origin` is this server's own, as the client knows it, behind [trusted
+///    proxies](peregrine_web::TrustedProxies) too. With any other `Origin` it is refused.
+/// 5. It has neither. Then it comes from no browser of the last years: it passes, unless [`Csrf::tokens`] asks for a token.
+///
+/// Browsers send `Sec-Fetch-Site` to `https:` and `localhost` since 2020 (Safari: 2023), and `Origin` with every POST since the same time,
+/// so for most sites no token is needed, and no form has to change.
+///
+/// What is refused is a problem of status 403 that says why: `csrf-cross-site`, `csrf-origin`, `csrf-token-missing`,
+/// `csrf-token-invalid`.
+///
+/// ```
+/// use peregrine::middleware::Csrf;
+/// use peregrine::App;
+///
+/// let client = App::new().with(Csrf::new()).post("/transfer", || "done").test();
+/// let from = |site: &str| client.post("/transfer").header("sec-fetch-site", site).send_now().status();
+/// assert_eq!(from("same-origin"), 200);
+/// assert_eq!(from("cross-site"), 403);
+/// assert_eq!(from("same-site"), 403);
+/// ```
+///
+/// A WebSocket begins with a GET, so it is not checked here; `WebSocketUpgrade` looks at the origin itself.
+#[derive(Clone, Default)]
+#[must_use = "a middleware does nothing until it is added to an application or a scope"]
+pub struct Csrf {
+    trusted: Origins,
+    is_same_site_trusted: bool,
+    exempt: Option<Exempt>,
+    tokens: Option<Rc<Tokens>>,
+}
+
+type Exempt = Rc<dyn Fn(&Head) -> bool>;
+
+impl Csrf {
+    /// No other origin is trusted, and no token is asked for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets requests of this origin pass, such as `https://app.example.com`; `*` as in [`Cors::origin`](crate::Cors::origin).
+    pub fn trust(mut self, origin: impl AsRef<str>) -> Self {
+        self.trusted.add(origin.as_ref());
+        self
+    }
+
+    /// Lets requests of all hosts of the same site pass (`Sec-Fetch-Site: same-site`): of every host below the domain that
+    /// was registered, whoever has it. Better [trust](Csrf::trust) those that need it.
+    pub fn trust_same_site(mut self) -> Self {
+        self.is_same_site_trusted = true;
+        self
+    }
+
+    /// Lets requests pass that carry no authority of the visitor's, such as those of webhooks, which are signed, or those with a
+    /// bearer token.
+    pub fn exempt(mut self, is_exempt: impl Fn(&Head) -> bool + 'static) -> Self {
+        self.exempt = Some(Rc::new(is_exempt));
+        self
+    }
+
+    /// Asks requests that have neither `Sec-Fetch-Site` nor `Origin`, as of old browsers, for a token: a random number that this server has
+    /// signed with `key`, in a cookie, and again in the field `X-CSRF-Token` or in the form's field `csrf_token`
+    /// (`application/x-www-form-urlencoded`, at most 1 MiB). [`CsrfToken`] gives it to handlers.
+    ///
+    /// All workers, and all instances, need the same key.
+    pub fn tokens(mut self, key: CsrfKey) -> Self {
+        self.tokens = Some(Rc::new(Tokens { key, bound_to: None }));
+        self
+    }
+
+    /// Makes tokens good only together with this cookie's value, such as the session's: a login, which changes it, makes earlier
+    /// tokens worthless, and nobody can plant a token of their own. Without such a cookie, tokens are for visitors without one.
+    pub fn bound_to_cookie(mut self, name: impl Into<String>) -> Self {
+        if let Some(tokens) = &mut self.tokens {
+            Rc::make_mut(tokens).bound_to = Some(name.into());
+        }
+        self
+    }
+
+    /// Is it known already whether the request passes? `Ok(false)`: only a token can tell.
+    fn judge(&self, request: &Request) -> Result<bool, Problem> {
+        let head = &request.parts.head;
+        let is_safe = matches!(head.method_name(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "QUERY");
+        if is_safe || self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(head)) {
+            return Ok(true);
+        }
+        let (origin, site) = (head.field("origin"), head.field("sec-fetch-site"));
+        if origin.is_some_and(|origin| self.trusted.has(origin, head)) {
+            return Ok(true);
+        }
+        match (site, origin) {
+            (Some(b"same-origin" | b"none"), _) => Ok(true),
+            (Some(b"same-site"), _) if self.is_same_site_trusted => Ok(true),
+            (Some(site), _) => {
+                let site = quoted(site);
+                let detail = format!(
+                    "The browser says that another site sent this request (Sec-Fetch-Site: {site}). It has to come from a \
+                     page of this server, or of an origin that it trusts."
+                );
+                Err(refused("csrf-cross-site", detail).with("site", site))
+            }
+            (None, Some(origin)) if is_own(request, origin) => Ok(true),
+            (None, Some(origin)) => {
+                let (origin, own) = (quoted(origin), request.client().origin());
+                let detail = format!(
+                    "The request comes from a page of {origin}, which is not {own}, and no origin that this server trusts."
+                );
+                Err(refused("csrf-origin", detail).with("origin", origin))
+            }
+            (None, None) => Ok(self.tokens.is_none()),
+        }
+    }
+}
+
+/// Does a page of this server's own origin send the request?
+fn is_own(request: &Request, origin: &[u8]) -> bool {
+    let client = request.client();
+    std::str::from_utf8(origin)
+        .is_ok_and(|origin| is_same(origin, &client.host(), client.is_secure()))
+}
+
+/// Looks for a token, in the head and in the form; the request is as before.
+async fn check_token(tokens: &Tokens, request: Request) -> Result<Request, Problem> {
+    let kept = tokens.of_cookie(&request.parts.head);
+    let sent = request.parts.head.field(token::FIELD).map(<[u8]>::to_vec);
+    let (request, sent) = match sent {
+        Some(sent) => (request, Some(sent)),
+        None if is_form(&request.parts.head) => from_form(request).await?,
+        None => (request, None),
+    };
+    let Some(sent) = sent else {
+        let detail = "The request has neither Sec-Fetch-Site nor Origin, as a browser's would, so it needs this server's \
+                      token: in the field X-CSRF-Token, or in the form's field csrf_token.";
+        return Err(refused("csrf-token-missing", detail.to_owned()));
+    };
+    let is_valid = kept.is_some_and(|kept| kept.is_sent_as(&sent));
+    if !is_valid {
+        let detail = "The token is not the one in this browser's cookie, or not this server's, or for another session. Load the \
+                      page again, and send what it has.";
+        return Err(refused("csrf-token-invalid", detail.to_owned()));
+    }
+    Ok(request)
+}
+
+fn is_form(head: &Head) -> bool {
+    let essence =
+        head.field("content-type").and_then(|value| value.split(|byte| *byte == b';').next());
+    essence.is_some_and(|essence| {
+        essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+    })
+}
+
+/// The token in the form that the request's body is. The body is whole afterwards.
+async fn from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Problem> {
+    let (parts, body) = request.into_parts();
+    let limit = body.limit();
+    let bytes = body.collect(FORM_BYTES_MAX).await?;
+    let name = format!("{}=", token::FORM_FIELD);
+    let sent =
+        bytes.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name.as_bytes()));
+    let sent = sent.map(<[u8]>::to_vec);
+    let body = Body::buffer(bytes);
+    // Read once more, it is held to the same limit.
+    let body = match limit {
+        Some(limit) => body.limited(limit),
+        None => body,
+    };
+    Ok((Request::from_parts(parts, body), sent))
+}
+
+fn refused(kind: &'static str, detail: String) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, kind, detail)
+}
+
+impl Middleware for Csrf {
+    async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
+        match (self.judge(&request), &self.tokens) {
+            (Err(problem), _) => return problem.into_response(),
+            (Ok(false), Some(tokens)) => match check_token(tokens, request).await {
+                Ok(checked) => request = checked,
+                Err(problem) => return problem.into_response(),
+            },
+            _ => {}
+        }
+        let Some(tokens) = &self.tokens else { return next.call(request).await };
+        let is_secure = request.client().is_secure();
+        let issued = Issued { tokens: Rc::clone(tokens), token: None };
+        let (mut response, issued) = holding(&ISSUED, issued, request, next).await;
+        if let Some((token, true)) = issued.and_then(|issued| issued.token) {
+            response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
+        }
+        response
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        for fault in &self.trusted.faults {
+            requirements.fault(format!("Csrf: {fault}"));
+        }
+    }
+}
+
+impl fmt::Debug for Csrf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Csrf")
+            .field("trusted", &self.trusted)
+            .field("tokens", &self.tokens)
+            .finish_non_exhaustive()
+    }
+}

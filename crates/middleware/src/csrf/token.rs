@@ -1,0 +1,214 @@
+//! Tokens that this server has signed, for browsers that do not say where a request comes from.
+
+use crate::random::{Hex, random};
+use hmac::{Hmac, Mac};
+use http::{HeaderValue, StatusCode};
+use peregrine_web::extract::FromRequestParts;
+use peregrine_web::{Head, Parts, Problem};
+use sha2::Sha256;
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use subtle::ConstantTimeEq;
+
+pub(super) const FIELD: &str = "x-csrf-token";
+pub(super) const FORM_FIELD: &str = "csrf_token";
+/// Browsers take it from this host only, over TLS.
+const COOKIE_SECURE: &str = "__Host-csrf";
+const COOKIE_PLAIN: &str = "csrf";
+
+const NUMBER_BYTES: usize = 16;
+const TOKEN_BYTES: usize = NUMBER_BYTES + 32;
+/// The least length of a key, in bytes.
+const KEY_BYTES_MIN: usize = 32;
+
+/// A secret that tokens are signed with.
+#[derive(Clone)]
+pub struct CsrfKey(Rc<[u8]>);
+
+impl CsrfKey {
+    /// A key of at least 32 random bytes, the same for all workers and instances.
+    ///
+    /// # Panics
+    /// It is shorter.
+    #[must_use]
+    #[track_caller]
+    pub fn new(secret: &[u8]) -> Self {
+        let length = secret.len();
+        assert!(
+            length >= KEY_BYTES_MIN,
+            "a CsrfKey of {length} bytes can be guessed; give it at least {KEY_BYTES_MIN} random ones"
+        );
+        Self(secret.into())
+    }
+}
+
+impl fmt::Debug for CsrfKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CsrfKey")
+    }
+}
+
+/// How tokens are made and known.
+#[derive(Clone, Debug)]
+pub(super) struct Tokens {
+    pub(super) key: CsrfKey,
+    pub(super) bound_to: Option<String>,
+}
+
+impl Tokens {
+    /// The token in the request's cookie, if this server has signed it.
+    pub(super) fn of_cookie(&self, head: &Head) -> Option<Token> {
+        [COOKIE_SECURE, COOKIE_PLAIN].iter().find_map(|name| {
+            let token = Token(unhex(cookie(head, name)?)?);
+            let mac = self.mac(&token.0[..NUMBER_BYTES], head);
+            mac.verify_slice(&token.0[NUMBER_BYTES..]).is_ok().then_some(token)
+        })
+    }
+
+    fn make(&self, head: &Head) -> Token {
+        let mut token = [0; TOKEN_BYTES];
+        token[..NUMBER_BYTES].copy_from_slice(&random::<NUMBER_BYTES>());
+        let mac = self.mac(&token[..NUMBER_BYTES], head).finalize().into_bytes();
+        token[NUMBER_BYTES..].copy_from_slice(&mac);
+        Token(token)
+    }
+
+    fn mac(&self, number: &[u8], head: &Head) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key.0).expect("a key of any length");
+        mac.update(b"peregrine csrf 1");
+        mac.update(number);
+        if let Some(name) = &self.bound_to {
+            mac.update(cookie(head, name).unwrap_or_default());
+        }
+        mac
+    }
+}
+
+/// A random number and its signature.
+#[derive(Clone, Copy)]
+pub(super) struct Token([u8; TOKEN_BYTES]);
+
+impl Token {
+    /// Is this what the page sent: the token as it is in the cookie, or masked?
+    pub(super) fn is_sent_as(&self, sent: &[u8]) -> bool {
+        if let Some(plain) = unhex::<TOKEN_BYTES>(sent) {
+            return self.0.ct_eq(&plain).into();
+        }
+        let Some(masked) = unhex::<{ 2 * TOKEN_BYTES }>(sent) else { return false };
+        let (mask, masked) = masked.split_at(TOKEN_BYTES);
+        let mut plain = [0; TOKEN_BYTES];
+        plain
+            .iter_mut()
+            .zip(mask.iter().zip(masked))
+            .for_each(|(place, (one, other))| *place = one ^ other);
+        self.0.ct_eq(&plain).into()
+    }
+
+    /// Scripts of this server may read the cookie, to send the token in a field.
+    pub(super) fn set_cookie(&self, is_secure: bool) -> HeaderValue {
+        let (name, secure) =
+            if is_secure { (COOKIE_SECURE, "; Secure") } else { (COOKIE_PLAIN, "") };
+        let text = format!("{name}={}; Path=/; SameSite=Lax{secure}", Hex(&self.0));
+        HeaderValue::try_from(text).expect("a cookie of letters and digits")
+    }
+}
+
+/// The token of the request that is being polled.
+pub(super) struct Issued {
+    pub(super) tokens: Rc<Tokens>,
+    /// And whether it is a new one.
+    pub(super) token: Option<(Token, bool)>,
+}
+
+thread_local! {
+    pub(super) static ISSUED: Cell<Option<Issued>> = const { Cell::new(None) };
+}
+
+/// The token that forms and scripts of this visitor send. As a handler's argument it needs a [`Csrf`](super::Csrf) with
+/// [`tokens`](super::Csrf::tokens) around it; otherwise the problem has status 500, and `Option<CsrfToken>` is `None`. The
+/// response sets the cookie that belongs to it, unless the browser has it already.
+///
+/// ```
+/// use peregrine::middleware::{Csrf, CsrfKey, CsrfToken};
+/// use peregrine::App;
+/// use peregrine::web::respond::Html;
+///
+/// async fn form(token: CsrfToken) -> Html<String> {
+///     Html(format!("<form method=post><input type=hidden name=csrf_token value={token}>"))
+/// }
+///
+/// let key = CsrfKey::new(&[7; 32]); // from the configuration
+/// let app = App::new().with(Csrf::new().tokens(key)).get("/form", form).post("/form", || "done");
+/// let response = app.test().get("/form").send_now();
+/// assert!(response.header("set-cookie").unwrap().starts_with("csrf="));
+/// ```
+///
+/// It is shown masked, with another mask each time, so that it cannot be guessed letter by letter from the length of compressed
+/// pages (BREACH).
+#[derive(Clone, Copy)]
+pub struct CsrfToken(Token);
+
+fn current(head: &Head) -> Option<CsrfToken> {
+    let mut issued = ISSUED.take()?;
+    let tokens = &issued.tokens;
+    let (token, _) = *issued.token.get_or_insert_with(|| match tokens.of_cookie(head) {
+        Some(token) => (token, false),
+        None => (tokens.make(head), true),
+    });
+    ISSUED.set(Some(issued));
+    Some(CsrfToken(token))
+}
+
+impl FromRequestParts for CsrfToken {
+    async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        current(&parts.head).ok_or_else(|| {
+            tracing::error!(target: "peregrine",
+                "the handler needs a CSRF token; add `.with(Csrf::new().tokens(key))` around it");
+            let detail =
+                "the server lacks something that it needs for this request; its log says what";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csrf-token", detail)
+        })
+    }
+
+    async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(current(&parts.head))
+    }
+}
+
+impl fmt::Display for CsrfToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mask: [u8; TOKEN_BYTES] = random();
+        let mut masked = self.0.0;
+        masked.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
+        write!(f, "{}{}", Hex(&mask), Hex(&masked))
+    }
+}
+
+impl fmt::Debug for CsrfToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CsrfToken")
+    }
+}
+
+/// The value of the first cookie called `name`.
+fn cookie<'h>(head: &'h Head, name: &str) -> Option<&'h [u8]> {
+    let pairs = head.fields_named("cookie").flat_map(|value| value.split(|byte| *byte == b';'));
+    pairs
+        .map(<[u8]>::trim_ascii)
+        .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// Hexadecimal digits, exactly so many.
+fn unhex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    if text.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (place, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let digit =
+            |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        *place = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}

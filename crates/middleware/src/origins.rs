@@ -1,0 +1,287 @@
+//! Whose pages are let in: origins as they are named when a middleware is made.
+
+use http::HeaderValue;
+use peregrine_web::Head;
+use peregrine_web::origin::Origin;
+use std::fmt;
+#[cfg(feature = "cors")]
+use std::rc::Rc;
+
+/// The longest text of a peer's that is quoted, in characters.
+const QUOTED_MAX: usize = 60;
+
+/// What a peer sent, short enough to be shown.
+pub(crate) fn quoted(sent: &[u8]) -> String {
+    let text = String::from_utf8_lossy(sent);
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text.into_owned(),
+    }
+}
+
+/// The question whether an origin is let in.
+#[cfg(feature = "cors")]
+type Ask = Rc<dyn Fn(&str, &Head) -> bool>;
+
+/// Who is let in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origins {
+    #[cfg(feature = "cors")]
+    pub(crate) is_any: bool,
+    rules: Vec<Rule>,
+    /// What could not be read, and why.
+    pub(crate) faults: Vec<String>,
+}
+
+#[derive(Clone)]
+enum Rule {
+    /// As it is written, and ready to be sent.
+    Exact(
+        String,
+        #[cfg_attr(not(feature = "cors"), expect(dead_code, reason = "sent by `Cors`"))]
+        HeaderValue,
+    ),
+    Pattern(Pattern),
+    #[cfg(feature = "cors")]
+    Ask(Ask),
+}
+
+/// What is said of a request's origin.
+#[cfg(feature = "cors")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Any is let in, so the answer is the same for all.
+    Any,
+    /// This one is.
+    This(HeaderValue),
+    /// It is not, or there is none.
+    No,
+}
+
+impl Origins {
+    /// Adds an origin, or a pattern if there is a `*` in it.
+    pub(crate) fn add(&mut self, text: &str) {
+        match read(text) {
+            Ok(rule) => self.rules.push(rule),
+            Err(reason) => self.faults.push(format!("`{text}` is no origin: {reason}")),
+        }
+    }
+
+    #[cfg(feature = "cors")]
+    pub(crate) fn ask(&mut self, ask: impl Fn(&str, &Head) -> bool + 'static) {
+        self.rules.push(Rule::Ask(Rc::new(ask)));
+    }
+
+    #[cfg(feature = "cors")]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.is_any && self.rules.is_empty()
+    }
+
+    /// Is this origin one of those that were added?
+    #[cfg(feature = "csrf")]
+    pub(crate) fn has(&self, origin: &[u8], head: &Head) -> bool {
+        std::str::from_utf8(origin).is_ok_and(|origin| self.rule_of(origin, head).is_some())
+    }
+
+    #[cfg_attr(not(feature = "cors"), expect(unused_variables, reason = "functions get it"))]
+    fn rule_of(&self, origin: &str, head: &Head) -> Option<&Rule> {
+        self.rules.iter().find(|rule| match rule {
+            Rule::Exact(text, _) => is_same(text, origin),
+            Rule::Pattern(pattern) => pattern.matches(origin),
+            #[cfg(feature = "cors")]
+            Rule::Ask(ask) => ask(origin, head),
+        })
+    }
+
+    #[cfg(feature = "cors")]
+    pub(crate) fn verdict(&self, head: &Head) -> Verdict {
+        if self.is_any {
+            return Verdict::Any;
+        }
+        let Some(origin) = head.field_text("origin") else { return Verdict::No };
+        let value = match self.rule_of(origin, head) {
+            None => return Verdict::No,
+            // What was written another way is sent as the browser writes it, which compares bytes.
+            Some(Rule::Exact(text, value)) if text == origin => Ok(value.clone()),
+            Some(_) => HeaderValue::from_str(origin),
+        };
+        value.map_or(Verdict::No, Verdict::This)
+    }
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    one == other
+        || matches!((Origin::read(one), Origin::read(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// Origins of one scheme whose hosts end alike.
+#[derive(Clone, Debug)]
+struct Pattern {
+    is_https: bool,
+    /// With the dot before it, if there may be more in front.
+    host: String,
+    has_star: bool,
+    /// `None`: any.
+    port: Option<u16>,
+}
+
+impl Pattern {
+    fn read(text: &str) -> Result<Self, &'static str> {
+        const ONLY: &str = "a `*` stands for the first labels of a host, as in `https://*.example.com`, or for \
+                            any port, as in `http://localhost:*`";
+        let (text, any_port) = match text.strip_suffix(":*") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        let (has_star, text) = match text.split_once("://*.") {
+            Some((scheme, host)) => (true, format!("{scheme}://{host}")),
+            None => (false, text.to_owned()),
+        };
+        if text.contains('*') {
+            return Err(ONLY);
+        }
+        let Some(origin) = Origin::read(&text) else { return Err(ONLY) };
+        // Whoever has a domain would be let in.
+        if has_star && !origin.host.contains('.') && origin.host != "localhost" {
+            return Err("the host behind `*.` must have at least two labels");
+        }
+        let dot = if has_star { "." } else { "" };
+        let host = format!("{dot}{}", origin.host);
+        let port = (!any_port).then_some(origin.port);
+        Ok(Self { is_https: origin.is_https, host, has_star, port })
+    }
+
+    fn matches(&self, text: &str) -> bool {
+        let Some(origin) = Origin::read(text) else { return false };
+        if origin.is_https != self.is_https || self.port.is_some_and(|port| port != origin.port) {
+            return false;
+        }
+        let host = origin.host;
+        if !self.has_star {
+            return host.eq_ignore_ascii_case(&self.host);
+        }
+        let Some(at) = host.len().checked_sub(self.host.len()) else { return false };
+        let (Some(front), Some(end)) = (host.get(..at), host.get(at..)) else { return false };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_name);
+        end.eq_ignore_ascii_case(&self.host) && front.split('.').all(is_label)
+    }
+}
+
+fn read(text: &str) -> Result<Rule, &'static str> {
+    if text == "*" {
+        return Err("say `any_origin()` to let everybody in");
+    }
+    if text.eq_ignore_ascii_case("null") {
+        // Sandboxed frames, `data:` documents and redirects of anybody have it.
+        return Err(
+            "every page can have the origin `null`; `origin_if` can let it in nevertheless",
+        );
+    }
+    if text.contains('*') {
+        return Pattern::read(text).map(Rule::Pattern);
+    }
+    let Some((scheme, host)) = text.split_once("://") else {
+        return Err("write scheme and host, such as `https://app.example.com`");
+    };
+    let is_http = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    if host.is_empty()
+        || host.contains(['/', '?', '#', '@', ' ', ','])
+        || (is_http && Origin::read(text).is_none())
+    {
+        return Err(
+            "it has scheme, host and perhaps a port, and nothing after them, not even a slash",
+        );
+    }
+    let value =
+        HeaderValue::from_str(text).map_err(|_| "it has characters that no field may have")?;
+    Ok(Rule::Exact(text.to_owned(), value))
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(text, _) => f.write_str(text),
+            Self::Pattern(pattern) => pattern.fmt(f),
+            #[cfg(feature = "cors")]
+            Self::Ask(_) => f.write_str("a function"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lets_in(rule: &str, origin: &str) -> bool {
+        match read(rule).expect("an origin") {
+            Rule::Exact(text, _) => is_same(&text, origin),
+            Rule::Pattern(pattern) => pattern.matches(origin),
+            #[cfg(feature = "cors")]
+            Rule::Ask(_) => unreachable!("nobody asks"),
+        }
+    }
+
+    #[test]
+    fn an_origin_is_let_in_however_it_is_written_and_a_neighbour_is_not() {
+        for (rule, origin, expected) in [
+            ("https://a.test", "https://a.test", true),
+            ("https://a.test", "https://a.test:443", true),
+            ("https://A.test:443", "https://a.test", true),
+            ("https://a.test", "http://a.test", false),
+            ("https://a.test", "https://a.test:444", false),
+            ("https://a.test", "https://a.test.evil.test", false),
+            ("https://a.test", "https://xa.test", false),
+            ("https://a.test", "https://a.test/", false),
+            ("https://a.test", "null", false),
+            ("https://a.test", "", false),
+            ("app://x", "app://x", true),
+            ("app://x", "app://y", false),
+            ("http://[::1]:3000", "http://[::1]:3000", true),
+            ("https://*.a.test", "https://b.a.test", true),
+            ("https://*.a.test", "https://c.b.A.test", true),
+            ("https://*.a.test", "https://a.test", false),
+            ("https://*.a.test", "https://.a.test", false),
+            ("https://*.a.test", "https://b..a.test", false),
+            ("https://*.a.test", "https://ba.test", false),
+            ("https://*.a.test", "http://b.a.test", false),
+            ("https://*.a.test", "https://b.a.test:8443", false),
+            ("https://*.a.test", "https://evil.test?.a.test", false),
+            ("https://*.a.test", "https://evil.test\\.a.test", false),
+            ("https://*.a.test", "https://\u{e9}.a.test", false),
+            ("https://*.a.test:8443", "https://b.a.test:8443", true),
+            ("https://*.a.test:*", "https://b.a.test:1", true),
+            ("http://localhost:*", "http://localhost:5173", true),
+            ("http://localhost:*", "http://localhost", true),
+            ("http://localhost:*", "http://localhost.evil.test:1", false),
+            ("http://localhost:*", "http://localhost:x", false),
+        ] {
+            assert_eq!(lets_in(rule, origin), expected, "{rule} {origin}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_origin_says_why() {
+        for (text, word) in [
+            ("*", "any_origin"),
+            ("null", "origin_if"),
+            ("", "scheme"),
+            ("a.test", "scheme"),
+            ("https://", "scheme, host"),
+            ("https://a.test/", "slash"),
+            ("https://a.test/x", "slash"),
+            ("https://a.test:99999", "port"),
+            ("https://a.test, https://b.test", "nothing after"),
+            ("https://*", "first labels"),
+            ("https://*.*.test", "first labels"),
+            ("https://a*.test", "first labels"),
+            ("https://b.*.test", "first labels"),
+            ("*://a.test", "first labels"),
+            ("https://*.com", "two labels"),
+            ("app://x\n", "characters"),
+        ] {
+            let reason = read(text).err().unwrap_or("it is taken");
+            assert!(reason.contains(word), "{text:?}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Header fields by which browsers protect a site and its visitors.
+
+mod csp;
+mod nonce;
+mod permissions;
+#[cfg(test)]
+mod tests;
+
+pub use csp::{Csp, NONCE};
+pub use nonce::CspNonce;
+pub use permissions::PermissionsPolicy;
+
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY, REFERRER_POLICY,
+    STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderName, HeaderValue};
+use nonce::{ASKED, Asked};
+use peregrine_web::held::holding;
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{Middleware, Request, Response, Service};
+use std::time::Duration;
+
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const EMBEDDER_POLICY: HeaderName = HeaderName::from_static("cross-origin-embedder-policy");
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
+const YEAR: Duration = Duration::from_secs(31_536_000);
+
+/// Sets the header fields by which browsers protect a site and its visitors, on every response from inside. A response that has one of
+/// them already keeps its own.
+///
+/// | field | default | setting |
+/// |---|---|---|
+/// | `Content-Security-Policy` | `base-uri 'self'; object-src 'none'; frame-ancestors 'none'` | [`csp`](Self::csp), [`without_csp`](Self::without_csp) |
+/// | `X-Frame-Options` | `DENY`, for browsers that do not know `frame-ancestors` | [`frame_ancestors`](Self::frame_ancestors) |
+/// | `X-Content-Type-Options` | `nosniff` | always |
+/// | `Referrer-Policy` | `strict-origin-when-cross-origin` | [`referrer_policy`](Self::referrer_policy) |
+/// | `Cross-Origin-Opener-Policy` | `same-origin` | [`opener_policy`](Self::opener_policy) |
+/// | `Cross-Origin-Resource-Policy` | `same-origin` | [`resource_policy`](Self::resource_policy) |
+/// | `Cross-Origin-Embedder-Policy` | none: with it, a page loads only what agrees to that | [`embedder_policy`](Self::embedder_policy) |
+/// | `Permissions-Policy` | none: frames get nothing by themselves | [`permissions`](Self::permissions) |
+/// | `Strict-Transport-Security` | `max-age=31536000` (a year) | [`hsts`](Self::hsts), [`without_hsts`](Self::without_hsts) |
+///
+/// The last is sent only where the client speaks TLS (RFC 6797 §7.2), with this server or with a [trusted
+/// proxy](peregrine_web::TrustedProxies).
+///
+/// A setting that browsers would not understand is found when the application is built. What is sent is made once, but for
+/// policies with a nonce.
+///
+/// ```
+/// use peregrine::middleware::SecurityHeaders;
+/// use peregrine::middleware::security_headers::{Csp, PermissionsPolicy};
+/// use peregrine::App;
+///
+/// let headers = SecurityHeaders::new()
+///     .csp(Csp::new().default_src(["'self'"]))
+///     .frame_ancestors(["'self'"])
+///     .permissions(PermissionsPolicy::new().deny("camera").allow("fullscreen", ["self", "https://video.example"]));
+/// let response = App::new().with(headers).get("/", || "hello").test().get("/").send_now();
+/// assert_eq!(
+///     response.header("content-security-policy"),
+///     Some("default-src 'self'; frame-ancestors 'self'")
+/// );
+/// assert_eq!(response.header("x-frame-options"), Some("SAMEORIGIN"));
+/// assert_eq!(
+///     response.header("permissions-policy"),
+///     Some(r#"camera=(), fullscreen=(self "https://video.example")"#)
+/// );
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a middleware does nothing until it is added to an application or a scope"]
+pub struct SecurityHeaders {
+    csp: Option<Csp>,
+    frame_ancestors: Vec<String>,
+    referrer_policy: Option<HeaderValue>,
+    opener_policy: Option<HeaderValue>,
+    resource_policy: Option<HeaderValue>,
+    embedder_policy: Option<HeaderValue>,
+    permissions: PermissionsPolicy,
+    hsts: Option<Hsts>,
+    faults: Vec<String>,
+    /// What does not depend on the request.
+    ready: Vec<(HeaderName, HeaderValue)>,
+    has_nonce: bool,
+}
+
+/// For how long, and for what, browsers are to use TLS only.
+#[derive(Clone, Copy, Debug)]
+struct Hsts {
+    age: Duration,
+    has_subdomains: bool,
+    is_preload: bool,
+}
+
+impl SecurityHeaders {
+    /// The defaults.
+    pub fn new() -> Self {
+        let value = HeaderValue::from_static;
+        Self {
+            csp: Some(Csp::new().base_uri(["'self'"]).object_src(["'none'"])),
+            frame_ancestors: vec!["'none'".to_owned()],
+            referrer_policy: Some(value("strict-origin-when-cross-origin")),
+            opener_policy: Some(value("same-origin")),
+            resource_policy: Some(value("same-origin")),
+            embedder_policy: None,
+            permissions: PermissionsPolicy::new(),
+            hsts: Some(Hsts { age: YEAR, has_subdomains: false, is_preload: false }),
+            faults: Vec::new(),
+            ready: Vec::new(),
+            has_nonce: false,
+        }
+        .prepared()
+    }
+
+    /// The content security policy. [`SecurityHeaders::frame_ancestors`] is added to it, unless it has such a directive.
+    pub fn csp(mut self, csp: Csp) -> Self {
+        self.csp = Some(csp);
+        self.prepared()
+    }
+
+    /// No content security policy.
+    pub fn without_csp(mut self) -> Self {
+        self.csp = None;
+        self.prepared()
+    }
+
+    /// Which pages may frame this one: `["'none'"]` (the default), `["'self'"]`, or sources such as `https://portal.example`.
+    pub fn frame_ancestors<T: AsRef<str>>(mut self, sources: impl IntoIterator<Item = T>) -> Self {
+        self.frame_ancestors =
+            sources.into_iter().map(|source| source.as_ref().to_owned()).collect();
+        self.prepared()
+    }
+
+    /// How much of a page's address others are told. An empty text sets nothing.
+    pub fn referrer_policy(mut self, policy: &str) -> Self {
+        const ALL: [&str; 8] = [
+            "no-referrer",
+            "no-referrer-when-downgrade",
+            "origin",
+            "origin-when-cross-origin",
+            "same-origin",
+            "strict-origin",
+            "strict-origin-when-cross-origin",
+            "unsafe-url",
+        ];
+        self.referrer_policy = self.chosen("referrer_policy", policy, &ALL);
+        self.prepared()
+    }
+
+    /// Whether windows of other origins keep a hold of this one: `same-origin`, `same-origin-allow-popups` (for logins in a window of
+    /// another site), `noopener-allow-popups`, `unsafe-none`. An empty text sets nothing.
+    pub fn opener_policy(mut self, policy: &str) -> Self {
+        const ALL: [&str; 4] =
+            ["same-origin", "same-origin-allow-popups", "noopener-allow-popups", "unsafe-none"];
+        self.opener_policy = self.chosen("opener_policy", policy, &ALL);
+        self.prepared()
+    }
+
+    /// Which pages may embed this response: `same-origin`, `same-site`, `cross-origin`. An empty text sets nothing.
+    pub fn resource_policy(mut self, policy: &str) -> Self {
+        self.resource_policy =
+            self.chosen("resource_policy", policy, &["same-origin", "same-site", "cross-origin"]);
+        self.prepared()
+    }
+
+    /// Whether the page loads only what agrees to that: `require-corp`, `credentialless`, `unsafe-none`. An empty text sets nothing.
+    pub fn embedder_policy(mut self, policy: &str) -> Self {
+        self.embedder_policy = self.chosen(
+            "embedder_policy",
+            policy,
+            &["require-corp", "credentialless", "unsafe-none"],
+        );
+        self.prepared()
+    }
+
+    /// What the page, and frames in it, may use of the browser.
+    pub fn permissions(mut self, policy: PermissionsPolicy) -> Self {
+        self.permissions = policy;
+        self.prepared()
+    }
+
+    /// For how long browsers use TLS only, for the hosts below this one too if `has_subdomains`. Zero takes back what was said before.
+    pub fn hsts(mut self, age: Duration, has_subdomains: bool) -> Self {
+        self.hsts = Some(Hsts { age, has_subdomains, is_preload: false });
+        self.prepared()
+    }
+
+    /// The same for two years, with subdomains and the word by which a site asks to be in browsers' own lists. That is hard to take back.
+    pub fn hsts_preload(mut self) -> Self {
+        self.hsts = Some(Hsts { age: 2 * YEAR, has_subdomains: true, is_preload: true });
+        self.prepared()
+    }
+
+    /// No `Strict-Transport-Security`.
+    pub fn without_hsts(mut self) -> Self {
+        self.hsts = None;
+        self.prepared()
+    }
+
+    fn chosen(&mut self, setting: &str, policy: &str, all: &[&'static str]) -> Option<HeaderValue> {
+        if policy.is_empty() {
+            return None;
+        }
+        let known = all.iter().find(|known| **known == policy);
+        if known.is_none() {
+            self.faults.push(format!("{setting}(\"{policy}\") is none of {}", all.join(", ")));
+        }
+        known.map(|known| HeaderValue::from_static(known))
+    }
+
+    /// The policy with what is said about frames.
+    fn whole_csp(&self) -> Option<Csp> {
+        let csp = self.csp.clone()?;
+        if csp.has("frame-ancestors") || self.frame_ancestors.is_empty() {
+            return Some(csp);
+        }
+        Some(csp.frame_ancestors(&self.frame_ancestors))
+    }
+
+    /// With everything ready that does not depend on the request.
+    fn prepared(mut self) -> Self {
+        let value = HeaderValue::from_static;
+        self.ready.clear();
+        self.ready.push((X_CONTENT_TYPE_OPTIONS, value("nosniff")));
+        match self.frame_ancestors.as_slice() {
+            [one] if one == "'none'" => self.ready.push((X_FRAME_OPTIONS, value("DENY"))),
+            [one] if one == "'self'" => self.ready.push((X_FRAME_OPTIONS, value("SAMEORIGIN"))),
+            // There is no word for anything else.
+            _ => {}
+        }
+        for (name, policy) in [
+            (REFERRER_POLICY, &self.referrer_policy),
+            (OPENER_POLICY, &self.opener_policy),
+            (RESOURCE_POLICY, &self.resource_policy),
+            (EMBEDDER_POLICY, &self.embedder_policy),
+            (PERMISSIONS_POLICY, &self.permissions.value()),
+        ] {
+            self.ready.extend(policy.clone().map(|policy| (name, policy)));
+        }
+        self.has_nonce = self.csp.as_ref().is_some_and(Csp::has_nonce);
+        let csp = self.whole_csp();
+        let csp = csp.and_then(|csp| Some((csp_name(&csp), csp.value(None)?)));
+        self.ready.extend(csp);
+        self
+    }
+
+    fn mark(&self, response: &mut Response, is_secure: bool, asked: Option<Asked>) {
+        if let Some(Asked::Yes(nonce)) = asked
+            && let Some(csp) = self.whole_csp()
+            && let Some(policy) = csp.value(Some(&nonce))
+        {
+            response.fields.set_default(csp_name(&csp), policy);
+            response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        for (name, value) in &self.ready {
+            response.fields.set_default(name.clone(), value.clone());
+        }
+        if let Some(Hsts { age, has_subdomains, is_preload }) = self.hsts.filter(|_| is_secure) {
+            let value = match (age, has_subdomains) {
+                (YEAR, false) => HeaderValue::from_static("max-age=31536000"),
+                _ => {
+                    let subdomains = if has_subdomains { "; includeSubDomains" } else { "" };
+                    let preload = if is_preload { "; preload" } else { "" };
+                    let text = format!("max-age={}{subdomains}{preload}", age.as_secs());
+                    HeaderValue::try_from(text).expect("a number and words")
+                }
+            };
+            response.fields.set_default(STRICT_TRANSPORT_SECURITY, value);
+        }
+    }
+}
+
+fn csp_name(csp: &Csp) -> HeaderName {
+    if csp.is_report_only { CONTENT_SECURITY_POLICY_REPORT_ONLY } else { CONTENT_SECURITY_POLICY }
+}
+
+impl Default for SecurityHeaders {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for SecurityHeaders {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let is_secure = self.hsts.is_some() && request.client().is_secure();
+        let (mut response, asked) = match self.has_nonce {
+            true => holding(&ASKED, Asked::No, request, next).await,
+            false => (next.call(request).await, None),
+        };
+        self.mark(&mut response, is_secure, asked);
+        response
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        let csp = self.whole_csp().map(|csp| csp.wrong()).unwrap_or_default();
+        for fault in csp.iter().chain(&self.permissions.faults).chain(&self.faults) {
+            requirements.fault(format!("SecurityHeaders: {fault}"));
+        }
+    }
+}

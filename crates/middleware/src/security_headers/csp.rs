@@ -1,0 +1,219 @@
+//! Content security policies.
+
+use super::nonce::CspNonce;
+use http::HeaderValue;
+use std::fmt::Write as _;
+
+/// In a policy: the [`CspNonce`] of the response.
+pub const NONCE: &str = "'nonce'";
+
+/// The longest policy, in bytes: proxies refuse heads of 8 KiB.
+const BYTES_MAX: usize = 4096;
+
+/// Keywords, which are written with quotes.
+const KEYWORDS: [&str; 9] = [
+    "self",
+    "none",
+    "unsafe-inline",
+    "unsafe-eval",
+    "wasm-unsafe-eval",
+    "strict-dynamic",
+    "unsafe-hashes",
+    "report-sample",
+    "nonce",
+];
+
+/// A content security policy: what a page may load, run, and be framed by.
+///
+/// ```
+/// use peregrine::middleware::{CspNonce, SecurityHeaders};
+/// use peregrine::middleware::security_headers::{Csp, NONCE};
+/// use peregrine::App;
+/// use peregrine::web::respond::Html;
+///
+/// async fn page(nonce: CspNonce) -> Html<String> {
+///     Html(format!("<script nonce=\"{nonce}\">hello()</script>"))
+/// }
+///
+/// let csp = Csp::new().default_src(["'self'"]).script_src(["'self'", NONCE]).img_src(["'self'", "data:"]);
+/// let client = App::new().with(SecurityHeaders::new().csp(csp)).get("/", page).test();
+/// let response = client.get("/").send_now();
+/// let policy = response.header("content-security-policy").unwrap();
+/// assert!(policy.starts_with("default-src 'self'; script-src 'self' 'nonce-"), "{policy}");
+/// ```
+///
+/// Sources are written as in the standard: keywords with their quotes, `'self'`. What is written wrongly is found when the
+/// application is built. [`NONCE`] stands for the nonce of the response where its handler asked for one ([`CspNonce`]), and for
+/// nothing where it did not.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Csp {
+    directives: Vec<(String, Vec<String>)>,
+    pub(super) is_report_only: bool,
+    pub(super) faults: Vec<String>,
+}
+
+macro_rules! directives {
+    ($($function:ident $name:literal $what:literal)*) => {
+        $(
+            #[doc = concat!("`", $name, "`: ", $what)]
+            pub fn $function<T: AsRef<str>>(self, sources: impl IntoIterator<Item = T>) -> Self {
+                self.directive($name, sources)
+            }
+        )*
+    };
+}
+
+impl Csp {
+    /// A policy that forbids nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The policy that is advised for pages with scripts of their own: scripts run that have the nonce, and those that they
+    /// load; no plugins, and no `<base>`.
+    pub fn strict() -> Self {
+        Self::new()
+            .script_src([NONCE, "'strict-dynamic'"])
+            .object_src(["'none'"])
+            .base_uri(["'none'"])
+    }
+
+    directives! {
+        default_src "default-src" "for what has no directive of its own."
+        script_src "script-src" "scripts."
+        style_src "style-src" "style sheets."
+        img_src "img-src" "images."
+        font_src "font-src" "fonts."
+        connect_src "connect-src" "what scripts may connect to."
+        media_src "media-src" "sound and video."
+        object_src "object-src" "plugins."
+        frame_src "frame-src" "what frames in the page may show."
+        worker_src "worker-src" "workers."
+        manifest_src "manifest-src" "manifests of applications."
+        base_uri "base-uri" "what `<base>` may say."
+        form_action "form-action" "where forms may be sent to."
+        frame_ancestors "frame-ancestors" "which pages may frame this one, in place of what [`SecurityHeaders::frame_ancestors`](super::SecurityHeaders::frame_ancestors) says."
+    }
+
+    /// Requests for `http:` become requests for `https:`.
+    pub fn upgrade_insecure_requests(self) -> Self {
+        self.directive("upgrade-insecure-requests", [""; 0])
+    }
+
+    /// Where browsers report what they refused: the name of an endpoint of the field `Reporting-Endpoints`.
+    pub fn report_to(self, endpoint: &str) -> Self {
+        self.directive("report-to", [endpoint])
+    }
+
+    /// Browsers report what they would refuse, and refuse nothing: to try a policy.
+    pub fn report_only(mut self) -> Self {
+        self.is_report_only = true;
+        self
+    }
+
+    /// Any directive. One that is there already gets more sources.
+    pub fn directive<T: AsRef<str>>(
+        mut self,
+        name: &str,
+        sources: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let is_name =
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        if !is_name {
+            self.faults.push(format!(
+                "`{name}` is no name of a directive: it has small letters and hyphens only"
+            ));
+        }
+        let mut all = Vec::new();
+        for source in sources {
+            match check(source.as_ref()) {
+                Ok(()) => all.push(source.as_ref().to_owned()),
+                Err(reason) => {
+                    self.faults.push(format!("`{}` of {name}: {reason}", source.as_ref()))
+                }
+            }
+        }
+        match self.directives.iter_mut().find(|(present, _)| present == name) {
+            Some((_, sources)) => sources.extend(all),
+            None => self.directives.push((name.to_owned(), all)),
+        }
+        self
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.directives.iter().any(|(present, _)| present == name)
+    }
+
+    pub(super) fn has_nonce(&self) -> bool {
+        self.directives.iter().any(|(_, sources)| sources.iter().any(|source| source == NONCE))
+    }
+
+    /// What cannot be kept, this policy being complete.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let mut faults = self.faults.clone();
+        for (name, sources) in &self.directives {
+            if sources.len() > 1 && sources.iter().any(|source| source == "'none'") {
+                faults.push(format!("{name} has 'none' beside other sources, which makes 'none' mean nothing; leave it out"));
+            }
+        }
+        let length = self.text(None).len();
+        if length > BYTES_MAX {
+            faults.push(format!("the policy has {length} bytes, and may have {BYTES_MAX}"));
+        }
+        faults
+    }
+
+    /// The policy's field; `None` for an empty one.
+    pub(super) fn value(&self, nonce: Option<&CspNonce>) -> Option<HeaderValue> {
+        let text = self.text(nonce);
+        // Where the policy has faults, there is no application.
+        if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
+    }
+
+    fn text(&self, nonce: Option<&CspNonce>) -> String {
+        let mut text = String::new();
+        for (name, sources) in &self.directives {
+            let separator = if text.is_empty() { "" } else { "; " };
+            let _ = write!(text, "{separator}{name}");
+            let before = text.len();
+            for source in sources {
+                let _ = match (source.as_str(), nonce) {
+                    (NONCE, Some(nonce)) => write!(text, " 'nonce-{nonce}'"),
+                    (NONCE, None) => Ok(()),
+                    (source, _) => write!(text, " {source}"),
+                };
+            }
+            // Without a source, the directive lets nothing in, which is better said.
+            if text.len() == before && !sources.is_empty() {
+                text.push_str(" 'none'");
+            }
+        }
+        text
+    }
+}
+
+fn check(source: &str) -> Result<(), &'static str> {
+    if source.is_empty()
+        || !source.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';' && byte != b',')
+    {
+        return Err(
+            "a source is ASCII text without spaces, commas and semicolons; give several sources one by one",
+        );
+    }
+    let is_keyword = |text: &str| KEYWORDS.iter().any(|keyword| text.eq_ignore_ascii_case(keyword));
+    if is_keyword(source) {
+        return Err("keywords have quotes: `'self'`, not `self`");
+    }
+    let quoted = source.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
+    let Some(quoted) = quoted else {
+        return if source.contains('\'') { Err("a quote is open") } else { Ok(()) };
+    };
+    if quoted.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("nonce-")) {
+        return Err("a nonce that is always the same protects nobody; write NONCE");
+    }
+    let is_hash = ["sha256-", "sha384-", "sha512-"].iter().any(|start| quoted.starts_with(start));
+    let is_known =
+        is_keyword(quoted) || is_hash || quoted == "script" || quoted == "allow-duplicates";
+    is_known.then_some(()).ok_or("this is no keyword, and sources that are none have no quotes")
+}

@@ -1,0 +1,65 @@
+//! The nonce of a response, made when it is asked for.
+
+use crate::random::{Hex, random};
+use http::StatusCode;
+use peregrine_web::extract::FromRequestParts;
+use peregrine_web::{Parts, Problem};
+use std::cell::Cell;
+use std::fmt;
+
+/// A number of 128 random bits that this response's policy names, as text: scripts and styles that have it in their attribute `nonce` are
+/// let in, and those that somebody smuggled into the page are not.
+///
+/// As a handler's argument it needs [`SecurityHeaders`](super::SecurityHeaders) with [`NONCE`](super::NONCE) in its policy around the
+/// handler; otherwise the problem has status 500, and `Option<CspNonce>` is `None`. It is made when a handler (or a middleware's
+/// extractor) first asks; all that ask within a request get the same one. A response with a nonce has `Cache-Control: no-store`, unless
+/// it says something else itself: a page from a cache would have an old nonce.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CspNonce([u8; 16]);
+
+/// What is known of the nonce of the request that is being polled.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    No,
+    Yes(CspNonce),
+}
+
+thread_local! {
+    pub(super) static ASKED: Cell<Option<Asked>> = const { Cell::new(None) };
+}
+
+fn current() -> Option<CspNonce> {
+    let nonce = match ASKED.get()? {
+        Asked::Yes(nonce) => nonce,
+        Asked::No => CspNonce(random()),
+    };
+    ASKED.set(Some(Asked::Yes(nonce)));
+    Some(nonce)
+}
+
+impl FromRequestParts for CspNonce {
+    async fn from_request_parts(_: &mut Parts) -> Result<Self, Problem> {
+        current().ok_or_else(|| {
+            tracing::error!(target: "peregrine",
+                "the handler needs a nonce; add `.with(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy");
+            let detail = "the server lacks something that it needs for this request; its log says what";
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csp-nonce", detail)
+        })
+    }
+
+    async fn optional_from_request_parts(_: &mut Parts) -> Result<Option<Self>, Problem> {
+        Ok(current())
+    }
+}
+
+impl fmt::Display for CspNonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Hex(&self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for CspNonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CspNonce({self})")
+    }
+}

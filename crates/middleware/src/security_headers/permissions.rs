@@ -1,0 +1,71 @@
+//! What a page may use of the browser.
+
+use http::HeaderValue;
+use peregrine_web::origin::Origin;
+
+/// What a page, and frames in it, may use of the browser: `Permissions-Policy`.
+///
+/// ```
+/// use peregrine::middleware::security_headers::PermissionsPolicy;
+///
+/// let policy = PermissionsPolicy::new().deny("camera").deny("microphone").allow("geolocation", ["self"]);
+/// # let _ = policy;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct PermissionsPolicy {
+    features: Vec<(String, String)>,
+    pub(super) faults: Vec<String>,
+}
+
+impl PermissionsPolicy {
+    /// Says nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Neither the page nor frames in it may use this.
+    pub fn deny(self, feature: &str) -> Self {
+        self.allow(feature, [""; 0])
+    }
+
+    /// Those may use this: `self`, `src`, origins such as `https://video.example`, or `*` for all.
+    pub fn allow<T: AsRef<str>>(
+        mut self,
+        feature: &str,
+        origins: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if feature.is_empty() || !feature.bytes().all(is_name) {
+            self.faults.push(format!(
+                "`{feature}` is no name of a feature: it has small letters, digits and hyphens only"
+            ));
+        }
+        let mut all = Vec::new();
+        for origin in origins {
+            match origin.as_ref() {
+                word @ ("self" | "src" | "*") => all.push(word.to_owned()),
+                // With a star in its host, an origin is one for browsers.
+                text if Origin::read(text).is_some() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') => {
+                    all.push(format!("\"{text}\""));
+                }
+                text => self.faults.push(format!("`{text}` of {feature} is neither self, src, * nor an origin such as https://video.example")),
+            }
+        }
+        let allowed = if all.iter().any(|one| one == "*") {
+            "*".to_owned()
+        } else {
+            format!("({})", all.join(" "))
+        };
+        self.features.retain(|(present, _)| present != feature);
+        self.features.push((feature.to_owned(), allowed));
+        self
+    }
+
+    pub(super) fn value(&self) -> Option<HeaderValue> {
+        let all: Vec<_> =
+            self.features.iter().map(|(name, allowed)| format!("{name}={allowed}")).collect();
+        // Where there are faults, there is no application.
+        if all.is_empty() { None } else { HeaderValue::try_from(all.join(", ")).ok() }
+    }
+}

@@ -1,0 +1,100 @@
+//! Where sessions are kept.
+
+use crate::clock::now;
+use crate::session::BEGUN;
+use peregrine_web::cookies::CookieKeys;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+use time::{Duration, OffsetDateTime};
+use tower_sessions_core::session::{Id, Record};
+use tower_sessions_core::{SessionStore, session_store};
+
+pub(crate) type Data = HashMap<String, Value>;
+
+/// Where sessions are kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    Store(Arc<dyn SessionStore>),
+    /// In the cookie itself, encrypted.
+    Cookie(CookieKeys),
+}
+
+/// What was found for a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Loaded {
+    /// Of a session that is there.
+    pub(crate) id: Option<Id>,
+    /// Where there is one: when it ends unless it is used.
+    pub(crate) expiry: Option<OffsetDateTime>,
+    /// The request had a cookie, whatever it was worth.
+    pub(crate) has_cookie: bool,
+}
+
+impl Backend {
+    /// The session that the cookie's value stands for, if it is there and still counts.
+    pub(crate) async fn load(
+        &self,
+        name: &str,
+        value: &str,
+        absolute: Duration,
+    ) -> session_store::Result<Option<Record>> {
+        let record = match self {
+            Self::Store(store) => match value.parse() {
+                Ok(id) => store.load(&id).await?.filter(|record| record.id == id),
+                Err(_) => None,
+            },
+            Self::Cookie(keys) => {
+                keys.open(name, value).and_then(|text| serde_json::from_str(&text).ok())
+            }
+        };
+        Ok(record.filter(|record| {
+            let ends_at = begun(&record.data).map(|begun| begun.saturating_add(absolute));
+            record.expiry_date > now() && ends_at.is_none_or(|ends_at| ends_at > now())
+        }))
+    }
+
+    /// Keeps a session that has no id yet, under one that nobody knows. The value of its cookie.
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        mut record: Record,
+    ) -> session_store::Result<String> {
+        match self {
+            Self::Store(store) => {
+                store.create(&mut record).await?;
+                Ok(record.id.to_string())
+            }
+            Self::Cookie(keys) => sealed(keys, name, &record),
+        }
+    }
+
+    /// Keeps a session that is there already. The value of its cookie.
+    pub(crate) async fn save(&self, name: &str, record: Record) -> session_store::Result<String> {
+        match self {
+            Self::Store(store) => {
+                store.save(&record).await?;
+                Ok(record.id.to_string())
+            }
+            Self::Cookie(keys) => sealed(keys, name, &record),
+        }
+    }
+
+    pub(crate) async fn delete(&self, id: Id) -> session_store::Result<()> {
+        match self {
+            Self::Store(store) => store.delete(&id).await,
+            Self::Cookie(_) => Ok(()),
+        }
+    }
+}
+
+fn sealed(keys: &CookieKeys, name: &str, record: &Record) -> session_store::Result<String> {
+    let text = serde_json::to_string(record)
+        .map_err(|error| session_store::Error::Encode(error.to_string()))?;
+    Ok(keys.seal(name, &text))
+}
+
+/// When a session began. One of another program's, as `tower-sessions` itself, does not say.
+pub(crate) fn begun(data: &Data) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp(data.get(BEGUN)?.as_i64()?).ok()
+}

@@ -1,0 +1,285 @@
+//! Compressed responses and request bodies through a server on every driver.
+
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use futures_core::Stream;
+use peregrine::bytes::Bytes;
+use peregrine::compression::{Compression, Decompression};
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Running};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    small_and_large_responses_arrive_whole,
+    head_and_ranges_have_no_coded_content,
+    an_event_arrives_before_the_next_is_made,
+    a_large_response_that_is_compressed_holds_nobody_up,
+    packed_bodies_are_read_and_bombs_are_not,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LARGE: usize = 8 << 20;
+
+fn start(choice: DriverChoice, app: fn() -> App) -> Option<Running> {
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
+    match server.start(app) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn connect(running: &Running) -> TcpStream {
+    let peer =
+        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
+    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    peer
+}
+
+/// The head and the content of the answer to one request, unchunked.
+fn asked(running: &Running, request: &[u8]) -> (String, Vec<u8>) {
+    let mut peer = connect(running);
+    // A server that has answered may not read the rest.
+    let _ = peer.write_all(request);
+    let mut all = Vec::new();
+    match peer.read_to_end(&mut all) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{error}"),
+        _ => {}
+    }
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let head = String::from_utf8(all[..end].to_vec()).expect("text").to_lowercase();
+    let content = all.split_off(end + 4);
+    let content = if head.contains("transfer-encoding: chunked") {
+        unchunked(&content).expect("whole")
+    } else {
+        content
+    };
+    (head, content)
+}
+
+/// The content of chunks; none if the last is missing.
+fn unchunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let end = bytes.windows(2).position(|two| two == b"\r\n")?;
+        let length = usize::from_str_radix(std::str::from_utf8(&bytes[..end]).ok()?, 16).ok()?;
+        bytes = &bytes[end + 2..];
+        if length == 0 {
+            return Some(all);
+        }
+        all.extend_from_slice(bytes.get(..length)?);
+        bytes = bytes.get(length + 2..)?;
+    }
+}
+
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    GzDecoder::new(bytes).read_to_end(&mut out).expect("gzip");
+    out
+}
+
+fn get(path: &str, fields: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n").into_bytes()
+}
+
+/// Text that becomes smaller, but not to nothing.
+fn words(bytes: usize) -> String {
+    let (mut text, mut state) = (String::with_capacity(bytes + 8), 1_u64);
+    while text.len() < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        text.push_str(["falcon ", "kestrel ", "hobby ", "merlin "][(state >> 62) as usize]);
+        text.push(char::from(b'a' + (state >> 40) as u8 % 26));
+    }
+    text.truncate(bytes);
+    text
+}
+
+fn pages() -> App {
+    App::new()
+        .with(Compression::new())
+        .get("/small", || words(5000))
+        .get("/large", || words(LARGE))
+        .get("/here", || "here")
+        .get("/range", || {
+            (StatusCode::PARTIAL_CONTENT, [("content-range", "bytes 0-4999/9000")], words(5000))
+        })
+}
+
+fn small_and_large_responses_arrive_whole(choice: DriverChoice) {
+    let Some(running) = start(choice, pages) else { return };
+    for (path, length) in [("/small", 5000), ("/large", LARGE)] {
+        let (head, content) = asked(&running, &get(path, "Accept-Encoding: gzip\r\n"));
+        assert!(
+            head.contains("content-encoding: gzip") && head.contains("vary: accept-encoding"),
+            "{head}"
+        );
+        assert_eq!(head.contains("content-length"), path == "/small", "{head}");
+        assert!(content.len() < length / 2 && unpacked(&content) == words(length).as_bytes());
+        let (head, content) = asked(&running, &get(path, ""));
+        assert!(
+            !head.contains("content-encoding") && head.contains("vary: accept-encoding"),
+            "{head}"
+        );
+        assert!(content == words(length).as_bytes());
+        for coding in ["zstd", "br", "deflate"] {
+            let (head, content) =
+                asked(&running, &get(path, &format!("Accept-Encoding: {coding}\r\n")));
+            assert!(
+                head.contains(&format!("content-encoding: {coding}")) && content.len() < length / 2,
+                "{head}"
+            );
+        }
+    }
+}
+
+fn head_and_ranges_have_no_coded_content(choice: DriverChoice) {
+    let Some(running) = start(choice, pages) else { return };
+    let request = b"HEAD /small HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\nGET /here HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let (head, rest) = asked(&running, request);
+    assert!(head.contains("content-encoding: gzip") && !head.contains("content-length"), "{head}");
+    let rest = String::from_utf8_lossy(&rest).into_owned();
+    assert!(
+        rest.contains("HTTP/1.1 200") || rest.ends_with("here"),
+        "the next answer follows at once: {rest}"
+    );
+    let (head, content) = asked(&running, &get("/range", "Accept-Encoding: gzip\r\n"));
+    assert!(!head.contains("content-encoding") && content.len() == 5000, "{head}");
+}
+
+/// Events, each made when the test has seen the one before.
+struct OnDemand(tokio::sync::mpsc::UnboundedReceiver<u32>);
+
+impl Stream for OnDemand {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.0
+            .poll_recv(context)
+            .map(|next| next.map(|number| Event::default().data(number.to_string())))
+    }
+}
+
+fn an_event_arrives_before_the_next_is_made(choice: DriverChoice) {
+    use std::sync::Mutex;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+    static SENDERS: Mutex<Vec<UnboundedSender<u32>>> = Mutex::new(Vec::new());
+    fn events() -> Sse {
+        let (sender, receiver) = unbounded_channel();
+        sender.send(0).expect("it is there");
+        SENDERS.lock().expect("whole").push(sender);
+        Sse::new(OnDemand(receiver))
+    }
+    // Both drivers' tests share the list; each request takes the sender of its own.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(running) = start(choice, || App::new().with(Compression::new()).get("/", events))
+    else {
+        return;
+    };
+    let mut peer = connect(&running);
+    peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n")
+        .expect("connected");
+    let (mut seen, mut bytes, mut next) = (Vec::new(), [0; 4096], 0);
+    while next < 5 {
+        let count = peer.read(&mut bytes).expect("an event comes, though no other is made yet");
+        assert!(count > 0, "the stream goes on");
+        seen.extend_from_slice(&bytes[..count]);
+        let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        // All chunks so far, as if they were the last.
+        let Some(packed) = unchunked(&[&seen[end + 4..], b"0\r\n\r\n"].concat()) else { continue };
+        let mut text = Vec::new();
+        let _ = GzDecoder::new(&packed[..]).read_to_end(&mut text);
+        if String::from_utf8_lossy(&text).contains(&format!("data: {next}\n")) {
+            next += 1;
+            SENDERS
+                .lock()
+                .expect("whole")
+                .last()
+                .expect("of this request")
+                .send(next)
+                .expect("it listens");
+        }
+    }
+}
+
+fn a_large_response_that_is_compressed_holds_nobody_up(choice: DriverChoice) {
+    let app = || {
+        pages().get("/slow", || {
+            // Brotli is the slowest.
+            words(LARGE)
+        })
+    };
+    let Some(running) = start(choice, app) else { return };
+    let mut large = connect(&running);
+    large.write_all(&get("/slow", "Accept-Encoding: br\r\n")).expect("connected");
+    let mut first = [0; 1];
+    large.read_exact(&mut first).expect("it begins");
+    // One worker has both: the small answers come while the large one goes on.
+    for _ in 0..5 {
+        let (_, content) = asked(&running, &get("/here", ""));
+        assert_eq!(content, b"here");
+    }
+    let mut rest = Vec::new();
+    large.set_nonblocking(true).expect("a socket");
+    let before = match large.read_to_end(&mut rest) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => rest.len(),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("the small answers waited for the large one"),
+    };
+    large.set_nonblocking(false).expect("a socket");
+    large.read_to_end(&mut rest).expect("the rest");
+    assert!(rest.ends_with(b"0\r\n\r\n") && rest.len() > before);
+}
+
+fn packed_bodies_are_read_and_bombs_are_not(choice: DriverChoice) {
+    let app =
+        || App::new().with(Decompression::new()).post("/", |body: Bytes| body.len().to_string());
+    let Some(running) = start(choice, app) else { return };
+    let pack = |bytes: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(bytes).expect("gzip");
+        encoder.finish().expect("gzip")
+    };
+    let post = |coding: &str, body: &[u8]| {
+        let length = body.len();
+        let head = format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Encoding: {coding}\r\nContent-Length: {length}\r\n\r\n"
+        );
+        [head.as_bytes(), body].concat()
+    };
+    let text = words(1 << 20);
+    for (coding, body, status, says) in [
+        ("gzip", pack(text.as_bytes()), "200", "1048576"),
+        ("gzip", pack(&vec![0; 64 << 20]), "413", "/problems/body-"),
+        ("gzip", pack(words(3 << 20).as_bytes()), "413", "/problems/body-too-large"),
+        ("gzip", pack(text.as_bytes())[..1000].to_vec(), "400", "/problems/body-undecodable"),
+        ("compress", b"x".to_vec(), "415", "/problems/unsupported-content-coding"),
+    ] {
+        let (head, content) = asked(&running, &post(coding, &body));
+        let content = String::from_utf8_lossy(&content).into_owned();
+        assert!(
+            head.starts_with(&format!("http/1.1 {status}")) && content.contains(says),
+            "{head}\n{content}"
+        );
+    }
+}
