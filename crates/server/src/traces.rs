@@ -284,7 +284,8 @@ mod tests {
             let fields = traceparent.map(|value| (&b"traceparent"[..], value.as_bytes()));
             let fields = fields.into_iter().chain([(&b"host"[..], &b"a"[..])]);
             let mut head = Head::build(&Limits::default(), &line, fields).unwrap();
-            let _target = application.find(&mut head, &ConnectionInfo::default());
+            let _target =
+                application.find(&mut head, &peregrine_web::connection::ConnectionInfo::default());
             let parent = TraceContext::of(&head).filter(|_| tracing.sampling.borrow().follows);
             let context = tracing.decide(&head, parent.as_ref());
             assert_ne!(parent.as_ref().map(TraceContext::span_id), Some(context.span_id()));
