@@ -150,7 +150,7 @@ fn is_own(request: &Request, origin: &[u8]) -> bool {
 
 /// Looks for a token, in the head and in the form; the request is as before.
 async fn check_token(tokens: &Tokens, request: Request) -> Result<Request, Problem> {
-    let kept = tokens.of_cookie(&request.parts.head);
+    let kept = tokens.of_cookie(&request.parts.head, request.client().is_secure());
     let sent = request.parts.head.field(token::FIELD).map(<[u8]>::to_vec);
     let (request, sent) = match sent {
         Some(sent) => (request, Some(sent)),
@@ -213,7 +213,7 @@ impl Middleware for Csrf {
         }
         let Some(tokens) = &self.tokens else { return next.call(request).await };
         let is_secure = request.client().is_secure();
-        let issued = Issued { tokens: Rc::clone(tokens), token: None };
+        let issued = Issued { tokens: Rc::clone(tokens), is_secure, token: None };
         let (mut response, issued) = holding(&ISSUED, issued, request, next).await;
         if let Some((token, true)) = issued.and_then(|issued| issued.token) {
             response.fields.append(SET_COOKIE, token.set_cookie(is_secure));

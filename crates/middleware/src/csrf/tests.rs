@@ -232,6 +232,23 @@ fn a_token_is_kept_and_shown_another_way_each_time() {
 }
 
 #[test]
+fn over_tls_a_cookie_that_another_host_can_plant_is_none() {
+    let tls = ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
+    let client = client(Csrf::new().tokens(key(1))).on(tls);
+    let (token, cookie) = issued(&client, &[]);
+    let passes = |cookie: &str| {
+        kind(&sent(&client, "POST", "/", &[("cookie", cookie), ("x-csrf-token", &token)]))
+    };
+    assert_eq!(passes(&cookie), "passes");
+    // The attacker's own token, signed by this server, set for all hosts of the site.
+    let planted = cookie.replace("__Host-csrf", "csrf");
+    assert_eq!(passes(&planted), "403 csrf-token-invalid");
+    assert_eq!(passes(&format!("{planted}; __Host-csrf=old")), "403 csrf-token-invalid");
+    let (_, new) = issued(&client, &[("cookie", &planted)]);
+    assert!(!new.ends_with(planted.trim_start_matches("csrf=")), "it is not taken over");
+}
+
+#[test]
 #[should_panic(expected = "a CsrfKey of 31 bytes can be guessed")]
 fn a_short_key_is_refused() {
     let _ = CsrfKey::new(&[0; 31]);
