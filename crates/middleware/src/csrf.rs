@@ -57,6 +57,7 @@ pub struct Csrf {
     is_same_site_trusted: bool,
     exempt: Option<Exempt>,
     tokens: Option<Rc<Tokens>>,
+    bound_to: Option<String>,
 }
 
 type Exempt = Rc<dyn Fn(&Head) -> bool>;
@@ -93,15 +94,16 @@ impl Csrf {
     ///
     /// All workers, and all instances, need the same key.
     pub fn tokens(mut self, key: CsrfKey) -> Self {
-        self.tokens = Some(Rc::new(Tokens { key, bound_to: None }));
+        self.tokens = Some(Rc::new(Tokens { key, bound_to: self.bound_to.clone() }));
         self
     }
 
     /// Makes tokens good only together with this cookie's value, such as the session's: a login, which changes it, makes earlier
     /// tokens worthless, and nobody can plant a token of their own. Without such a cookie, tokens are for visitors without one.
     pub fn bound_to_cookie(mut self, name: impl Into<String>) -> Self {
+        self.bound_to = Some(name.into());
         if let Some(tokens) = &mut self.tokens {
-            Rc::make_mut(tokens).bound_to = Some(name.into());
+            Rc::make_mut(tokens).bound_to.clone_from(&self.bound_to);
         }
         self
     }
@@ -224,6 +226,10 @@ impl Middleware for Csrf {
     fn require(&self, requirements: &mut Requirements) {
         for fault in &self.trusted.faults {
             requirements.fault(format!("Csrf: {fault}"));
+        }
+        if self.bound_to.is_some() && self.tokens.is_none() {
+            requirements
+                .fault("Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)");
         }
     }
 }

@@ -211,6 +211,23 @@ fn tokens_belong_to_a_key_and_a_session() {
 }
 
 #[test]
+fn a_binding_counts_in_whatever_order_it_is_said_and_not_without_tokens() {
+    let client = client(Csrf::new().bound_to_cookie("id").tokens(key(1)));
+    let (token, cookie) = issued(&client, &[("cookie", "id=7")]);
+    let with = |session: &str| {
+        let cookies = format!("{session}; {cookie}");
+        kind(&sent(&client, "POST", "/", &[("cookie", &cookies), ("x-csrf-token", &token)]))
+    };
+    assert_eq!(
+        (with("id=7").as_str(), with("id=8").as_str()),
+        ("passes", "403 csrf-token-invalid")
+    );
+    let app = App::new().with(Csrf::new().bound_to_cookie("id")).get("/", || "");
+    let error = app.build().expect_err("nothing is bound").to_string();
+    assert!(error.contains("no tokens to bind"), "{error}");
+}
+
+#[test]
 fn a_token_is_kept_and_shown_another_way_each_time() {
     let client = client(Csrf::new().tokens(key(1)));
     let (first, cookie) = issued(&client, &[]);
