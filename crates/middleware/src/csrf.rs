@@ -7,8 +7,8 @@ mod token;
 pub use token::{CsrfKey, CsrfToken};
 
 use crate::origins::{Origins, quoted};
-use http::StatusCode;
-use http::header::SET_COOKIE;
+use http::header::{CACHE_CONTROL, SET_COOKIE};
+use http::{HeaderValue, StatusCode};
 use peregrine_web::held::holding;
 use peregrine_web::origin::is_same;
 use peregrine_web::requirements::Requirements;
@@ -217,8 +217,13 @@ impl Middleware for Csrf {
         let is_secure = request.client().is_secure();
         let issued = Issued { tokens: Rc::clone(tokens), is_secure, token: None };
         let (mut response, issued) = holding(&ISSUED, issued, request, next).await;
-        if let Some((token, true)) = issued.and_then(|issued| issued.token) {
-            response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
+        if let Some((token, is_new)) = issued.and_then(|issued| issued.token) {
+            if is_new {
+                response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
+            }
+            // A shared cache would give all visitors one token, and its cookie.
+            response.fields.vary("cookie");
+            response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
         }
         response
     }

@@ -228,6 +228,19 @@ fn a_binding_counts_in_whatever_order_it_is_said_and_not_without_tokens() {
 }
 
 #[test]
+fn a_page_with_a_token_is_its_visitors_alone() {
+    let client = client(Csrf::new().tokens(key(1)));
+    let (_, cookie) = issued(&client, &[]);
+    for fields in [&[][..], &[("cookie", cookie.as_str())]] {
+        let response = sent(&client, "GET", "/token", fields);
+        let said = (response.field("cache-control"), response.field("vary"));
+        assert_eq!(said, (Some("private"), Some("cookie")), "{fields:?}");
+    }
+    let response = sent(&client, "GET", "/", &[]);
+    assert_eq!((response.field("cache-control"), response.field("vary")), (None, None));
+}
+
+#[test]
 fn a_token_is_kept_and_shown_another_way_each_time() {
     let client = client(Csrf::new().tokens(key(1)));
     let (first, cookie) = issued(&client, &[]);

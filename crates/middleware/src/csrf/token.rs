@@ -127,7 +127,8 @@ thread_local! {
 
 /// The token that forms and scripts of this visitor send. As a handler's argument it needs a [`Csrf`](super::Csrf) with
 /// [`tokens`](super::Csrf::tokens) around it; otherwise the problem has status 500, and `Option<CsrfToken>` is `None`. The
-/// response sets the cookie that belongs to it, unless the browser has it already.
+/// response sets the cookie that belongs to it, unless the browser has it already, and has `Vary: Cookie` and
+/// `Cache-Control: private`, unless it says something else itself.
 ///
 /// ```
 /// use peregrine::middleware::{Csrf, CsrfKey, CsrfToken};
