@@ -146,6 +146,19 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
 }
 
 #[test]
+fn a_window_larger_than_the_standard_has_is_refused_before_it_is_allocated() {
+    let mut packed = Vec::new();
+    let params = brotli::enc::BrotliEncoderParams {
+        large_window: true,
+        lgwin: 28,
+        ..brotli::enc::BrotliEncoderParams::default()
+    };
+    brotli::BrotliCompress(&mut &b"text"[..], &mut packed, &params).expect("brotli");
+    assert_eq!(packed[0] & 0x7f, 0x11, "a large window");
+    assert_eq!(kind(&sent(&client(), "/", &["br"], packed)), "400 body-undecodable");
+}
+
+#[test]
 fn the_packed_body_is_held_to_its_limit_too() {
     let noise = noise(5000);
     let client = client().body_limit(1000);
