@@ -148,7 +148,8 @@ impl Compression {
         self
     }
 
-    /// Requests whose responses are left alone.
+    /// Requests whose responses are left alone. A path is as it was sent, and can be written in more than one way
+    /// (`/%61dmin`): for secrets, [`Uncompressed`] and scopes are surer.
     pub fn except(mut self, is_exempt: impl Fn(&Head) -> bool + 'static) -> Self {
         self.except = Some(Rc::new(is_exempt));
         self

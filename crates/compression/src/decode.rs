@@ -9,6 +9,8 @@ use std::rc::Rc;
 pub(crate) struct Decoder {
     kind: Kind,
     sink: Sink,
+    /// Nothing was unpacked yet.
+    is_new: bool,
 }
 
 enum Kind {
@@ -79,13 +81,20 @@ impl Decoder {
                 Kind::Zstd(zstd::stream::zio::Writer::new(into, decoder))
             }
         };
-        Ok(Self { kind, sink })
+        Ok(Self { kind, sink, is_new: true })
     }
 
     /// Unpacks `input`, which may make no more than `room` bytes.
     pub(crate) fn write(&mut self, input: &[u8], room: usize) -> Result<Vec<u8>, Broken> {
         self.sink.0.borrow_mut().room = room;
+        let is_first = std::mem::take(&mut self.is_new);
         let written = match &mut self.kind {
+            // RFC 7932 §9.1: these bits are no size of a window. To the library they are one of its own, of up to 1 GiB,
+            // which it would allocate at once.
+            #[cfg(feature = "br")]
+            Kind::Br(_) if is_first && input.first().is_some_and(|byte| byte & 0x7f == 0x11) => {
+                return Err(Broken::Invalid);
+            }
             #[cfg(feature = "gzip")]
             Kind::Gzip(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
             #[cfg(feature = "deflate")]

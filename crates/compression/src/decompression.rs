@@ -24,6 +24,8 @@ const CODINGS_MAX: usize = 2;
 const SLICE_BYTES: usize = 4 * 1024;
 /// After so much of what was unpacked, others have their turn.
 const TURN_BYTES: usize = 256 * 1024;
+/// A byte that was sent is as much work as so many that come of it, even where nothing does, as of empty members of gzip.
+const WORK_OF_SENT: usize = 16;
 /// What a decompressor has beside its window.
 const DECODER_BYTES: usize = 64 * 1024;
 /// The largest window of any coding here, which grows with what is unpacked.
@@ -169,7 +171,7 @@ struct Decoded {
     /// Bytes that were unpacked, and what came of them.
     taken: usize,
     made: usize,
-    /// Made since others had their turn.
+    /// Made since others had their turn, and what was taken for it, weighed.
     unbroken: usize,
     trailers: Option<Frame<Bytes>>,
     charge: Charge,
@@ -224,6 +226,7 @@ impl Decoded {
         let length = self.input.len().min(SLICE_BYTES);
         let slice = self.input.split_to(length);
         self.taken = self.taken.saturating_add(length);
+        self.unbroken += length * WORK_OF_SENT;
         let room = self.room();
         let State::Busy(decoder) = &mut self.state else { return Ok(Vec::new()) };
         let made = decoder.write(&slice, room);

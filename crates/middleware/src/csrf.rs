@@ -7,8 +7,8 @@ mod token;
 pub use token::{CsrfKey, CsrfToken};
 
 use crate::origins::{Origins, quoted};
-use http::StatusCode;
-use http::header::SET_COOKIE;
+use http::header::{CACHE_CONTROL, SET_COOKIE};
+use http::{HeaderValue, StatusCode};
 use peregrine_web::held::holding;
 use peregrine_web::origin::is_same;
 use peregrine_web::requirements::Requirements;
@@ -57,6 +57,7 @@ pub struct Csrf {
     is_same_site_trusted: bool,
     exempt: Option<Exempt>,
     tokens: Option<Rc<Tokens>>,
+    bound_to: Option<String>,
 }
 
 type Exempt = Rc<dyn Fn(&Head) -> bool>;
@@ -93,15 +94,16 @@ impl Csrf {
     ///
     /// All workers, and all instances, need the same key.
     pub fn tokens(mut self, key: CsrfKey) -> Self {
-        self.tokens = Some(Rc::new(Tokens { key, bound_to: None }));
+        self.tokens = Some(Rc::new(Tokens { key, bound_to: self.bound_to.clone() }));
         self
     }
 
     /// Makes tokens good only together with this cookie's value, such as the session's: a login, which changes it, makes earlier
     /// tokens worthless, and nobody can plant a token of their own. Without such a cookie, tokens are for visitors without one.
     pub fn bound_to_cookie(mut self, name: impl Into<String>) -> Self {
+        self.bound_to = Some(name.into());
         if let Some(tokens) = &mut self.tokens {
-            Rc::make_mut(tokens).bound_to = Some(name.into());
+            Rc::make_mut(tokens).bound_to.clone_from(&self.bound_to);
         }
         self
     }
@@ -150,7 +152,7 @@ fn is_own(request: &Request, origin: &[u8]) -> bool {
 
 /// Looks for a token, in the head and in the form; the request is as before.
 async fn check_token(tokens: &Tokens, request: Request) -> Result<Request, Problem> {
-    let kept = tokens.of_cookie(&request.parts.head);
+    let kept = tokens.of_cookie(&request.parts.head, request.client().is_secure());
     let sent = request.parts.head.field(token::FIELD).map(<[u8]>::to_vec);
     let (request, sent) = match sent {
         Some(sent) => (request, Some(sent)),
@@ -213,10 +215,15 @@ impl Middleware for Csrf {
         }
         let Some(tokens) = &self.tokens else { return next.call(request).await };
         let is_secure = request.client().is_secure();
-        let issued = Issued { tokens: Rc::clone(tokens), token: None };
+        let issued = Issued { tokens: Rc::clone(tokens), is_secure, token: None };
         let (mut response, issued) = holding(&ISSUED, issued, request, next).await;
-        if let Some((token, true)) = issued.and_then(|issued| issued.token) {
-            response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
+        if let Some((token, is_new)) = issued.and_then(|issued| issued.token) {
+            if is_new {
+                response.fields.append(SET_COOKIE, token.set_cookie(is_secure));
+            }
+            // A shared cache would give all visitors one token, and its cookie.
+            response.fields.vary("cookie");
+            response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("private"));
         }
         response
     }
@@ -224,6 +231,10 @@ impl Middleware for Csrf {
     fn require(&self, requirements: &mut Requirements) {
         for fault in &self.trusted.faults {
             requirements.fault(format!("Csrf: {fault}"));
+        }
+        if self.bound_to.is_some() && self.tokens.is_none() {
+            requirements
+                .fault("Csrf has bound_to_cookie(..) and no tokens to bind; add .tokens(key)");
         }
     }
 }

@@ -251,7 +251,11 @@ impl SecurityHeaders {
             && let Some(policy) = csp.value(Some(&nonce))
         {
             response.fields.set_default(csp_name(&csp), policy);
-            response.fields.set_default(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            // `private` alone, as sessions and tokens say it, still lets the browser keep the page.
+            let said = response.fields.get(&CACHE_CONTROL);
+            if said.is_none_or(|said| said == "private") {
+                response.fields.set(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            }
         }
         for (name, value) in &self.ready {
             response.fields.set_default(name.clone(), value.clone());

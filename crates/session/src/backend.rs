@@ -69,14 +69,23 @@ impl Backend {
         }
     }
 
-    /// Keeps a session that is there already. The value of its cookie.
-    pub(crate) async fn save(&self, name: &str, record: Record) -> session_store::Result<String> {
+    /// Keeps a session that was there already. The value of its cookie; none if the session has ended meanwhile.
+    pub(crate) async fn save(
+        &self,
+        name: &str,
+        record: Record,
+    ) -> session_store::Result<Option<String>> {
         match self {
             Self::Store(store) => {
+                // Stores keep whatever they are given. A request may take long, as slowly as its client sends the body:
+                // a session from which the visitor has logged out meanwhile must not come back.
+                if store.load(&record.id).await?.is_none() {
+                    return Ok(None);
+                }
                 store.save(&record).await?;
-                Ok(record.id.to_string())
+                Ok(Some(record.id.to_string()))
             }
-            Self::Cookie(keys) => sealed(keys, name, &record),
+            Self::Cookie(keys) => sealed(keys, name, &record).map(Some),
         }
     }
 

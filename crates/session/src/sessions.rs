@@ -53,7 +53,7 @@ const BYTES_MAX: usize = 64 * 1024;
 ///
 /// Using a session keeps it from ending for want of use; that is written down when a tenth of the time is over, not with every request.
 /// A session is saved before the response leaves. If that fails, the response is a problem of status 500 in its place, so that nobody
-/// believes what was not kept. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
+/// believes what was not kept. What a request does to a session that another one ends meanwhile is lost. An id that a browser brings counts only if the store has it; new sessions always have new ones. Responses of handlers
 /// that asked for a session have `Cache-Control: private`, unless they say something else, and `Vary: Cookie`.
 #[derive(Clone, Debug)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
@@ -188,7 +188,12 @@ impl Settings {
         let name = &self.cookie.name;
         let record = |id| Record { id, data, expiry_date: expiry };
         let value = match loaded.id {
-            Some(id) if !is_renewed => self.backend.save(name, record(id)).await.map_err(failed)?,
+            Some(id) if !is_renewed => {
+                let value = self.backend.save(name, record(id)).await.map_err(failed)?;
+                // The browser may have another one by now, so nothing is said to it.
+                let Some(value) = value else { return Ok(None) };
+                value
+            }
             // The new one is there before the old one is not.
             old => {
                 let value =

@@ -274,6 +274,27 @@ fn a_logout_forgets_everything_everywhere() {
 }
 
 #[test]
+fn a_session_that_ends_during_a_request_stays_ended() {
+    let store = Store::default();
+    let elsewhere = store.clone();
+    let client = App::new()
+        .with(Sessions::new(store.clone()))
+        .get("/visit", |session: Session| session.insert("visits", 1))
+        .get("/slow", move |session: Session| {
+            // A logout, by another request of the same browser.
+            elsewhere.0.records.lock().expect("whole").clear();
+            session.insert("visits", 2)
+        })
+        .test();
+    let mut browser = Browser(client, None);
+    browser.get("/visit");
+    assert_eq!(store.ids().len(), 1);
+    let response = browser.get("/slow");
+    assert_eq!((response.status().as_u16(), response.header("set-cookie")), (200, None));
+    assert!(store.ids().is_empty(), "it has come back");
+}
+
+#[test]
 fn messages_are_shown_once_and_are_few() {
     everywhere(|sessions, browser| {
         let mut browser = browser(sessions);

@@ -263,7 +263,9 @@ impl Application {
         };
         let endpoint = match found {
             Match::MethodMissing { allow } => {
-                let method = allow.iter().next().unwrap_or_default();
+                // A preflight is for whoever answers the request that it announces: each scope has its own rules.
+                let asked = self.table.asked(head).filter(|method| allow.contains(*method));
+                let method = asked.or_else(|| allow.iter().next()).unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
                     Match::Found { route } => &self.routes[route as usize].unrouted,
                     _ => &self.missing,

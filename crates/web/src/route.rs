@@ -187,12 +187,21 @@ impl Table {
     #[inline]
     pub(crate) fn method(&self, head: &Head) -> u8 {
         let known = head.index().method;
-        if known == Known::Extension { self.extension(head) } else { known as u8 }
+        if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
+    }
+
+    /// The router's number for the method that a preflight of CORS asks about; `None`: it is none.
+    pub(crate) fn asked(&self, head: &Head) -> Option<u8> {
+        if head.index().method != Known::Options {
+            return None;
+        }
+        let name = head.field_text("access-control-request-method")?;
+        let known = Known::find(name.as_bytes());
+        Some(if known == Known::Extension { self.extension(name) } else { known as u8 })
     }
 
     #[cold]
-    fn extension(&self, head: &Head) -> u8 {
-        let name = head.method_name();
+    fn extension(&self, name: &str) -> u8 {
         let extensions = (EXTENSIONS_FROM..).zip(&self.methods.extensions);
         let mut same = extensions.filter(|(_, extension)| extension.as_str() == name);
         same.next().map_or(OTHER, |(index, _)| index)

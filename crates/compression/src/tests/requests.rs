@@ -1,9 +1,11 @@
 use super::{noise, pack, text};
 use crate::{Coding, Decompression};
+use http_body::Body as _;
 use peregrine_web::account::{held, limit};
 use peregrine_web::test::{TestClient, TestRequest, TestResponse};
-use peregrine_web::{App, Body, HandlerExt, Request};
+use peregrine_web::{App, Body, HandlerExt, Next, Request};
 use std::collections::HashMap;
+use std::pin::Pin;
 
 fn client() -> TestClient {
     let lengths = async |mut body: Body| {
@@ -143,6 +145,44 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
             "413 body-too-large"
         );
     }
+}
+
+#[test]
+fn a_window_larger_than_the_standard_has_is_refused_before_it_is_allocated() {
+    let mut packed = Vec::new();
+    let params = brotli::enc::BrotliEncoderParams {
+        large_window: true,
+        lgwin: 28,
+        ..brotli::enc::BrotliEncoderParams::default()
+    };
+    brotli::BrotliCompress(&mut &b"text"[..], &mut packed, &params).expect("brotli");
+    assert_eq!(packed[0] & 0x7f, 0x11, "a large window");
+    assert_eq!(kind(&sent(&client(), "/", &["br"], packed)), "400 body-undecodable");
+}
+
+#[test]
+fn others_have_their_turn_though_nothing_comes_of_a_body() {
+    let members = pack(Coding::Gzip, b"").repeat(10_000);
+    let pieces = members.len() / (16 * 1024);
+    let client = App::new()
+        .with(async move |mut request: Request, next: Next<'_>| {
+            request.body = Body::from(members.clone());
+            next.run(request).await
+        })
+        .with(Decompression::new())
+        .post("/", async |mut body: Body| {
+            let mut pauses = 0;
+            std::future::poll_fn(|context| {
+                let polled = Pin::new(&mut body).poll_frame(context);
+                pauses += usize::from(polled.is_pending());
+                polled.map(|last| assert!(last.is_none(), "nothing comes of it"))
+            })
+            .await;
+            pauses.to_string()
+        })
+        .test();
+    let pauses: usize = sent(&client, "/", &["gzip"], Vec::new()).text().parse().expect("a number");
+    assert!(pauses >= pieces, "{pauses} of {pieces}");
 }
 
 #[test]

@@ -114,6 +114,29 @@ fn a_preflight_is_answered_for_every_path_that_has_a_route_and_no_handler_runs()
 }
 
 #[test]
+fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
+    let purge = || Method::from_bytes(b"PURGE").expect("a method");
+    let app = App::new()
+        .scope("/a", |scope| scope.with(Cors::new().any_origin()).get("/x", || "open"))
+        .scope("/a", |scope| scope.with(strict()).put("/x", || "put").on(purge(), "/x", || ""))
+        .scope("/a", |scope| scope.delete("/x", || "for nobody else"));
+    let client = app.test();
+    let allowed = |origin: &str, method: &str| {
+        let fields = [("origin", origin), ("access-control-request-method", method)];
+        let response = preflight(&client, "/a/x", &fields);
+        response.field("access-control-allow-origin").map(str::to_owned)
+    };
+    for method in ["GET", "HEAD"] {
+        assert_eq!(allowed("https://b.test", method).as_deref(), Some("*"), "{method}");
+    }
+    for method in ["PUT", "PURGE"] {
+        assert_eq!(allowed("https://b.test", method), None, "{method}");
+        assert_eq!(allowed(PAGE, method).as_deref(), Some(PAGE), "{method}");
+    }
+    assert_eq!(allowed(PAGE, "DELETE"), None);
+}
+
+#[test]
 fn options_that_is_no_preflight_is_answered_as_ever() {
     let client = client(strict());
     for fields in [&ASKS_PUT[..1], &ASKS_PUT[1..], &[]] {

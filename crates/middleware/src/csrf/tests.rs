@@ -211,6 +211,36 @@ fn tokens_belong_to_a_key_and_a_session() {
 }
 
 #[test]
+fn a_binding_counts_in_whatever_order_it_is_said_and_not_without_tokens() {
+    let client = client(Csrf::new().bound_to_cookie("id").tokens(key(1)));
+    let (token, cookie) = issued(&client, &[("cookie", "id=7")]);
+    let with = |session: &str| {
+        let cookies = format!("{session}; {cookie}");
+        kind(&sent(&client, "POST", "/", &[("cookie", &cookies), ("x-csrf-token", &token)]))
+    };
+    assert_eq!(
+        (with("id=7").as_str(), with("id=8").as_str()),
+        ("passes", "403 csrf-token-invalid")
+    );
+    let app = App::new().with(Csrf::new().bound_to_cookie("id")).get("/", || "");
+    let error = app.build().expect_err("nothing is bound").to_string();
+    assert!(error.contains("no tokens to bind"), "{error}");
+}
+
+#[test]
+fn a_page_with_a_token_is_its_visitors_alone() {
+    let client = client(Csrf::new().tokens(key(1)));
+    let (_, cookie) = issued(&client, &[]);
+    for fields in [&[][..], &[("cookie", cookie.as_str())]] {
+        let response = sent(&client, "GET", "/token", fields);
+        let said = (response.field("cache-control"), response.field("vary"));
+        assert_eq!(said, (Some("private"), Some("cookie")), "{fields:?}");
+    }
+    let response = sent(&client, "GET", "/", &[]);
+    assert_eq!((response.field("cache-control"), response.field("vary")), (None, None));
+}
+
+#[test]
 fn a_token_is_kept_and_shown_another_way_each_time() {
     let client = client(Csrf::new().tokens(key(1)));
     let (first, cookie) = issued(&client, &[]);
@@ -229,6 +259,23 @@ fn a_token_is_kept_and_shown_another_way_each_time() {
         set.starts_with("__Host-csrf=") && set.ends_with("; Path=/; SameSite=Lax; Secure"),
         "{set}"
     );
+}
+
+#[test]
+fn over_tls_a_cookie_that_another_host_can_plant_is_none() {
+    let tls = ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
+    let client = client(Csrf::new().tokens(key(1))).on(tls);
+    let (token, cookie) = issued(&client, &[]);
+    let passes = |cookie: &str| {
+        kind(&sent(&client, "POST", "/", &[("cookie", cookie), ("x-csrf-token", &token)]))
+    };
+    assert_eq!(passes(&cookie), "passes");
+    // The attacker's own token, signed by this server, set for all hosts of the site.
+    let planted = cookie.replace("__Host-csrf", "csrf");
+    assert_eq!(passes(&planted), "403 csrf-token-invalid");
+    assert_eq!(passes(&format!("{planted}; __Host-csrf=old")), "403 csrf-token-invalid");
+    let (_, new) = issued(&client, &[("cookie", &planted)]);
+    assert!(!new.ends_with(planted.trim_start_matches("csrf=")), "it is not taken over");
 }
 
 #[test]

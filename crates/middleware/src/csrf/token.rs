@@ -57,13 +57,12 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// The token in the request's cookie, if this server has signed it.
-    pub(super) fn of_cookie(&self, head: &Head) -> Option<Token> {
-        [COOKIE_SECURE, COOKIE_PLAIN].iter().find_map(|name| {
-            let token = Token(unhex(cookie(head, name)?)?);
-            let mac = self.mac(&token.0[..NUMBER_BYTES], head);
-            mac.verify_slice(&token.0[NUMBER_BYTES..]).is_ok().then_some(token)
-        })
+    /// The token in the request's cookie, if this server has signed it. Over TLS the plain cookie does not count: any
+    /// host of the same site can plant one, with a token that was signed for whoever asked.
+    pub(super) fn of_cookie(&self, head: &Head, is_secure: bool) -> Option<Token> {
+        let token = Token(unhex(cookie(head, cookie_name(is_secure))?)?);
+        let mac = self.mac(&token.0[..NUMBER_BYTES], head);
+        mac.verify_slice(&token.0[NUMBER_BYTES..]).is_ok().then_some(token)
     }
 
     fn make(&self, head: &Head) -> Token {
@@ -107,8 +106,7 @@ impl Token {
 
     /// Scripts of this server may read the cookie, to send the token in a field.
     pub(super) fn set_cookie(&self, is_secure: bool) -> HeaderValue {
-        let (name, secure) =
-            if is_secure { (COOKIE_SECURE, "; Secure") } else { (COOKIE_PLAIN, "") };
+        let (name, secure) = (cookie_name(is_secure), if is_secure { "; Secure" } else { "" });
         let text = format!("{name}={}; Path=/; SameSite=Lax{secure}", Hex(&self.0));
         HeaderValue::try_from(text).expect("a cookie of letters and digits")
     }
@@ -117,6 +115,8 @@ impl Token {
 /// The token of the request that is being polled.
 pub(super) struct Issued {
     pub(super) tokens: Rc<Tokens>,
+    /// Does the client speak TLS?
+    pub(super) is_secure: bool,
     /// And whether it is a new one.
     pub(super) token: Option<(Token, bool)>,
 }
@@ -127,7 +127,8 @@ thread_local! {
 
 /// The token that forms and scripts of this visitor send. As a handler's argument it needs a [`Csrf`](super::Csrf) with
 /// [`tokens`](super::Csrf::tokens) around it; otherwise the problem has status 500, and `Option<CsrfToken>` is `None`. The
-/// response sets the cookie that belongs to it, unless the browser has it already.
+/// response sets the cookie that belongs to it, unless the browser has it already, and has `Vary: Cookie` and
+/// `Cache-Control: private`, unless it says something else itself.
 ///
 /// ```
 /// use peregrine::middleware::{Csrf, CsrfKey, CsrfToken};
@@ -151,8 +152,8 @@ pub struct CsrfToken(Token);
 
 fn current(head: &Head) -> Option<CsrfToken> {
     let mut issued = ISSUED.take()?;
-    let tokens = &issued.tokens;
-    let (token, _) = *issued.token.get_or_insert_with(|| match tokens.of_cookie(head) {
+    let (tokens, is_secure) = (&issued.tokens, issued.is_secure);
+    let (token, _) = *issued.token.get_or_insert_with(|| match tokens.of_cookie(head, is_secure) {
         Some(token) => (token, false),
         None => (tokens.make(head), true),
     });
@@ -189,6 +190,10 @@ impl fmt::Debug for CsrfToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CsrfToken")
     }
+}
+
+fn cookie_name(is_secure: bool) -> &'static str {
+    if is_secure { COOKIE_SECURE } else { COOKIE_PLAIN }
 }
 
 /// The value of the first cookie called `name`.

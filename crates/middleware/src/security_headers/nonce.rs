@@ -13,7 +13,7 @@ use std::fmt;
 /// As a handler's argument it needs [`SecurityHeaders`](super::SecurityHeaders) with [`NONCE`](super::NONCE) in its policy around the
 /// handler; otherwise the problem has status 500, and `Option<CspNonce>` is `None`. It is made when a handler (or a middleware's
 /// extractor) first asks; all that ask within a request get the same one. A response with a nonce has `Cache-Control: no-store`, unless
-/// it says something else itself: a page from a cache would have an old nonce.
+/// it says more than `private` itself: a page from a cache would have an old nonce.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CspNonce([u8; 16]);
 

@@ -57,6 +57,17 @@ fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
 }
 
 #[test]
+fn a_page_with_a_nonce_is_not_stored_though_a_session_made_it_private() {
+    for (own, expected) in [("private", "no-store"), ("private, max-age=60", "private, max-age=60")]
+    {
+        let page = move |nonce: CspNonce| ([("cache-control", own)], nonce.to_string());
+        let headers = SecurityHeaders::new().csp(Csp::strict());
+        let response = App::new().with(headers).get("/", page).test().get("/").send_now();
+        assert_eq!(response.field("cache-control"), Some(expected));
+    }
+}
+
+#[test]
 fn tls_is_promised_where_the_client_speaks_it_behind_trusted_proxies_too() {
     let tls = || ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let hsts = |client: &TestClient, forwarded: &str| {
