@@ -3,7 +3,7 @@
 use http::Method;
 use peregrine_web::extract::{MatchedPath, Path};
 use peregrine_web::urls::{UrlError, Urls};
-use peregrine_web::{App, HandlerExt, Problem, Scope, guard, route};
+use peregrine_web::{App, HandlerExt, Problem, Scope, SlashPolicy, guard, route};
 
 fn text(app: App, target: &str) -> (u16, String) {
     let response = app.test().get(target).send_now();
@@ -268,4 +268,35 @@ fn lists_of_routes_say_what_routes_ask_for() {
     let route = app.routes().next().expect("there is one");
     assert_eq!(route.pattern, "/{id}");
     assert_eq!(route.conditions, "id is u8, the host is a.org, not (the query has x)");
+}
+
+#[test]
+fn a_redirect_leads_only_to_a_route_that_answers() {
+    let app = || {
+        App::new()
+            .slash_policy(SlashPolicy::Redirect)
+            .subtree("/users/{id:u64}", || "number")
+            .get("/v/{n:u8}/", || "slash")
+            .scope("", |scope| scope.when(guard::host("a.org")).subtree("/admin", || "admin"))
+    };
+    let client = app().fallback(|| "fallback").test();
+    for (target, status, location) in [
+        ("/users/7", 200, None),
+        ("/users/x", 200, None),
+        ("/users/x/", 200, None),
+        ("/admin", 200, None),
+        ("/admin/", 200, None),
+        ("/v/7", 308, Some("/v/7/")),
+        ("/v/x", 200, None),
+    ] {
+        let response = client.get(target).send_now();
+        assert_eq!(
+            (response.status().as_u16(), response.header("location")),
+            (status, location),
+            "{target}"
+        );
+    }
+    assert_eq!(client.get("/users/x/").send_now().text(), "fallback");
+    assert_eq!(text(app(), "/users/x").0, 404);
+    assert_eq!(hosted(app(), "a.org", "/admin/"), "admin");
 }
