@@ -129,6 +129,7 @@ impl Scope {
             requirements,
             shared: Rc::clone(&self.plan.shared),
             is_slash_twin: false,
+            has_slash_twin: false,
             place,
         }
     }
@@ -157,7 +158,7 @@ impl Scope {
         let whole = if root.is_empty() { "/" } else { &root };
         let entry = Entry { pattern: whole.to_owned(), ..entry };
         entry.unkept(&mut self.plan.faults);
-        self.plan.add(entry.clone(), whole);
+        self.plan.add(Entry { has_slash_twin: true, ..entry.clone() }, whole);
         if !root.is_empty() {
             self.plan.add(Entry { is_slash_twin: true, ..entry.clone() }, &format!("{root}/"));
         }
@@ -216,6 +217,10 @@ impl Scope {
             entry.unrouted = self.around(guest(entry.unrouted));
             entry.requirements.extend_paths(&needs_of_path);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
+            if entry.pattern == "/" && entry.has_slash_twin && !self.prefix.is_empty() {
+                let twin = Entry { is_slash_twin: true, has_slash_twin: false, ..(*entry).clone() };
+                self.plan.add(twin, &format!("{pattern}/"));
+            }
             self.plan.add(*entry, &pattern);
         }
         for ScopeFallback { prefix, fallback } in fallbacks {

@@ -300,3 +300,32 @@ fn a_redirect_leads_only_to_a_route_that_answers() {
     assert_eq!(text(app(), "/users/x").0, 404);
     assert_eq!(hosted(app(), "a.org", "/admin/"), "admin");
 }
+
+#[test]
+fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
+    let other = || App::new().subtree("/", || "all");
+    let rest = |Path(path): Path<Option<String>>| format!("{path:?}");
+    let optional = || App::new().get("/{*path?}", rest);
+    let app = || {
+        App::new()
+            .scope("/s", |scope| scope.merge(other()))
+            .scope("/o", |scope| scope.scope("/p", |scope| scope.merge(optional())))
+            .scope("/twice", |scope| {
+                scope.merge(App::new().scope("/", |scope| scope.merge(other())))
+            })
+    };
+    for policy in [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore] {
+        for (target, answer) in [
+            ("/s", "all"),
+            ("/s/", "all"),
+            ("/s/a", "all"),
+            ("/o/p", "None"),
+            ("/o/p/", "None"),
+            ("/o/p/a", "Some(\"a\")"),
+            ("/twice/", "all"),
+        ] {
+            let told = text(app().slash_policy(policy), target);
+            assert_eq!(told, (200, answer.to_owned()), "{target} {policy:?}");
+        }
+    }
+}
