@@ -329,3 +329,38 @@ fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
         }
     }
 }
+
+#[test]
+fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_guard() {
+    let app = || {
+        App::new()
+            .route("/{id:u8}", route::any(|| "any").get(|| "get"))
+            .any("/late/{id:u8}", || "any")
+            .head("/late/{id:u8}", || "head")
+            .scope("/s", |scope| {
+                scope
+                    .when(guard::host("localhost"))
+                    .subtree("/", || "any")
+                    .post("/", || "post")
+                    .get("/{*rest}", || "rest")
+            })
+            // Another guard comes in its turn, whatever the methods.
+            .any("/order", (|| "first").when(guard::has_query("a")))
+            .get("/order", (|| "second").when(guard::has_query("b")))
+    };
+    let client = app().test();
+    for (method, target, answer) in [
+        (Method::GET, "/7", "get"),
+        (Method::POST, "/7", "any"),
+        (Method::GET, "/late/7", "any"),
+        (Method::POST, "/s", "post"),
+        (Method::PUT, "/s", "any"),
+        (Method::GET, "/s/x", "rest"),
+        (Method::PUT, "/s/x", "any"),
+        (Method::GET, "/order?a&b", "first"),
+        (Method::GET, "/order?b", "second"),
+    ] {
+        let request = client.request(method.clone(), target).header("host", "localhost");
+        assert_eq!(request.send_now().text(), answer, "{method} {target}");
+    }
+}
