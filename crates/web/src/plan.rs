@@ -143,6 +143,7 @@ impl Fallback {
 
 /// The answer to requests below a prefix that have no route.
 pub(crate) struct ScopeFallback {
+    /// As it was written.
     pub(crate) prefix: String,
     pub(crate) fallback: Fallback,
 }

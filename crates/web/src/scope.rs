@@ -4,7 +4,6 @@ use crate::fault::Fault;
 use crate::guard::Guard;
 use crate::handler::{Handler, HandlerService, RouteOptions, Signature};
 use crate::middleware::{Chain, IntoMiddleware, Middleware};
-use crate::pattern::expand;
 use crate::plan::{Entry, Fallback, Plan, ScopeFallback, fallback_name};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
@@ -186,9 +185,6 @@ impl Scope {
                 );
                 inner.plan.faults.push(Fault::Misplaced { what });
             }
-            // A prefix that cannot be read is a fault of the scope's routes.
-            let whole = expand(&prefix).ok().and_then(|mut all| all.pop());
-            let prefix = whole.map_or(prefix, |whole| whole.pattern);
             let fallback = Fallback { endpoint, ..fallback };
             inner.plan.fallbacks.push(ScopeFallback { prefix, fallback });
         }

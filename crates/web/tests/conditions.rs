@@ -364,3 +364,26 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
         assert_eq!(request.send_now().text(), answer, "{method} {target}");
     }
 }
+
+#[test]
+fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
+    let app = || {
+        App::new()
+            .fallback(|| "outer")
+            .scope("/users/{id:u64}", |scope| scope.fallback(|| "number"))
+            .scope("/users/{name:alpha}", |scope| scope.fallback(|| "letters"))
+            .scope("/t/{tenant:u8}", |scope| {
+                scope.merge(App::new().scope("/a", |scope| scope.fallback(|| "merged")))
+            })
+    };
+    for (target, answer) in [
+        ("/users/7/x", "number"),
+        ("/users/7", "number"),
+        ("/users/ada/", "letters"),
+        ("/users/a7/x", "outer"),
+        ("/t/7/a/x", "merged"),
+        ("/t/x/a/x", "outer"),
+    ] {
+        assert_eq!(text(app(), target), (200, answer.to_owned()), "{target}");
+    }
+}
