@@ -178,17 +178,22 @@ impl Scope {
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
-            if !inner.guards.is_empty() {
-                let name = fallback_name(&prefix, fallback.place);
-                let what = format!(
-                    "{name} is in a scope with a guard, but answers whatever has no route; put it outside"
-                );
-                inner.plan.faults.push(Fault::Misplaced { what });
-            }
+            inner.check_fallback(&prefix, &fallback);
             let fallback = Fallback { endpoint, ..fallback };
             inner.plan.fallbacks.push(ScopeFallback { prefix, fallback });
         }
         self.plan = inner.plan;
+    }
+
+    /// Guards do not count for fallbacks.
+    fn check_fallback(&mut self, prefix: &str, fallback: &Fallback) {
+        if !self.guards.is_empty() {
+            let name = fallback_name(prefix, fallback.place);
+            let what = format!(
+                "{name} is in a scope with a guard, but answers whatever has no route; put it outside"
+            );
+            self.plan.faults.push(Fault::Misplaced { what });
+        }
     }
 
     /// Adds the routes of `other`, wrapped again in what is around them here.
@@ -221,6 +226,7 @@ impl Scope {
         }
         for ScopeFallback { prefix, fallback } in fallbacks {
             let prefix = self.join(&prefix, place);
+            self.check_fallback(&prefix, &fallback);
             let endpoint = self.around(guest(Rc::clone(&fallback.endpoint)));
             let fallback = Fallback { endpoint, ..fallback };
             self.plan.fallbacks.push(ScopeFallback { prefix, fallback });

@@ -387,3 +387,13 @@ fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
         assert_eq!(text(app(), target), (200, answer.to_owned()), "{target}");
     }
 }
+
+#[test]
+fn a_merged_fallback_is_not_behind_a_guard_either() {
+    let inner = || App::new().scope("/secret", |scope| scope.fallback(|| "secret"));
+    let guarded = App::new().scope("", |scope| scope.when(guard::host("a.org")).merge(inner()));
+    let told = guarded.build().expect_err("the guard would not count").to_string();
+    assert!(told.contains("is in a scope with a guard"), "{told}");
+    let told = App::new().when(guard::secure()).merge(inner()).build();
+    assert!(told.is_err());
+}
