@@ -2,7 +2,7 @@
 
 use http::Method;
 use peregrine_web::extract::{MatchedPath, Path};
-use peregrine_web::urls::{UrlError, Urls};
+use peregrine_web::urls::{RoutePath, UrlError, Urls};
 use peregrine_web::{App, HandlerExt, Problem, Scope, SlashPolicy, guard, route};
 
 fn text(app: App, target: &str) -> (u16, String) {
@@ -396,4 +396,17 @@ fn a_merged_fallback_is_not_behind_a_guard_either() {
     assert!(told.contains("is in a scope with a guard"), "{told}");
     let told = App::new().when(guard::secure()).merge(inner()).build();
     assert!(told.is_err());
+}
+
+#[test]
+fn a_url_never_leads_to_another_host_or_folder() {
+    const REST: RoutePath<String> = RoutePath::new("/{*path}");
+    const DOT: RoutePath<String> = RoutePath::new("/a/.{name}");
+    const BEHIND: RoutePath<String> = RoutePath::new("/a/{name}./b");
+    for (path, value) in [(REST, "/evil.example"), (DOT, "."), (BEHIND, "."), (REST, "../a")] {
+        let told = path.path(&value.to_owned());
+        assert!(told.is_err(), "{told:?}");
+    }
+    assert_eq!(DOT.path(&"env".to_owned()).as_deref(), Ok("/a/.env"));
+    assert_eq!(REST.path(&"a//b".to_owned()).as_deref(), Ok("/a//b"));
 }
