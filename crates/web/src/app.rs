@@ -16,7 +16,7 @@ use crate::route::{
     Conditions, EXTENSIONS_MAX, Facts, MethodIndex, MethodRouter, Methods, Routes, Table,
 };
 use crate::routing::routing;
-use crate::scope::Scope;
+use crate::scope::{REST, Scope};
 use crate::unrouted::{ProblemHook, Shared};
 use crate::urls::Names;
 use http::Method;
@@ -301,14 +301,26 @@ fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     entries.iter().zip(0..).map(conditions).collect()
 }
 
-/// The patterns of routes with names. One name stands for one pattern, whatever the methods.
+/// The patterns of routes with names. One name stands for one pattern as it was written, whatever the methods.
 fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
     let mut names = Names::default();
-    let mut firsts: HashMap<Rc<str>, &Entry> = HashMap::new();
+    let mut firsts: HashMap<(Rc<str>, bool), &Entry> = HashMap::new();
+    // What is written once stands for one of these, and for others beside it.
+    let is_whole =
+        |entry: &Entry| entry.absent == 0 && !entry.is_slash_twin && !entry.pattern.ends_with(REST);
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
-        let first = *firsts.entry(Rc::clone(name)).or_insert(entry);
-        if first.pattern != entry.pattern && first.place != entry.place {
+        let first = *firsts.entry((Rc::clone(name), false)).or_insert(entry);
+        let is_elsewhere = first.pattern != entry.pattern && first.place != entry.place;
+        let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
+            _ if is_elsewhere || !is_whole(entry) => (first, false),
+            // A function that is added twice, for example.
+            first => {
+                let first = *first.or_insert(entry);
+                (first, first.pattern != entry.pattern)
+            }
+        };
+        if is_elsewhere || is_again {
             let (first, second) = (first.name(), entry.name());
             faults.push(Fault::SameName { first, second, name: name.to_string() });
         }

@@ -410,3 +410,14 @@ fn a_url_never_leads_to_another_host_or_folder() {
     assert_eq!(DOT.path(&"env".to_owned()).as_deref(), Ok("/a/.env"));
     assert_eq!(REST.path(&"a//b".to_owned()).as_deref(), Ok("/a//b"));
 }
+
+#[test]
+fn a_name_that_comes_twice_is_a_fault_wherever_it_was_written() {
+    fn users(scope: Scope) -> Scope {
+        scope.get("/users/{id?}", (|| "").named("user")).subtree("/all", (|| "").named("all"))
+    }
+    let built = App::new().scope("/v1", users).scope("/v2", users).build();
+    let told = built.expect_err("which of the two is meant?").to_string();
+    assert!(told.contains("are both named `user`"), "{told}");
+    assert!(App::new().scope("/v1", users).build().is_ok());
+}
