@@ -241,12 +241,13 @@ impl Files {
     /// ```
     pub async fn serve(&self, parts: &Parts, path: &str) -> Response {
         match Target::plain(path, self.has_dot_files) {
-            Some(target) => self.answer(&parts.head, target).await,
+            Some(target) => self.answer(parts, target).await,
             None => absent(),
         }
     }
 
-    async fn answer(&self, head: &Head, target: Target) -> Response {
+    async fn answer(&self, parts: &Parts, target: Target) -> Response {
+        let head = &parts.head;
         let accepted = accepted(head);
         let outcome = match self.look(&target, accepted).await {
             Ok(Outcome::Nothing) if self.is_page(head) => {
@@ -257,7 +258,7 @@ impl Files {
         };
         match outcome {
             Ok(Outcome::File(found)) => respond(head, &found, self.rule(&found.path)),
-            Ok(Outcome::Folder) => with_slash(head),
+            Ok(Outcome::Folder) => with_slash(parts),
             Ok(Outcome::Listing(entries, more)) => {
                 let page = listing::page(&target.path, &entries, more);
                 let policy = HeaderValue::from_static("default-src 'none'");
@@ -334,11 +335,11 @@ impl Service for Files {
                 .into_response();
         }
         match Target::of(&request.parts, self.has_dot_files) {
-            Some(target) => self.answer(head, target).await,
+            Some(target) => self.answer(&request.parts, target).await,
             // A path that no file may have may still be one of a page.
             None if self.is_page(head) => {
                 let path = self.fallback.clone().unwrap_or_default();
-                self.answer(head, Target { path, is_folder: false }).await
+                self.answer(&request.parts, Target { path, is_folder: false }).await
             }
             None => absent(),
         }
@@ -357,10 +358,11 @@ fn failed(target: &Target, error: &io::Error) -> Response {
 }
 
 /// A folder's own path ends with a slash, so that its page's links lead into it.
-fn with_slash(head: &Head) -> Response {
+fn with_slash(parts: &Parts) -> Response {
+    let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.
     let path = head.path().trim_start_matches(['/', '\\']);
-    let mut place = format!("/{path}/");
+    let mut place = format!("{}/{path}/", client.prefix());
     if let Some(query) = head.query() {
         place.push('?');
         place.push_str(query);

@@ -1,8 +1,8 @@
 //! Files as responses, without a network.
 
 use peregrine_files::Files;
-use peregrine_web::App;
 use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, TrustedProxies};
 use std::fs::{self, File, FileTimes};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -103,6 +103,16 @@ fn a_redirect_leads_to_no_other_host() {
         let response = get(&client, target, &[]);
         assert!(response.header("location").is_none_or(|place| place == "/docs/"), "{target}");
     }
+}
+
+#[test]
+fn a_redirect_has_what_a_proxy_removed_from_the_path() {
+    let folder = folder();
+    let client = App::new().subtree("/f", Files::folder(folder.path())).test();
+    let client = client.behind(TrustedProxies::hops(1).prefix());
+    let response = get(&client, "/f/docs?a", &[("x-forwarded-prefix", "/app")]);
+    assert_eq!(response.header("location"), Some("/app/f/docs/?a"));
+    assert_eq!(get(&client, "/f/docs", &[]).header("location"), Some("/f/docs/"));
 }
 
 #[cfg(unix)]
