@@ -322,6 +322,12 @@ fn pages_of_an_application_fall_back_and_its_assets_do_not() {
         assert_eq!(response.header("cache-control"), Some("no-cache"), "{target}");
     }
     assert_eq!(status(&client, "/assets/gone-00000000.js", &[("accept", "*/*")]), 404);
+    // A cache must not give the one answer to who would get the other.
+    for (target, accept) in [("/gone", "text/html"), ("/gone", "*/*"), ("/a//b", "*/*")] {
+        let response = get(&client, target, &[("accept", accept)]);
+        assert_eq!(response.header("vary"), Some("accept"), "{target} {accept}");
+    }
+    assert_eq!(get(&client, "/hello.txt", &page).header("vary"), None);
     let asset = get(&client, "/assets/app-3f2a9c1b.js", &[]);
     let forever = Some("public, max-age=31536000, immutable");
     assert_eq!(asset.header("cache-control"), forever);
