@@ -131,7 +131,10 @@ impl Disposition {
                 () if name.eq_ignore_ascii_case("filename") => &mut found.file_name,
                 // RFC 7578 §4.2 forbids it; clients of .NET send it for names outside of ASCII.
                 () if name.eq_ignore_ascii_case("filename*") => {
-                    extended = Some(decode_extended(&value).ok_or(Reject::InvalidDisposition)?);
+                    let value = decode_extended(&value).ok_or(Reject::InvalidDisposition)?;
+                    if extended.replace(value).is_some() {
+                        return Err(Reject::InvalidDisposition);
+                    }
                     continue;
                 }
                 () => continue,

@@ -102,6 +102,7 @@ fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
         ("form-data; name=\"a\"b", Reject::InvalidDisposition),
         ("form-data; name=a; filename*=latin1''a", Reject::InvalidDisposition),
         ("form-data; name=a; filename*=utf-8''%ff", Reject::InvalidDisposition),
+        ("form-data; name=a; filename*=utf-8''b; filename*=utf-8''c", Reject::InvalidDisposition),
         ("form-data; name=a\rb", Reject::InvalidLine),
         ("form-data; name=a\0b", Reject::InvalidHeader),
         ("form-data; name=a\r\nContent-Disposition: form-data; name=b", Reject::NoDisposition),
