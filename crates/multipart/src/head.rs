@@ -30,7 +30,8 @@ impl PartHead {
                 {
                     return Err(Reject::NoDisposition);
                 }
-                "content-type" => {
+                // The first counts, as in `PartHead::header`.
+                "content-type" if head.header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }
                 // RFC 7578 §4.7: senders should not use it. What is encoded must not pass for content.

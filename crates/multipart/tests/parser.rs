@@ -88,6 +88,9 @@ fn names_are_read_as_browsers_and_others_write_them() {
         let head = head(disposition).unwrap_or_else(|reject| panic!("{disposition}: {reject}"));
         assert_eq!((head.name(), head.file_name()), (name, file), "{disposition}");
     }
+    let twice =
+        head("form-data; name=a\r\nContent-Type: a/b\r\nContent-Type: c/d").expect("it is one");
+    assert_eq!(twice.content_type().map(str::as_bytes), twice.header("content-type"));
 }
 
 #[test]
