@@ -209,6 +209,20 @@ fn names_are_looked_for_only_where_they_are_listed() {
 }
 
 #[test]
+fn a_key_that_is_a_number_is_part_of_a_pointer() {
+    #[derive(Deserialize, Validate)]
+    struct Shelf {
+        #[garde(dive)]
+        by_number: BTreeMap<usize, Line>,
+    }
+    async fn fill(_: Valid<Json<Shelf>>) {}
+    let client = App::new().post("/", fill).test();
+    let shelf = json!({ "by_number": { "3": { "item-count": 1 }, "7": { "item-count": 0 } } });
+    let request = client.post("/").json(&shelf);
+    assert_eq!(pointers(&request.send_now()), ["/by_number/7/item-count"]);
+}
+
+#[test]
 fn problems_of_the_extractor_inside_come_first() {
     let client = App::new().post("/", order).test();
     assert_eq!(client.post("/").send_now().status(), 400);
