@@ -241,25 +241,29 @@ impl Files {
     /// ```
     pub async fn serve(&self, parts: &Parts, path: &str) -> Response {
         match Target::plain(path, self.has_dot_files) {
-            Some(target) => self.answer(&parts.head, target).await,
+            Some(target) => self.answer(parts, Some(target)).await,
             None => absent(),
         }
     }
 
-    async fn answer(&self, head: &Head, target: Target) -> Response {
+    /// Answers with what is there for the target; nothing is there for none.
+    async fn answer(&self, parts: &Parts, target: Option<Target>) -> Response {
+        let (head, path) = (&parts.head, target.as_ref().map_or("", |target| &*target.path));
         let accepted = accepted(head);
-        let outcome = match self.look(&target, accepted).await {
-            Ok(Outcome::Nothing) if self.is_page(head) => {
-                let path = self.fallback.clone().unwrap_or_default();
-                self.look(&Target { path, is_folder: false }, accepted).await
-            }
-            outcome => outcome,
+        let mut outcome = match &target {
+            Some(target) => self.look(target, accepted).await,
+            None => Ok(Outcome::Nothing),
         };
-        match outcome {
+        let fallback = self.fallback.as_ref().filter(|_| matches!(outcome, Ok(Outcome::Nothing)));
+        if let Some(path) = fallback.filter(|_| takes_pages(head)) {
+            let page = Target { path: path.clone(), is_folder: false };
+            outcome = self.look(&page, accepted).await;
+        }
+        let mut response = match outcome {
             Ok(Outcome::File(found)) => respond(head, &found, self.rule(&found.path)),
-            Ok(Outcome::Folder) => with_slash(head),
+            Ok(Outcome::Folder) => with_slash(parts),
             Ok(Outcome::Listing(entries, more)) => {
-                let page = listing::page(&target.path, &entries, more);
+                let page = listing::page(path, &entries, more);
                 let policy = HeaderValue::from_static("default-src 'none'");
                 let response = Html(page).into_response();
                 response
@@ -267,8 +271,13 @@ impl Files {
                     .with_header(CACHE_CONTROL, HeaderValue::from_static("no-cache"))
             }
             Ok(Outcome::Nothing) => absent(),
-            Err(error) => failed(&target, &error),
+            Err(error) => failed(path, &error),
+        };
+        // RFC 9110 §12.5.5: whether the page or a 404 is the answer depends on this field.
+        if fallback.is_some() {
+            response.fields.vary("accept");
         }
+        response
     }
 
     async fn look(&self, target: &Target, accepted: Accepted) -> io::Result<Outcome> {
@@ -292,13 +301,6 @@ impl Files {
             self.cache.borrow_mut().keep(key, found, now);
         }
         Ok(outcome)
-    }
-
-    /// Is it a page that the fallback stands for?
-    fn is_page(&self, head: &Head) -> bool {
-        let takes_pages =
-            |list: &[u8]| list.windows(9).any(|it| it.eq_ignore_ascii_case(b"text/html"));
-        self.fallback.is_some() && head.fields_named("accept").any(takes_pages)
     }
 
     fn rule(&self, path: &str) -> Option<&HeaderValue> {
@@ -333,16 +335,16 @@ impl Service for Files {
                 .with_header(ALLOW, HeaderValue::from_static("GET, HEAD"))
                 .into_response();
         }
-        match Target::of(&request.parts, self.has_dot_files) {
-            Some(target) => self.answer(head, target).await,
-            // A path that no file may have may still be one of a page.
-            None if self.is_page(head) => {
-                let path = self.fallback.clone().unwrap_or_default();
-                self.answer(head, Target { path, is_folder: false }).await
-            }
-            None => absent(),
-        }
+        // A path that no file may have may still be one of a page.
+        let target = Target::of(&request.parts, self.has_dot_files);
+        self.answer(&request.parts, target).await
     }
+}
+
+/// Does the peer take pages, for which the fallback stands?
+fn takes_pages(head: &Head) -> bool {
+    let takes_pages = |list: &[u8]| list.windows(9).any(|it| it.eq_ignore_ascii_case(b"text/html"));
+    head.fields_named("accept").any(takes_pages)
 }
 
 fn absent() -> Response {
@@ -350,17 +352,18 @@ fn absent() -> Response {
     Problem::new(StatusCode::NOT_FOUND, "no-such-file", detail).into_response()
 }
 
-fn failed(target: &Target, error: &io::Error) -> Response {
-    tracing::error!(target: "peregrine", path = target.path, %error, "a file could not be read");
+fn failed(path: &str, error: &io::Error) -> Response {
+    tracing::error!(target: "peregrine", path, %error, "a file could not be read");
     let detail = "the server could not read the file; its log says why";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "file-not-read", detail).into_response()
 }
 
 /// A folder's own path ends with a slash, so that its page's links lead into it.
-fn with_slash(head: &Head) -> Response {
+fn with_slash(parts: &Parts) -> Response {
+    let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.
     let path = head.path().trim_start_matches(['/', '\\']);
-    let mut place = format!("/{path}/");
+    let mut place = format!("{}/{path}/", client.prefix());
     if let Some(query) = head.query() {
         place.push('?');
         place.push_str(query);

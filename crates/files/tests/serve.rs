@@ -1,8 +1,8 @@
 //! Files as responses, without a network.
 
 use peregrine_files::Files;
-use peregrine_web::App;
 use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, TrustedProxies};
 use std::fs::{self, File, FileTimes};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -103,6 +103,16 @@ fn a_redirect_leads_to_no_other_host() {
         let response = get(&client, target, &[]);
         assert!(response.header("location").is_none_or(|place| place == "/docs/"), "{target}");
     }
+}
+
+#[test]
+fn a_redirect_has_what_a_proxy_removed_from_the_path() {
+    let folder = folder();
+    let client = App::new().subtree("/f", Files::folder(folder.path())).test();
+    let client = client.behind(TrustedProxies::hops(1).prefix());
+    let response = get(&client, "/f/docs?a", &[("x-forwarded-prefix", "/app")]);
+    assert_eq!(response.header("location"), Some("/app/f/docs/?a"));
+    assert_eq!(get(&client, "/f/docs", &[]).header("location"), Some("/f/docs/"));
 }
 
 #[cfg(unix)]
@@ -312,6 +322,12 @@ fn pages_of_an_application_fall_back_and_its_assets_do_not() {
         assert_eq!(response.header("cache-control"), Some("no-cache"), "{target}");
     }
     assert_eq!(status(&client, "/assets/gone-00000000.js", &[("accept", "*/*")]), 404);
+    // A cache must not give the one answer to who would get the other.
+    for (target, accept) in [("/gone", "text/html"), ("/gone", "*/*"), ("/a//b", "*/*")] {
+        let response = get(&client, target, &[("accept", accept)]);
+        assert_eq!(response.header("vary"), Some("accept"), "{target} {accept}");
+    }
+    assert_eq!(get(&client, "/hello.txt", &page).header("vary"), None);
     let asset = get(&client, "/assets/app-3f2a9c1b.js", &[]);
     let forever = Some("public, max-age=31536000, immutable");
     assert_eq!(asset.header("cache-control"), forever);

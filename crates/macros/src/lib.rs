@@ -107,11 +107,14 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
         #visibility struct #name;
 
         impl ::peregrine::web::routed::Routed for #name {
-            fn add_to(self, scope: &mut ::peregrine::web::Scope) {
+            // A handler may be called `scope`, which no parameter beside it may be then.
+            fn add_to(self, __peregrine_scope: &mut ::peregrine::web::Scope) {
                 #function
                 ::peregrine::web::routed::Routed::add_to(
-                    |scope: ::peregrine::web::Scope| scope.#add(#(#method,)* #pattern, #handler),
-                    scope,
+                    |__peregrine_scope: ::peregrine::web::Scope| {
+                        __peregrine_scope.#add(#(#method,)* #pattern, #handler)
+                    },
+                    __peregrine_scope,
                 );
             }
         }

@@ -30,7 +30,8 @@ impl PartHead {
                 {
                     return Err(Reject::NoDisposition);
                 }
-                "content-type" => {
+                // The first counts, as in `PartHead::header`.
+                "content-type" if head.header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }
                 // RFC 7578 §4.7: senders should not use it. What is encoded must not pass for content.
@@ -131,7 +132,10 @@ impl Disposition {
                 () if name.eq_ignore_ascii_case("filename") => &mut found.file_name,
                 // RFC 7578 §4.2 forbids it; clients of .NET send it for names outside of ASCII.
                 () if name.eq_ignore_ascii_case("filename*") => {
-                    extended = Some(decode_extended(&value).ok_or(Reject::InvalidDisposition)?);
+                    let value = decode_extended(&value).ok_or(Reject::InvalidDisposition)?;
+                    if extended.replace(value).is_some() {
+                        return Err(Reject::InvalidDisposition);
+                    }
                     continue;
                 }
                 () => continue,

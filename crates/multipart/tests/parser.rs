@@ -88,6 +88,9 @@ fn names_are_read_as_browsers_and_others_write_them() {
         let head = head(disposition).unwrap_or_else(|reject| panic!("{disposition}: {reject}"));
         assert_eq!((head.name(), head.file_name()), (name, file), "{disposition}");
     }
+    let twice =
+        head("form-data; name=a\r\nContent-Type: a/b\r\nContent-Type: c/d").expect("it is one");
+    assert_eq!(twice.content_type().map(str::as_bytes), twice.header("content-type"));
 }
 
 #[test]
@@ -102,6 +105,7 @@ fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
         ("form-data; name=\"a\"b", Reject::InvalidDisposition),
         ("form-data; name=a; filename*=latin1''a", Reject::InvalidDisposition),
         ("form-data; name=a; filename*=utf-8''%ff", Reject::InvalidDisposition),
+        ("form-data; name=a; filename*=utf-8''b; filename*=utf-8''c", Reject::InvalidDisposition),
         ("form-data; name=a\rb", Reject::InvalidLine),
         ("form-data; name=a\0b", Reject::InvalidHeader),
         ("form-data; name=a\r\nContent-Disposition: form-data; name=b", Reject::NoDisposition),

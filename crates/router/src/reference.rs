@@ -76,7 +76,7 @@ impl Reference {
         } else {
             other.pop();
         }
-        match self.find_as_written(&other, method, &|_| true) {
+        match self.find_as_written(&other, method, &accept) {
             (Match::Found { .. }, _) => (Match::Redirect { add_slash }, Vec::new()),
             _ => (answer, values),
         }

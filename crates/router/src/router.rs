@@ -3,7 +3,7 @@
 use crate::builder::SlashPolicy;
 use crate::descend::Descent;
 use crate::methods::Methods;
-use crate::node::{Leaf, Tree};
+use crate::node::{Choice, Leaf, Tree};
 use crate::parameters::{Noted, Parameters, Slot, Values, name_key};
 use crate::slashes::{Cursor, Searched, Slashes, Slashes64, Slashes128, scan_medium, scan_short};
 use crate::statics::Statics;
@@ -127,7 +127,7 @@ impl Router {
     ///
     /// Of a path's patterns, each is asked for its guarded routes first, in the order of insertion. What is
     /// not accepted is as if it were not there: the next route is tried, then the next pattern, and
-    /// [`Match::MethodMissing`] leaves its methods out. A redirect does not ask.
+    /// [`Match::MethodMissing`] leaves its methods out. So it is with the path that a redirect would lead to.
     pub fn find_where(
         &self,
         path: &[u8],
@@ -143,22 +143,7 @@ impl Router {
         let slashes = Searched { path: view, slash_added: false };
         let mut allow = 0;
         let pick = |leaf: Leaf, parameters: &mut Parameters| {
-            let Some(routes) = self.tree.guarded(leaf) else {
-                return self.tree.choose(leaf, method, &mut allow);
-            };
-            for (methods, choice) in routes {
-                (parameters.route, parameters.noted) = (choice.route, Noted::Search);
-                let values = self.values(parameters, path);
-                let is_out = |route: &Route| route.is_guarded && !accept(route, values);
-                if values.route.is_some_and(is_out) {
-                    continue;
-                }
-                if methods.contains(method) {
-                    return Some(*choice);
-                }
-                allow |= methods.bits();
-            }
-            None
+            self.accepted(leaf, path, method, parameters, &mut allow, &mut accept)
         };
         let start = (0, slashes.seek(0));
         match self.tree.walk(path, &slashes, start, pick, parameters) {
@@ -166,8 +151,44 @@ impl Router {
                 (parameters.route, parameters.noted) = (choice.route, Noted::Search);
                 Match::Found { route: choice.id }
             }
-            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
+            None => self.not_found(
+                path,
+                Methods::from_bits(allow),
+                parameters,
+                |leaf, path, parameters| {
+                    self.accepted(leaf, path, method, parameters, &mut 0, &mut accept)
+                },
+            ),
         }
+    }
+
+    /// The first route of a leaf that answers the method and counts. If there is none, adds the methods of
+    /// those that count to `allow`.
+    fn accepted(
+        &self,
+        leaf: Leaf,
+        path: &[u8],
+        method: u8,
+        parameters: &mut Parameters,
+        allow: &mut u32,
+        accept: &mut impl FnMut(&Route, Values<'_, '_>) -> bool,
+    ) -> Option<Choice> {
+        let Some(routes) = self.tree.guarded(leaf) else {
+            return self.tree.choose(leaf, method, allow);
+        };
+        for (methods, choice) in routes {
+            (parameters.route, parameters.noted) = (choice.route, Noted::Search);
+            let values = self.values(parameters, path);
+            let is_out = |route: &Route| route.is_guarded && !accept(route, values);
+            if values.route.is_some_and(is_out) {
+                continue;
+            }
+            if methods.contains(method) {
+                return Some(*choice);
+            }
+            *allow |= methods.bits();
+        }
+        None
     }
 
     /// The methods of all routes that match a path, guarded or not, for a reply to OPTIONS; none if it has
@@ -264,7 +285,7 @@ impl Router {
                 parameters.route = choice.route;
                 Match::Found { route: choice.id }
             }
-            Descent::Missing => self.not_found(path, method, Methods::NONE, parameters),
+            Descent::Missing => self.unguarded(path, method, Methods::NONE, parameters),
             Descent::Ask(at, cursor) => self.walk(path, &slashes, (at, cursor), method, parameters),
         }
     }
@@ -316,21 +337,33 @@ impl Router {
                 parameters.route = choice.route;
                 Match::Found { route: choice.id }
             }
-            None => self.not_found(path, method, Methods::from_bits(allow), parameters),
+            None => self.unguarded(path, method, Methods::from_bits(allow), parameters),
         }
     }
 
+    /// As [`Router::not_found`], where every route counts.
     #[inline(never)]
-    fn not_found(
+    fn unguarded(
         &self,
         path: &[u8],
         method: u8,
         allow: Methods,
         parameters: &mut Parameters,
     ) -> Match {
+        let pick = |leaf, _: &[u8], _: &mut Parameters| self.tree.choose(leaf, method, &mut 0);
+        self.not_found(path, allow, parameters, pick)
+    }
+
+    fn not_found(
+        &self,
+        path: &[u8],
+        allow: Methods,
+        parameters: &mut Parameters,
+        pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<Choice>,
+    ) -> Match {
         parameters.clear();
         if self.slash_policy == SlashPolicy::Redirect
-            && let Some(add_slash) = self.other_form(path, method)
+            && let Some(add_slash) = self.other_form(path, pick)
         {
             return Match::Redirect { add_slash };
         }
@@ -338,7 +371,11 @@ impl Router {
     }
 
     /// The slash change (added: true, removed: false) that gives the path a route, if there is one.
-    fn other_form(&self, path: &[u8], method: u8) -> Option<bool> {
+    fn other_form(
+        &self,
+        path: &[u8],
+        mut pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<Choice>,
+    ) -> Option<bool> {
         let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
         if names_a_host || path.len() < 2 {
             return None;
@@ -350,7 +387,7 @@ impl Router {
         let slashes = Searched { path, slash_added: add_slash };
         let mut unused = Parameters::default();
         let start = (0, slashes.seek(0));
-        let pick = |leaf, _: &mut Parameters| self.tree.choose(leaf, method, &mut 0);
+        let pick = |leaf, parameters: &mut Parameters| pick(leaf, path, parameters);
         self.tree.walk(path, &slashes, start, pick, &mut unused).map(|_| add_slash)
     }
 }

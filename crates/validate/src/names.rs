@@ -95,6 +95,11 @@ pub(crate) fn pointer(
                 let number: Option<usize> = component.parse().ok();
                 number.and_then(|number| items.get(number)).unwrap_or(&LEAF)
             }
+            // A key that is a number is told as an index.
+            (Kind::Index, Shape::Map(sent)) if sent.iter().any(|(name, _)| name == component) => {
+                add(&mut pointer, component);
+                inside(sent, component)
+            }
             // In a form, an index is one of several fields of a name.
             (Kind::Index, Shape::Fields) => {
                 add(&mut pointer, component);

@@ -72,6 +72,11 @@ impl Invalid {
         self
     }
 
+    /// Says that there are so many beside those that were added.
+    pub(crate) fn more(self, more: usize) -> Self {
+        Self { more: self.more + more, ..self }
+    }
+
     /// Was anything added? For handlers that check several rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {

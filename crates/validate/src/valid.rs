@@ -1,7 +1,7 @@
 //! The extractor around extractors.
 
 use crate::names::{FieldNames, Shape, pointer};
-use crate::problem::Invalid;
+use crate::problem::{ERRORS_MAX, Invalid};
 use crate::{shape, traced};
 use garde::{Report, Validate};
 #[cfg(feature = "multipart")]
@@ -42,7 +42,8 @@ where
 fn explain(report: &Report, place: &'static str, shape: &Shape, states: &States) -> Problem {
     let names = states.get::<FieldNames>();
     let mut invalid = Invalid::of(place);
-    for (path, error) in report.iter() {
+    // To look for a name takes time that grows with the document: only what is listed is looked for.
+    for (path, error) in report.iter().take(ERRORS_MAX) {
         let (pointer, unknown) = pointer(path, shape, names);
         let detail = match unknown {
             Some(field) => format!("{field}: {}", error.message()),
@@ -50,7 +51,7 @@ fn explain(report: &Report, place: &'static str, shape: &Shape, states: &States)
         };
         invalid = invalid.and(pointer, detail);
     }
-    invalid.into()
+    invalid.more(report.iter().skip(ERRORS_MAX).count()).into()
 }
 
 macro_rules! of_parts {

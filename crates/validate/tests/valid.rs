@@ -10,6 +10,10 @@ use peregrine_web::{App, Problem};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 #[derive(Debug, Deserialize, Validate)]
 #[serde(rename_all = "camelCase")]
@@ -164,6 +168,58 @@ fn every_broken_rule_is_listed_up_to_a_limit() {
     let response =
         send(&client, &json!({ "customerName": "ada", "byPlace": { long: { "item-count": 0 } } }));
     assert!(response.text().len() < 1000, "what the peer sent is cut short");
+}
+
+/// Counts what is told to the log.
+#[derive(Clone, Default)]
+struct Log(Arc<AtomicUsize>);
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn names_are_looked_for_only_where_they_are_listed() {
+    let lines = vec![json!({ "item-count": 1, "type": "long" }); 10 * ERRORS_MAX];
+    let wrong = json!({ "customerName": "ada", "orderLines": lines });
+    let client = App::new().post("/", order).test();
+    let log = Log::default();
+    let response = tracing::subscriber::with_default(log.clone(), || send(&client, &wrong));
+    assert_eq!(response.json::<Value>()["more"], 9 * ERRORS_MAX);
+    let told = log.0.load(Ordering::Relaxed);
+    assert!((1..=ERRORS_MAX).contains(&told), "{told} names were looked for");
+}
+
+#[test]
+fn a_key_that_is_a_number_is_part_of_a_pointer() {
+    #[derive(Deserialize, Validate)]
+    struct Shelf {
+        #[garde(dive)]
+        by_number: BTreeMap<usize, Line>,
+    }
+    async fn fill(_: Valid<Json<Shelf>>) {}
+    let client = App::new().post("/", fill).test();
+    let shelf = json!({ "by_number": { "3": { "item-count": 1 }, "7": { "item-count": 0 } } });
+    let request = client.post("/").json(&shelf);
+    assert_eq!(pointers(&request.send_now()), ["/by_number/7/item-count"]);
 }
 
 #[test]

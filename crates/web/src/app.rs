@@ -16,7 +16,7 @@ use crate::route::{
     Conditions, EXTENSIONS_MAX, Facts, MethodIndex, MethodRouter, Methods, Routes, Table,
 };
 use crate::routing::routing;
-use crate::scope::Scope;
+use crate::scope::{REST, Scope};
 use crate::unrouted::{ProblemHook, Shared};
 use crate::urls::Names;
 use http::Method;
@@ -301,14 +301,26 @@ fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     entries.iter().zip(0..).map(conditions).collect()
 }
 
-/// The patterns of routes with names. One name stands for one pattern, whatever the methods.
+/// The patterns of routes with names. One name stands for one pattern as it was written, whatever the methods.
 fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
     let mut names = Names::default();
-    let mut firsts: HashMap<Rc<str>, &Entry> = HashMap::new();
+    let mut firsts: HashMap<(Rc<str>, bool), &Entry> = HashMap::new();
+    // What is written once stands for one of these, and for others beside it.
+    let is_whole =
+        |entry: &Entry| entry.absent == 0 && !entry.is_slash_twin && !entry.pattern.ends_with(REST);
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
-        let first = *firsts.entry(Rc::clone(name)).or_insert(entry);
-        if first.pattern != entry.pattern && first.place != entry.place {
+        let first = *firsts.entry((Rc::clone(name), false)).or_insert(entry);
+        let is_elsewhere = first.pattern != entry.pattern && first.place != entry.place;
+        let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
+            _ if is_elsewhere || !is_whole(entry) => (first, false),
+            // A function that is added twice, for example.
+            first => {
+                let first = *first.or_insert(entry);
+                (first, first.pattern != entry.pattern)
+            }
+        };
+        if is_elsewhere || is_again {
             let (first, second) = (first.name(), entry.name());
             faults.push(Fault::SameName { first, second, name: name.to_string() });
         }
@@ -318,7 +330,7 @@ fn names(entries: &[Box<Entry>], faults: &mut Vec<Fault>) -> Names {
 }
 
 /// The methods that each entry answers: its own, HEAD with GET, and for `any` the methods that no other
-/// entry of the same shape answers.
+/// entry of the same shape and with the same conditions answers.
 fn method_bits(
     entries: &[Box<Entry>],
     index: &mut MethodIndex,
@@ -337,22 +349,19 @@ fn method_bits(
                 ),
             })?),
         };
-        let shape = shape(&entry.pattern, slash_policy);
-        let all = taken.entry(shape.clone()).or_default();
-        // Guarded routes take nothing away from others: they are asked one after another.
-        if !entry.is_guarded() {
-            *all = all.union(bits);
-        }
-        own.push((shape, bits));
+        // Routes with other guards take nothing away: they are asked one after another.
+        let asked = asked(entry, slash_policy);
+        let all = taken.entry(asked.clone()).or_default();
+        *all = all.union(bits);
+        own.push((asked, bits));
     }
     let (get, head) = (Bits::of(Known::Get as u8), Bits::of(Known::Head as u8));
     let with_head =
         |bits: Bits| if bits.contains(Known::Get as u8) { bits.union(head) } else { bits };
     Ok(own
         .into_iter()
-        .zip(entries)
-        .map(|((shape, bits), entry)| {
-            let taken = if entry.is_guarded() { Bits::NONE } else { taken[&shape] };
+        .map(|(asked, bits)| {
+            let taken = taken[&asked];
             if bits.is_empty() {
                 Bits::from_bits(!with_head(taken).bits())
             } else if bits == get && !taken.contains(Known::Head as u8) {
@@ -362,6 +371,21 @@ fn method_bits(
             }
         })
         .collect())
+}
+
+/// The shape of the entry's pattern, and its conditions: the same for entries that answer the same requests.
+fn asked(entry: &Entry, slash_policy: SlashPolicy) -> String {
+    let mut asked = shape(&entry.pattern, slash_policy);
+    for (place, name) in parameter_names(&entry.pattern).into_iter().enumerate() {
+        for (_, kind) in entry.typed.iter().filter(|(typed, _)| typed == name) {
+            // No path has a question mark.
+            asked += &format!("?{place}:{}", kind.name);
+        }
+    }
+    for guard in &entry.guards {
+        asked += &format!("?{:p}", Rc::as_ptr(guard).cast::<()>());
+    }
+    asked
 }
 
 /// The pattern without the names of its parameters.

@@ -254,9 +254,9 @@ impl Application {
         let path = head.path();
         let mut options = &UNROUTED_OPTIONS;
         let mut parameters = Parameters::default();
-        // Which methods there are depends on the routes that answer this request.
+        // Which methods there are, and where a redirect leads, depends on the routes that answer this request.
         let found = match found {
-            Match::MethodMissing { .. } => {
+            Match::MethodMissing { .. } | Match::Redirect { .. } => {
                 self.table.find(head, connection, self.table.method(head), &mut parameters)
             }
             other => other,

@@ -1,9 +1,10 @@
 //! Which scope's fallback answers a path that has no route.
 
 use crate::fault::Fault;
+use crate::pattern::{Kind, expand};
 use crate::plan::{Fallback, ScopeFallback, fallback_name};
 use crate::scope::REST;
-use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Router};
+use peregrine_router::{Builder, Match, Methods, Parameters, Problem, Route, Router, Values};
 
 /// The patterns of one scope: the prefix, the prefix with a slash, and everything below.
 const PATTERNS: u32 = 3;
@@ -15,29 +16,45 @@ const METHOD: u8 = 0;
 pub(crate) struct Fallbacks {
     router: Router,
     all: Box<[ScopeFallback]>,
+    /// The parameters of each one's prefix that have a type.
+    typed: Vec<Vec<(String, Kind)>>,
 }
 
 impl Fallbacks {
     pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<Fault>> {
-        let mut builder = Builder::new();
+        let (mut builder, mut all_typed) = (Builder::new(), Vec::with_capacity(all.len()));
         for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS as usize)) {
-            let prefix = &fallback.prefix;
+            // A prefix that cannot be read is a fault of the scope's routes too.
+            let whole = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
+            let whole = whole.map(|whole| (whole.pattern, whole.typed));
+            let (prefix, typed) = whole.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{REST}")];
             // Without a prefix, the first two patterns are the same path.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
             for (pattern, id) in patterns {
-                builder.insert(pattern, Methods::of(METHOD), id);
+                if typed.is_empty() {
+                    builder.insert(pattern, Methods::of(METHOD), id);
+                } else {
+                    builder.insert_guarded(pattern, Methods::of(METHOD), id, "");
+                }
             }
+            all_typed.push(typed);
         }
         match builder.build() {
-            Ok(router) => Ok(Self { router, all: all.into() }),
+            Ok(router) => Ok(Self { router, all: all.into(), typed: all_typed }),
             Err(error) => Err(faults(&error.problems, &all)),
         }
     }
 
     /// The fallback for `path`: that of the scope whose prefix matches most specifically.
     pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
-        match self.router.find(path.as_bytes(), METHOD, &mut Parameters::default()) {
+        let fits = |route: &Route, values: Values<'_, '_>| {
+            let typed = self.typed.get((route.id() / PATTERNS) as usize);
+            let mut typed = typed.into_iter().flatten();
+            typed.all(|(name, kind)| values.by_name(name).is_some_and(|raw| kind.fits(raw)))
+        };
+        let parameters = &mut Parameters::default();
+        match self.router.find_where(path.as_bytes(), METHOD, parameters, fits) {
             Match::Found { route } => self.all.get((route / PATTERNS) as usize),
             _ => None,
         }

@@ -13,6 +13,8 @@ pub(crate) struct Written {
     pub(crate) absent: usize,
     /// It is another one with a slash at its end.
     pub(crate) is_slash_twin: bool,
+    /// Its path with a slash at its end belongs to it too.
+    pub(crate) has_slash_twin: bool,
 }
 
 /// What the text of a typed parameter must be. Other text is for the next pattern that matches.
@@ -111,6 +113,7 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
                 typed: typed.clone(),
                 absent: 0,
                 is_slash_twin: false,
+                has_slash_twin: hole.starts_with('*'),
             });
             optional_rest =
                 hole.starts_with('*').then(|| pattern.clone()).filter(|_| pattern != "/");
@@ -141,9 +144,11 @@ pub(crate) fn expand(written: &str) -> Result<Vec<Written>, String> {
     }
     if let Some(twin) = optional_rest {
         let typed = typed.clone();
-        all.insert(0, Written { pattern: twin, typed, absent: 1, is_slash_twin: true });
+        let is_slash_twin = true;
+        let has_slash_twin = false;
+        all.insert(0, Written { pattern: twin, typed, absent: 1, is_slash_twin, has_slash_twin });
     }
-    all.push(Written { pattern, typed, absent: 0, is_slash_twin: false });
+    all.push(Written { pattern, typed, absent: 0, is_slash_twin: false, has_slash_twin: false });
     Ok(all)
 }
 

@@ -37,11 +37,13 @@ impl Plan {
             self.faults.push(Fault::Pattern { route, reason });
             Vec::new()
         });
-        for Written { pattern, mut typed, absent, is_slash_twin } in all {
+        for Written { pattern, mut typed, absent, is_slash_twin, has_slash_twin } in all {
             typed.extend_from_slice(&entry.typed);
             let absent = entry.absent + absent;
             let is_slash_twin = entry.is_slash_twin || is_slash_twin;
-            let entry = Entry { pattern, typed, absent, is_slash_twin, ..entry.clone() };
+            let has_slash_twin = entry.has_slash_twin || has_slash_twin;
+            let entry = entry.clone();
+            let entry = Entry { pattern, typed, absent, is_slash_twin, has_slash_twin, ..entry };
             self.entries.push(entry.into());
         }
     }
@@ -80,6 +82,9 @@ pub(crate) struct Entry {
     pub(crate) shared: Rc<Shared>,
     /// Another entry's path with a slash at its end; it is dropped where both are the same path.
     pub(crate) is_slash_twin: bool,
+    /// The path with a slash at its end is the route's too: where this is the root, which has no such path, a
+    /// prefix that it is merged under makes one.
+    pub(crate) has_slash_twin: bool,
     pub(crate) place: &'static Location<'static>,
 }
 
@@ -138,6 +143,7 @@ impl Fallback {
 
 /// The answer to requests below a prefix that have no route.
 pub(crate) struct ScopeFallback {
+    /// As it was written.
     pub(crate) prefix: String,
     pub(crate) fallback: Fallback,
 }

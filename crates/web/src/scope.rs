@@ -4,7 +4,6 @@ use crate::fault::Fault;
 use crate::guard::Guard;
 use crate::handler::{Handler, HandlerService, RouteOptions, Signature};
 use crate::middleware::{Chain, IntoMiddleware, Middleware};
-use crate::pattern::expand;
 use crate::plan::{Entry, Fallback, Plan, ScopeFallback, fallback_name};
 use crate::requirements::Requirements;
 use crate::route::{MethodRouter, Methods, Routes};
@@ -129,6 +128,7 @@ impl Scope {
             requirements,
             shared: Rc::clone(&self.plan.shared),
             is_slash_twin: false,
+            has_slash_twin: false,
             place,
         }
     }
@@ -157,7 +157,7 @@ impl Scope {
         let whole = if root.is_empty() { "/" } else { &root };
         let entry = Entry { pattern: whole.to_owned(), ..entry };
         entry.unkept(&mut self.plan.faults);
-        self.plan.add(entry.clone(), whole);
+        self.plan.add(Entry { has_slash_twin: true, ..entry.clone() }, whole);
         if !root.is_empty() {
             self.plan.add(Entry { is_slash_twin: true, ..entry.clone() }, &format!("{root}/"));
         }
@@ -178,20 +178,22 @@ impl Scope {
         if let Some(fallback) = inner.fallback.take() {
             let endpoint = inner.endpoint(Erased(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
-            if !inner.guards.is_empty() {
-                let name = fallback_name(&prefix, fallback.place);
-                let what = format!(
-                    "{name} is in a scope with a guard, but answers whatever has no route; put it outside"
-                );
-                inner.plan.faults.push(Fault::Misplaced { what });
-            }
-            // A prefix that cannot be read is a fault of the scope's routes.
-            let whole = expand(&prefix).ok().and_then(|mut all| all.pop());
-            let prefix = whole.map_or(prefix, |whole| whole.pattern);
+            inner.check_fallback(&prefix, &fallback);
             let fallback = Fallback { endpoint, ..fallback };
             inner.plan.fallbacks.push(ScopeFallback { prefix, fallback });
         }
         self.plan = inner.plan;
+    }
+
+    /// Guards do not count for fallbacks.
+    fn check_fallback(&mut self, prefix: &str, fallback: &Fallback) {
+        if !self.guards.is_empty() {
+            let name = fallback_name(prefix, fallback.place);
+            let what = format!(
+                "{name} is in a scope with a guard, but answers whatever has no route; put it outside"
+            );
+            self.plan.faults.push(Fault::Misplaced { what });
+        }
     }
 
     /// Adds the routes of `other`, wrapped again in what is around them here.
@@ -216,10 +218,15 @@ impl Scope {
             entry.unrouted = self.around(guest(entry.unrouted));
             entry.requirements.extend_paths(&needs_of_path);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
+            if entry.pattern == "/" && entry.has_slash_twin && !self.prefix.is_empty() {
+                let twin = Entry { is_slash_twin: true, has_slash_twin: false, ..(*entry).clone() };
+                self.plan.add(twin, &format!("{pattern}/"));
+            }
             self.plan.add(*entry, &pattern);
         }
         for ScopeFallback { prefix, fallback } in fallbacks {
             let prefix = self.join(&prefix, place);
+            self.check_fallback(&prefix, &fallback);
             let endpoint = self.around(guest(Rc::clone(&fallback.endpoint)));
             let fallback = Fallback { endpoint, ..fallback };
             self.plan.fallbacks.push(ScopeFallback { prefix, fallback });

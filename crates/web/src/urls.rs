@@ -208,6 +208,13 @@ fn write(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
         rest = after;
     }
     push_literal(&mut path, rest);
+    // What stands around a value may make it one that moves. RFC 3986 §4.2: two slashes name a host.
+    let moves = |segment: &str| matches!(segment, "." | "..");
+    if path.starts_with("//") || path.split('/').any(moves) {
+        return Err(UrlError(format!(
+            "with these values `{pattern}` is `{path}`, which leads elsewhere"
+        )));
+    }
     Ok(path)
 }
 

@@ -2,8 +2,8 @@
 
 use http::Method;
 use peregrine_web::extract::{MatchedPath, Path};
-use peregrine_web::urls::{UrlError, Urls};
-use peregrine_web::{App, HandlerExt, Problem, Scope, guard, route};
+use peregrine_web::urls::{RoutePath, UrlError, Urls};
+use peregrine_web::{App, HandlerExt, Problem, Scope, SlashPolicy, guard, route};
 
 fn text(app: App, target: &str) -> (u16, String) {
     let response = app.test().get(target).send_now();
@@ -268,4 +268,156 @@ fn lists_of_routes_say_what_routes_ask_for() {
     let route = app.routes().next().expect("there is one");
     assert_eq!(route.pattern, "/{id}");
     assert_eq!(route.conditions, "id is u8, the host is a.org, not (the query has x)");
+}
+
+#[test]
+fn a_redirect_leads_only_to_a_route_that_answers() {
+    let app = || {
+        App::new()
+            .slash_policy(SlashPolicy::Redirect)
+            .subtree("/users/{id:u64}", || "number")
+            .get("/v/{n:u8}/", || "slash")
+            .scope("", |scope| scope.when(guard::host("a.org")).subtree("/admin", || "admin"))
+    };
+    let client = app().fallback(|| "fallback").test();
+    for (target, status, location) in [
+        ("/users/7", 200, None),
+        ("/users/x", 200, None),
+        ("/users/x/", 200, None),
+        ("/admin", 200, None),
+        ("/admin/", 200, None),
+        ("/v/7", 308, Some("/v/7/")),
+        ("/v/x", 200, None),
+    ] {
+        let response = client.get(target).send_now();
+        assert_eq!(
+            (response.status().as_u16(), response.header("location")),
+            (status, location),
+            "{target}"
+        );
+    }
+    assert_eq!(client.get("/users/x/").send_now().text(), "fallback");
+    assert_eq!(text(app(), "/users/x").0, 404);
+    assert_eq!(hosted(app(), "a.org", "/admin/"), "admin");
+}
+
+#[test]
+fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
+    let other = || App::new().subtree("/", || "all");
+    let rest = |Path(path): Path<Option<String>>| format!("{path:?}");
+    let optional = || App::new().get("/{*path?}", rest);
+    let app = || {
+        App::new()
+            .scope("/s", |scope| scope.merge(other()))
+            .scope("/o", |scope| scope.scope("/p", |scope| scope.merge(optional())))
+            .scope("/twice", |scope| {
+                scope.merge(App::new().scope("/", |scope| scope.merge(other())))
+            })
+    };
+    for policy in [SlashPolicy::Strict, SlashPolicy::Redirect, SlashPolicy::Ignore] {
+        for (target, answer) in [
+            ("/s", "all"),
+            ("/s/", "all"),
+            ("/s/a", "all"),
+            ("/o/p", "None"),
+            ("/o/p/", "None"),
+            ("/o/p/a", "Some(\"a\")"),
+            ("/twice/", "all"),
+        ] {
+            let told = text(app().slash_policy(policy), target);
+            assert_eq!(told, (200, answer.to_owned()), "{target} {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_guard() {
+    let app = || {
+        App::new()
+            .route("/{id:u8}", route::any(|| "any").get(|| "get"))
+            .any("/late/{id:u8}", || "any")
+            .head("/late/{id:u8}", || "head")
+            .scope("/s", |scope| {
+                scope
+                    .when(guard::host("localhost"))
+                    .subtree("/", || "any")
+                    .post("/", || "post")
+                    .get("/{*rest}", || "rest")
+            })
+            // Another guard comes in its turn, whatever the methods.
+            .any("/order", (|| "first").when(guard::has_query("a")))
+            .get("/order", (|| "second").when(guard::has_query("b")))
+    };
+    let client = app().test();
+    for (method, target, answer) in [
+        (Method::GET, "/7", "get"),
+        (Method::POST, "/7", "any"),
+        (Method::GET, "/late/7", "any"),
+        (Method::POST, "/s", "post"),
+        (Method::PUT, "/s", "any"),
+        (Method::GET, "/s/x", "rest"),
+        (Method::PUT, "/s/x", "any"),
+        (Method::GET, "/order?a&b", "first"),
+        (Method::GET, "/order?b", "second"),
+    ] {
+        let request = client.request(method.clone(), target).header("host", "localhost");
+        assert_eq!(request.send_now().text(), answer, "{method} {target}");
+    }
+}
+
+#[test]
+fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
+    let app = || {
+        App::new()
+            .fallback(|| "outer")
+            .scope("/users/{id:u64}", |scope| scope.fallback(|| "number"))
+            .scope("/users/{name:alpha}", |scope| scope.fallback(|| "letters"))
+            .scope("/t/{tenant:u8}", |scope| {
+                scope.merge(App::new().scope("/a", |scope| scope.fallback(|| "merged")))
+            })
+    };
+    for (target, answer) in [
+        ("/users/7/x", "number"),
+        ("/users/7", "number"),
+        ("/users/ada/", "letters"),
+        ("/users/a7/x", "outer"),
+        ("/t/7/a/x", "merged"),
+        ("/t/x/a/x", "outer"),
+    ] {
+        assert_eq!(text(app(), target), (200, answer.to_owned()), "{target}");
+    }
+}
+
+#[test]
+fn a_merged_fallback_is_not_behind_a_guard_either() {
+    let inner = || App::new().scope("/secret", |scope| scope.fallback(|| "secret"));
+    let guarded = App::new().scope("", |scope| scope.when(guard::host("a.org")).merge(inner()));
+    let told = guarded.build().expect_err("the guard would not count").to_string();
+    assert!(told.contains("is in a scope with a guard"), "{told}");
+    let told = App::new().when(guard::secure()).merge(inner()).build();
+    assert!(told.is_err());
+}
+
+#[test]
+fn a_url_never_leads_to_another_host_or_folder() {
+    const REST: RoutePath<String> = RoutePath::new("/{*path}");
+    const DOT: RoutePath<String> = RoutePath::new("/a/.{name}");
+    const BEHIND: RoutePath<String> = RoutePath::new("/a/{name}./b");
+    for (path, value) in [(REST, "/evil.example"), (DOT, "."), (BEHIND, "."), (REST, "../a")] {
+        let told = path.path(&value.to_owned());
+        assert!(told.is_err(), "{told:?}");
+    }
+    assert_eq!(DOT.path(&"env".to_owned()).as_deref(), Ok("/a/.env"));
+    assert_eq!(REST.path(&"a//b".to_owned()).as_deref(), Ok("/a//b"));
+}
+
+#[test]
+fn a_name_that_comes_twice_is_a_fault_wherever_it_was_written() {
+    fn users(scope: Scope) -> Scope {
+        scope.get("/users/{id?}", (|| "").named("user")).subtree("/all", (|| "").named("all"))
+    }
+    let built = App::new().scope("/v1", users).scope("/v2", users).build();
+    let told = built.expect_err("which of the two is meant?").to_string();
+    assert!(told.contains("are both named `user`"), "{told}");
+    assert!(App::new().scope("/v1", users).build().is_ok());
 }
