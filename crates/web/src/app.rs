@@ -292,13 +292,13 @@ fn conditions(entries: &[Box<Entry>], router: &Router) -> Box<[Conditions]> {
     if !entries.iter().any(|entry| entry.is_guarded()) {
         return Box::default();
     }
-    let conditions = |(entry, id): (&Box<Entry>, u32)| {
+    let conditions = |(entry, id): (&Entry, u32)| {
         let typed = entry.typed.iter();
         let typed =
             typed.filter_map(|(name, kind)| Some((router.parameter_index(id, name)?, *kind)));
         Conditions { guards: entry.guards.clone(), typed: typed.collect() }
     };
-    entries.iter().zip(0..).map(conditions).collect()
+    entries.iter().map(|entry| &**entry).zip(0..).map(conditions).collect()
 }
 
 /// The patterns of routes with names. One name stands for one pattern as it was written, whatever the methods.

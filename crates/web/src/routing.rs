@@ -183,6 +183,7 @@ macro_rules! routing {
 
         /// Adds the routes of a function from scope to scope, of a handler that was made with the attribute macros (the
         /// feature `macros`), or of a tuple of these.
+        #[allow(clippy::should_implement_trait, reason = "nobody takes an application for a number")]
         #[must_use]
         pub fn add(mut self, routes: impl $crate::routed::Routed) -> Self {
             routes.add_to(&mut self $($field)*);

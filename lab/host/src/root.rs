@@ -94,6 +94,19 @@ pub fn field(text: &str, name: &str) -> Option<String> {
     })
 }
 
+#[cfg(target_os = "linux")]
+fn cpu_clock(process: u32) -> Option<u64> {
+    use nix::{time::ClockId, unistd::Pid};
+    let process = Pid::from_raw(i32::try_from(process).ok()?);
+    let used = ClockId::pid_cpu_clock_id(process).ok()?.now().ok()?;
+    u64::try_from(std::time::Duration::from(used).as_nanos()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cpu_clock(_: u32) -> Option<u64> {
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,17 +131,4 @@ mod tests {
         assert!(root.names("/missing").is_empty());
         assert!(root.exists("/empty") && !root.exists("/missing"));
     }
-}
-
-#[cfg(target_os = "linux")]
-fn cpu_clock(process: u32) -> Option<u64> {
-    use nix::{time::ClockId, unistd::Pid};
-    let process = Pid::from_raw(i32::try_from(process).ok()?);
-    let used = ClockId::pid_cpu_clock_id(process).ok()?.now().ok()?;
-    u64::try_from(std::time::Duration::from(used).as_nanos()).ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn cpu_clock(_: u32) -> Option<u64> {
-    None
 }
