@@ -124,7 +124,7 @@ fn expand(add: &str, arguments: &Arguments, mut function: ItemFn) -> Tokens {
 macro_rules! attributes {
     ($($name:ident $text:literal;)*) => {
         $(
-            #[doc = concat!("A handler for ", $text, ": `#[", stringify!($name), "(\"/users/{id}\")]`. See the [crate](crate).")]
+            #[doc = concat!("A handler for ", $text, ": `#[", stringify!($name), "(\"/users/{id}\")]`. See the [crate].")]
             #[proc_macro_attribute]
             pub fn $name(attribute: TokenStream, item: TokenStream) -> TokenStream {
                 let Plain(arguments) = parse_macro_input!(attribute);
@@ -146,7 +146,7 @@ attributes! {
     any "every method that has none of its own";
 }
 
-/// A handler for a method, which may be one of your own: `#[on(Method::PUT, "/users/{id}")]`. See the [crate](crate).
+/// A handler for a method, which may be one of your own: `#[on(Method::PUT, "/users/{id}")]`. See the [crate].
 #[proc_macro_attribute]
 pub fn on(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let WithMethod(arguments) = parse_macro_input!(attribute);
