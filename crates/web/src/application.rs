@@ -206,6 +206,11 @@ impl Application {
         {
             rule.apply(head);
         }
+        if head.index().method == Method::Options
+            && let Some(target) = self.find_preflight(head, connection)
+        {
+            return target;
+        }
         let method = self.table.method(head);
         let router = &self.table.router;
         let found = head.resolve(|path, parameters| match router.find(path, method, parameters) {
@@ -220,6 +225,23 @@ impl Application {
             return self.find_guarded(head, connection);
         }
         route.target()
+    }
+
+    /// What answers a preflight of CORS: whoever answers OPTIONS by name, or else the scope of the route that would
+    /// answer the request that it announces, since each scope has rules of its own. `None`: the request is no
+    /// preflight, or a route for it is found as for every other request.
+    #[cold]
+    fn find_preflight(&self, head: &mut Head, connection: &ConnectionInfo) -> Option<Target<'_>> {
+        let announced = self.table.announced(head, connection)?;
+        let method = self.table.method(head);
+        if let Match::Found { route } =
+            self.table.find(head, connection, method, &mut Parameters::default())
+            && (route == announced || self.routes[route as usize].methods == "OPTIONS")
+        {
+            return None;
+        }
+        let endpoint = &self.routes[announced as usize].unrouted;
+        Some(Target { endpoint, options: &UNROUTED_OPTIONS, pattern: None })
     }
 
     /// Asks the route that was found, which is the first of its pattern, and where it does not answer looks again.
@@ -263,9 +285,7 @@ impl Application {
         };
         let endpoint = match found {
             Match::MethodMissing { allow } => {
-                // A preflight is for whoever answers the request that it announces: each scope has its own rules.
-                let asked = self.table.asked(head).filter(|method| allow.contains(*method));
-                let method = asked.or_else(|| allow.iter().next()).unwrap_or_default();
+                let method = allow.iter().next().unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
                     Match::Found { route } => &self.routes[route as usize].unrouted,
                     _ => &self.missing,

@@ -128,6 +128,10 @@ impl IntoResponseParts for Cookies {
 fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
     // RFC 6265 §4.1.1: a cookie's name is a token, as a field's is.
     HeaderName::from_bytes(cookie.name().as_bytes()).ok()?;
+    // A semicolon would begin an attribute that nobody asked for.
+    if [cookie.path(), cookie.domain()].into_iter().flatten().any(|value| value.contains(';')) {
+        return None;
+    }
     let encoded = cookie.encoded().to_string();
     // The encoded name has no equals sign.
     let (_, rest) = encoded.split_once('=')?;
@@ -212,10 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_with_a_line_break_in_its_path_is_a_problem_and_not_a_field() {
-        let cookies: Cookies = now(from_parts(&mut get("/").parts)).expect("never fails");
-        let response =
-            (cookies.add(Cookie::build(("a", "1")).path("/\r\nx: y")), "text").into_response();
-        assert_eq!((response.status.as_u16(), sent(&response).len()), (500, 0));
+    fn a_cookie_whose_path_or_domain_says_more_is_a_problem_and_not_a_field() {
+        let cookie = || Cookie::build(("a", "1"));
+        for cookie in [
+            cookie().path("/\r\nx: y"),
+            cookie().path("/x; Domain=b.test"),
+            cookie().domain("a.test;SameSite=None"),
+        ] {
+            let cookies: Cookies = now(from_parts(&mut get("/").parts)).expect("never fails");
+            let response = (cookies.add(cookie.clone()), "text").into_response();
+            assert_eq!((response.status.as_u16(), sent(&response).len()), (500, 0), "{cookie:?}");
+        }
     }
 }

@@ -32,11 +32,27 @@ use std::fmt;
 pub struct Asked<'r> {
     head: &'r Head,
     connection: &'r ConnectionInfo,
+    method: &'r str,
 }
 
 impl<'r> Asked<'r> {
     pub(crate) fn new(head: &'r Head, connection: &'r ConnectionInfo) -> Self {
-        Self { head, connection }
+        Self { head, connection, method: head.method_name() }
+    }
+
+    /// The request that the preflight `head` announces with `method`.
+    pub(crate) fn announced(
+        head: &'r Head,
+        connection: &'r ConnectionInfo,
+        method: &'r str,
+    ) -> Self {
+        Self { head, connection, method }
+    }
+
+    /// The request's method. For a preflight of CORS it is the one that the preflight announces.
+    #[must_use]
+    pub fn method(&self) -> &'r str {
+        self.method
     }
 
     /// The request's head.
@@ -197,7 +213,7 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let methods = methods.into();
     let names: Vec<_> = methods.iter().map(Method::as_str).collect();
     let words = format!("the method is one of {}", names.join(", "));
-    told(words, move |asked| methods.iter().any(|one| one.as_str() == asked.head().method_name()))
+    told(words, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
 }
 
 /// Requests that `guard` does not accept.

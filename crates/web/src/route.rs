@@ -9,7 +9,7 @@ use crate::scope::{REST, Scope};
 use crate::urls::Names;
 use http::Method;
 use peregrine_proto::Method as Known;
-use peregrine_router::{Match, Parameters, Router, Values};
+use peregrine_router::{Match, Parameters, Route, Router, Values};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -141,9 +141,14 @@ pub(crate) struct Conditions {
 
 impl Conditions {
     fn hold(&self, asked: &Asked<'_>, values: &Values<'_, '_>) -> bool {
+        self.fit(values) && self.guards.iter().all(|guard| guard.accepts(asked))
+    }
+
+    /// Are the parameters of their types?
+    fn fit(&self, values: &Values<'_, '_>) -> bool {
         let fits =
             |(place, kind): &(usize, Kind)| values.get(*place).is_some_and(|raw| kind.fits(raw));
-        self.typed.iter().all(fits) && self.guards.iter().all(|guard| guard.accepts(asked))
+        self.typed.iter().all(fits)
     }
 
     /// In words, for lists of routes: `id is u32, the host is example.org`.
@@ -190,14 +195,33 @@ impl Table {
         if known == Known::Extension { self.extension(head.method_name()) } else { known as u8 }
     }
 
-    /// The router's number for the method that a preflight of CORS asks about; `None`: it is none.
-    pub(crate) fn asked(&self, head: &Head) -> Option<u8> {
-        if head.index().method != Known::Options {
-            return None;
-        }
+    /// The route that would answer the request that a preflight of CORS announces; `None`: it announces none, or
+    /// nobody would.
+    ///
+    /// Guards see the method that is announced. They do not see its fields, which a preflight lacks: where no route
+    /// accepts what is there, the first of the path is taken, whatever it is guarded by.
+    pub(crate) fn announced(&self, head: &Head, connection: &ConnectionInfo) -> Option<u32> {
         let name = head.field_text("access-control-request-method")?;
         let known = Known::find(name.as_bytes());
-        Some(if known == Known::Extension { self.extension(name) } else { known as u8 })
+        let method = if known == Known::Extension { self.extension(name) } else { known as u8 };
+        let asked = Asked::announced(head, connection, name);
+        let find = |has_guards: bool| {
+            let path = head.path().as_bytes();
+            let conditions = |route: &Route| self.conditions.get(route.id() as usize);
+            self.router.find_where(path, method, &mut Parameters::default(), |route, values| {
+                conditions(route).is_none_or(|all| match has_guards {
+                    true => all.hold(&asked, &values),
+                    false => all.fit(&values),
+                })
+            })
+        };
+        match find(true) {
+            Match::Found { route } => Some(route),
+            _ => match find(false) {
+                Match::Found { route } => Some(route),
+                _ => None,
+            },
+        }
     }
 
     #[cold]

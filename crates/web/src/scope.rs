@@ -190,7 +190,7 @@ impl Scope {
         if !self.guards.is_empty() {
             let name = fallback_name(prefix, fallback.place);
             let what = format!(
-                "{name} is in a scope with a guard, but answers whatever has no route; put it outside"
+                "{name} is in a scope or an application with a guard, but answers whatever has no route; put it outside"
             );
             self.plan.faults.push(Fault::Misplaced { what });
         }
@@ -199,6 +199,9 @@ impl Scope {
     /// Adds the routes of `other`, wrapped again in what is around them here.
     pub(crate) fn add_app(&mut self, mut other: Self, place: &'static Location<'static>) {
         let fallback = other.fallback.take();
+        if let Some(fallback) = &fallback {
+            other.check_fallback(&other.prefix.clone(), fallback);
+        }
         let Plan { entries, fallbacks, faults, needs, states, shared } = other.plan;
         let has_states = !states.is_empty();
         // Middleware of this application see its states; code inside sees those of `other`.

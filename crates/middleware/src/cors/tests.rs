@@ -1,7 +1,7 @@
 use super::*;
 use http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG};
-use peregrine_web::App;
 use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, guard};
 
 const PAGE: &str = "https://app.test";
 
@@ -134,6 +134,68 @@ fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
         assert_eq!(allowed(PAGE, method).as_deref(), Some(PAGE), "{method}");
     }
     assert_eq!(allowed(PAGE, "DELETE"), None);
+}
+
+#[test]
+fn a_preflight_passes_what_is_less_specific_and_answers_any_method() {
+    let app = App::new()
+        .scope("/files", |scope| scope.with(Cors::new().any_origin()).any("/{*rest}", || "open"))
+        .put("/files/secret", || "for nobody else")
+        .scope("/files", |scope| scope.with(strict()).put("/named", || "named"));
+    let client = app.test();
+    let allowed = |path: &str, origin: &'static str| {
+        let response = preflight(&client, path, &[("origin", origin), ASKS_PUT[1]]);
+        response.field("access-control-allow-origin").map(str::to_owned)
+    };
+    assert_eq!(allowed("/files/other", "https://b.test").as_deref(), Some("*"));
+    assert_eq!(allowed("/files/secret", "https://b.test"), None);
+    assert_eq!(allowed("/files/named", "https://b.test"), None);
+    assert_eq!(allowed("/files/named", PAGE).as_deref(), Some(PAGE));
+}
+
+#[test]
+fn who_answers_options_by_name_answers_preflights() {
+    let app = App::new()
+        .options("/{*rest}", || {
+            Response::new(StatusCode::OK).with_header(
+                ACCESS_CONTROL_ALLOW_ORIGIN,
+                HeaderValue::from_static("https://by-hand.test"),
+            )
+        })
+        .scope("/a", |scope| scope.with(strict()).put("/x", || "put"));
+    let response = preflight(&app.test(), "/a/x", ASKS_PUT);
+    assert_eq!(response.field("access-control-allow-origin"), Some("https://by-hand.test"));
+}
+
+#[test]
+fn a_preflight_of_a_guarded_route_is_answered_by_its_scope() {
+    let puts = || vec![Method::PUT];
+    let app = App::new()
+        .scope("/a", |scope| scope.when(guard::methods(puts())).with(strict()).any("/x", || "put"))
+        .scope("/a", |scope| scope.with(Cors::new().any_origin()).any("/x", || "all others"))
+        .scope("/b", |scope| {
+            scope.when(guard::header("x-version", "2")).with(strict()).put("/x", || "second")
+        })
+        .scope("/c", |scope| {
+            scope.when(guard::host("one.test")).with(Cors::new().any_origin()).put("/x", || "one")
+        })
+        .scope("/c", |scope| {
+            scope.when(guard::host("two.test")).with(strict()).put("/x", || "two")
+        });
+    let client = app.test();
+    let allowed = |path: &str, fields: &[(&str, &str)]| {
+        let response = preflight(&client, path, fields);
+        response.field("access-control-allow-origin").map(str::to_owned)
+    };
+    let asks = |method| [("origin", PAGE), ("access-control-request-method", method)];
+    assert_eq!(allowed("/a/x", &asks("PUT")).as_deref(), Some(PAGE));
+    assert_eq!(allowed("/a/x", &asks("PATCH")).as_deref(), Some("*"));
+    assert_eq!(allowed("/b/x", &asks("PUT")).as_deref(), Some(PAGE));
+    for (host, answer) in [("one.test", "*"), ("two.test", PAGE)] {
+        let mut fields = asks("PUT").to_vec();
+        fields.push(("host", host));
+        assert_eq!(allowed("/c/x", &fields).as_deref(), Some(answer), "{host}");
+    }
 }
 
 #[test]
