@@ -119,13 +119,15 @@ fn taker(peer: &mut dyn Peer) -> usize {
 fn workers_that_share_a_listener_share_its_connections() {
     each_shared_listener(|sockets, connect| {
         let workers = Workers::start(sockets, Duration::ZERO);
-        let mut taken = [0; WORKERS];
-        for _ in 0..8 * WORKERS {
-            // A worker that has just taken one is still awake, and may be quicker than the next.
-            thread::sleep(Duration::from_millis(3));
-            taken[taker(&mut *connect())] += 1;
-        }
-        assert!(is_spread(&taken), "{taken:?}");
+        once_spread(|| {
+            let mut taken = [0; WORKERS];
+            for _ in 0..8 * WORKERS {
+                // A worker that has just taken one is still awake, and may be quicker than the next.
+                thread::sleep(Duration::from_millis(3));
+                taken[taker(&mut *connect())] += 1;
+            }
+            taken
+        });
         workers.end();
     });
 }
@@ -134,14 +136,23 @@ fn workers_that_share_a_listener_share_its_connections() {
 fn a_busy_worker_leaves_connections_to_the_others() {
     each_shared_listener(|sockets, connect| {
         let workers = Workers::start(sockets, Duration::from_millis(1));
-        let mut peers: Vec<_> = (0..15 * WORKERS).map(|_| connect()).collect();
-        let mut taken = [0; WORKERS];
-        for peer in &mut peers {
-            taken[taker(&mut **peer)] += 1;
-        }
-        assert!(is_spread(&taken), "{taken:?}");
+        once_spread(|| {
+            let mut peers: Vec<_> = (0..15 * WORKERS).map(|_| connect()).collect();
+            let mut taken = [0; WORKERS];
+            for peer in &mut peers {
+                taken[taker(&mut **peer)] += 1;
+            }
+            taken
+        });
         workers.end();
     });
+}
+
+/// Tries until every worker had its part: a busy machine may let one of them wait through all of a try. Where one
+/// worker takes what it can, it does so in each.
+fn once_spread(mut taken: impl FnMut() -> [usize; WORKERS]) {
+    let tries: Vec<_> = (0..20).map(|_| taken()).take_while(|taken| !is_spread(taken)).collect();
+    assert!(tries.len() < 20, "{tries:?}");
 }
 
 /// A worker may get few while the machine lets it wait.

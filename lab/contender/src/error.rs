@@ -47,6 +47,8 @@ pub enum Fault {
     },
     /// A name that cannot be part of a file's name.
     StrangeName(String),
+    /// A variant has the name of another contender.
+    SameName(String),
     /// There is no such folder to build and run in.
     NoFolder(PathBuf),
     /// A version of Rust that is none.
@@ -103,6 +105,10 @@ impl fmt::Display for RecipeError {
                 ", key `name`: {name:?} cannot name files; use letters, digits, `-`, `_` and `.`, \
                  and begin with a letter or digit"
             ),
+            Fault::SameName(name) => write!(
+                formatter,
+                ", key `variants`: another contender is called {name:?} as well; rename one of them"
+            ),
             Fault::NoFolder(folder) => write!(
                 formatter,
                 ", key `folder`: {} is no folder; give one relative to the recipe",
@@ -140,7 +146,7 @@ impl std::error::Error for RecipeError {
 }
 
 /// All keys of a recipe.
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 18] = [
     "name",
     "class",
     "build",
@@ -158,4 +164,5 @@ pub const KEYS: [&str; 17] = [
     "serves",
     "lacks",
     "environment",
+    "variants",
 ];

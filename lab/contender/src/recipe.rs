@@ -58,6 +58,8 @@ pub struct Recipe {
     pub lacks: BTreeMap<String, String>,
     /// Variables for its environment, with placeholders.
     pub environment: BTreeMap<String, String>,
+    /// Whether it is a variant of the contender in its folder: one that is asked only where it is named.
+    pub is_variant: bool,
 }
 
 /// A version of HTTP, and how both sides agree on it.
@@ -158,7 +160,12 @@ struct Written {
     lacks: BTreeMap<String, String>,
     #[serde(default)]
     environment: BTreeMap<String, String>,
+    #[serde(default)]
+    variants: Variants,
 }
+
+/// Variables that are added to the environment, by the variant's name.
+type Variants = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The classes that a recipe may give itself. The model's also has one for what a later version
 /// might bring, which here would swallow spelling mistakes.
@@ -170,12 +177,12 @@ enum WrittenClass {
     Tuned,
 }
 
-/// Every recipe in `contenders`, sorted by name. A folder without a `contender.toml` is none.
+/// Every recipe in `contenders`, variants too, sorted by name. A folder without a `contender.toml` is none.
 ///
 /// # Errors
 ///
-/// That of the first bad recipe, that two of them build one file in two ways, or that `contenders`
-/// cannot be read.
+/// That of the first bad recipe, that two of them have one name or build one file in two ways, or that
+/// `contenders` cannot be read.
 pub fn all(contenders: &Path) -> Result<Vec<Recipe>, RecipeError> {
     let unreadable =
         |error| RecipeError { file: contenders.to_owned(), fault: Fault::Unreadable(error) };
@@ -183,10 +190,18 @@ pub fn all(contenders: &Path) -> Result<Vec<Recipe>, RecipeError> {
     for entry in fs::read_dir(contenders).map_err(unreadable)? {
         let folder = entry.map_err(unreadable)?.path();
         if folder.join(FILE_NAME).exists() {
-            recipes.push(Recipe::load(&folder)?);
+            let (recipe, variants) = Recipe::load_with_variants(&folder)?;
+            recipes.push(recipe);
+            recipes.extend(variants);
         }
     }
     recipes.sort_by(|one, other| one.name.cmp(&other.name));
+    if let Some([one, other]) = recipes.array_windows().find(|[one, other]| one.name == other.name)
+    {
+        let variant = if one.is_variant { one } else { other };
+        let fault = Fault::SameName(variant.name.clone());
+        return Err(RecipeError { file: variant.home.join(FILE_NAME), fault });
+    }
     clash(&recipes).map_or(Ok(recipes), Err)
 }
 
@@ -197,14 +212,33 @@ impl Recipe {
     ///
     /// A [`RecipeError`] with the file, the key, the cause and how to mend it.
     pub fn load(folder: &Path) -> Result<Recipe, RecipeError> {
+        Self::load_with_variants(folder).map(|(recipe, _)| recipe)
+    }
+
+    fn load_with_variants(folder: &Path) -> Result<(Recipe, Vec<Recipe>), RecipeError> {
         let file = folder.join(FILE_NAME);
         let bad = |fault| RecipeError { file: file.clone(), fault };
         let unreadable = |error| bad(Fault::Unreadable(error));
         let text = fs::read_to_string(&file).map_err(unreadable)?;
         // Links are followed, so that the paths in messages and in dependency files agree.
         let home = fs::canonicalize(folder).map_err(unreadable)?;
-        let written = read(&text).map_err(bad)?;
-        check(written, home).map_err(bad)
+        let mut written = read(&text).map_err(bad)?;
+        let variants = std::mem::take(&mut written.variants);
+        let recipe = check(written, home).map_err(bad)?;
+        let variants = variants.into_iter().map(|(name, environment)| recipe.variant(&name, environment));
+        let variants = variants.collect::<Result<_, _>>().map_err(bad)?;
+        Ok((recipe, variants))
+    }
+
+    /// The same contender with more variables.
+    fn variant(&self, name: &str, more: BTreeMap<String, String>) -> Result<Recipe, Fault> {
+        let name = format!("{}-{name}", self.name);
+        if !is_good_name(&name) {
+            return Err(Fault::StrangeName(name));
+        }
+        let mut environment = self.environment.clone();
+        environment.extend(more);
+        Ok(Recipe { name, environment, is_variant: true, ..self.clone() })
     }
 
     /// A recipe from the command line: `name=command with arguments`, split at white space. It
@@ -241,6 +275,7 @@ impl Recipe {
             serves: Vec::new(),
             lacks: BTreeMap::new(),
             environment: BTreeMap::new(),
+            is_variant: false,
         })
     }
 
@@ -426,6 +461,7 @@ fn check(written: Written, home: PathBuf) -> Result<Recipe, Fault> {
         serves: written.serves,
         lacks: written.lacks,
         environment: written.environment,
+        is_variant: false,
     })
 }
 

@@ -33,7 +33,7 @@ impl fmt::Display for SelectError {
 impl std::error::Error for SelectError {}
 
 /// The recipes with the `wanted` names, in that order and each once. `all`, or no name, is every
-/// recipe.
+/// recipe but variants.
 ///
 /// # Errors
 ///
@@ -42,8 +42,9 @@ pub fn select<'all>(
     all: &'all [Recipe],
     wanted: &[String],
 ) -> Result<Vec<&'all Recipe>, SelectError> {
+    let every = || all.iter().filter(|recipe| !recipe.is_variant);
     if wanted.is_empty() {
-        return Ok(all.iter().collect());
+        return Ok(every().collect());
     }
     let mut selected: Vec<&Recipe> = Vec::new();
     let add = |selected: &mut Vec<&'all Recipe>, recipe: &'all Recipe| {
@@ -55,7 +56,7 @@ pub fn select<'all>(
         if let Some(recipe) = all.iter().find(|recipe| recipe.name == *name) {
             add(&mut selected, recipe);
         } else if name == ALL {
-            all.iter().for_each(|recipe| add(&mut selected, recipe));
+            every().for_each(|recipe| add(&mut selected, recipe));
         } else {
             let names = || all.iter().map(|recipe| recipe.name.as_str());
             return Err(SelectError {

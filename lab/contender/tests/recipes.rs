@@ -189,6 +189,32 @@ fn contenders_are_found_by_name_and_unknown_ones_have_near_ones() {
 }
 
 #[test]
+fn variants_are_asked_only_where_they_are_named() {
+    let text = "name = 'one'\nrun = ['a']\n[environment]\nA = '1'\nB = '2'\n\
+                [variants.with-b]\nB = '3'\n[variants.plain]\n";
+    let folder = contenders(&[("one", text), ("two", "name = 'two'\nrun = ['a']")]);
+    let recipes = all(folder.path()).unwrap();
+    let named = |names: &[&str]| {
+        let wanted: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        select(&recipes, &wanted).unwrap()
+    };
+    assert_eq!(names(&named(&[])), ["one", "two"]);
+    assert_eq!(names(&named(&["all", "one-plain"])), ["one", "two", "one-plain"]);
+    let variant = named(&["one-with-b"])[0];
+    let environment = variant.command(&Places::default()).environment;
+    assert_eq!((environment["A"].as_str(), environment["B"].as_str()), ("1", "3"));
+    assert_eq!(named(&["one"])[0].command(&Places::default()).environment["B"], "2");
+
+    let taken = "name = 'one-plain'\nrun = ['a']";
+    let folder = contenders(&[("one", text), ("one-plain", taken)]);
+    let error = all(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("another contender is called \"one-plain\""), "{error}");
+    let strange = "name = 'one'\nrun = ['a']\n[variants.'a b']\n";
+    let error = all(contenders(&[("one", strange)]).path()).unwrap_err().to_string();
+    assert!(error.contains("\"one-a b\" cannot name files"), "{error}");
+}
+
+#[test]
 fn the_contenders_of_this_repository_have_good_recipes() {
     let recipes = all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../contenders")).unwrap();
     assert!(recipes.iter().any(|recipe| recipe.name == "hyper"));

@@ -116,6 +116,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("http2.decoder_table_bytes_max", http2.decoder_table_bytes_max.into(), 0, table_max),
         ("http2.encoder_table_bytes_max", http2.encoder_table_bytes_max.into(), 0, table_max),
         ("http2.block_bytes_max", http2.block_bytes_max.into(), 64, u64::MAX),
+        ("http2.budget_max", http2.budget_max.into(), 1, u64::MAX),
         ("http2.answers_max", http2.answers_max.into(), 1, u64::MAX),
     ] {
         check_range(&of(name), number, least, most)?;

@@ -142,6 +142,7 @@ fn what_cannot_be_meant_is_told_with_its_name() {
         ("[limits]\nhead_timeout = '0s'", "`limits.head_timeout`: with no time at all"),
         ("[limits]\nlifetime_max = '0'", "`limits.lifetime_max`: with no time at all"),
         ("[limits]\npoll_budget = '0s'", "for no limit, write `off`"),
+        ("[limits.http2]\nbudget_max = 0", "`limits.http2.budget_max`: 0 is out of range"),
         ("[limits.http2]\nstreams_max = 0", "`limits.http2.streams_max`: 0 is out of range"),
         ("[listeners.a]\n", "`listeners.a.address`: say where to listen"),
         ("[listeners.a]\nadress = ''", "did you mean `address`?"),
@@ -149,6 +150,15 @@ fn what_cannot_be_meant_is_told_with_its_name() {
         (
             &format!("{listen}[listeners.a.limits]\nfields_max = 0"),
             "`listeners.a.limits.fields_max`",
+        ),
+        (
+            &format!("{listen}[listeners.a.limits.overload]\nrequests_max = 9"),
+            "`listeners.a.limits.overload.requests_max`: it counts for the server as a whole: say it as \
+             `limits.overload.requests_max`",
+        ),
+        (
+            &format!("{listen}[listeners.a.limits]\nshutdown_timeout = '1s'"),
+            "say it as `limits.shutdown_timeout`",
         ),
         ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
         (
