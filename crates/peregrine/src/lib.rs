@@ -179,6 +179,14 @@ mod configuration {}
 mod routing {}
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/from-go.md")]
+mod from_go {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/security.md")]
+mod security {}
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
 

@@ -23,24 +23,12 @@
 
 use crate::app::App;
 use crate::application::Application;
-use crate::body::Body;
 use crate::client::TrustedProxies;
-use crate::clock::{Clock, within};
 use crate::connection::ConnectionInfo;
 use crate::extract::BODY_BYTES_MAX;
-use crate::head::Head;
-use crate::pipe::{PIPE_BYTES_MAX, Writer, pipe};
-use crate::problem::Problem;
-use crate::request::Request;
-use bytes::Bytes;
-use http::{HeaderMap, Method};
-use peregrine_proto::Limits;
-use peregrine_proto::h1::{Connection, Event};
-use peregrine_slot::FutureSlot;
-use response::{Sender, Sending, poll_sender};
-use serde::Serialize;
+use http::Method;
+use std::cell::RefCell;
 use std::fmt;
-use std::future::poll_fn;
 use std::io::Write as _;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -48,14 +36,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+use visits::Jar;
 
 mod clock;
 mod events;
+mod expect;
+mod form;
+mod request;
 mod response;
 mod timer;
+mod visits;
 mod websocket;
 
 pub use events::{EventReader, TestEvent};
+pub use form::TestForm;
+pub use request::TestRequest;
 pub use response::TestResponse;
 pub use websocket::{TestMessage, TestSocket};
 
@@ -81,6 +76,8 @@ pub struct TestClient {
     connection: Rc<ConnectionInfo>,
     body_bytes_max: u64,
     sleep: Sleep,
+    jar: Option<Rc<RefCell<Jar>>>,
+    follows: bool,
 }
 
 type Sleep = Rc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>>;
@@ -88,7 +85,8 @@ type Sleep = Rc<dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>>;
 impl TestClient {
     pub(crate) fn new(app: Rc<Application>, connection: ConnectionInfo) -> Self {
         let sleep: Sleep = Rc::new(|duration| Box::pin(timer::sleep(duration)));
-        Self { app, connection: Rc::new(connection), body_bytes_max: BODY_BYTES_MAX, sleep }
+        let connection = Rc::new(connection);
+        Self { app, connection, body_bytes_max: BODY_BYTES_MAX, sleep, jar: None, follows: false }
     }
 
     /// The same client on a connection with these facts.
@@ -126,6 +124,36 @@ impl TestClient {
         Self { sleep: Rc::new(move |duration| Box::pin(sleep(duration))), ..self }
     }
 
+    /// Keeps the cookies that responses set, and sends them, as browsers do (RFC 6265): by host, domain and path. Those
+    /// with `Secure` are kept without TLS too, as for `localhost`. A `Max-Age` of zero takes one away, and so does an
+    /// `Expires` of before the year 2000; else they stay. Clones of the client share them. A request with a
+    /// `Cookie` of its own sends that alone.
+    ///
+    /// ```
+    /// use peregrine::web::{App, Request};
+    ///
+    /// let greet = |request: Request| format!("{:?}", request.header("cookie"));
+    /// let log_in = || ([("set-cookie", "who=Ada; HttpOnly")], "welcome");
+    /// let client = App::new().get("/", greet).get("/login", log_in).test().keep_cookies();
+    /// assert_eq!(client.get("/").send_now().text(), "None");
+    /// assert_eq!(client.get("/login").send_now().text(), "welcome");
+    /// assert_eq!(client.get("/").send_now().text(), "Some(\"who=Ada\")");
+    /// ```
+    #[must_use]
+    pub fn keep_cookies(self) -> Self {
+        Self { jar: Some(Rc::default()), ..self }
+    }
+
+    /// Follows redirects to the same host, as browsers do: after 303, and after 301 and 302 to a POST, by GET without
+    /// the body, else by the same request. One whose body is a stream cannot be repeated, and one that leads to another host
+    /// is not for this application: these redirects are the answer. [`TestResponse::redirects`] tells the way.
+    ///
+    /// Requests panic that would be redirected more than 20 times.
+    #[must_use]
+    pub fn follow_redirects(self) -> Self {
+        Self { follows: true, ..self }
+    }
+
     /// The application.
     #[must_use]
     pub fn application(&self) -> &Application {
@@ -135,13 +163,7 @@ impl TestClient {
     /// A request. `target` goes into the request line as it is: a path with or without a query, or one
     /// of the other forms.
     pub fn request(&self, method: Method, target: &str) -> TestRequest {
-        TestRequest {
-            client: self.clone(),
-            method,
-            target: target.to_owned(),
-            fields: Vec::new(),
-            content: Content::None,
-        }
+        TestRequest::new(self.clone(), method, target.to_owned())
     }
 
     /// A GET request.
@@ -187,201 +209,6 @@ impl fmt::Debug for TestClient {
             .field("connection", &self.connection)
             .field("body_bytes_max", &self.body_bytes_max)
             .finish_non_exhaustive()
-    }
-}
-
-/// A request to be sent.
-#[must_use = "a request does nothing until it is sent"]
-pub struct TestRequest {
-    client: TestClient,
-    method: Method,
-    target: String,
-    fields: Vec<(String, Vec<u8>)>,
-    content: Content,
-}
-
-enum Content {
-    None,
-    Whole(Bytes),
-    /// The task that writes the pieces into a pipe.
-    Stream(Box<dyn FnOnce(Writer) -> Sending>),
-}
-
-impl TestRequest {
-    /// Adds a header field. `Host` is added unless it is given; so are the fields that the body needs.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
-        self.fields.push((name.into(), value.into()));
-        self
-    }
-
-    /// Sets a body of these bytes, complete before the handler runs.
-    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
-        self.content = Content::Whole(body.into());
-        self
-    }
-
-    /// Sets a JSON body, with its `Content-Type`.
-    ///
-    /// # Panics
-    /// The value cannot be written as JSON.
-    pub fn json(self, value: &(impl Serialize + ?Sized)) -> Self {
-        let json = serde_json::to_vec(value).expect("the value can be written as JSON");
-        self.header("content-type", "application/json").body(json)
-    }
-
-    /// Sets a body of form fields, with its `Content-Type`.
-    ///
-    /// # Panics
-    /// The value cannot be written as a form.
-    pub fn form(self, value: &impl Serialize) -> Self {
-        let form = serde_html_form::to_string(value).expect("the value can be written as a form");
-        self.header("content-type", "application/x-www-form-urlencoded").body(form)
-    }
-
-    /// Sets a body that arrives in pieces while the handler runs, sent chunked unless a
-    /// `Content-Length` is given. It waits while the handler does not read.
-    pub fn stream<S, T>(mut self, pieces: S) -> Self
-    where
-        S: futures_core::Stream<Item = T> + 'static,
-        T: Into<Bytes>,
-    {
-        self.content = Content::Stream(Box::new(move |writer| Box::pin(pump(pieces, writer))));
-        self
-    }
-
-    /// Sets a body of these pieces, as [`TestRequest::stream`].
-    pub fn pieces<I, T>(self, pieces: I) -> Self
-    where
-        I: IntoIterator<Item = T>,
-        I::IntoIter: Unpin + 'static,
-        T: Into<Bytes> + 'static,
-    {
-        self.stream(Iter(pieces.into_iter()))
-    }
-
-    /// Sends the request and waits for the response to begin.
-    ///
-    /// # Panics
-    /// The request is not valid HTTP.
-    pub async fn send(self) -> TestResponse {
-        let mut head = self.head();
-        let Self { client, method, content, .. } = self;
-        let app = &client.app;
-        let target = app.find(&mut head, &client.connection);
-        let limit = target.body_limit(client.body_bytes_max);
-        let (mut sender, body): (Sender, _) = match content {
-            Content::None => (None, Body::empty()),
-            Content::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
-            Content::Stream(begin) => {
-                let length = head.field_text("content-length").and_then(|text| text.parse().ok());
-                let (writer, reader) = pipe(PIPE_BYTES_MAX, length);
-                (Some(begin(writer)), Body::incoming(reader, limit))
-            }
-        };
-        let timeout = target.options().timeout;
-        let said = head.share();
-        let connection = Rc::clone(&client.connection);
-        let request = Request::new(head, body, Rc::clone(app.states()), connection);
-        let mut answer = target.call(FutureSlot::new(), request);
-        let clock: Rc<dyn Clock> = Rc::new(clock::TestClock(Rc::clone(&client.sleep)));
-        let mut alarm = None;
-        let mut interims = Vec::new();
-        let answered = poll_fn(|context| {
-            poll_sender(&mut sender, context);
-            let polled = within(&clock, || Pin::new(&mut answer).poll(context));
-            interims.extend(said.take_interims(polled.is_ready(), context));
-            if let Poll::Ready(response) = polled {
-                return Poll::Ready(Some(response));
-            }
-            let Some(limit) = timeout else { return Poll::Pending };
-            let alarm = alarm.get_or_insert_with(|| (client.sleep)(limit));
-            alarm.as_mut().poll(context).map(|()| None)
-        })
-        .await;
-        drop(answer);
-        // Only a route's time limit ends the wait for its answer.
-        let mut response = answered.unwrap_or_else(|| app.render(Problem::handler_late(), &said));
-        // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
-        if method == Method::HEAD {
-            response.body = Body::empty();
-        }
-        TestResponse::new(response, interims, sender, clock)
-    }
-
-    /// As [`TestRequest::send`], on this thread, for tests without a runtime.
-    pub fn send_now(self) -> TestResponse {
-        block_on(self.send())
-    }
-
-    /// The head as the parser understands it.
-    fn head(&self) -> Head {
-        let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
-        if !self.has("host") {
-            bytes.extend_from_slice(b"host: test.example\r\n");
-        }
-        for (name, value) in &self.fields {
-            bytes.extend_from_slice(name.as_bytes());
-            bytes.extend_from_slice(b": ");
-            bytes.extend_from_slice(value);
-            bytes.extend_from_slice(b"\r\n");
-        }
-        match &self.content {
-            _ if self.has("content-length") => {}
-            Content::Whole(body) => {
-                let length = body.len();
-                bytes.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
-            }
-            Content::Stream(_) => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-            Content::None => {}
-        }
-        bytes.extend_from_slice(b"\r\n");
-        let mut head = Head::take();
-        // A body is checked against its limit when it is read, as in the server.
-        let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
-        let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
-        match event {
-            Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..used]),
-            other => {
-                panic!("{} {}: a server would not accept this: {other:?}", self.method, self.target)
-            }
-        }
-        head
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.fields.iter().any(|(present, _)| present.eq_ignore_ascii_case(name))
-    }
-}
-
-impl fmt::Debug for TestRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TestRequest({} {})", self.method, self.target)
-    }
-}
-
-/// Writes `pieces` into a request's body as fast as the handler reads them.
-async fn pump<S>(pieces: S, writer: Writer)
-where
-    S: futures_core::Stream,
-    S::Item: Into<Bytes>,
-{
-    let mut pieces = pin!(pieces);
-    while poll_fn(|context| writer.poll_room(context)).await.is_ok() {
-        match poll_fn(|context| pieces.as_mut().poll_next(context)).await {
-            Some(piece) => writer.push(piece.into()),
-            None => return writer.finish(HeaderMap::new()),
-        }
-    }
-}
-
-/// A stream that has all its pieces at once.
-struct Iter<I>(I);
-
-impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
-    type Item = I::Item;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
-        Poll::Ready(self.0.next())
     }
 }
 
@@ -437,6 +264,7 @@ impl Wake for Unpark {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::future::poll_fn;
 
     #[test]
     fn a_wait_that_nobody_ends_is_told_once() {

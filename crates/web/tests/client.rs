@@ -1,6 +1,7 @@
 //! The test client itself: what it sends is what was asked for, and what came back is told.
 
 use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::extract::RawQuery;
 use peregrine_web::test::{TestRequest, block_on};
 use peregrine_web::{App, Body, HandlerExt, Head, Problem, Request, Response};
 use std::cell::Cell;
@@ -192,4 +193,81 @@ fn headers_are_found_by_their_names_in_any_case() {
     let client = App::new().get("/", show).test();
     let response = client.get("/").header("X-Own", "1").header("Accept", "a/b").send_now();
     assert_eq!((response.header("VIA"), response.headers().len()), (Some("x"), 2));
+}
+
+#[test]
+fn cookies_are_kept_by_clients_that_keep_them_and_their_clones() {
+    let say = |request: Request| request.header("cookie").unwrap_or("none").to_owned();
+    let set = |RawQuery(query): RawQuery| ([("set-cookie", query.unwrap_or_default())], "");
+    let app = || App::new().get("/say", say).get("/set", set).get("/deep/say", say).test();
+    let plain = app();
+    plain.get("/set?a=1").send_now().assert_status(200);
+    assert_eq!(plain.get("/say").send_now().text(), "none");
+    let client = app().keep_cookies();
+    for cookie in ["a=1", "b=2;Path=/deep", "c=3;Secure;HttpOnly"] {
+        client.clone().get(&format!("/set?{cookie}")).send_now().assert_status(200);
+    }
+    assert_eq!(client.get("/say").send_now().text(), "a=1; c=3");
+    assert_eq!(client.get("/deep/say?x").send_now().text(), "b=2; a=1; c=3");
+    assert_eq!(client.get("/say").header("cookie", "own=1").send_now().text(), "own=1");
+    assert_eq!(client.get("/say").header("host", "other.test").send_now().text(), "none");
+    client.get("/set?a=;Max-Age=0").send_now().assert_status(200);
+    assert_eq!(client.get("/say").send_now().text(), "c=3");
+}
+
+#[test]
+fn redirects_are_followed_by_clients_that_follow_them() {
+    let to = |status: u16, place: &'static str| {
+        let status = http::StatusCode::from_u16(status).expect("a status");
+        move || (status, [("location", place), ("set-cookie", "seen=1; Path=/")])
+    };
+    let app = || {
+        App::new()
+            .post("/login", to(303, "/home?new"))
+            .post("/moved", to(308, "login2"))
+            .any("/login2", mirror)
+            .any("/home", mirror)
+            .get("/away", to(302, "https://other.test/"))
+            .get("/circle", to(302, "/circle"))
+            .test()
+    };
+    let plain = app().post("/login").send_now();
+    assert_eq!((plain.status().as_u16(), plain.redirects()), (303, [].as_slice()));
+    let client = app().follow_redirects().keep_cookies();
+    let home = client.post("/login").json(&1).send_now();
+    assert_eq!(home.redirects(), ["/home?new"]);
+    assert_eq!(home.text(), "GET /home\nhost: test.example\ncookie: seen=1\n");
+    let moved = client.post("/moved").body("kept").send_now();
+    assert_eq!(moved.redirects(), ["/login2"]);
+    let sent = "POST /login2\nhost: test.example\ncookie: seen=1\ncontent-length: 4\nkept";
+    assert_eq!(moved.text(), sent);
+    client.get("/away").send_now().assert_status(302);
+    client.post("/moved").pieces(["a", "b"]).send_now().assert_status(308);
+    let circle = std::panic::AssertUnwindSafe(|| client.get("/circle").send_now());
+    let panic = std::panic::catch_unwind(circle).expect_err("it does not end");
+    let told = panic.downcast_ref::<String>().expect("a text");
+    assert!(told.contains("in a circle: /circle -> /circle"), "{told}");
+}
+
+#[test]
+#[should_panic(expected = "/1/name: expected \"ada\", but it is \"bob\"")]
+fn a_body_that_differs_fails_the_test_with_the_place() {
+    let json = r#"[{"name":"ada"},{"name":"bob"}]"#;
+    let client =
+        App::new().get("/", move || ([("content-type", "application/problem+json")], json));
+    let expected = [("name", "ada")];
+    let expected = [expected, expected].map(std::collections::BTreeMap::from);
+    client.test().get("/").send_now().assert_status(200).assert_json(&expected);
+}
+
+#[test]
+#[should_panic(expected = "the status is 404 Not Found, not 200; the body: {")]
+fn another_status_fails_the_test_with_the_body() {
+    App::new().test().get("/").send_now().assert_status(200);
+}
+
+#[test]
+#[should_panic(expected = "the Content-Type is \"text/plain\", which is no JSON; the body: [1]")]
+fn text_that_looks_like_json_is_none() {
+    App::new().get("/", || "[1]").test().get("/").send_now().assert_json(&[1]);
 }

@@ -225,7 +225,8 @@ impl Recipe {
         let mut written = read(&text).map_err(bad)?;
         let variants = std::mem::take(&mut written.variants);
         let recipe = check(written, home).map_err(bad)?;
-        let variants = variants.into_iter().map(|(name, environment)| recipe.variant(&name, environment));
+        let variants =
+            variants.into_iter().map(|(name, environment)| recipe.variant(&name, environment));
         let variants = variants.collect::<Result<_, _>>().map_err(bad)?;
         Ok((recipe, variants))
     }

@@ -26,6 +26,7 @@ pub struct TestResponse {
     /// Everything but the body.
     response: Response,
     interims: Vec<(StatusCode, HeaderMap)>,
+    redirects: Vec<String>,
     reading: RefCell<Reading>,
 }
 
@@ -46,7 +47,18 @@ impl TestResponse {
     ) -> Self {
         let body = std::mem::take(&mut response.body);
         let reading = Reading { body, sender, clock, events: EventReader::default() };
-        Self { response, interims, reading: RefCell::new(reading) }
+        Self { response, interims, redirects: Vec::new(), reading: RefCell::new(reading) }
+    }
+
+    pub(super) fn set_redirects(&mut self, targets: Vec<String>) {
+        self.redirects = targets;
+    }
+
+    /// The targets that redirects led to, in this order, where the client
+    /// [follows](super::TestClient::follow_redirects) them; the last one gave this response.
+    #[must_use]
+    pub fn redirects(&self) -> &[String] {
+        &self.redirects
     }
 
     /// The status. It compares with numbers: `assert_eq!(response.status(), 200)`.

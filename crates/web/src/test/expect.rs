@@ -1,0 +1,141 @@
+//! What a test expects of a response, and how it differs.
+
+use super::TestResponse;
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// How many differences are told at most.
+const TOLD_MAX: usize = 20;
+
+impl TestResponse {
+    /// Checks the status, and gives the response back for more.
+    ///
+    /// # Panics
+    /// The status is another one; the message has the body.
+    #[track_caller]
+    pub fn assert_status(&self, expected: u16) -> &Self {
+        let status = self.status();
+        assert!(
+            status == expected,
+            "the status is {status}, not {expected}; the body: {}",
+            self.told()
+        );
+        self
+    }
+
+    /// Checks that the body is this JSON, in whatever order its members are, and that `Content-Type` says that it is
+    /// JSON. Gives the response back for more.
+    ///
+    /// ```
+    /// use peregrine::web::{App, extract::Json};
+    ///
+    /// let client = App::new().get("/", || Json(vec![("a", 1), ("b", 2)])).test();
+    /// client.get("/").send_now().assert_status(200).assert_json(&[("a", 1), ("b", 2)]);
+    /// ```
+    ///
+    /// # Panics
+    /// The body differs; the message has a line for each place that does, by its JSON pointer (RFC 6901). It broke off,
+    /// or it is no JSON.
+    #[track_caller]
+    pub fn assert_json(&self, expected: &(impl Serialize + ?Sized)) -> &Self {
+        let media_type = self.header("content-type").unwrap_or("");
+        let media_type = media_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+        let is_json = media_type == "application/json" || media_type.ends_with("+json");
+        assert!(
+            is_json,
+            "the Content-Type is {media_type:?}, which is no JSON; the body: {}",
+            self.told()
+        );
+        let expected =
+            serde_json::to_value(expected).expect("what is expected can be written as JSON");
+        let Ok(found) = serde_json::from_slice::<Value>(&self.bytes()) else {
+            panic!("the body is no JSON: {}", self.told());
+        };
+        let told = differences(&expected, &found);
+        assert!(told.is_empty(), "the body differs from what is expected:\n{told}");
+        self
+    }
+
+    /// The body for a message.
+    fn told(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+}
+
+/// A line for each place that differs; empty if none does.
+fn differences(expected: &Value, found: &Value) -> String {
+    let mut lines = Vec::new();
+    compare("", expected, found, &mut lines);
+    let mut told = String::new();
+    for line in lines.iter().take(TOLD_MAX) {
+        let _ = writeln!(told, "  {line}");
+    }
+    if lines.len() > TOLD_MAX {
+        let _ = writeln!(told, "  and {} more", lines.len() - TOLD_MAX);
+    }
+    told
+}
+
+fn compare(pointer: &str, expected: &Value, found: &Value, lines: &mut Vec<String>) {
+    let place = || if pointer.is_empty() { "the document" } else { pointer };
+    match (expected, found) {
+        (Value::Object(expected), Value::Object(found)) => {
+            let below =
+                |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+            for (name, value) in expected {
+                match found.get(name) {
+                    Some(found) => compare(&below(name), value, found, lines),
+                    None => {
+                        lines.push(format!("{}: expected {value}, but it is missing", below(name)))
+                    }
+                }
+            }
+            for (name, value) in found.iter().filter(|(name, _)| !expected.contains_key(*name)) {
+                lines.push(format!("{}: not expected, but it is {value}", below(name)));
+            }
+        }
+        (Value::Array(expected), Value::Array(found)) => {
+            for (place, (expected, found)) in expected.iter().zip(found).enumerate() {
+                compare(&format!("{pointer}/{place}"), expected, found, lines);
+            }
+            let (wanted, had) = (expected.len(), found.len());
+            if wanted != had {
+                lines.push(format!("{}: expected {wanted} elements, but there are {had}", place()));
+            }
+        }
+        _ if expected == found => {}
+        _ => lines.push(format!("{}: expected {expected}, but it is {found}", place())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_place_that_differs_has_a_line() {
+        let expected =
+            json!({ "a": 1, "b": [1, { "c": "x" }], "d/e~f": null, "same": [1.5, true] });
+        let found = json!({ "same": [1.5, true], "b": [2, { "c": "y" }, 3], "a": 1, "g": {} });
+        assert_eq!(
+            differences(&expected, &found),
+            "  /b/0: expected 1, but it is 2\n  /b/1/c: expected \"x\", but it is \"y\"\n  \
+             /b: expected 2 elements, but there are 3\n  /d~1e~0f: expected null, but it is missing\n  \
+             /g: not expected, but it is {}\n"
+        );
+        assert_eq!(differences(&expected, &expected), "");
+        assert_eq!(
+            differences(&json!([]), &json!({})),
+            "  the document: expected [], but it is {}\n"
+        );
+    }
+
+    #[test]
+    fn many_differences_are_counted() {
+        let told = differences(&json!(vec![0; 30]), &json!(vec![1; 30]));
+        assert_eq!(told.lines().count(), TOLD_MAX + 1);
+        assert!(told.ends_with("  and 10 more\n"));
+    }
+}

@@ -1,0 +1,105 @@
+//! A form with files, as a browser sends it.
+
+use super::TestRequest;
+use bytes::Bytes;
+
+/// A form with files (RFC 7578), for [`TestRequest::multipart`].
+///
+/// ```
+/// use peregrine::web::test::TestForm;
+/// use peregrine::web::App;
+///
+/// let client = App::new().post("/", |body: String| body).test();
+/// let form = TestForm::new().text("name", "Ada").file("photo", "ada.png", "image/png", "PNG");
+/// let sent = client.post("/").multipart(form).send_now().text();
+/// assert!(sent.contains("name=\"photo\"; filename=\"ada.png\"\r\ncontent-type: image/png\r\n\r\nPNG\r\n"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct TestForm {
+    parts: Vec<(String, Bytes)>,
+}
+
+impl TestForm {
+    /// A form without fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a field of text.
+    #[must_use]
+    pub fn text(self, name: &str, value: impl Into<String>) -> Self {
+        let head = format!("content-disposition: form-data; name=\"{}\"\r\n", escaped(name));
+        self.part(head, value.into().into())
+    }
+
+    /// Adds a file: its name, its media type and its content.
+    #[must_use]
+    pub fn file(self, name: &str, file: &str, media_type: &str, content: impl Into<Bytes>) -> Self {
+        let (name, file) = (escaped(name), escaped(file));
+        let head = format!(
+            "content-disposition: form-data; name=\"{name}\"; filename=\"{file}\"\r\n\
+             content-type: {media_type}\r\n"
+        );
+        self.part(head, content.into())
+    }
+
+    /// Adds a part whose header lines are as given, each with its line break: for what browsers do not send.
+    #[must_use]
+    pub fn part(mut self, head: impl Into<String>, content: Bytes) -> Self {
+        self.parts.push((head.into(), content));
+        self
+    }
+
+    /// The boundary, which no part contains, and the body.
+    fn encode(&self) -> (String, Vec<u8>) {
+        let contains = |text: &str| {
+            let text = text.as_bytes();
+            self.parts.iter().any(|(_, content)| content.windows(text.len()).any(|at| at == text))
+        };
+        let boundary = (0_u32..).map(|number| format!("peregrine-test-{number}"));
+        let boundary = boundary.into_iter().find(|boundary| !contains(boundary));
+        let boundary = boundary.expect("no content has all of them");
+        let mut body = Vec::new();
+        for (head, content) in &self.parts {
+            body.extend_from_slice(format!("--{boundary}\r\n{head}\r\n").as_bytes());
+            body.extend_from_slice(content);
+            body.extend_from_slice(b"\r\n");
+        }
+        body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+        (boundary, body)
+    }
+}
+
+impl TestRequest {
+    /// Sets the body to a form with files, with its `Content-Type`.
+    pub fn multipart(self, form: TestForm) -> Self {
+        let (boundary, body) = form.encode();
+        self.header("content-type", format!("multipart/form-data; boundary={boundary}")).body(body)
+    }
+}
+
+/// As the standard for forms of HTML writes names.
+fn escaped(name: &str) -> String {
+    name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boundary_is_in_no_part_and_names_stay_within_their_quotes() {
+        let form = TestForm::new().text("a\"\r\nb", "peregrine-test-0 peregrine-test-1");
+        let (boundary, body) = form.encode();
+        assert_eq!(boundary, "peregrine-test-2");
+        let text = String::from_utf8(body).expect("text");
+        assert_eq!(
+            text,
+            "--peregrine-test-2\r\ncontent-disposition: form-data; name=\"a%22%0D%0Ab\"\r\n\r\n\
+             peregrine-test-0 peregrine-test-1\r\n--peregrine-test-2--\r\n"
+        );
+        let (_, none) = TestForm::new().encode();
+        assert_eq!(none, b"--peregrine-test-0--\r\n");
+    }
+}
