@@ -166,3 +166,20 @@ pub const KEYS: [&str; 18] = [
     "environment",
     "variants",
 ];
+
+/// A text that is no `name=command with arguments`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotACommand(pub(crate) String);
+
+impl fmt::Display for NotACommand {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{:?} is no contender; write name=command with arguments, and begin the name with a \
+             letter or digit",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NotACommand {}

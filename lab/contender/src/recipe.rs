@@ -5,14 +5,13 @@
 //! Anything else in braces stands for itself.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use peregrine_lab_model::contender::Class;
 use serde::Deserialize;
 
-use crate::error::{Fault, KEYS, RecipeError};
+use crate::error::{Fault, KEYS, NotACommand, RecipeError};
 use crate::select;
 use crate::toolchain;
 
@@ -116,23 +115,6 @@ pub struct Command {
     /// Where it runs.
     pub folder: PathBuf,
 }
-
-/// A text that is no `name=command with arguments`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotACommand(String);
-
-impl fmt::Display for NotACommand {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "{:?} is no contender; write name=command with arguments, and begin the name with a \
-             letter or digit",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for NotACommand {}
 
 /// A recipe as it is written.
 #[derive(Deserialize)]

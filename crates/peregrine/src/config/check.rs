@@ -3,7 +3,7 @@
 use super::tls::TlsConfig;
 use super::tree::{AdminConfig, ListenerConfig, ServerConfig};
 use crate::Limits;
-use peregrine_config::ConfigError;
+use peregrine_config::{ConfigError, Origin, Value};
 use std::time::Duration;
 
 impl ServerConfig {
@@ -149,6 +149,28 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// What is said of one listener, and counts for the server as a whole
+/// ([`Listener::limits`](crate::Listener::limits)).
+pub(super) fn of_the_server(tree: &Value) -> Option<ConfigError> {
+    const SETTINGS: [&str; 5] =
+        ["poll_budget", "lame_duck", "shutdown_timeout", "background_timeout", "overload"];
+    let leaves = tree.leaves();
+    leaves.iter().find_map(|(name, value)| {
+        let (_, setting) = name.strip_prefix("listeners.")?.split_once(".limits.")?;
+        let section = setting.split('.').next()?;
+        if value.origin == Origin::Code || !SETTINGS.contains(&section) {
+            return None;
+        }
+        // Settings that were printed whole repeat what the server has.
+        let of_server = format!("limits.{setting}");
+        if leaves.iter().any(|(name, other)| *name == of_server && other.kind == value.kind) {
+            return None;
+        }
+        let text = format!("it counts for the server as a whole: say it as `limits.{setting}`");
+        Some(ConfigError::of_setting(name, text).at(&value.origin))
+    })
 }
 
 /// What says whose the file of a socket is needs such a file.

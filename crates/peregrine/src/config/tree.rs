@@ -109,7 +109,7 @@ impl ServerConfig {
     pub fn read(code: Self, layers: Layers) -> Result<Self, ConfigError> {
         let (mut said, mut misplaced) = (None, None);
         let read: Self = layers.load_with(&code, |tree| {
-            misplaced = of_the_server(tree);
+            misplaced = super::check::of_the_server(tree);
             inherit(tree);
             name_fields(tree);
             said = Some(tree.clone());
@@ -120,22 +120,6 @@ impl ServerConfig {
         read.check().map_err(|error| placed(error, said.as_ref()))?;
         Ok(Self { source: Some(Source { layers, code: Box::new(code) }), ..read })
     }
-}
-
-/// What is said of one listener, and counts for the server as a whole
-/// ([`Listener::limits`](crate::Listener::limits)).
-fn of_the_server(tree: &Value) -> Option<ConfigError> {
-    const SETTINGS: [&str; 5] =
-        ["poll_budget", "lame_duck", "shutdown_timeout", "background_timeout", "overload"];
-    tree.leaves().into_iter().find_map(|(name, value)| {
-        let (_, setting) = name.strip_prefix("listeners.")?.split_once(".limits.")?;
-        let section = setting.split('.').next()?;
-        if value.origin == Origin::Code || !SETTINGS.contains(&section) {
-            return None;
-        }
-        let text = format!("it counts for the server as a whole: say it as `limits.{setting}`");
-        Some(ConfigError::of_setting(&name, text).at(&value.origin))
-    })
 }
 
 /// The same with where the setting was said, unless the program said it.
