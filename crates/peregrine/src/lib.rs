@@ -46,6 +46,7 @@
 //! | `multipart` | forms with files: `peregrine::multipart` |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `protobuf` | messages of protocol buffers in requests and responses: `peregrine::web::extract::Protobuf` |
+//! | `proxy` | a reverse proxy as a handler: `peregrine::proxy` |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
@@ -127,6 +128,8 @@ pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 #[cfg(feature = "multipart")]
 pub use peregrine_multipart as multipart;
+#[cfg(feature = "proxy")]
+pub use peregrine_proxy as proxy;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
@@ -202,6 +205,10 @@ mod routing {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
+
+#[cfg(all(doctest, feature = "proxy"))]
+#[doc = include_str!("../../../docs/guide/proxying.md")]
+mod proxying {}
 
 #[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../../docs/guide/proxies.md")]
