@@ -166,6 +166,8 @@ impl HttpBody for Received {
         match &frame {
             None => self.end(),
             Some(Err(_)) => (self.sender, self.busy) = (None, None),
+            // Who knows the length does not ask once more.
+            Some(Ok(_)) if self.body.is_end_stream() => self.end(),
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame.map(|frame| frame.map_err(|error| BodyError::Failed(error.into()))))
