@@ -79,7 +79,6 @@ impl Accept {
     }
 
     /// Begins a response that has more than one form. What makes a form is called only if it is chosen.
-    #[must_use]
     pub fn offer<'m, R: IntoResponse>(
         &self,
         media_type: &'static str,

@@ -256,6 +256,8 @@ impl Part {
     fn keep(&mut self, key: &Arc<str>, entry: &Arc<Entry>) {
         let bytes = entry.held_bytes();
         if weight(key) + bytes > self.bytes_max {
+            // What was kept is older than what cannot be.
+            self.take(key);
             return;
         }
         let mut place = self.take(key).unwrap_or_default();

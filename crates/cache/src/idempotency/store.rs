@@ -1,6 +1,6 @@
 //! Where outcomes are kept, and in which form.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{BufMut, Bytes};
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::{Body, Response};
 use std::error::Error;
@@ -121,14 +121,14 @@ impl Outcome {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes.strip_prefix(&[FORM])?;
-        match rest.try_get_u8().ok()? {
+        match number::<1>(&mut rest)? {
             0 => return rest.is_empty().then_some(Self::Lost),
             1 => {}
             _ => return None,
         }
-        let status = StatusCode::from_u16(rest.try_get_u16().ok()?).ok()?;
+        let status = StatusCode::from_u16(u16::try_from(number::<2>(&mut rest)?).ok()?).ok()?;
         let mut fields = Vec::new();
-        for _ in 0..rest.try_get_u32().ok()? {
+        for _ in 0..number::<4>(&mut rest)? {
             let name = HeaderName::from_bytes(text(&mut rest)?).ok()?;
             fields.push((name, HeaderValue::from_bytes(text(&mut rest)?).ok()?));
         }
@@ -137,8 +137,15 @@ impl Outcome {
     }
 }
 
+/// A number of so many bytes, the largest part first.
+fn number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
+    let (number, behind) = rest.split_first_chunk::<N>()?;
+    *rest = behind;
+    Some(number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)))
+}
+
 fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = usize::try_from(rest.try_get_u32().ok()?).ok()?;
+    let length = usize::try_from(number::<4>(rest)?).ok()?;
     let (text, behind) = rest.split_at_checked(length)?;
     *rest = behind;
     Some(text)
