@@ -65,6 +65,7 @@ struct Part {
 }
 
 /// What is known of one target.
+#[derive(Default)]
 struct Place {
     /// The youngest comes last.
     variants: Vec<Arc<Entry>>,
@@ -320,12 +321,6 @@ impl Part {
         self.counts.entries -= place.variants.len();
         self.counts.bytes -= weight(key) + place.held_bytes();
         Some(place)
-    }
-}
-
-impl Default for Place {
-    fn default() -> Self {
-        Self { variants: Vec::new(), used: 0, pass_until: None }
     }
 }
 
