@@ -4,12 +4,14 @@
 //! clients are to trust to `FOLDER/authority.pem`, and serves until it is told to end. The driver is
 //! that of `PEREGRINE_DRIVER`. With `BEHIND_GATEWAY` set, plain connections may ask for `https`, as
 //! HAProxy does over HTTP/2. `ADMIN` is the address of an admin listener. With `CALLERS` set, it listens on Unix domain
-//! sockets of the folder too, behind proxies that tell who calls: `x.sock`, `forwarded.sock`, `proxy.sock` and `proxy-tls.sock`.
+//! sockets of the folder too, behind proxies that tell who calls: `x.sock`, `forwarded.sock`, `proxy.sock` and `proxy-tls.sock`. `UPSTREAM` is the
+//! URL of a server that answers what is below `/through`, and `PORT` a port to listen on instead of a free one.
 
 use bytes::Bytes;
 use futures_core::Stream;
 use http::StatusCode;
 use peregrine::prelude::*;
+use peregrine::proxy::{Proxy, Upstreams};
 use peregrine::websocket::{CloseCode, Compress, Message, WebSocket, WebSocketUpgrade};
 use peregrine::{App, Limits, Listener, ProxyProtocol, Server, Shutdown, TrustedProxies};
 use std::path::{Path as FilePath, PathBuf};
@@ -20,9 +22,14 @@ use std::time::Duration;
 /// What peers ask for that never read it.
 static LARGE: [u8; 10_000_000] = [b'x'; 10_000_000];
 
-fn application() -> App {
-    App::new()
-        .get("/hello", || "hello")
+fn application(upstreams: Option<Upstreams>) -> App {
+    let mut app = App::new();
+    if let Some(upstreams) = upstreams {
+        let proxy =
+            Proxy::new(upstreams).strip_prefix("/through").response_timeout(Duration::from_secs(2));
+        app = app.subtree("/through", proxy.body_limit(100 << 20));
+    }
+    app.get("/hello", || "hello")
         // These answer without a look at the body.
         .post("/early/{status}", async |Path(status): Path<u16>| {
             (StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST), "early")
@@ -117,14 +124,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(folder.join("authority.pem"), &made.certificate_pem)?;
     let behind_gateway = std::env::var_os("BEHIND_GATEWAY").is_some();
     let limits = Limits { lame_duck, behind_gateway, ..Limits::default() };
-    let mut server =
-        Server::bind("127.0.0.1:0").tls("127.0.0.1:0", made.tls.clone()).limits(limits);
+    let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());
+    let mut server = Server::bind(format!("127.0.0.1:{port}"))
+        .tls("127.0.0.1:0", made.tls.clone())
+        .limits(limits);
     if let Ok(address) = std::env::var("ADMIN") {
         server = server.admin(address);
     }
     if std::env::var_os("CALLERS").is_some() {
         server = behind_proxies(server, &folder, made.tls);
     }
-    server.serve(application)?;
+    let upstreams = std::env::var("UPSTREAM").ok().map(|url| Upstreams::new([url])).transpose()?;
+    server.serve(move || application(upstreams.clone()))?;
     Ok(())
 }

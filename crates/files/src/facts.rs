@@ -2,6 +2,7 @@
 
 use crate::encoding::Encoding;
 use bytes::Bytes;
+use peregrine_web::precondition::Validators;
 use std::fmt::Write;
 use std::fs::{File, Metadata};
 use std::sync::Arc;
@@ -57,6 +58,11 @@ impl Facts {
         }
         tag.push('"');
         Self { length: metadata.len(), modified, tag }
+    }
+
+    /// What conditions of requests are held against.
+    pub(crate) fn validators(&self) -> Validators<'_> {
+        Validators { tag: Some(&self.tag), modified: self.modified }
     }
 }
 

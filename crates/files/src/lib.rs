@@ -14,13 +14,12 @@
 //! nothing hidden. The disk is left to threads that may block; a large file is read as its peer takes it, and
 //! small ones are kept for a moment.
 //!
-//! Start reading at [`Files`], then `folder.rs` for the disk and `respond.rs` for HTTP. `condition.rs`, `range.rs`
-//! and `encoding.rs` are rules without I/O. `body.rs` is where a driver that sends files itself would begin.
+//! Start reading at [`Files`], then `folder.rs` for the disk and `respond.rs` for HTTP. `range.rs` and `encoding.rs`
+//! are rules without I/O; those of conditions are in `peregrine-web`. `body.rs` is where a driver that sends files itself would begin.
 #![forbid(unsafe_code)]
 
 mod body;
 mod cache;
-mod condition;
 #[cfg(feature = "embed")]
 mod embedded;
 mod encoding;

@@ -1,7 +1,6 @@
 //! From a file that was found to a response.
 
 use crate::body::{Piece, body};
-use crate::condition::{Verdict, judge, range_holds, whole_seconds};
 use crate::facts::Found;
 use crate::range::{Part, Ranges, parse};
 use bytes::Bytes;
@@ -11,6 +10,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use httpdate::fmt_http_date;
+use peregrine_web::precondition::{Verdict, whole_seconds};
 use peregrine_web::respond::IntoResponse;
 use peregrine_web::{Head, Problem, Response};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 /// The response to a GET or HEAD request for this file.
 pub(crate) fn respond(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
-    match judge(head, &found.facts) {
+    match found.facts.validators().judge(head) {
         Verdict::Failed => {
             let detail = "the file is not in the state that the request's conditions ask for";
             let status = StatusCode::PRECONDITION_FAILED;
@@ -37,7 +37,7 @@ fn send(head: &Head, found: &Found, cache: Option<&HeaderValue>) -> Response {
     // RFC 9110 §14.2: only a GET has ranges, and only if the condition on them holds.
     let range = head.field("range").filter(|_| head.method() == Method::GET);
     let ranges = match range {
-        Some(range) if range_holds(head, &found.facts) => parse(range, length),
+        Some(range) if found.facts.validators().range_holds(head) => parse(range, length),
         _ => Ranges::Whole,
     };
     let mut response = match ranges {

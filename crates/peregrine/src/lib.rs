@@ -22,6 +22,8 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `acme` | certificates by ACME, from Let's Encrypt and others: `peregrine::acme` |
+//! | `cache` | entity tags, kept responses and idempotency keys: `peregrine::cache` |
+//! | `cbor` | CBOR in requests and responses: `peregrine::web::extract::Cbor` |
 //! | `compression` | compressed responses, and request bodies unpacked: `peregrine::compression`; with each of the four below one coding |
 //! | `compression-br` | Brotli |
 //! | `compression-deflate` | deflate |
@@ -35,12 +37,16 @@
 //! | `cookies-signed` | cookies that nobody else can make |
 //! | `cors` | `Cors`: pages of other origins |
 //! | `csrf` | `Csrf`: requests that other sites make browsers send |
+//! | `fast-json` | JSON by the crate `simd-json`: `peregrine::web::extract::FastJson` |
 //! | `files` | files of folders: `peregrine::files` |
 //! | `files-embed` | files that are in the program |
 //! | `macros` | attributes that give handlers their routes: `peregrine::macros` |
+//! | `message-pack` | MessagePack in requests and responses: `peregrine::web::extract::MessagePack` |
 //! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
 //! | `multipart` | forms with files: `peregrine::multipart` |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
+//! | `protobuf` | messages of protocol buffers in requests and responses: `peregrine::web::extract::Protobuf` |
+//! | `proxy` | a reverse proxy as a handler: `peregrine::proxy` |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
@@ -105,6 +111,8 @@ pub use listener::Listener;
 pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
+#[cfg(feature = "cache")]
+pub use peregrine_cache as cache;
 #[cfg(any(
     feature = "compression-br",
     feature = "compression-deflate",
@@ -120,6 +128,8 @@ pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 #[cfg(feature = "multipart")]
 pub use peregrine_multipart as multipart;
+#[cfg(feature = "proxy")]
+pub use peregrine_proxy as proxy;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
@@ -166,6 +176,20 @@ mod browsers {}
 #[doc = include_str!("../../../docs/guide/compression.md")]
 mod packed {}
 
+#[cfg(all(doctest, feature = "cache"))]
+#[doc = include_str!("../../../docs/guide/responses.md")]
+mod responses {}
+
+#[cfg(all(
+    doctest,
+    feature = "cbor",
+    feature = "fast-json",
+    feature = "message-pack",
+    feature = "protobuf"
+))]
+#[doc = include_str!("../../../docs/guide/bodies.md")]
+mod bodies {}
+
 #[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
 #[doc = include_str!("../../../docs/guide/sessions.md")]
 mod sessions {}
@@ -189,6 +213,10 @@ mod security {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/events.md")]
 mod events {}
+
+#[cfg(all(doctest, feature = "proxy"))]
+#[doc = include_str!("../../../docs/guide/proxying.md")]
+mod proxying {}
 
 #[cfg(all(doctest, feature = "tls"))]
 #[doc = include_str!("../../../docs/guide/proxies.md")]

@@ -9,6 +9,7 @@ use crate::panics::guarded;
 use crate::pipe::{Piece, Reader};
 use crate::pool;
 use bytes::Bytes;
+use futures_core::Stream;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use std::error::Error;
@@ -19,7 +20,8 @@ use std::task::{Context, Poll, ready};
 
 /// The body of a request or a response.
 ///
-/// A body implements [`http_body::Body`], so it fits wherever tower services and axum take one. A body
+/// A body implements [`http_body::Body`], so it fits wherever tower services and axum take one, and
+/// [`futures_core::Stream`]; [`Body::new`] and [`Body::stream`] make bodies of such. A body
 /// that was complete before the handler ran costs no allocation and no copy.
 ///
 /// # Limits
@@ -53,10 +55,10 @@ enum Kind {
     Buffer(Vec<u8>),
     Incoming(Reader),
     /// A body of the application's own: any call to it may panic.
-    Stream(Stream),
+    Stream(Foreign),
 }
 
-type Stream = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
+type Foreign = Pin<Box<dyn HttpBody<Data = Bytes, Error = BodyError>>>;
 
 /// A complete [`Body`], in a form that may travel to another thread. Its limit goes with it.
 #[derive(Debug, Default)]
@@ -146,7 +148,7 @@ impl Body {
     /// Pieces from a stream, sent as they arrive. Without a known length, HTTP/1.1 sends them chunked.
     pub fn stream<S, T, E>(stream: S) -> Self
     where
-        S: futures_core::Stream<Item = Result<T, E>> + 'static,
+        S: Stream<Item = Result<T, E>> + 'static,
         T: Into<Bytes>,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
@@ -232,16 +234,7 @@ impl Body {
     /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
     /// [`http_body::Body::poll_frame`].
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        loop {
-            match poll_fn(|context| Pin::new(&mut *self).poll_frame(context)).await? {
-                Ok(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Some(Ok(data));
-                    }
-                }
-                Err(error) => return Some(Err(error)),
-            }
-        }
+        poll_fn(|context| Stream::poll_next(Pin::new(&mut *self), context)).await
     }
 
     /// The whole body in one buffer of the thread's stock. Give it back with [`crate::pool::give`]
@@ -324,7 +317,7 @@ impl Body {
 }
 
 /// The length that the application's stream announces.
-fn hint_of(stream: &Stream) -> SizeHint {
+fn hint_of(stream: &Foreign) -> SizeHint {
     guarded("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
 }
 
@@ -389,6 +382,22 @@ impl HttpBody for Body {
             Kind::Stream(stream) => hint_of(stream),
             _ => self.length().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
+    }
+}
+
+/// The pieces of data, for code that knows streams only. Trailers are skipped.
+impl Stream for Body {
+    type Item = Result<Bytes, BodyError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while let Some(frame) = ready!(self.as_mut().poll_frame(context)) {
+            match frame.map(Frame::into_data) {
+                Ok(Ok(data)) => return Poll::Ready(Some(Ok(data))),
+                Ok(Err(_)) => {}
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        Poll::Ready(None)
     }
 }
 
@@ -561,7 +570,10 @@ mod tests {
         }
         let body = Body::new(Bomb(0));
         assert_eq!((body.length(), body.is_end_stream()), (None, false));
-        assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (0, None));
+        assert_eq!(
+            (HttpBody::size_hint(&body).lower(), HttpBody::size_hint(&body).upper()),
+            (0, None)
+        );
         assert_eq!(now(body.limited(4).collect(4)).expect("within the limit"), b"data");
         drop(Body::new(Bomb(0)));
     }

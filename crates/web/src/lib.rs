@@ -7,6 +7,7 @@
 //! middleware into one.
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod account;
 pub mod app;
 pub mod application;
@@ -21,6 +22,13 @@ pub mod cookies;
 pub mod extract;
 mod fallbacks;
 pub mod fault;
+#[cfg(any(
+    feature = "cbor",
+    feature = "fast-json",
+    feature = "message-pack",
+    feature = "protobuf"
+))]
+mod formats;
 pub mod guard;
 pub mod handler;
 pub mod head;
@@ -29,6 +37,7 @@ pub mod held;
 pub mod interim;
 pub mod method_override;
 pub mod middleware;
+pub mod ndjson;
 pub mod origin;
 #[doc(hidden)]
 pub mod panics;
@@ -36,6 +45,8 @@ mod pattern;
 pub mod pipe;
 mod plan;
 pub mod pool;
+#[cfg(feature = "conditions")]
+pub mod precondition;
 pub mod problem;
 pub mod proxied;
 pub mod request;

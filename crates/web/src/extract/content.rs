@@ -16,7 +16,7 @@ pub const BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// Passes the whole body to `use_it`, without a copy if the body is complete already. The buffer goes
 /// back to the thread's stock.
-pub(super) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
+pub(crate) async fn read<T>(body: Body, use_it: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(use_it(bytes));
     }

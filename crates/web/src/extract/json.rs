@@ -35,11 +35,30 @@ pub async fn json_with<T: DeserializeOwned, R>(
     request: Request,
     then: impl FnOnce(T, &[u8]) -> Result<R, Problem>,
 ) -> Result<R, Problem> {
+    json_by(request, |_| None, then).await
+}
+
+/// The same with another reader, which is asked first; what it refuses is read as ever.
+pub(crate) async fn json_by<T: DeserializeOwned, R>(
+    request: Request,
+    first: impl FnOnce(&[u8]) -> Option<T>,
+    then: impl FnOnce(T, &[u8]) -> Result<R, Problem>,
+) -> Result<R, Problem> {
     if is_absent(&request) {
         return Err(empty());
     }
     media::check(&request.parts.head, "application/json (or end in +json)", media::is_json)?;
-    read(request.body, |bytes| parse(bytes).and_then(|value| then(value, bytes))).await?
+    let value = |bytes: &[u8]| first(bytes).map_or_else(|| parse(bytes), Ok);
+    read(request.body, |bytes| value(bytes).and_then(|value| then(value, bytes))).await?
+}
+
+/// A document that is one line of many.
+pub(crate) fn json_of_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
+    parse(line).map_err(|mut problem| {
+        problem.members.retain(|(name, _)| name != "line");
+        problem.detail = format!("line {number}: {}", problem.detail).into();
+        problem.with("line", number)
+    })
 }
 
 fn is_absent(request: &Request) -> bool {

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 /// Refuses a body whose `Content-Type` is not accepted by `accepts`, which gets the type and subtype
 /// without parameters. `expected` names the accepted types.
-pub(super) fn check(
+pub(crate) fn check(
     head: &Head,
     expected: &'static str,
     accepts: fn(&[u8]) -> bool,

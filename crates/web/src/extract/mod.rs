@@ -14,16 +14,32 @@ mod form;
 mod header;
 mod inner;
 mod json;
-mod media;
+pub(crate) mod media;
 mod path;
 mod query;
 mod shared;
 mod target;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(any(feature = "cbor", feature = "message-pack", feature = "protobuf"))]
+pub(crate) use content::read;
+#[cfg(feature = "fast-json")]
+pub(crate) use json::json_by;
+pub(crate) use json::json_of_line;
 
+pub use crate::accept::Accept;
 pub use crate::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
+#[cfg(any(
+    feature = "cbor",
+    feature = "fast-json",
+    feature = "message-pack",
+    feature = "protobuf"
+))]
+pub use crate::formats::*;
 pub use crate::interim::Interim;
+pub use crate::ndjson::NdJson;
+#[cfg(feature = "conditions")]
+pub use crate::precondition::Preconditions;
 pub use client::ClientAddress;
 pub use connection::PeerAddress;
 pub use content::BODY_BYTES_MAX;

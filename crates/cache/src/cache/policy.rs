@@ -1,0 +1,277 @@
+//! What fields say of keeping a response (RFC 9111). No I/O and no clock.
+
+use http::header::{AGE, CACHE_CONTROL, CONTENT_RANGE, EXPIRES, SET_COOKIE, TRAILER, VARY};
+use http::{HeaderName, StatusCode};
+use httpdate::parse_http_date;
+use peregrine_web::response::Fields;
+use std::time::{Duration, SystemTime};
+
+/// RFC 9111 §1.2.2: larger numbers are as good as this one.
+const SECONDS_MAX: u64 = 1 << 31;
+
+/// The directives of `Cache-Control`, of a request or a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Directives {
+    pub(crate) no_store: bool,
+    pub(crate) no_cache: bool,
+    pub(crate) private: bool,
+    pub(crate) public: bool,
+    /// Of caches that many share: `must-revalidate` or `proxy-revalidate`.
+    pub(crate) must_revalidate: bool,
+    pub(crate) only_if_cached: bool,
+    pub(crate) s_maxage: Option<Duration>,
+    pub(crate) max_age: Option<Duration>,
+    pub(crate) stale_while_revalidate: Option<Duration>,
+    pub(crate) stale_if_error: Option<Duration>,
+}
+
+impl Directives {
+    pub(crate) fn read<'v>(values: impl Iterator<Item = &'v [u8]>) -> Self {
+        let mut all = Self::default();
+        for value in values {
+            let mut rest = value;
+            while !rest.is_empty() {
+                let (one, behind) = rest.split_at(end_of_element(rest));
+                all.add(one.trim_ascii());
+                rest = behind.get(1..).unwrap_or_default();
+            }
+        }
+        all
+    }
+
+    pub(crate) fn of(fields: &Fields) -> Self {
+        let named = fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
+        Self::read(named.map(|(_, value)| value.as_bytes()))
+    }
+
+    fn add(&mut self, directive: &[u8]) {
+        let mut parts = directive.splitn(2, |byte| *byte == b'=');
+        let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+        let argument = parts.next().map(<[u8]>::trim_ascii);
+        let seconds = |known: Option<Duration>| {
+            let said = argument.and_then(seconds).unwrap_or_default();
+            // RFC 9111 §4.2.1: of several that contradict each other, the one that is stale first.
+            Some(known.map_or(said, |known| known.min(said)))
+        };
+        match name.as_slice() {
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache = true,
+            // RFC 9111 §5.2.2.7: with names of fields, a cache may treat it as if it had none.
+            b"private" => self.private = true,
+            b"public" => self.public = true,
+            b"must-revalidate" | b"proxy-revalidate" => self.must_revalidate = true,
+            b"only-if-cached" => self.only_if_cached = true,
+            b"s-maxage" => self.s_maxage = seconds(self.s_maxage),
+            b"max-age" => self.max_age = seconds(self.max_age),
+            b"stale-while-revalidate" => {
+                self.stale_while_revalidate = seconds(self.stale_while_revalidate);
+            }
+            b"stale-if-error" => self.stale_if_error = seconds(self.stale_if_error),
+            _ => {}
+        }
+    }
+}
+
+/// Where an element of a list ends: at a comma outside of quotes.
+fn end_of_element(list: &[u8]) -> usize {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let end = list.iter().position(|byte| {
+        let is_end = *byte == b',' && !is_quoted;
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ => {}
+        }
+        is_end
+    });
+    end.unwrap_or(list.len())
+}
+
+/// RFC 9111 §5.2: an argument may be quoted though it should not. One that is no number counts as 0.
+fn seconds(argument: &[u8]) -> Option<Duration> {
+    let digits = argument.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    let digits = digits.unwrap_or(argument);
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = std::str::from_utf8(digits).ok()?.parse().unwrap_or(SECONDS_MAX);
+    Some(Duration::from_secs(number.min(SECONDS_MAX)))
+}
+
+/// For how long a response may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lifetime {
+    /// Nobody but the cache's settings said that it may be kept, so it is not for clients that are known.
+    pub(crate) is_assumed: bool,
+    /// How old it is already.
+    pub(crate) age: Duration,
+    /// The age until which it is fresh.
+    pub(crate) fresh: Duration,
+    /// How much longer it may be used while a newer one is fetched.
+    pub(crate) while_revalidate: Duration,
+    /// How much longer it may be used because a newer one cannot be had.
+    pub(crate) if_error: Duration,
+}
+
+/// What is kept though the response does not say so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Defaults {
+    pub(crate) fresh: Option<Duration>,
+    pub(crate) while_revalidate: Duration,
+    pub(crate) if_error: Duration,
+    pub(crate) cookies: bool,
+}
+
+/// RFC 9110 §15.1 and RFC 9111 §3: final statuses of whose meaning nothing here is ignorant.
+const STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
+
+/// Whether a response to a GET request may be kept, and for how long. `is_personal` tells whether the request had fields by which a client is
+/// known, and `has_authorization` whether that was `Authorization`.
+pub(crate) fn lifetime(
+    status: StatusCode,
+    fields: &Fields,
+    defaults: &Defaults,
+    has_authorization: bool,
+    is_personal: bool,
+) -> Option<Lifetime> {
+    let said = Directives::of(fields);
+    let has = |name: &HeaderName| fields.get(name).is_some();
+    let varies_by_all = fields.iter().any(|(name, value)| {
+        *name == VARY
+            && value.as_bytes().split(|byte| *byte == b',').any(|part| part.trim_ascii() == b"*")
+    });
+    // RFC 9111 §3: what may be stored. What must be validated before each use is not kept here at all.
+    let is_refused = said.no_store || said.private || said.no_cache || varies_by_all;
+    let is_unfit = has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.cookies);
+    if is_refused || is_unfit || !STATUSES.contains(&status.as_u16()) {
+        return None;
+    }
+    // RFC 9111 §3.5: the answer to a request with credentials is for others only if it says so.
+    let is_for_all = said.public || said.must_revalidate || said.s_maxage.is_some();
+    if has_authorization && !is_for_all {
+        return None;
+    }
+    let explicit = said.s_maxage.or(said.max_age).or_else(|| expires(fields));
+    // Nobody said that this is for others, so it is not if it may be somebody's.
+    let fresh = explicit.or(defaults.fresh.filter(|_| !is_personal && status == StatusCode::OK))?;
+    let age = fields.get(&AGE).and_then(|age| seconds(age.as_bytes().trim_ascii()));
+    let age = age.unwrap_or_default();
+    // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid to use it when it is stale.
+    let must_revalidate = said.must_revalidate || said.s_maxage.is_some();
+    let stale = |said: Option<Duration>, default: Duration| match must_revalidate {
+        true => Duration::ZERO,
+        false => said.unwrap_or(default),
+    };
+    let lifetime = Lifetime {
+        is_assumed: explicit.is_none(),
+        age,
+        fresh,
+        while_revalidate: stale(said.stale_while_revalidate, defaults.while_revalidate),
+        if_error: stale(said.stale_if_error, defaults.if_error),
+    };
+    (fresh + lifetime.while_revalidate + lifetime.if_error > age).then_some(lifetime)
+}
+
+/// RFC 9111 §5.3: a date that is none, such as 0, is in the past.
+fn expires(fields: &Fields) -> Option<Duration> {
+    let date = |name: &str| parse_http_date(fields.text(name)?).ok();
+    fields.get(&EXPIRES)?;
+    let now = date("date").unwrap_or_else(SystemTime::now);
+    Some(date("expires").and_then(|end| end.duration_since(now).ok()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn fields(all: &[(&'static str, &'static str)]) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in all {
+            fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        fields
+    }
+
+    /// Seconds: fresh, while revalidating, if an error.
+    fn kept(status: u16, all: &[(&'static str, &'static str)]) -> Option<[u64; 3]> {
+        let status = StatusCode::from_u16(status).expect("a status");
+        let it = lifetime(status, &fields(all), &Defaults::default(), false, false)?;
+        Some([it.fresh, it.while_revalidate, it.if_error].map(|time| time.as_secs()))
+    }
+
+    fn control(value: &'static str) -> Option<[u64; 3]> {
+        kept(200, &[("cache-control", value)])
+    }
+
+    #[test]
+    fn a_response_says_for_how_long_it_is_fresh() {
+        for (value, expected) in [
+            ("max-age=60", Some([60, 0, 0])),
+            ("MAX-AGE=\"60\"", Some([60, 0, 0])),
+            ("max-age=60, s-maxage=10", Some([10, 0, 0])),
+            ("s-maxage=10, max-age=60, stale-if-error=9", Some([10, 0, 0])),
+            ("max-age=60, max-age=5", Some([5, 0, 0])),
+            ("max-age=99999999999999999999999", Some([1 << 31, 0, 0])),
+            ("max-age=60, stale-while-revalidate=5, stale-if-error=7", Some([60, 5, 7])),
+            ("max-age=60, stale-while-revalidate=5, must-revalidate", Some([60, 0, 0])),
+            ("max-age=0, stale-while-revalidate=5", Some([0, 5, 0])),
+            ("max-age=-1", None),
+            ("max-age=soon", None),
+            ("max-age", None),
+            ("max-age=0", None),
+            ("max-age=60, no-store", None),
+            ("max-age=60, private", None),
+            ("max-age=60, private=\"x-a, x-b\"", None),
+            ("max-age=60, no-cache=\"set-cookie\"", None),
+            ("x=\"a, no-store\", max-age=60", Some([60, 0, 0])),
+            ("x=\"a\\\", no-store\", max-age=60", Some([60, 0, 0])),
+            ("public", None),
+            (",,=, max-age=60", Some([60, 0, 0])),
+        ] {
+            assert_eq!(control(value), expected, "{value}");
+        }
+        let split = [("cache-control", "max-age=60"), ("cache-control", "no-store")];
+        assert_eq!(kept(200, &split), None);
+        let dates =
+            |expires| kept(200, &[("date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("expires", expires)]);
+        assert_eq!(dates("Sun, 06 Nov 1994 08:50:37 GMT"), Some([60, 0, 0]));
+        assert_eq!((dates("Sun, 06 Nov 1994 08:49:00 GMT"), dates("0")), (None, None));
+    }
+
+    #[test]
+    fn what_is_not_for_all_or_not_whole_is_not_kept() {
+        const FOR_A_MINUTE: (&str, &str) = ("cache-control", "max-age=60");
+        for (status, more, is_kept) in [
+            (200, ("x-a", "1"), true),
+            (404, ("x-a", "1"), true),
+            (206, ("x-a", "1"), false),
+            (200, ("content-range", "bytes 0-1/2"), false),
+            (304, ("x-a", "1"), false),
+            (500, ("x-a", "1"), false),
+            (101, ("x-a", "1"), false),
+            (200, ("set-cookie", "a=b"), false),
+            (200, ("vary", "accept, *"), false),
+            (200, ("vary", "accept"), true),
+            (200, ("trailer", "x-sum"), false),
+            (200, ("age", "59"), true),
+            (200, ("age", "60"), false),
+        ] {
+            assert_eq!(kept(status, &[FOR_A_MINUTE, more]).is_some(), is_kept, "{status} {more:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_and_cookies_make_a_response_personal() {
+        let defaults = Defaults { fresh: Some(Duration::from_secs(9)), ..Defaults::default() };
+        let kept = |value, has_authorization, is_personal| {
+            let fields = fields(&[("cache-control", value)]);
+            lifetime(StatusCode::OK, &fields, &defaults, has_authorization, is_personal).is_some()
+        };
+        assert!(kept("max-age=5", false, true), "it says so itself");
+        assert!(!kept("max-age=5", true, true));
+        assert!(kept("max-age=5, public", true, true) && kept("s-maxage=5", true, true));
+        assert!(kept("x", false, false) && !kept("x", false, true), "nobody said anything");
+    }
+}

@@ -1,0 +1,403 @@
+use super::*;
+use peregrine_web::extract::Path;
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, HandlerExt};
+use std::cell::Cell;
+use std::panic::AssertUnwindSafe as Safe;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Runs `future` with time that passes as soon as everything waits.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, future)
+}
+
+type Count = Rc<Cell<u32>>;
+
+/// `/{name}` answers `name number`, with the `Cache-Control` of its query. What else it does, its name says.
+fn app(cache: Cache) -> (TestClient, Count) {
+    let count = Count::default();
+    let made = Rc::clone(&count);
+    let page = async move |Path(name): Path<String>, request: Request| {
+        made.set(made.get() + 1);
+        let number = made.get();
+        let control = request.parts.head.query().unwrap_or_default().replace('&', ", ");
+        let mut response = format!("{name} {number}").into_response();
+        let mut set = |name: &'static str, value: &str| {
+            let value = http::HeaderValue::try_from(value).expect("text");
+            response.fields.set(HeaderName::from_static(name), value);
+        };
+        if !control.is_empty() {
+            set("cache-control", &control);
+        }
+        match name.as_str() {
+            "slow" => sleep(SECOND).await,
+            "vary" => set("vary", "Accept-Language, x-a"),
+            "cookie" => set("set-cookie", "a=b"),
+            "tagged" => set("etag", "\"t\""),
+            "panic" => {
+                sleep(SECOND).await;
+                panic!("as asked");
+            }
+            "flaky" if number > 1 => response.status = StatusCode::BAD_GATEWAY,
+            "gone" if number > 1 => response.status = StatusCode::IM_A_TEAPOT,
+            "stream" => response.body = Body::new(response.body),
+            "long" => response.body = Body::from("x".repeat(300)),
+            "refused" => {
+                let problem = Problem::new(StatusCode::NOT_FOUND, "nothing", "nothing here");
+                response = problem.into_response();
+                let value = http::HeaderValue::from_static("max-age=60");
+                response.fields.set(http::header::CACHE_CONTROL, value);
+            }
+            _ => {}
+        }
+        response
+    };
+    let changed = |Path(name): Path<String>| match name.as_str() {
+        "fails" => StatusCode::CONFLICT.into_response(),
+        _ => (
+            StatusCode::CREATED,
+            [("location", "/other?max-age=60"), ("content-location", "//evil/x")],
+        )
+            .into_response(),
+    };
+    let app = App::new()
+        .on_problem(|problem, _| (problem.status, format!("form: {}", problem.kind)))
+        .with(cache)
+        .get("/{name}", page.body_limit(1000))
+        .post("/{name}", changed);
+    (app.test(), count)
+}
+
+fn client() -> (TestClient, CacheStore, Count) {
+    let store = CacheStore::new();
+    let (client, count) = app(Cache::new(store.clone()).entry_bytes_max(200));
+    (client, store, count)
+}
+
+fn get(client: &TestClient, target: &str) -> String {
+    client.get(target).send_now().text()
+}
+
+fn with(client: &TestClient, target: &str, name: &str, value: &str) -> TestResponse {
+    client.get(target).header(name, value).send_now()
+}
+
+#[test]
+fn what_says_for_how_long_is_kept_and_nothing_else() {
+    let (client, store, _) = client();
+    for (target, is_kept) in [
+        ("/a?max-age=60", true),
+        ("/b?s-maxage=60", true),
+        ("/c", false),
+        ("/d?no-store&max-age=60", false),
+        ("/e?private&max-age=60", false),
+        ("/cookie?max-age=60", false),
+        ("/stream?max-age=60", true),
+        ("/long?max-age=60", false),
+        ("/refused", true),
+    ] {
+        let first = client.get(target).send_now();
+        assert_eq!(first.header("age"), None, "{target}");
+        let (first, again) = (first.text(), client.get(target).send_now());
+        let is_same = again.text() == first && again.header("age") == Some("0");
+        assert_eq!(is_same, is_kept, "{target}: {first}, {}", again.text());
+    }
+    assert_eq!(get(&client, "/refused"), "form: nothing", "as the application shows it");
+    assert_eq!(with(&client, "/a?max-age=60", "host", "other").text(), "a 15");
+    let counts = store.counts();
+    assert_eq!((counts.entries, counts.hits, counts.stale, counts.evicted), (5, 5, 0, 0));
+    store.clear();
+    assert_eq!((store.counts().entries, store.counts().bytes), (0, 0));
+}
+
+#[test]
+fn a_response_has_its_age_and_its_end() {
+    run(async {
+        let (client, _, _) = client();
+        let get = || client.get("/a?max-age=60").send();
+        assert_eq!(get().await.text(), "a 1");
+        sleep(59 * SECOND).await;
+        let old = get().await;
+        assert_eq!((old.text().as_str(), old.header("age")), ("a 1", Some("59")));
+        assert_eq!(old.header("content-type"), Some("text/plain; charset=utf-8"));
+        sleep(SECOND).await;
+        assert_eq!(get().await.text(), "a 2");
+    });
+}
+
+#[test]
+fn what_varies_is_told_apart() {
+    let (client, store, _) = client();
+    let ask = |value: &str| with(&client, "/vary?max-age=60", "accept-language", value).text();
+    assert_eq!(
+        (ask("de").as_str(), ask("en").as_str(), ask("de").as_str()),
+        ("vary 1", "vary 2", "vary 1")
+    );
+    assert_eq!((ask("de , en").as_str(), ask("de,en").as_str()), ("vary 3", "vary 3"));
+    assert_eq!(
+        get(&client, "/vary?max-age=60"),
+        "vary 4",
+        "nothing is something else than an empty field"
+    );
+    assert_eq!((ask("").as_str(), ask("en").as_str()), ("vary 5", "vary 2"));
+    for number in 0..40 {
+        ask(&number.to_string());
+    }
+    assert_eq!(store.counts().entries, 16);
+}
+
+#[test]
+fn requests_of_other_kinds_go_to_the_handler_and_are_not_kept() {
+    let (client, _, count) = client();
+    assert_eq!(get(&client, "/a?max-age=60"), "a 1");
+    for (name, value) in [("range", "bytes=0-1"), ("if-match", "*"), ("cache-control", "no-store")]
+    {
+        let before = count.get();
+        drop(with(&client, "/a?max-age=60", name, value));
+        assert_eq!(count.get(), before + 1, "{name}");
+    }
+    assert_eq!(with(&client, "/a?max-age=60", "cache-control", "no-cache").text(), "a 1");
+    let before = count.get();
+    assert_eq!(
+        client.get("/a?max-age=60").body("x").send_now().text(),
+        format!("a {}", before + 1)
+    );
+    assert_eq!(with(&client, "/a?max-age=60", "cache-control", "only-if-cached").text(), "a 1");
+    let absent = with(&client, "/b?max-age=60", "cache-control", "only-if-cached");
+    assert_eq!((absent.status().as_u16(), count.get()), (504, before + 1));
+}
+
+#[test]
+fn a_client_that_is_obeyed_gets_a_new_response_which_is_kept() {
+    let (client, _) = app(Cache::new(CacheStore::new()).obey_clients());
+    assert_eq!(get(&client, "/a?max-age=60"), "a 1");
+    assert_eq!(with(&client, "/a?max-age=60", "cache-control", "no-cache").text(), "a 2");
+    assert_eq!(with(&client, "/a?max-age=60", "cache-control", "max-age=5").text(), "a 2");
+    assert_eq!(with(&client, "/a?max-age=60", "pragma", "no-cache").text(), "a 3");
+    assert_eq!(get(&client, "/a?max-age=60"), "a 3");
+}
+
+#[test]
+fn credentials_make_no_response_for_others() {
+    let store = CacheStore::new();
+    let (client, _) = app(Cache::new(store).ttl(60 * SECOND));
+    for (name, value) in [("cookie", "session=1"), ("authorization", "Bearer a")] {
+        let first = with(&client, "/mine", name, value).text();
+        assert_ne!(with(&client, "/mine", name, value).text(), first, "{name}");
+        assert_ne!(get(&client, "/mine"), first, "{name}");
+        let said = with(&client, "/mine?max-age=60", "authorization", value).text();
+        assert_ne!(with(&client, "/mine?max-age=60", "authorization", "b").text(), said);
+    }
+    assert_eq!(get(&client, "/page"), get(&client, "/page"));
+    let public = with(&client, "/all?max-age=60&public", "authorization", "a").text();
+    assert_eq!(get(&client, "/all?max-age=60&public"), public);
+}
+
+#[test]
+fn head_and_conditions_are_answered_from_what_is_kept() {
+    let (client, _, count) = client();
+    let target = "/tagged?max-age=60";
+    let first = with(&client, target, "if-none-match", "\"t\"");
+    assert_eq!((first.status().as_u16(), first.text().as_str(), count.get()), (304, "", 1));
+    assert_eq!(get(&client, target), "tagged 1", "the handler did not see the condition");
+    let again = with(&client, target, "if-none-match", "W/\"t\"");
+    assert_eq!((again.status().as_u16(), again.header("age")), (304, Some("0")));
+    assert_eq!(with(&client, target, "if-none-match", "\"other\"").text(), "tagged 1");
+    let head = client.head(target).send_now();
+    assert_eq!((head.header("etag"), head.text().as_str()), (Some("\"t\""), ""));
+    assert_eq!(count.get(), 1);
+    drop(client.head("/a?max-age=60").send_now());
+    assert_eq!(get(&client, "/a?max-age=60"), "a 3", "the answer to HEAD is not that to GET");
+}
+
+#[test]
+fn changes_are_seen_at_once() {
+    let (client, store, _) = client();
+    let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
+    assert_eq!(all, ["a 1", "other 2", "a 3"]);
+    assert_eq!(client.post("/fails").send_now().status(), 409);
+    drop(client.post("/a?max-age=60").send_now());
+    let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
+    assert_eq!(all, ["a 4", "other 5", "a 3"], "the target, and where it says the new one is");
+    store.invalidate("/a");
+    store.invalidate_below("/oth");
+    let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
+    assert_eq!(all, ["a 6", "other 5", "a 7"]);
+    store.invalidate_below("/");
+    assert_eq!(store.counts().entries, 0);
+}
+
+#[test]
+fn of_many_that_come_together_one_is_worked_on() {
+    run(async {
+        let (client, store, count) = client();
+        let ask = |target: &'static str| spawn_local(client.get(target).send());
+        let all: Vec<_> = (0..50).map(|_| ask("/slow?max-age=60")).collect();
+        for one in all {
+            assert_eq!(one.await.expect("it ends").text(), "slow 1");
+        }
+        assert_eq!((count.get(), store.counts().misses, store.counts().hits), (1, 1, 49));
+        // What turns out to be for one client only is made for each, and they do not queue up.
+        let begun = tokio::time::Instant::now();
+        let all: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
+        for one in all {
+            drop(one.await.expect("it ends"));
+        }
+        assert_eq!(count.get(), 11);
+        assert!(begun.elapsed() < 3 * SECOND, "{:?}", begun.elapsed());
+        let more: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
+        for one in more {
+            drop(one.await.expect("it ends"));
+        }
+        assert!(begun.elapsed() < 4 * SECOND, "known to be so, they do not wait at all");
+    });
+}
+
+#[test]
+fn a_leader_whose_client_leaves_works_on_for_those_that_wait_and_else_makes_room() {
+    run(async {
+        let (client, _, count) = client();
+        let ask = || client.get("/slow?max-age=60").send();
+        let leader = spawn_local(ask());
+        sleep(SECOND / 10).await;
+        let waiting = spawn_local(ask());
+        sleep(SECOND / 10).await;
+        leader.abort();
+        assert_eq!((waiting.await.expect("it ends").text().as_str(), count.get()), ("slow 1", 1));
+        let alone = tokio::time::timeout(SECOND / 10, client.get("/slow?max-age=61").send()).await;
+        assert!(alone.is_err());
+        let next = client.get("/slow?max-age=61").send().await;
+        assert_eq!(
+            (next.text().as_str(), count.get()),
+            ("slow 3", 3),
+            "nobody waited for the second"
+        );
+    });
+}
+
+#[test]
+fn a_leader_that_panics_fails_those_that_wait_and_nobody_after() {
+    run(async {
+        let (client, _, count) = client();
+        let ask = || spawn_local(client.get("/panic?max-age=60").send());
+        let (leader, waiting) = (ask(), ask());
+        assert!(leader.await.is_err(), "the server knows what to do about it");
+        assert_eq!(waiting.await.expect("it ends").status(), 500);
+        assert_eq!(count.get(), 1);
+        assert!(ask().await.is_err() && count.get() == 2);
+    });
+}
+
+#[test]
+fn those_that_wait_too_long_ask_themselves() {
+    run(async {
+        let store = CacheStore::new();
+        let (client, count) = app(Cache::new(store).wait_max(SECOND / 10));
+        let ask = || spawn_local(client.get("/slow?max-age=60").send());
+        let (first, second) = (ask(), ask());
+        assert_eq!(first.await.expect("it ends").text(), "slow 1");
+        assert_eq!((second.await.expect("it ends").text().as_str(), count.get()), ("slow 2", 2));
+        assert_eq!(ask().await.expect("it ends").text(), "slow 1");
+    });
+}
+
+#[test]
+fn what_was_changed_while_it_was_fetched_is_not_kept() {
+    run(async {
+        let (client, _, _) = client();
+        let ask = || spawn_local(client.get("/slow?max-age=60").send());
+        let before = ask();
+        sleep(SECOND / 2).await;
+        drop(client.post("/slow?max-age=60").send().await);
+        let after = ask();
+        assert_eq!(before.await.expect("it ends").text(), "slow 1");
+        assert_eq!(
+            after.await.expect("it ends").text(),
+            "slow 2",
+            "it does not wait for the old one"
+        );
+        assert_eq!(ask().await.expect("it ends").text(), "slow 2");
+    });
+}
+
+#[test]
+fn a_stale_response_is_sent_while_one_newer_one_is_fetched() {
+    run(async {
+        let (client, store, count) = client();
+        let target = "/slow?max-age=10&stale-while-revalidate=30";
+        assert_eq!(client.get(target).send().await.text(), "slow 1");
+        sleep(20 * SECOND).await;
+        let begun = tokio::time::Instant::now();
+        for _ in 0..5 {
+            assert_eq!(client.get(target).send().await.text(), "slow 1");
+        }
+        assert_eq!((begun.elapsed(), store.counts().stale), (Duration::ZERO, 5));
+        sleep(2 * SECOND).await;
+        assert_eq!((client.get(target).send().await.text().as_str(), count.get()), ("slow 2", 2));
+        sleep(50 * SECOND).await;
+        assert_eq!(client.get(target).send().await.text(), "slow 3", "too old by now");
+    });
+}
+
+#[test]
+fn a_stale_response_is_better_than_an_error_for_a_while() {
+    run(async {
+        let (client, _, count) = client();
+        let target = "/flaky?max-age=10&stale-if-error=30";
+        assert_eq!(client.get(target).send().await.text(), "flaky 1");
+        sleep(20 * SECOND).await;
+        let stale = client.get(target).send().await;
+        assert_eq!(
+            (stale.status().as_u16(), stale.text().as_str(), count.get()),
+            (200, "flaky 1", 2)
+        );
+        assert_eq!(stale.header("age"), Some("20"));
+        sleep(20 * SECOND).await;
+        assert_eq!(client.get(target).send().await.status(), 502);
+        // An answer that is no error is what counts.
+        let target = "/gone?max-age=10&stale-if-error=30&stale-while-revalidate=30";
+        count.set(0);
+        assert_eq!(client.get(target).send().await.text(), "gone 1");
+        sleep(20 * SECOND).await;
+        assert_eq!(client.get(target).send().await.status(), 200);
+        sleep(SECOND).await;
+        assert_eq!(client.get(target).send().await.status(), 418);
+    });
+}
+
+#[test]
+fn what_was_not_asked_for_the_longest_gives_way() {
+    let store = CacheStore::with_bytes_max(5000);
+    let (client, _) = app(Cache::new(store.clone()));
+    for number in 0..30 {
+        drop(get(&client, &format!("/p{number}?max-age=60")));
+        assert_eq!(get(&client, "/p0?max-age=60"), "p0 1", "it is asked for all the time");
+        assert!(store.counts().bytes <= 5000);
+    }
+    let counts = store.counts();
+    assert!(counts.evicted > 10 && counts.entries > 2, "{counts:?}");
+    assert_ne!(get(&client, "/p1?max-age=60"), "p1 2");
+}
+
+#[test]
+fn nothing_hangs_where_there_is_no_runtime() {
+    let (client, _, _) = client();
+    let panicked = std::panic::catch_unwind(Safe(|| get(&client, "/panic?max-age=60")));
+    assert!(panicked.is_err());
+    assert_eq!(get(&client, "/a?max-age=60&stale-while-revalidate=9"), "a 2");
+}
+
+#[test]
+fn keys_may_leave_something_out() {
+    let cache = Cache::new(CacheStore::new());
+    let cache =
+        cache.key(|parts| (parts.head.path() != "/x").then(|| parts.head.path().to_owned()));
+    let (client, _) = app(cache.ttl(60 * SECOND));
+    assert_eq!((get(&client, "/a?utm=1").as_str(), get(&client, "/x").as_str()), ("a 1", "x 2"));
+    assert_eq!((get(&client, "/a?utm=2").as_str(), get(&client, "/x").as_str()), ("a 1", "x 3"));
+}

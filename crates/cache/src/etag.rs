@@ -1,0 +1,308 @@
+//! Tags of content, and answers to who has it already.
+
+use crate::gather::{Gathered, gather};
+use http::header::{CACHE_CONTROL, ETAG};
+use http::{HeaderValue, Method, StatusCode};
+use peregrine_web::precondition::{Validators, Verdict, failed, not_modified};
+use peregrine_web::{Body, IntoResponse, Middleware, Request, Response, Service};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// Longer content gets no tag, unless set otherwise: 1 MiB.
+const BYTES_MAX: u64 = 1024 * 1024;
+
+/// Gives responses an `ETag`, and answers 304 to clients that have the same content already, 412 to those that mean another
+/// (RFC 9110 §13).
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::cache::Etag;
+///
+/// let client = App::new().with(Etag::new()).get("/", || "a page").test();
+/// let first = client.get("/").send_now();
+/// let tag = first.header("etag").unwrap();
+/// let again = client.get("/").header("if-none-match", tag).send_now();
+/// assert_eq!((again.status().as_u16(), again.text().as_str()), (304, ""));
+/// ```
+///
+/// | what | how |
+/// |---|---|
+/// | which requests | GET and HEAD. The handler runs nevertheless: what is saved is the way of the content. Who changes something looks at the conditions before that, by [`Preconditions`](peregrine_web::extract::Preconditions) |
+/// | a handler's own `ETag` or `Last-Modified` | is what counts; a handler that knows them without making the content costs less |
+/// | the tag | a hash (128 bits of SHA-256) of the content, the same on all workers and machines |
+/// | which content | what is there whole, and streams of known length, up to 1 MiB ([`Etag::bytes_max`]); never a stream without a length |
+/// | which responses | 200 gets a tag; conditions are kept for all of 2xx; `Cache-Control: no-store` gets none |
+/// | HEAD | the fields are those of the GET, if its content is made, as it is for a route of GET |
+/// | 304 | has the fields of the response, without what describes the content that is not sent |
+///
+/// # Beside compression
+///
+/// `Etag` goes inside of `Compression` (is added after it): the tag is that of the content before it is compressed, which
+/// `Compression` makes weak, and which all codings share; a 304 then costs no compression at all. The other way round works for
+/// content that is compressed at once, and hashes what was compressed for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a middleware does nothing until it is added to an application or a scope"]
+pub struct Etag {
+    bytes_max: u64,
+    is_weak: bool,
+}
+
+impl Etag {
+    /// Strong tags: two responses with the same one are the same byte for byte.
+    pub const fn new() -> Self {
+        Self { bytes_max: BYTES_MAX, is_weak: false }
+    }
+
+    /// Weak tags, for content that something further out changes without changing its meaning. They are of no use for
+    /// ranges and for `If-Match`.
+    pub const fn weak(mut self) -> Self {
+        self.is_weak = true;
+        self
+    }
+
+    /// The most bytes of content that are hashed. The default is 1 MiB.
+    pub const fn bytes_max(mut self, bytes: u64) -> Self {
+        self.bytes_max = bytes;
+        self
+    }
+
+    /// Gives the response a tag, if it has no validator of its own and should have one.
+    async fn tag(&self, response: &mut Response, is_head: bool) {
+        let has_tag = response.fields.get(&ETAG).is_some();
+        let is_stored = |value: &HeaderValue| {
+            !value.as_bytes().to_ascii_lowercase().windows(8).any(|part| part == b"no-store")
+        };
+        let is_stored = response.fields.get(&CACHE_CONTROL).is_none_or(is_stored);
+        // Nothing tells how long it will take to make content of unknown length: it may be a stream of events.
+        let is_short = response.body.length().is_some_and(|length| length <= self.bytes_max);
+        // A handler that answers HEAD itself has made no content.
+        let is_made = !is_head || response.body.length() != Some(0);
+        if has_tag || !is_stored || !is_short || !is_made || response.status != StatusCode::OK {
+            return;
+        }
+        if response.body.as_slice().is_none() {
+            let body = std::mem::take(&mut response.body);
+            response.body = match gather(body, self.bytes_max, None).await {
+                Gathered::Whole(bytes) => Body::from(bytes),
+                Gathered::Other(body) => body,
+            };
+        }
+        if let Some(content) = response.body.as_slice() {
+            let tag = tag_of(content, self.is_weak);
+            response.fields.set(ETAG, tag);
+        }
+    }
+}
+
+/// The tag of this content.
+fn tag_of(content: &[u8], is_weak: bool) -> HeaderValue {
+    let hash = Sha256::digest(content);
+    let mut tag = String::from(if is_weak { "W/\"" } else { "\"" });
+    for byte in &hash[..16] {
+        // Writing to a string never fails.
+        let _ = write!(tag, "{byte:02x}");
+    }
+    tag.push('"');
+    HeaderValue::try_from(tag).expect("digits and quotes are plain text")
+}
+
+impl Default for Etag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Middleware for Etag {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let method = request.method();
+        if !matches!(method, Method::GET | Method::HEAD) {
+            return next.call(request).await;
+        }
+        let head = request.parts.head.share();
+        let mut response = next.call(request).await;
+        // RFC 9110 §13.2.1: conditions count only where the answer without them is a success.
+        if !response.status.is_success() {
+            return response;
+        }
+        self.tag(&mut response, method == Method::HEAD).await;
+        let validators = Validators::of(&response.fields);
+        if validators == Validators::default() {
+            return response;
+        }
+        match validators.judge(&head) {
+            Verdict::Send => response,
+            Verdict::Known => {
+                not_modified(&mut response);
+                response
+            }
+            Verdict::Failed => failed(validators).into_response(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peregrine_compression::Compression;
+    use peregrine_web::extract::Path;
+    use peregrine_web::test::{TestClient, TestResponse};
+    use peregrine_web::{App, HandlerExt};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    fn client(etag: Etag) -> TestClient {
+        App::new()
+            .with(etag)
+            .get("/text", || "content")
+            .get("/own", || ([("etag", "\"own\""), ("content-language", "en")], "content"))
+            .get("/dated", || ([("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")], "content"))
+            .get("/secret", || ([("cache-control", "private, NO-STORE")], "content"))
+            .get("/missing", || (StatusCode::NOT_FOUND, [("etag", "\"m\"")], "content"))
+            .get("/partial", || (StatusCode::PARTIAL_CONTENT, "con"))
+            .get("/long", || "x".repeat(100))
+            .get("/empty", || "")
+            .post("/text", || "content")
+            .on(Method::HEAD, "/own-head", || [("x-made", "no")])
+            .test()
+    }
+
+    fn get(client: &TestClient, path: &str, name: &str, value: &str) -> TestResponse {
+        client.get(path).header(name, value).send_now()
+    }
+
+    #[test]
+    fn the_same_content_has_the_same_tag_and_is_sent_once() {
+        let client = client(Etag::new());
+        let first = client.get("/text").send_now();
+        let tag = first.header("etag").expect("a tag").to_owned();
+        assert_eq!((tag.len(), first.text().as_str()), (34, "content"));
+        for sent in [tag.clone(), format!("\"a\", W/{tag}"), "*".to_owned()] {
+            let known = get(&client, "/text", "if-none-match", &sent);
+            assert_eq!((known.status().as_u16(), known.header("etag")), (304, Some(tag.as_str())));
+            assert_eq!((known.header("content-type"), known.text().as_str()), (None, ""));
+        }
+        assert_eq!(get(&client, "/text", "if-none-match", "\"other\"").status(), 200);
+        assert_eq!(get(&client, "/text", "if-match", &tag).status(), 200);
+        let failed = get(&client, "/text", "if-match", "\"other\"");
+        assert_eq!((failed.status().as_u16(), failed.header("etag")), (412, Some(tag.as_str())));
+        assert!(failed.text().contains("/problems/precondition-failed"), "{}", failed.text());
+    }
+
+    #[test]
+    fn a_handlers_own_validators_are_what_counts() {
+        let client = client(Etag::new());
+        assert_eq!(client.get("/own").send_now().header("etag"), Some("\"own\""));
+        let known = get(&client, "/own", "if-none-match", "\"own\"");
+        assert_eq!((known.status().as_u16(), known.header("content-language")), (304, None));
+        let since = get(&client, "/dated", "if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(since.status(), 304);
+        assert!(since.header("last-modified").is_some());
+        let before = get(&client, "/dated", "if-unmodified-since", "Sun, 06 Nov 1994 08:49:36 GMT");
+        assert_eq!(before.status(), 412);
+    }
+
+    #[test]
+    fn what_is_no_content_of_a_state_gets_no_tag() {
+        let client = client(Etag::new().bytes_max(99));
+        for path in ["/secret", "/partial", "/long"] {
+            assert_eq!(client.get(path).send_now().header("etag"), None, "{path}");
+        }
+        assert!(client.get("/empty").send_now().header("etag").is_some());
+        assert_eq!(get(&client, "/missing", "if-none-match", "\"m\"").status(), 404);
+        assert_eq!(client.head("/own-head").send_now().header("etag"), None);
+        let posted = client.post("/text").header("if-match", "\"x\"").send_now();
+        assert_eq!((posted.status().as_u16(), posted.header("etag")), (200, None));
+    }
+
+    #[test]
+    fn head_has_the_tag_of_get() {
+        let client = client(Etag::new().weak());
+        let tag = client.get("/text").send_now().header("etag").expect("a tag").to_owned();
+        assert!(tag.starts_with("W/\""));
+        assert_eq!(client.head("/text").send_now().header("etag"), Some(tag.as_str()));
+        let known = client.head("/text").header("if-none-match", tag.as_str()).send_now();
+        assert_eq!(known.status(), 304);
+        assert_eq!(
+            get(&client, "/text", "if-match", &tag).status(),
+            412,
+            "a weak tag never matches"
+        );
+    }
+
+    /// Pieces of a known or unknown length, and how many were asked for.
+    struct Pieces {
+        left: u64,
+        is_known: bool,
+        asked: Rc<Cell<u64>>,
+    }
+
+    impl http_body::Body for Pieces {
+        type Data = bytes::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+            let frame = self.left.checked_sub(1).map(|left| {
+                self.left = left;
+                self.asked.set(self.asked.get() + 1);
+                Ok(http_body::Frame::data(bytes::Bytes::from_static(b"0123456789")))
+            });
+            std::task::Poll::Ready(frame)
+        }
+
+        fn size_hint(&self) -> http_body::SizeHint {
+            if self.is_known {
+                return http_body::SizeHint::with_exact(self.left * 10);
+            }
+            http_body::SizeHint::default()
+        }
+    }
+
+    #[test]
+    fn a_stream_is_hashed_only_if_it_says_that_it_is_short() {
+        let asked = Rc::new(Cell::new(0));
+        let count = Rc::clone(&asked);
+        let stream = move |Path((pieces, is_known)): Path<(u64, bool)>| {
+            let asked = Rc::clone(&count);
+            Body::new(Pieces { left: pieces, is_known, asked })
+        };
+        let client =
+            App::new().with(Etag::new().bytes_max(50)).get("/{pieces}/{known}", stream).test();
+        let short = client.get("/5/true").send_now();
+        let tag = short.header("etag").expect("a tag").to_owned();
+        assert_eq!(short.text().len(), 50);
+        assert_eq!(get(&client, "/5/true", "if-none-match", &tag).status(), 304);
+        for path in ["/6/true", "/5/false"] {
+            asked.set(0);
+            let response = client.get(path).send_now();
+            assert_eq!((response.header("etag"), asked.get()), (None, 0), "{path}");
+            assert!(response.text().len() >= 50);
+        }
+    }
+
+    #[test]
+    fn a_tag_inside_of_compression_is_weak_and_knows_every_coding() {
+        let page = || ([("content-type", "text/plain")], "many words, ".repeat(1000));
+        let client = App::new()
+            .with(Compression::new())
+            .with(Etag::new())
+            .get("/", page.body_limit(1))
+            .test();
+        let packed = get(&client, "/", "accept-encoding", "gzip");
+        let tag = packed.header("etag").expect("a tag").to_owned();
+        assert!(tag.starts_with("W/\"") && packed.header("content-encoding") == Some("gzip"));
+        let plain = client.get("/").send_now();
+        assert_eq!(plain.header("etag"), tag.strip_prefix("W/"));
+        for coding in ["gzip", "identity"] {
+            let known = client.get("/").header("accept-encoding", coding);
+            let known = known.header("if-none-match", tag.as_str()).send_now();
+            assert_eq!(
+                (known.status().as_u16(), known.header("vary")),
+                (304, Some("accept-encoding"))
+            );
+            assert_eq!(known.header("content-encoding"), None);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Requests that may be sent twice and are carried out once.
+
+mod key;
+mod memory;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use memory::MemoryStore;
+pub use store::{Begun, Fingerprint, IdempotencyStore, KeptResponse, Outcome, StoreError};
+
+use crate::gather::{Gathered, gather};
+use crate::lasting::Lasting;
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use key::{fingerprint_of, key_of, stored_name};
+use peregrine_web::extract::FromRequest;
+use peregrine_web::{Body, IntoResponse, Middleware, Parts, Problem, Request, Response, Service};
+use std::any::Any;
+use std::fmt;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How long an outcome is kept, unless set otherwise: a day.
+const KEEP_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a request may be worked on before its key counts as nobody's, unless set otherwise: ten minutes.
+const LEASE: Duration = Duration::from_secs(10 * 60);
+/// A longer response is not kept, unless set otherwise: 256 KiB.
+const RESPONSE_BYTES_MAX: u64 = 256 * 1024;
+/// A response that is a stream and not over by then is not kept.
+const GATHER_TIME: Duration = Duration::from_secs(5);
+
+/// Says that a response is one that was given before.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Carries out a request with an `Idempotency-Key` once, however often it is sent (draft-ietf-httpapi-idempotency-key-header-07).
+///
+/// ```
+/// use peregrine::App;
+/// use peregrine::cache::{Idempotency, MemoryStore};
+/// use std::cell::Cell;
+///
+/// let (store, orders) = (MemoryStore::new(), Cell::new(0));
+/// let order = move || {
+///     orders.set(orders.get() + 1);
+///     format!("order {}", orders.get())
+/// };
+/// let client = App::new().with(Idempotency::new(store)).post("/orders", order).test();
+/// let send = |body: &'static str| client.post("/orders").header("idempotency-key", "\"a1\"").body(body).send_now();
+/// assert_eq!(send("a falcon").text(), "order 1");
+/// let again = send("a falcon");
+/// assert_eq!((again.text().as_str(), again.header("idempotent-replayed")), ("order 1", Some("true")));
+/// assert_eq!(send("a kestrel").status(), 422);
+/// ```
+///
+/// | what | how |
+/// |---|---|
+/// | which requests | POST and PATCH with the field; [`Idempotency::methods`]. Without it a request passes, or is a 400 where [`Idempotency::required`] says so |
+/// | whose key | one client cannot get at what another has kept: keys are of one value of `Authorization`, or of what [`Idempotency::scope`] says |
+/// | the same key while the first request is worked on | 409, with `Retry-After` |
+/// | the same key with another method, target, `Content-Type`, `Content-Encoding` or content | 422 |
+/// | the same request again | the response that the first one got, with `Idempotent-Replayed: true` |
+/// | which outcomes | all, errors and the 500 of a handler that panicked too, since nobody knows what it had done by then; 408, 425 and 429 say that nothing was done, so the key is free again; [`Idempotency::forget_if`] |
+/// | a client that leaves | the handler goes on in a task of the worker, and the outcome is kept |
+/// | the request's content | is read before the handler runs, up to its limit |
+/// | a response of more than 256 KiB, or a stream that takes longer than 5 s | is sent, and not kept: the same request again is a 409 that says so |
+/// | how long | a day; [`Idempotency::keep_for`] |
+/// | a store that fails or is full | 503, before the handler runs |
+///
+/// What a middleware further out holds for a request, such as a session, is not there any more for a handler whose client has left; add
+/// `Idempotency` outside of it, and name the user by [`Idempotency::scope`].
+pub struct Idempotency<S>(Rc<Settings<S>>);
+
+struct Settings<S> {
+    store: S,
+    methods: Vec<Method>,
+    is_required: bool,
+    scope: Scope,
+    forget: Option<Forget>,
+    keep_for: Duration,
+    lease: Duration,
+    response_bytes_max: u64,
+}
+
+type Scope = Box<dyn Fn(&Parts) -> String>;
+type Forget = Box<dyn Fn(&Response) -> bool>;
+
+impl<S: IdempotencyStore> Idempotency<S> {
+    /// Keeps outcomes in `store`.
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        let by_authorization = |parts: &Parts| {
+            let value = parts.head.field("authorization").unwrap_or_default();
+            String::from_utf8_lossy(value).into_owned()
+        };
+        Self(Rc::new(Settings {
+            store,
+            methods: vec![Method::POST, Method::PATCH],
+            is_required: false,
+            scope: Box::new(by_authorization),
+            forget: None,
+            keep_for: KEEP_FOR,
+            lease: LEASE,
+            response_bytes_max: RESPONSE_BYTES_MAX,
+        }))
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Settings<S>)) -> Self {
+        set(Rc::get_mut(&mut self.0).expect("settings are shared by requests only"));
+        self
+    }
+
+    /// Refuses requests of these methods that have no key.
+    #[must_use]
+    pub fn required(self) -> Self {
+        self.set(|settings| settings.is_required = true)
+    }
+
+    /// The methods that keys are for. Others are left alone.
+    #[must_use]
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.set(|settings| settings.methods = methods.into_iter().collect())
+    }
+
+    /// Whose key it is: the user, the account. Keys of two scopes have nothing to do with each other. Where clients are known by a
+    /// cookie, this must say so, or all of them are one scope.
+    #[must_use]
+    pub fn scope(self, scope: impl Fn(&Parts) -> String + 'static) -> Self {
+        self.set(|settings| settings.scope = Box::new(scope))
+    }
+
+    /// Responses after which the key is free again, because nothing was done. The default is 408, 425 and 429.
+    #[must_use]
+    pub fn forget_if(self, forget: impl Fn(&Response) -> bool + 'static) -> Self {
+        self.set(|settings| settings.forget = Some(Box::new(forget)))
+    }
+
+    /// How long an outcome is kept. The default is a day.
+    #[must_use]
+    pub fn keep_for(self, time: Duration) -> Self {
+        self.set(|settings| settings.keep_for = time)
+    }
+
+    /// How long a request may be worked on. After that its key counts as nobody's, for its process may have died. The default is ten
+    /// minutes; it must be longer than the handler ever takes.
+    #[must_use]
+    pub fn lease(self, time: Duration) -> Self {
+        self.set(|settings| settings.lease = time)
+    }
+
+    /// The most bytes of content that a response may have to be kept. The default is 256 KiB.
+    #[must_use]
+    pub fn response_bytes_max(self, bytes: u64) -> Self {
+        self.set(|settings| settings.response_bytes_max = bytes)
+    }
+}
+
+impl<S: IdempotencyStore + 'static> Middleware for Idempotency<S> {
+    async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
+        self.0.answer(request, next).await
+    }
+
+    fn around<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
+        Once { settings: Rc::clone(&self.0), service: Rc::new(service) }
+    }
+}
+
+/// A service whose answers are worked out to their end.
+struct Once<S, N> {
+    settings: Rc<Settings<S>>,
+    service: Rc<N>,
+}
+
+impl<S: IdempotencyStore + 'static, N: Service + 'static> Service for Once<S, N> {
+    async fn call(&self, request: Request) -> Response {
+        let is_meant = self.settings.methods.contains(&request.method());
+        if !is_meant || request.parts.head.field("idempotency-key").is_none() {
+            return self.settings.answer(request, &*self.service).await;
+        }
+        let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
+        let lease = settings.lease;
+        Lasting::new(async move { settings.answer(request, &*service).await }, lease).await
+    }
+}
+
+impl<S: IdempotencyStore> Settings<S> {
+    async fn answer<N: Service>(&self, request: Request, next: &N) -> Response {
+        if !self.methods.contains(&request.method()) {
+            return next.call(request).await;
+        }
+        match key_of(&request.parts.head) {
+            Ok(Some(key)) => {
+                let name = stored_name(&(self.scope)(&request.parts), &key);
+                self.once(name, request, next).await
+            }
+            Ok(None) if self.is_required => missing().into_response(),
+            Ok(None) => next.call(request).await,
+            Err(problem) => problem.into_response(),
+        }
+    }
+
+    /// Answers the request that has this key.
+    async fn once<N: Service>(&self, name: String, request: Request, next: &N) -> Response {
+        let (parts, body) = request.into_parts();
+        let limit = body.limit();
+        let content = match whole(body, &parts).await {
+            Ok(content) => content,
+            Err(problem) => return problem.into_response(),
+        };
+        let fingerprint = fingerprint_of(&parts.head, &content);
+        let claim = match self.store.begin(&name, &fingerprint, self.lease).await {
+            Ok(Begun::Claimed(claim)) => claim,
+            Ok(Begun::InProgress(first) | Begun::Done(first, _)) if first != fingerprint => {
+                return another_request().into_response();
+            }
+            Ok(Begun::InProgress(_)) => return in_progress().into_response(),
+            Ok(Begun::Done(_, Outcome::Lost)) => return lost().into_response(),
+            Ok(Begun::Done(_, Outcome::Kept(kept))) => {
+                return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
+            }
+            Err(error) => return out_of_reach(&error).into_response(),
+        };
+        let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
+        let mut body = Body::from(content);
+        if let Some(limit) = limit {
+            body = body.limited(limit);
+        }
+        let answered = answer_or_panic(Request::from_parts(parts, body), next).await;
+        match answered {
+            // The application's form of a problem is what will be sent.
+            Ok(response) => self.keep(&name, claim, states.render(response, &head)).await,
+            Err(panic) => {
+                let response = Problem::handler_panicked().into_response();
+                drop(self.keep(&name, claim, states.render(response, &head)).await);
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    /// Keeps what the request came to.
+    async fn keep(&self, name: &str, claim: u64, mut response: Response) -> Response {
+        let is_nothing = match &self.forget {
+            Some(forget) => forget(&response),
+            None => matches!(response.status.as_u16(), 408 | 425 | 429),
+        };
+        if is_nothing || response.status == StatusCode::SWITCHING_PROTOCOLS {
+            if let Err(error) = self.store.release(name, claim).await {
+                tracing::error!(target: "peregrine", %error, "an idempotency key could not be freed");
+            }
+            return response;
+        }
+        let body = std::mem::take(&mut response.body);
+        let outcome = match gather(body, self.response_bytes_max, Some(GATHER_TIME)).await {
+            Gathered::Whole(content) => {
+                response.body = Body::from(content.clone());
+                Outcome::Kept(KeptResponse::of(&response, content))
+            }
+            Gathered::Other(body) => {
+                response.body = body;
+                Outcome::Lost
+            }
+        };
+        if let Err(error) = self.store.finish(name, claim, outcome, self.keep_for).await {
+            // The key stays claimed for as long as its lease: nothing is done twice before.
+            tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be kept");
+        }
+        response
+    }
+}
+
+/// All of the request's content, which is short as extractors have it.
+async fn whole(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
+    let request = Request::new(
+        parts.head.share(),
+        body,
+        Rc::clone(parts.states()),
+        Rc::clone(parts.connection()),
+    );
+    Bytes::from_request(request).await
+}
+
+/// The handler's answer, or what it panicked with.
+async fn answer_or_panic<N: Service>(
+    request: Request,
+    next: &N,
+) -> Result<Response, Box<dyn Any + Send>> {
+    // The call is inside the future, so that a panic in it is caught as well.
+    let mut answer = pin!(async { next.call(request).await });
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+fn missing() -> Problem {
+    let detail = "this request must have an Idempotency-Key, a string in quotes that is new for each operation, such as a UUID";
+    Problem::new(StatusCode::BAD_REQUEST, "idempotency-key-missing", detail)
+}
+
+fn another_request() -> Problem {
+    let detail =
+        "this Idempotency-Key was used for another request; use a new key for each operation";
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused", detail)
+}
+
+fn in_progress() -> Problem {
+    let detail = "a request with this Idempotency-Key is being worked on; send it again later";
+    Problem::new(StatusCode::CONFLICT, "request-in-progress", detail)
+        .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+}
+
+fn lost() -> Problem {
+    let detail =
+        "the request with this Idempotency-Key was carried out, but its response was not kept";
+    Problem::new(StatusCode::CONFLICT, "response-not-kept", detail)
+}
+
+fn out_of_reach(error: &StoreError) -> Problem {
+    tracing::error!(target: "peregrine", %error, "an idempotency key could not be looked up");
+    let detail = "the server cannot tell now whether the request was carried out before; send it again later";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency-store", detail)
+        .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+}
+
+impl<S> fmt::Debug for Idempotency<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency")
+            .field("methods", &self.0.methods)
+            .field("is_required", &self.0.is_required)
+            .field("keep_for", &self.0.keep_for)
+            .field("lease", &self.0.lease)
+            .field("response_bytes_max", &self.0.response_bytes_max)
+            .finish_non_exhaustive()
+    }
+}

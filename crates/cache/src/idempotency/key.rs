@@ -1,0 +1,111 @@
+//! What a request says it is, and what it really is.
+
+use super::store::Fingerprint;
+use http::StatusCode;
+use peregrine_web::{Head, Problem};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// A longer key is refused.
+const KEY_BYTES_MAX: usize = 255;
+
+/// The key of a request; none if it has none.
+pub(crate) fn key_of(head: &Head) -> Result<Option<Cow<'_, str>>, Problem> {
+    let mut all = head.fields_named("idempotency-key");
+    let Some(value) = all.next() else { return Ok(None) };
+    let key = std::str::from_utf8(value).ok().and_then(|text| read(text.trim_ascii()));
+    let key = key.filter(|key| all.next().is_none() && (1..=KEY_BYTES_MAX).contains(&key.len()));
+    key.map(Some).ok_or_else(|| {
+        let detail = format!(
+            "Idempotency-Key must be one string in quotes, of 1 to {KEY_BYTES_MAX} characters, such as a UUID"
+        );
+        Problem::new(StatusCode::BAD_REQUEST, "invalid-idempotency-key", detail)
+    })
+}
+
+/// draft-ietf-httpapi-idempotency-key-header-07 §2.1: an Item that is a String (RFC 8941 §3.3.3). Many clients leave the quotes out, which
+/// is unmistakable as long as it is a token.
+fn read(text: &str) -> Option<Cow<'_, str>> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~+/=:".contains(&byte);
+        return text.bytes().all(is_plain).then_some(Cow::Borrowed(text));
+    };
+    let mut key = String::new();
+    let mut letters = quoted.chars();
+    loop {
+        match letters.next()? {
+            '"' => break,
+            '\\' => key.push(letters.next().filter(|letter| matches!(letter, '"' | '\\'))?),
+            letter @ ' '..='~' => key.push(letter),
+            _ => return None,
+        }
+    }
+    // Parameters mean nothing here.
+    let rest = letters.as_str();
+    (rest.is_empty() || rest.starts_with(';')).then_some(Cow::Owned(key))
+}
+
+/// The name under which a store has a key: nobody gets at what another has kept, and what is said of a scope is not
+/// written into a data base.
+pub(crate) fn stored_name(scope: &str, key: &str) -> String {
+    let mut hash = Sha256::new();
+    add(&mut hash, scope.as_bytes());
+    add(&mut hash, key.as_bytes());
+    let mut name = String::with_capacity(64);
+    for byte in hash.finalize() {
+        // Writing to a string never fails.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+/// What must be the same when a request is sent again: method, target, the type and coding of the content, and the content.
+pub(crate) fn fingerprint_of(head: &Head, content: &[u8]) -> Fingerprint {
+    let mut hash = Sha256::new();
+    add(&mut hash, head.method_name().as_bytes());
+    add(&mut hash, head.path().as_bytes());
+    add(&mut hash, head.query().unwrap_or_default().as_bytes());
+    for name in ["content-type", "content-encoding"] {
+        add(&mut hash, head.field(name).unwrap_or_default());
+    }
+    add(&mut hash, content);
+    hash.finalize().into()
+}
+
+/// Each part has its length before it, so that no two lists of parts look the same.
+fn add(hash: &mut Sha256, part: &[u8]) {
+    hash.update((part.len() as u64).to_be_bytes());
+    hash.update(part);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_a_string_or_a_plain_word() {
+        for (text, key) in [
+            ("\"8e03978e-40d5\"", Some("8e03978e-40d5")),
+            ("8e03978e-40d5", Some("8e03978e-40d5")),
+            ("\"a b\\\"c\\\\\"", Some("a b\"c\\")),
+            ("\"a\";p=1", Some("a")),
+            ("\"\"", Some("")),
+            ("\"a", None),
+            ("\"a\" b", None),
+            ("\"a\\b\"", None),
+            ("\"gr\u{fc}n\"", None),
+            ("a b", None),
+            ("a,b", None),
+            ("a\"", None),
+        ] {
+            assert_eq!(read(text).as_deref(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn scope_and_key_do_not_run_into_each_other() {
+        assert_ne!(stored_name("a", "bc"), stored_name("ab", "c"));
+        assert_eq!(stored_name("a", "b").len(), 64);
+    }
+}

@@ -1,0 +1,208 @@
+//! Where outcomes are kept, and in which form.
+
+use bytes::{BufMut, Bytes};
+use http::{HeaderName, HeaderValue, StatusCode};
+use peregrine_web::{Body, Response};
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// The fingerprint of a request: SHA-256 of what may not change when it is sent again.
+pub type Fingerprint = [u8; 32];
+
+/// Keeps what became of requests, for [`Idempotency`](super::Idempotency). [`MemoryStore`](super::MemoryStore) is one; a data base that
+/// several machines share is another.
+///
+/// `begin` must be one step for everybody who shares the store: of two that begin with one key at the same time, one gets the claim.
+/// In Redis that is `SET key value NX PX lease`, in SQL an `INSERT .. ON CONFLICT DO NOTHING`.
+pub trait IdempotencyStore {
+    /// Claims `key`, unless it is known. A claim counts for as long as `lease`, so that one whose process died ends.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or is full. The request is not carried out then.
+    fn begin(
+        &self,
+        key: &str,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Begun, StoreError>>;
+
+    /// Keeps what became of the request that has this claim, for so long. A claim that has run out changes nothing.
+    ///
+    /// # Errors
+    /// The store cannot be reached. The key stays claimed until its lease ends.
+    fn finish(
+        &self,
+        key: &str,
+        claim: u64,
+        outcome: Outcome,
+        keep_for: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>>;
+
+    /// Forgets the key, if it has this claim still: nothing was done, and the request may be sent again.
+    ///
+    /// # Errors
+    /// As with `finish`.
+    fn release(&self, key: &str, claim: u64) -> impl Future<Output = Result<(), StoreError>>;
+}
+
+/// What a store says of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It is new. The number tells this claim from others on the key.
+    Claimed(u64),
+    /// A request with this fingerprint is being worked on.
+    InProgress(Fingerprint),
+    /// A request with this fingerprint came to this.
+    Done(Fingerprint, Outcome),
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// This response.
+    Kept(KeptResponse),
+    /// It was answered, but the response could not be kept: it was too large, or is not over yet.
+    Lost,
+}
+
+/// A response to be sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptResponse {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields.
+    pub fields: Vec<(HeaderName, HeaderValue)>,
+    /// The content.
+    pub content: Bytes,
+}
+
+impl KeptResponse {
+    pub(crate) fn of(response: &Response, content: Bytes) -> Self {
+        let fields = response.fields.iter().map(|(name, value)| (name.clone(), value.clone()));
+        Self { status: response.status, fields: fields.collect(), content }
+    }
+
+    pub(crate) fn to_response(&self) -> Response {
+        let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
+        response.fields.extend(self.fields.iter().cloned());
+        response
+    }
+
+    /// About how much memory it takes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
+        self.content.len() + fields.sum::<usize>()
+    }
+}
+
+/// The form's number, which stands first.
+const FORM: u8 = 1;
+
+impl Outcome {
+    /// The outcome as bytes, for stores outside of the process.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Self::Kept(kept) = self else { return vec![FORM, 0] };
+        let mut bytes = vec![FORM, 1];
+        bytes.put_u16(kept.status.as_u16());
+        bytes.put_u32(u32::try_from(kept.fields.len()).unwrap_or_default());
+        for (name, value) in &kept.fields {
+            for text in [name.as_str().as_bytes(), value.as_bytes()] {
+                bytes.put_u32(u32::try_from(text.len()).unwrap_or_default());
+                bytes.extend_from_slice(text);
+            }
+        }
+        bytes.extend_from_slice(&kept.content);
+        bytes
+    }
+
+    /// Reads what [`Outcome::to_bytes`] wrote; `None` for anything else.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes.strip_prefix(&[FORM])?;
+        match number::<1>(&mut rest)? {
+            0 => return rest.is_empty().then_some(Self::Lost),
+            1 => {}
+            _ => return None,
+        }
+        let status = StatusCode::from_u16(u16::try_from(number::<2>(&mut rest)?).ok()?).ok()?;
+        let mut fields = Vec::new();
+        for _ in 0..number::<4>(&mut rest)? {
+            let name = HeaderName::from_bytes(text(&mut rest)?).ok()?;
+            fields.push((name, HeaderValue::from_bytes(text(&mut rest)?).ok()?));
+        }
+        let content = Bytes::copy_from_slice(rest);
+        Some(Self::Kept(KeptResponse { status, fields, content }))
+    }
+}
+
+/// A number of so many bytes, the largest part first.
+fn number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
+    let (number, behind) = rest.split_first_chunk::<N>()?;
+    *rest = behind;
+    Some(number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)))
+}
+
+fn text<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = usize::try_from(number::<4>(rest)?).ok()?;
+    let (text, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(text)
+}
+
+/// Why a store did not do what it was asked for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It has no room for another key. Keys run out with time.
+    Full,
+    /// It could not be reached, or failed.
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str(
+                "the store of idempotency keys is full: give it more room, or keep outcomes for a shorter time",
+            ),
+            Self::Failed(error) => write!(f, "the store of idempotency keys failed: {error}"),
+        }
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Full => None,
+            Self::Failed(error) => Some(&**error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_survive_as_bytes_and_nothing_else_is_read_as_one() {
+        let kept = KeptResponse {
+            status: StatusCode::CREATED,
+            fields: vec![(http::header::LOCATION, HeaderValue::from_static("/a"))],
+            content: Bytes::from_static(b"content"),
+        };
+        for outcome in [Outcome::Lost, Outcome::Kept(kept)] {
+            let bytes = outcome.to_bytes();
+            assert_eq!(Outcome::from_bytes(&bytes), Some(outcome));
+            for length in 0..bytes.len().min(20) {
+                assert_eq!(Outcome::from_bytes(&bytes[..length]), None, "{length}");
+            }
+        }
+        for bytes in
+            [&[2, 0][..], &[1, 2], &[1, 0, 0], &[1, 1, 0, 99, 255, 255, 255, 255], &[1, 1, 0, 5]]
+        {
+            assert_eq!(Outcome::from_bytes(bytes), None, "{bytes:?}");
+        }
+    }
+}

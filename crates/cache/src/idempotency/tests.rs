@@ -1,0 +1,222 @@
+use super::*;
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, HandlerExt};
+use std::cell::Cell;
+use std::panic::AssertUnwindSafe as Safe;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Runs `future` with time that passes as soon as everything waits.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, future)
+}
+
+/// How often the handler began, and how often it ended.
+type Counts = Rc<Cell<(u32, u32)>>;
+
+fn app(idempotency: Idempotency<MemoryStore>) -> (TestClient, Counts) {
+    let counts = Counts::default();
+    let count = Rc::clone(&counts);
+    let order = async move |body: String| {
+        let (begun, ended) = count.get();
+        count.set((begun + 1, ended));
+        match body.as_str() {
+            "slow" => sleep(SECOND).await,
+            "panic" => panic!("as asked"),
+            "busy" => return StatusCode::TOO_MANY_REQUESTS.into_response(),
+            "fail" => return StatusCode::BAD_GATEWAY.into_response(),
+            "long" => return "x".repeat(1000).into_response(),
+            _ => {}
+        }
+        let (begun, ended) = count.get();
+        count.set((begun, ended + 1));
+        (StatusCode::CREATED, [("location", "/orders/1")], format!("order {begun}: {body}"))
+            .into_response()
+    };
+    let refused = || Problem::new(StatusCode::CONFLICT, "sold-out", "there are none left");
+    let app = App::new()
+        .on_problem(|problem, _| (problem.status, format!("form: {}", problem.kind)))
+        .with(idempotency)
+        .post("/orders", order.clone().body_limit(100))
+        .patch("/orders", order)
+        .post("/refused", move || -> Result<(), Problem> { Err(refused()) })
+        .get("/orders", || "all");
+    (app.test(), counts)
+}
+
+fn client() -> (TestClient, Counts) {
+    app(Idempotency::new(MemoryStore::new()).response_bytes_max(500))
+}
+
+fn post(client: &TestClient, key: &str, body: &'static str) -> TestResponse {
+    client.post("/orders").header("idempotency-key", key).body(body).send_now()
+}
+
+#[test]
+fn what_was_done_is_not_done_again_and_answered_the_same() {
+    let (client, counts) = client();
+    let first = post(&client, "\"a\"", "falcon");
+    assert_eq!((first.status().as_u16(), first.header("idempotent-replayed")), (201, None));
+    for _ in 0..3 {
+        let again = post(&client, "\"a\"", "falcon");
+        assert_eq!((again.status().as_u16(), again.header("location")), (201, Some("/orders/1")));
+        assert_eq!(again.header("idempotent-replayed"), Some("true"));
+        assert_eq!(again.text(), "order 1: falcon");
+    }
+    assert_eq!(counts.get(), (1, 1));
+    assert_eq!(post(&client, "\"b\"", "falcon").text(), "order 2: falcon");
+    assert_eq!(client.post("/orders").body("no key").send_now().text(), "order 3: no key");
+    assert_eq!(client.get("/orders").header("idempotency-key", "\"a\"").send_now().text(), "all");
+}
+
+#[test]
+fn a_key_is_of_one_request_of_one_client() {
+    let (client, counts) = client();
+    drop(post(&client, "\"a\"", "falcon"));
+    assert_eq!(post(&client, "\"a\"", "kestrel").status(), 422);
+    let with = |name: &str, value: &str| {
+        let request = client.post("/orders").header("idempotency-key", "\"a\"").body("falcon");
+        request.header(name, value).send_now().status().as_u16()
+    };
+    assert_eq!((with("content-type", "text/plain"), with("x-other", "1")), (422, 201));
+    let patched = client.patch("/orders").header("idempotency-key", "\"a\"").body("falcon");
+    assert_eq!(patched.send_now().status(), 422);
+    let query = client.post("/orders?x=1").header("idempotency-key", "\"a\"").body("falcon");
+    assert_eq!(query.send_now().status(), 422);
+    assert_eq!(counts.get(), (1, 1));
+    assert_eq!(with("authorization", "Bearer other"), 201);
+    assert_eq!(counts.get(), (2, 2), "another client has keys of its own");
+}
+
+#[test]
+fn a_key_that_is_none_is_refused_and_a_missing_one_where_it_is_demanded() {
+    let (client, counts) = app(Idempotency::new(MemoryStore::new()).required());
+    let long = format!("\"{}\"", "k".repeat(256));
+    for key in ["\"\"", "", "\"a", "a b", long.as_str()] {
+        let refused = post(&client, key, "falcon");
+        assert_eq!(
+            (refused.status().as_u16(), refused.text().as_str()),
+            (400, "form: invalid-idempotency-key")
+        );
+    }
+    let twice =
+        client.post("/orders").header("idempotency-key", "a").header("idempotency-key", "a");
+    assert_eq!(twice.send_now().status(), 400);
+    let missing = client.post("/orders").body("falcon").send_now();
+    assert_eq!(missing.text(), "form: idempotency-key-missing");
+    assert_eq!(client.get("/orders").send_now().status(), 200);
+    assert_eq!(counts.get(), (0, 0));
+}
+
+#[test]
+fn one_of_two_that_come_at_once_is_carried_out() {
+    run(async {
+        let (client, counts) = client();
+        let send = |client: &TestClient, body| {
+            client.post("/orders").header("idempotency-key", "\"a\"").body(body).send()
+        };
+        let first = spawn_local(send(&client, "slow"));
+        sleep(SECOND / 10).await;
+        let second = send(&client, "slow").await;
+        assert_eq!((second.status().as_u16(), second.header("retry-after")), (409, Some("1")));
+        assert_eq!(send(&client, "other").await.status(), 422, "it will never fit");
+        assert_eq!(first.await.expect("it ends").text(), "order 1: slow");
+        assert_eq!(send(&client, "slow").await.text(), "order 1: slow");
+        assert_eq!(counts.get(), (1, 1));
+    });
+}
+
+#[test]
+fn what_a_client_that_left_has_begun_comes_to_its_end() {
+    run(async {
+        let (client, counts) = client();
+        let send = || client.post("/orders").header("idempotency-key", "\"a\"").body("slow").send();
+        let left = tokio::time::timeout(SECOND / 10, send()).await;
+        assert!(left.is_err() && counts.get() == (1, 0));
+        assert_eq!(send().await.status(), 409, "it is worked on");
+        sleep(SECOND).await;
+        let again = send().await;
+        assert_eq!((again.text().as_str(), counts.get()), ("order 1: slow", (1, 1)));
+        // Without a key nobody is promised anything.
+        let request = client.post("/orders").body("slow").send();
+        assert!(tokio::time::timeout(SECOND / 10, request).await.is_err());
+        sleep(10 * SECOND).await;
+        assert_eq!(counts.get(), (2, 1));
+    });
+}
+
+#[test]
+fn a_handler_that_panicked_is_not_called_again() {
+    let (client, counts) = client();
+    let panicked = std::panic::catch_unwind(Safe(|| post(&client, "\"a\"", "panic")));
+    assert!(panicked.is_err(), "the server knows what to do about it");
+    let again = post(&client, "\"a\"", "panic");
+    assert_eq!((again.status().as_u16(), again.text().as_str()), (500, "form: internal-error"));
+    assert_eq!(counts.get().0, 1);
+}
+
+#[test]
+fn errors_are_outcomes_unless_they_say_that_nothing_was_done() {
+    let (client, counts) = client();
+    for begun in 1..3 {
+        assert_eq!(post(&client, "\"busy\"", "busy").status(), 429);
+        assert_eq!(counts.get().0, begun);
+    }
+    for _ in 0..2 {
+        assert_eq!(post(&client, "\"fail\"", "fail").status(), 502);
+        assert_eq!(counts.get().0, 3);
+        let refused = client.post("/refused").header("idempotency-key", "\"r\"").send_now();
+        assert_eq!((refused.status().as_u16(), refused.text().as_str()), (409, "form: sold-out"));
+    }
+}
+
+#[test]
+fn a_response_that_is_too_long_is_sent_once() {
+    let (client, counts) = client();
+    assert_eq!(post(&client, "\"a\"", "long").text().len(), 1000);
+    let again = post(&client, "\"a\"", "long");
+    assert_eq!((again.status().as_u16(), again.text().as_str()), (409, "form: response-not-kept"));
+    assert_eq!(counts.get().0, 1);
+}
+
+#[test]
+fn a_body_over_its_limit_takes_no_key() {
+    let (client, counts) = client();
+    let long = client.patch("/orders").header("idempotency-key", "\"a\"").body("y".repeat(3 << 20));
+    assert_eq!(long.send_now().status(), 413);
+    assert_eq!(post(&client, "\"a\"", "falcon").status(), 201);
+    assert_eq!(counts.get(), (1, 1));
+}
+
+#[test]
+fn keys_run_out_and_a_full_store_refuses_new_ones() {
+    run(async {
+        let store = MemoryStore::new().bytes_max(2500);
+        let (client, counts) = app(Idempotency::new(store.clone()).keep_for(10 * SECOND));
+        let send = |key: &str, body: &'static str| {
+            client.post("/orders").header("idempotency-key", key).body(body).send()
+        };
+        let mut kept = 0;
+        while send(&format!("\"{kept}\""), "falcon").await.status() == 201 {
+            kept += 1;
+        }
+        assert!((3..8).contains(&kept), "{kept} {store:?}");
+        assert_eq!(
+            (counts.get().0, send("\"new\"", "falcon").await.status().as_u16()),
+            (kept, 503)
+        );
+        assert_eq!(send("\"0\"", "falcon").await.text(), "order 1: falcon", "what is known stays");
+        sleep(11 * SECOND).await;
+        assert_eq!(send("\"0\"", "falcon").await.text(), format!("order {}: falcon", kept + 1));
+        assert!(format!("{store:?}").contains("keys: 1"), "{store:?}");
+        // What does not fit is known to be done.
+        assert_eq!(send("\"long\"", "long").await.text().len(), 1000);
+        let many = send("\"more\"", "long").await;
+        assert_eq!(many.text().len(), 1000);
+        assert_eq!(send("\"more\"", "long").await.status(), 409);
+    });
+}

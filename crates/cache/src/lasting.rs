@@ -1,0 +1,65 @@
+//! Work that goes on when whoever waits for it has left.
+
+use peregrine_web::Response;
+use peregrine_web::panics::guarded;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The answer to a request. Once it was begun it is worked out to its end: if this is dropped before, by a task of the worker,
+/// for which a shutdown waits.
+pub(crate) struct Lasting {
+    /// None while it is polled, so that one that panics is dropped, and when it has ended.
+    work: Option<Work>,
+    is_begun: bool,
+    /// Does anybody want it still when this is dropped?
+    is_wanted: Box<dyn Fn() -> bool>,
+    /// How long it may take from then on.
+    limit: Duration,
+}
+
+type Work = Pin<Box<dyn Future<Output = Response>>>;
+
+impl Lasting {
+    pub(crate) fn new(work: impl Future<Output = Response> + 'static, limit: Duration) -> Self {
+        let is_wanted = Box::new(|| true);
+        Self { work: Some(Box::pin(work)), is_begun: false, is_wanted, limit }
+    }
+
+    /// It goes on only if this says so then.
+    pub(crate) fn if_wanted(mut self, is_wanted: impl Fn() -> bool + 'static) -> Self {
+        self.is_wanted = Box::new(is_wanted);
+        self
+    }
+}
+
+impl Future for Lasting {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        let mut work = self.work.take().expect("it is not polled after its end");
+        self.is_begun = true;
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take().filter(|_| self.is_begun && (self.is_wanted)()) {
+            spawn(async move { drop(work.await) }, self.limit);
+        }
+    }
+}
+
+/// Lets a task of this worker do it, for so long at most. Where there is no worker, in a test without a runtime, nobody does.
+pub(crate) fn spawn(work: impl Future<Output = ()> + 'static, limit: Duration) {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        // A runtime of somebody else's may have no place for what stays on its thread.
+        let work = async move { drop(tokio::time::timeout(limit, work).await) };
+        guarded("the start of a task", || drop(tokio::task::spawn_local(work)));
+    }
+}

@@ -1,0 +1,229 @@
+//! What is passed on of a head, and what a proxy says of itself. No I/O.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use peregrine_web::response::Fields;
+use peregrine_web::{Head, Parts};
+use std::net::IpAddr;
+
+/// Through so many proxies a request may have come. More of them are a circle.
+pub(crate) const VIA_MAX: usize = 16;
+
+/// RFC 9110 §7.6.1: what is about one connection, whether `Connection` names it or not; and what says how long
+/// content is, which is told anew.
+const OF_ONE_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    CONTENT_LENGTH,
+];
+
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// By which fields an upstream is told who asks. Upstreams believe all of them, so none passes that somebody else wrote who is not trusted.
+const WHO_ASKS: [&str; 7] = [
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-real-ip",
+];
+
+/// How an upstream is told who asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// `X-Forwarded-For`, `-Proto` and `-Host`.
+    #[default]
+    XForwarded,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+    Nothing,
+}
+
+/// Which host an upstream is asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum HostChoice {
+    /// The one that the client asked for.
+    #[default]
+    Clients,
+    /// Its own.
+    Upstreams,
+    This(HeaderValue),
+}
+
+/// The fields of the request for an upstream, without Host. `pseudonym` is what the proxy calls itself.
+pub(crate) fn request(parts: &Parts, telling: Telling, pseudonym: &str) -> HeaderMap {
+    let head = &parts.head;
+    let nominated = nominated(head.fields_named("connection"));
+    let is_trusted = parts.connection().proxies.is_some();
+    let mut fields = HeaderMap::with_capacity(16);
+    for (name, value) in head.fields() {
+        let Ok(name) = HeaderName::from_bytes(name) else { continue };
+        let Ok(value) = HeaderValue::from_bytes(value) else { continue };
+        let is_ours = who_asks(&name);
+        // RFC 9110 §10.1.1: this server sends the 100 itself, when it asks for the content.
+        let is_left_out = OF_ONE_HOP.contains(&name)
+            || name == HOST
+            || name == EXPECT
+            || is_ours && !(is_trusted && passes(&name, telling))
+            || nominated.contains(&name);
+        if !is_left_out {
+            fields.append(name, value);
+        }
+    }
+    // RFC 9110 §10.1.4: trailers are passed on, so the client's word about them is too.
+    let takes_trailers = head.fields_named("te").any(|list| has_word(list, b"trailers"));
+    if takes_trailers {
+        fields.insert(TE, HeaderValue::from_static("trailers"));
+        fields.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+    tell_who_asks(&mut fields, parts, telling, is_trusted);
+    via(&mut fields, head.version(), pseudonym);
+    fields
+}
+
+/// The fields of an upstream's response, for the client.
+pub(crate) fn response(from: &HeaderMap, version: Version, pseudonym: &str) -> Fields {
+    let nominated = nominated(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    let mut fields = Fields::new();
+    let mut seen = String::new();
+    for (name, value) in from {
+        if *name == VIA {
+            if let Ok(value) = value.to_str() {
+                seen.push_str(value);
+                seen.push_str(", ");
+            }
+        } else if !OF_ONE_HOP.contains(name) && !nominated.contains(name) {
+            fields.append(name.clone(), value.clone());
+        }
+    }
+    if let Ok(value) = HeaderValue::try_from(format!("{seen}{} {pseudonym}", number(version))) {
+        fields.append(VIA, value);
+    }
+    fields
+}
+
+/// How many proxies a request says that it came through.
+pub(crate) fn hops(head: &Head) -> usize {
+    head.fields_named("via").map(|list| list.split(|byte| *byte == b',').count()).sum()
+}
+
+/// RFC 9110 §7.6.1: what `Connection` names is about the connection too.
+fn nominated<'v>(lists: impl Iterator<Item = &'v [u8]>) -> Vec<HeaderName> {
+    let words = lists.flat_map(|list| list.split(|byte| *byte == b','));
+    words.filter_map(|word| HeaderName::from_bytes(word.trim_ascii()).ok()).collect()
+}
+
+fn has_word(list: &[u8], word: &[u8]) -> bool {
+    list.split(|byte| *byte == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(word))
+}
+
+/// Programs behind CGI and its kind take `X_Forwarded_For` for `X-Forwarded-For`.
+fn who_asks(name: &HeaderName) -> bool {
+    let name = name.as_str().as_bytes();
+    WHO_ASKS.iter().any(|one| {
+        let one = one.as_bytes();
+        one.len() == name.len()
+            && one
+                .iter()
+                .zip(name)
+                .all(|(one, byte)| one == byte || (*one == b'-' && *byte == b'_'))
+    })
+}
+
+/// Does what a trusted proxy wrote here stay? Only what is continued does.
+fn passes(name: &HeaderName, telling: Telling) -> bool {
+    match telling {
+        Telling::XForwarded => *name == FOR,
+        Telling::Forwarded => *name == FORWARDED,
+        Telling::Nothing => false,
+    }
+}
+
+fn tell_who_asks(fields: &mut HeaderMap, parts: &Parts, telling: Telling, is_trusted: bool) {
+    let (client, peer) =
+        (parts.client(), parts.connection().peer.tcp().map(|peer| peer.ip().to_canonical()));
+    let host = client.host();
+    // What trusted proxies said of the client in another form is told in this one.
+    let before = |fields: &HeaderMap, name: &HeaderName| {
+        client.ip().filter(|ip| is_trusted && !fields.contains_key(name) && Some(*ip) != peer)
+    };
+    match telling {
+        Telling::Nothing => {}
+        Telling::XForwarded => {
+            let all = before(fields, &FOR).into_iter().chain(peer);
+            for address in all {
+                add(fields, &FOR, address.to_string());
+            }
+            set(fields, PROTO, client.scheme());
+            if !host.is_empty() {
+                set(fields, FORWARDED_HOST, &host);
+            }
+        }
+        Telling::Forwarded => {
+            if let Some(address) = before(fields, &FORWARDED) {
+                add(fields, &FORWARDED, format!("for={}", node(Some(address))));
+            }
+            let mut element = format!("for={};proto={}", node(peer), client.scheme());
+            if !host.is_empty() && !host.contains(['"', '\\']) {
+                element.push_str(&format!(";host=\"{host}\""));
+            }
+            add(fields, &FORWARDED, element);
+        }
+    }
+}
+
+/// RFC 7239 §6: an address of IPv6 is in brackets and quotes.
+fn node(address: Option<IpAddr>) -> String {
+    match address {
+        Some(IpAddr::V4(address)) => address.to_string(),
+        Some(IpAddr::V6(address)) => format!("\"[{address}]\""),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// RFC 9110 §7.6.3: each proxy says the version that it was asked in, and its name.
+fn via(fields: &mut HeaderMap, version: Version, pseudonym: &str) {
+    add(fields, &VIA, format!("{} {pseudonym}", number(version)));
+}
+
+fn number(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2.0",
+        Version::HTTP_3 => "3.0",
+        _ => "1.1",
+    }
+}
+
+/// Adds an element at the right of a list, in one field.
+fn add(fields: &mut HeaderMap, name: &HeaderName, element: String) {
+    let mut all: Vec<u8> = Vec::new();
+    for value in fields.get_all(name) {
+        all.extend_from_slice(value.as_bytes());
+        all.extend_from_slice(b", ");
+    }
+    all.extend_from_slice(element.as_bytes());
+    if let Ok(value) = HeaderValue::try_from(all) {
+        fields.insert(name.clone(), value);
+    }
+}
+
+fn set(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        fields.insert(name, value);
+    }
+}

@@ -1,0 +1,19 @@
+//! A reverse proxy: a handler that lets other servers answer.
+//!
+//! [`Proxy`] is the handler, [`Upstreams`] are the servers. hyper speaks HTTP/1.1 with them. The connections to them are kept
+//! here, not by hyper-util's client, whose bodies must be `Send`: a body of ours goes to the upstream as it is, on the thread
+//! that it came on.
+//!
+//! Start with `proxy.rs`; `fields.rs` is what is said to the other side, without I/O.
+#![forbid(unsafe_code)]
+
+mod attempt;
+mod body;
+mod fields;
+mod pool;
+mod proxy;
+mod tunnel;
+mod upstreams;
+
+pub use proxy::Proxy;
+pub use upstreams::{Balance, UpstreamError, UpstreamState, Upstreams};

@@ -1,0 +1,472 @@
+//! The handler.
+
+use crate::attempt::{Answer, Failed, Failure, Timeouts, check, send};
+use crate::body::{Progress, Promised, Received};
+use crate::fields::{self, HostChoice, Telling, VIA_MAX};
+use crate::pool::Pool;
+use crate::tunnel::tunnel;
+use crate::upstreams::{Upstream, Upstreams};
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, HOST, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use peregrine_web::upgrade::OnUpgrade;
+use peregrine_web::{
+    Body, BodyError, Head, IntoResponse, Parts, Problem, Request, Response, Service,
+};
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a request is sent with again, if it may be; the rest of its kind is sent once.
+const RETRIES: usize = 2;
+const TIMEOUTS: Timeouts = Timeouts {
+    connect: Duration::from_secs(5),
+    response: Duration::from_secs(60),
+    idle: Duration::from_secs(60),
+};
+/// Connections of each worker to each upstream that wait for a request.
+const IDLE_MAX: usize = 32;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Lets other servers answer: a handler for [`App::subtree`](peregrine_web::App::subtree), a fallback, or a route.
+///
+/// ```no_run
+/// use peregrine::prelude::*;
+/// use peregrine::proxy::{Proxy, Upstreams};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let upstreams = Upstreams::new(["http://127.0.0.1:9000", "http://127.0.0.1:9001"])?;
+///     Server::bind("0.0.0.0:8080").serve(move || App::new().subtree("/", Proxy::new(upstreams.clone())))?;
+///     Ok(())
+/// }
+/// ```
+///
+/// | what | how |
+/// |---|---|
+/// | path and query | as they were sent, behind the path of the upstream's URL; [`Proxy::strip_prefix`]. Paths with `.` or `..` in them are a 400 where there is such a path or prefix, since the upstream might leave it |
+/// | `Host` | the client's; [`Proxy::upstream_host`], [`Proxy::host`] |
+/// | fields | all but those of one connection (RFC 9110 §7.6.1): `Connection` and what it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is passed on |
+/// | who asks | `X-Forwarded-For`, `-Proto` and `-Host`; [`Proxy::forwarded`]. What clients write into such fields does not pass, unless they are trusted proxies; nor does `X_Forwarded_For` |
+/// | `Via` | in both directions; more than 16 proxies are a circle: 508 |
+/// | content | streams both ways, as fast as the slower side; trailers too. The route's body limit counts: 2 MiB unless [`body_limit`](peregrine_web::HandlerExt::body_limit) says otherwise |
+/// | upgrades | WebSocket and others pass through, from HTTP/2 too |
+/// | CONNECT, TRACE | 405 |
+/// | no connection within 5 s, no response within 60 s of the last that the upstream took | 504, or another upstream; a response whose content pauses for 60 s is broken off |
+/// | no connection, or no sound response | 502, or another upstream |
+/// | retries | two, each on an upstream that was not asked: of a request that none has seen; and of GET, HEAD, OPTIONS, PUT and DELETE whose content can be sent again |
+/// | health | see [`Upstreams`] |
+/// | connections | of HTTP/1.1 without TLS; 32 of each worker to each upstream are kept for 30 s |
+///
+/// hyper reads what upstreams answer, and writes what they are asked, from parsed heads: nothing that is ambiguous passes in either direction.
+pub struct Proxy {
+    upstreams: Upstreams,
+    pools: Vec<Rc<Pool>>,
+    host: HostChoice,
+    telling: Telling,
+    prefix: String,
+    pseudonym: String,
+    timeouts: Timeouts,
+    retries: usize,
+}
+
+impl Proxy {
+    /// Passes requests on to these.
+    #[must_use]
+    pub fn new(upstreams: Upstreams) -> Self {
+        let mut proxy = Self {
+            upstreams,
+            pools: Vec::new(),
+            host: HostChoice::default(),
+            telling: Telling::default(),
+            prefix: String::new(),
+            pseudonym: "peregrine".to_owned(),
+            timeouts: TIMEOUTS,
+            retries: RETRIES,
+        };
+        proxy.keep(IDLE_MAX, IDLE_TIMEOUT);
+        proxy
+    }
+
+    fn keep(&mut self, idle_max: usize, idle_timeout: Duration) {
+        let count = self.upstreams.shared().all.len();
+        self.pools = (0..count).map(|_| Pool::new(idle_max, idle_timeout)).collect();
+    }
+
+    /// Asks for the upstream's own host, instead of the one that the client asked for.
+    #[must_use]
+    pub fn upstream_host(mut self) -> Self {
+        self.host = HostChoice::Upstreams;
+        self
+    }
+
+    /// Asks for this host.
+    #[must_use]
+    pub fn host(mut self, host: HeaderValue) -> Self {
+        self.host = HostChoice::This(host);
+        self
+    }
+
+    /// Says who asks by `Forwarded` (RFC 7239), instead of `X-Forwarded-*`.
+    #[must_use]
+    pub fn forwarded(mut self) -> Self {
+        self.telling = Telling::Forwarded;
+        self
+    }
+
+    /// Does not say who asks.
+    #[must_use]
+    pub fn anonymous(mut self) -> Self {
+        self.telling = Telling::Nothing;
+        self
+    }
+
+    /// Takes this from the beginning of the path, such as the path of the subtree. A request whose path does not begin so is a 404.
+    #[must_use]
+    pub fn strip_prefix(mut self, prefix: &str) -> Self {
+        prefix.trim_end_matches('/').clone_into(&mut self.prefix);
+        self
+    }
+
+    /// What the proxy calls itself in `Via`. The default is `peregrine`.
+    ///
+    /// # Panics
+    /// It is no token.
+    #[must_use]
+    pub fn pseudonym(mut self, name: &str) -> Self {
+        assert!(
+            HeaderName::from_bytes(name.as_bytes()).is_ok(),
+            "`{name}` is no token, as Via wants it"
+        );
+        name.clone_into(&mut self.pseudonym);
+        self
+    }
+
+    /// How long a connection to an upstream may take. The default is 5 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, time: Duration) -> Self {
+        self.timeouts.connect = time;
+        self
+    }
+
+    /// How long an upstream may take until its response begins, from when it last took something of the request. The default is 60 s.
+    #[must_use]
+    pub fn response_timeout(mut self, time: Duration) -> Self {
+        self.timeouts.response = time;
+        self
+    }
+
+    /// How long the content of a response may pause. The default is 60 s.
+    #[must_use]
+    pub fn idle_timeout(mut self, time: Duration) -> Self {
+        self.timeouts.idle = time;
+        self
+    }
+
+    /// How often a request is sent again, where it may be. The default is 2.
+    #[must_use]
+    pub fn retries(mut self, most: usize) -> Self {
+        self.retries = most;
+        self
+    }
+
+    /// How many connections to each upstream each worker keeps, and for how long, which must be less than the upstream keeps them. The default is 32, for 30 s.
+    #[must_use]
+    pub fn keep_connections(mut self, most: usize, time: Duration) -> Self {
+        self.keep(most, time);
+        self
+    }
+}
+
+impl Service for Proxy {
+    async fn call(&self, request: Request) -> Response {
+        match self.pass(request).await {
+            Ok(response) => response,
+            Err(problem) => problem.into_response(),
+        }
+    }
+}
+
+/// Why there is no answer, and which upstream was asked last.
+type Asked = (Why, usize);
+
+struct Why {
+    failure: Failure,
+    /// What broke the client's content off.
+    error: Option<BodyError>,
+}
+
+impl Proxy {
+    async fn pass(&self, request: Request) -> Result<Response, Problem> {
+        let (parts, body) = request.into_parts();
+        let method = parts.head.method();
+        if matches!(method, Method::CONNECT | Method::TRACE) {
+            let detail = "this method is not passed on";
+            let problem =
+                Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail);
+            let others = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+            return Err(problem.with_header(ALLOW, others));
+        }
+        if fields::hops(&parts.head) >= VIA_MAX {
+            let detail = "the request has come through too many proxies; they may form a circle";
+            return Err(Problem::new(StatusCode::LOOP_DETECTED, "proxy-loop", detail));
+        }
+        let path = self.path(&parts.head)?;
+        let is_upgrade = parts.head.index().asks_upgrade(parts.head.as_bytes());
+        let mut map = fields::request(&parts, self.telling, &self.pseudonym);
+        if is_upgrade {
+            ask_upgrade(&mut map, &parts.head);
+        }
+        self.check();
+        let answered = self.answer(&parts, method.clone(), path, map, body).await;
+        match answered {
+            Ok(answer) => self.respond(answer, &method, is_upgrade),
+            Err((why, number)) => Err(self.explain(why, number, &parts)),
+        }
+    }
+
+    /// Asks upstreams, until one answers or the request may not be sent again.
+    async fn answer(
+        &self,
+        parts: &Parts,
+        method: Method,
+        path: &str,
+        map: HeaderMap,
+        body: Body,
+    ) -> Result<Answer, Asked> {
+        let set = self.upstreams.shared();
+        // Content that is here can be sent again, whatever became of it.
+        let (whole, mut rest) = match body.into_shared() {
+            Ok(bytes) => (Some(bytes), None),
+            Err(body) => (None, Some(body)),
+        };
+        let is_idempotent = method.is_idempotent();
+        let (mut tried, mut has_renewed) = (Vec::new(), false);
+        let mut failed = None;
+        while tried.len() <= self.retries
+            && let Some(number) = set.choose(&tried)
+        {
+            tried.push(number);
+            let body = whole.clone().map(Body::from).or_else(|| rest.take());
+            let Some(body) = body else { break };
+            let upstream = &set.all[number];
+            let request = self.request(&method, upstream, path, &map, parts, body)?;
+            let progress = Rc::<Progress>::default();
+            let sent =
+                send(set, number, &self.pools[number], request, &progress, self.timeouts).await;
+            let Failed { why, body, is_old } = match sent {
+                Ok(answer) => {
+                    set.well(number);
+                    return Ok(answer);
+                }
+                Err(failed) => failed,
+            };
+            let may_repeat = why.is_unseen() || is_idempotent && whole.is_some();
+            if is_old && may_repeat && !has_renewed {
+                // The same upstream may well answer on a new connection.
+                has_renewed = true;
+                self.pools[number].clear();
+                tried.pop();
+                continue;
+            }
+            if why.is_upstreams() && !is_old {
+                set.ill(number, &why);
+            }
+            let error = progress.error.borrow_mut().take();
+            rest = body.filter(|_| !progress.is_begun.get());
+            let is_content = matches!(why, Failure::Content);
+            failed = Some((Why { failure: why, error }, number));
+            if !may_repeat || is_content {
+                break;
+            }
+        }
+        Err(failed.unwrap_or_else(|| (Why { failure: Failure::ConnectLate, error: None }, 0)))
+    }
+
+    /// The request as an upstream gets it.
+    fn request(
+        &self,
+        method: &Method,
+        upstream: &Upstream,
+        path: &str,
+        map: &HeaderMap,
+        parts: &Parts,
+        body: Body,
+    ) -> Result<http::Request<Body>, Asked> {
+        let mut target = format!("{}{path}", upstream.base);
+        if let Some(query) = parts.head.query() {
+            target.push('?');
+            target.push_str(query);
+        }
+        let is_whole_server = target == "*";
+        let uri: Result<Uri, _> =
+            if is_whole_server { Ok(Uri::from_static("*")) } else { target.parse() };
+        let Ok(uri) = uri else {
+            return Err((Why { failure: Failure::Content, error: None }, 0));
+        };
+        let mut request = http::Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = uri;
+        let mut map = map.clone();
+        let host = match &self.host {
+            HostChoice::Clients => HeaderValue::try_from(parts.head.authority()).ok(),
+            HostChoice::Upstreams => None,
+            HostChoice::This(host) => Some(host.clone()),
+        };
+        let host =
+            host.filter(|host| !host.is_empty()).unwrap_or_else(|| upstream.authority.clone());
+        map.insert(HOST, host);
+        *request.headers_mut() = map;
+        Ok(request)
+    }
+
+    fn path<'h>(&self, head: &'h Head) -> Result<&'h str, Problem> {
+        let path = head.path();
+        let bases = self.upstreams.shared().all.iter().map(|upstream| &upstream.base);
+        let is_within = !self.prefix.is_empty() || bases.into_iter().any(|base| !base.is_empty());
+        // RFC 3986 §5.2.4: whoever removes these segments may come to lie above of what was meant.
+        if is_within && path.split('/').any(is_dots) {
+            let detail = "a path with . or .. in it is not passed on";
+            return Err(Problem::new(StatusCode::BAD_REQUEST, "path-with-dots", detail));
+        }
+        match path.strip_prefix(self.prefix.as_str()) {
+            Some("") => Ok("/"),
+            Some(rest) if rest.starts_with('/') || self.prefix.is_empty() => Ok(rest),
+            _ => {
+                let detail = "nothing is passed on from this path";
+                Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
+            }
+        }
+    }
+
+    /// The response for the client.
+    fn respond(
+        &self,
+        answer: Answer,
+        method: &Method,
+        is_upgrade: bool,
+    ) -> Result<Response, Problem> {
+        let Answer { mut response, sender, busy } = answer;
+        let number = busy.1;
+        let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if is_switch && !is_upgrade {
+            let detail = "the server behind this one answered in a protocol that nobody asked for";
+            return Err(Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail));
+        }
+        let (status, version) = (response.status(), response.version());
+        let mut ours = Response::new(status);
+        ours.fields = fields::response(response.headers(), version, &self.pseudonym);
+        if is_switch {
+            if let Some(protocol) = response.headers().get(UPGRADE) {
+                ours.fields.set(UPGRADE, protocol.clone());
+            }
+            let theirs = hyper::upgrade::on(&mut response);
+            return Ok(ours.with_upgrade(OnUpgrade::new(async move |client| {
+                // It counts for the upstream for as long as it lasts.
+                let _busy = busy;
+                match theirs.await {
+                    Ok(theirs) => tunnel(client, theirs).await,
+                    Err(error) => {
+                        tracing::warn!(target: "peregrine", %error, "an upstream did not go on after its 101");
+                    }
+                }
+            })));
+        }
+        let length = response
+            .headers()
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse().ok());
+        let body = Received::new(
+            response.into_body(),
+            sender,
+            &self.pools[number],
+            busy,
+            self.timeouts.idle,
+        );
+        // RFC 9110 §9.3.2: HEAD is answered with the fields that a GET would have.
+        ours.body = match length.filter(|_| *method == Method::HEAD) {
+            Some(length) => Body::new(Promised(length)),
+            None if http_body::Body::is_end_stream(&body) => Body::empty(),
+            None => Body::new(body),
+        };
+        Ok(ours)
+    }
+
+    /// Begins the check that is due.
+    fn check(&self) {
+        let set = self.upstreams.shared();
+        while let (Some(rule), Some(number)) = (&set.check, set.due()) {
+            drop(tokio::task::spawn_local(check(Arc::clone(set), number, rule.clone())));
+        }
+    }
+
+    fn explain(&self, why: Why, number: usize, parts: &Parts) -> Problem {
+        if let Some(error) = why.error {
+            return error.into();
+        }
+        let upstream = &self.upstreams.shared().all[number];
+        tracing::warn!(target: "peregrine", upstream = %upstream, why = %why.failure, path = parts.head.path(),
+            "a request could not be passed on");
+        match why.failure {
+            Failure::Late | Failure::ConnectLate => {
+                let detail = "the server behind this one did not answer in time; try again later";
+                Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-late", detail)
+            }
+            Failure::Unreachable(_) => {
+                let detail = "the server behind this one cannot be reached; try again later";
+                Problem::new(StatusCode::BAD_GATEWAY, "upstream-unreachable", detail)
+            }
+            _ => {
+                let detail = "the server behind this one gave no sound answer; try again later";
+                Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail)
+            }
+        }
+    }
+}
+
+/// Says that another protocol is asked for, in the form of HTTP/1.1.
+fn ask_upgrade(map: &mut HeaderMap, head: &Head) {
+    let Some(protocol) = head.field("upgrade").and_then(|it| HeaderValue::from_bytes(it).ok())
+    else {
+        return;
+    };
+    let is_websocket = protocol.as_bytes().eq_ignore_ascii_case(b"websocket");
+    map.insert(UPGRADE, protocol);
+    let options = if map.contains_key(CONNECTION) { "upgrade, te" } else { "upgrade" };
+    map.insert(CONNECTION, HeaderValue::from_static(options));
+    // RFC 8441 §5: over HTTP/2 there is no key, which HTTP/1.1 wants.
+    const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+    if is_websocket && !map.contains_key(KEY) {
+        map.insert(KEY, key());
+    }
+}
+
+/// 16 bytes in base64. They keep caches from answering, and are no secret.
+fn key() -> HeaderValue {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let number = || u128::from(RandomState::new().build_hasher().finish());
+    let bits = number() << 64 | number();
+    let letter = |shift: u32| LETTERS[usize::try_from(bits >> shift & 63).unwrap_or_default()];
+    let mut text: Vec<u8> = (0..21).map(|place| letter(122 - 6 * place)).collect();
+    text.push(LETTERS[usize::try_from((bits & 3) << 4).unwrap_or_default()]);
+    text.extend_from_slice(b"==");
+    HeaderValue::from_bytes(&text).expect("base64 is ASCII")
+}
+
+/// A segment that a path is resolved by, in any way of writing it.
+fn is_dots(segment: &str) -> bool {
+    let plain = segment.replace("%2e", ".").replace("%2E", ".");
+    matches!(plain.as_str(), "." | "..")
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("upstreams", &self.upstreams)
+            .field("host", &self.host)
+            .field("telling", &self.telling)
+            .field("timeouts", &self.timeouts)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
+    }
+}

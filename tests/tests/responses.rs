@@ -1,0 +1,238 @@
+//! Tags, kept responses, idempotency keys and early hints through a server on every driver, whose workers share what is kept.
+
+use peregrine::cache::{Cache, CacheStore, Etag, Idempotency, MemoryStore};
+use peregrine::compression::Compression;
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Running};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    a_page_that_is_known_is_not_sent_again_in_any_coding,
+    one_request_is_worked_on_for_all_that_come_together_on_all_workers,
+    a_leader_that_leaves_brings_those_that_wait_their_response,
+    an_order_of_a_client_that_left_is_carried_out_once,
+    a_handler_that_panics_is_called_once,
+    hints_come_before_a_response_that_takes_its_time,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Long enough for others to come meanwhile, even on a busy machine.
+const A_WHILE: Duration = Duration::from_millis(400);
+
+/// How often handlers began and ended, on all workers.
+#[derive(Clone, Default)]
+struct Counts(Arc<[AtomicU32; 2]>);
+
+impl Counts {
+    fn begin(&self) -> u32 {
+        self.0[0].fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn end(&self) {
+        self.0[1].fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn all(&self) -> (u32, u32) {
+        (self.0[0].load(Ordering::SeqCst), self.0[1].load(Ordering::SeqCst))
+    }
+}
+
+fn start(choice: DriverChoice) -> Option<(Running, Counts)> {
+    let (kept, outcomes, counts) = (CacheStore::new(), MemoryStore::new(), Counts::default());
+    let shared = counts.clone();
+    let app = move || {
+        let (one, two, three) = (shared.clone(), shared.clone(), shared.clone());
+        let report = async move |Path(_): Path<u32>| {
+            let number = one.begin();
+            tokio::time::sleep(A_WHILE).await;
+            one.end();
+            ([("cache-control", "max-age=600")], format!("report {number}"))
+        };
+        let order = async move |body: String| {
+            let number = two.begin();
+            tokio::time::sleep(A_WHILE).await;
+            two.end();
+            (StatusCode::CREATED, format!("order {number}: {body}"))
+        };
+        let broken = move |_: String| -> String {
+            let number = three.begin();
+            panic!("broken {number}");
+        };
+        let page = async |interim: Interim| {
+            let _ = interim.early_hints(["</style.css>; rel=preload; as=style"]);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Html("<link rel=stylesheet href=/style.css>")
+        };
+        App::new()
+            .scope("/pages", |scope| {
+                scope
+                    .with(Compression::new())
+                    .with(Etag::new())
+                    .get("/words", || "words, ".repeat(2000))
+            })
+            .scope("/reports", |scope| scope.with(Cache::new(kept.clone())).get("/{id}", report))
+            .scope("/orders", |scope| {
+                let once = Idempotency::new(outcomes.clone()).required();
+                scope.with(once).post("/", order).post("/broken", broken)
+            })
+            .get("/hinted", page)
+    };
+    let workers = NonZeroUsize::new(2).expect("it is not zero");
+    match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some((running.expect("the server starts"), counts)),
+    }
+}
+
+fn send(running: &Running, request: &str) -> TcpStream {
+    let mut peer =
+        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
+    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    peer.write_all(request.as_bytes()).expect("connected");
+    peer
+}
+
+fn get(path: &str, fields: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n")
+}
+
+fn post(path: &str, key: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: \"{key}\"\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// Everything that comes, as text.
+fn receive(mut peer: TcpStream) -> String {
+    let mut all = Vec::new();
+    peer.read_to_end(&mut all).expect("an answer");
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
+    answer.split("\r\n").find_map(|line| {
+        let (said, value) = line.split_once(": ")?;
+        said.eq_ignore_ascii_case(name).then_some(value)
+    })
+}
+
+fn wait_for(what: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < PATIENCE, "it never happens");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn a_page_that_is_known_is_not_sent_again_in_any_coding(choice: DriverChoice) {
+    let Some((running, _)) = start(choice) else { return };
+    let ask = |fields: &str| receive(send(&running, &get("/pages/words", fields)));
+    let packed = ask("Accept-Encoding: gzip\r\n");
+    let tag = field(&packed, "etag").expect("a tag");
+    assert!(tag.starts_with("W/\"") && field(&packed, "content-encoding") == Some("gzip"), "{tag}");
+    for coding in ["Accept-Encoding: gzip\r\n", "Accept-Encoding: br\r\n", ""] {
+        let known = ask(&format!("{coding}If-None-Match: {tag}\r\n"));
+        assert!(known.starts_with("HTTP/1.1 304 ") && known.ends_with("\r\n\r\n"), "{known}");
+        assert_eq!(field(&known, "vary"), Some("accept-encoding"));
+    }
+    let head = get("/pages/words", "").replacen("GET", "HEAD", 1);
+    let head = receive(send(&running, &head));
+    assert_eq!(field(&head, "etag"), tag.strip_prefix("W/"), "{head}");
+    assert!(ask("If-Match: \"other\"\r\n").starts_with("HTTP/1.1 412 "));
+}
+
+fn one_request_is_worked_on_for_all_that_come_together_on_all_workers(choice: DriverChoice) {
+    let Some((running, counts)) = start(choice) else { return };
+    let peers: Vec<_> = (0..40).map(|_| send(&running, &get("/reports/1", ""))).collect();
+    for peer in peers {
+        let answer = receive(peer);
+        assert!(answer.ends_with("report 1"), "{answer}");
+    }
+    assert_eq!(counts.all(), (1, 1));
+    let kept = receive(send(&running, &get("/reports/1", "")));
+    assert!(kept.ends_with("report 1") && field(&kept, "age").is_some(), "{kept}");
+    let head = receive(send(&running, &get("/reports/1", "").replacen("GET", "HEAD", 1)));
+    assert_eq!((field(&head, "content-length"), counts.all()), (Some("8"), (1, 1)), "{head}");
+}
+
+fn a_leader_that_leaves_brings_those_that_wait_their_response(choice: DriverChoice) {
+    let Some((running, counts)) = start(choice) else { return };
+    let leader = send(&running, &get("/reports/2", ""));
+    wait_for(|| counts.all().0 == 1);
+    let waiting: Vec<_> = (0..10).map(|_| send(&running, &get("/reports/2", ""))).collect();
+    sleep(A_WHILE / 4);
+    drop(leader);
+    for peer in waiting {
+        assert!(receive(peer).ends_with("report 1"));
+    }
+    assert_eq!(counts.all(), (1, 1));
+}
+
+fn an_order_of_a_client_that_left_is_carried_out_once(choice: DriverChoice) {
+    let Some((running, counts)) = start(choice) else { return };
+    let request = post("/orders", "a", "falcon");
+    let leaver = send(&running, &request);
+    wait_for(|| counts.all().0 == 1);
+    let meanwhile = receive(send(&running, &request));
+    assert!(meanwhile.starts_with("HTTP/1.1 409 "), "{meanwhile}");
+    drop(leaver);
+    wait_for(|| counts.all().1 == 1);
+    // It is kept a moment after the handler has ended.
+    let mut again = String::new();
+    wait_for(|| !receive(send(&running, &request)).starts_with("HTTP/1.1 409 "));
+    for _ in 0..10 {
+        again = receive(send(&running, &request));
+        assert!(
+            again.starts_with("HTTP/1.1 201 ") && again.ends_with("order 1: falcon"),
+            "{again}"
+        );
+    }
+    assert_eq!((field(&again, "idempotent-replayed"), counts.all()), (Some("true"), (1, 1)));
+    let other = receive(send(&running, &post("/orders", "a", "kestrel")));
+    assert!(other.starts_with("HTTP/1.1 422 "), "{other}");
+    let missing = post("/orders", "a", "falcon").replace("Idempotency-Key: \"a\"\r\n", "");
+    assert!(receive(send(&running, &missing)).starts_with("HTTP/1.1 400 "));
+}
+
+fn a_handler_that_panics_is_called_once(choice: DriverChoice) {
+    let Some((running, counts)) = start(choice) else { return };
+    for _ in 0..3 {
+        let answer = receive(send(&running, &post("/orders/broken", "b", "x")));
+        assert!(
+            answer.starts_with("HTTP/1.1 500 ") && answer.contains("internal-error"),
+            "{answer}"
+        );
+    }
+    assert_eq!(counts.all().0, 1);
+}
+
+fn hints_come_before_a_response_that_takes_its_time(choice: DriverChoice) {
+    let Some((running, _)) = start(choice) else { return };
+    let answer = receive(send(&running, &get("/hinted", "")));
+    let (hints, rest) = answer.split_once("\r\n\r\n").expect("a head");
+    assert!(hints.starts_with("HTTP/1.1 103 ") && hints.contains("</style.css>"), "{answer}");
+    assert!(rest.starts_with("HTTP/1.1 200 "), "{answer}");
+}
