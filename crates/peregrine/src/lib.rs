@@ -41,6 +41,8 @@
 //! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
 //! | `multipart` | forms with files: `peregrine::multipart` |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
+//! | `rate-limit` | how often clients may ask: `peregrine::rate_limit` |
+//! | `rate-limit-redis` | the same, counted in Redis by several machines together |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
@@ -120,6 +122,8 @@ pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 #[cfg(feature = "multipart")]
 pub use peregrine_multipart as multipart;
+#[cfg(feature = "rate-limit")]
+pub use peregrine_rate_limit as rate_limit;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
@@ -169,6 +173,10 @@ mod packed {}
 #[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
 #[doc = include_str!("../../../docs/guide/sessions.md")]
 mod sessions {}
+
+#[cfg(all(doctest, feature = "rate-limit"))]
+#[doc = include_str!("../../../docs/guide/rate-limits.md")]
+mod rate_limits {}
 
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../../../docs/guide/configuration.md")]
