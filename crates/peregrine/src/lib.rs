@@ -22,6 +22,8 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `acme` | certificates by ACME, from Let's Encrypt and others: `peregrine::acme` |
+//! | `auth` | who asks, by name and password, token or key: `peregrine::auth` |
+//! | `auth-jwt` | JSON Web Tokens, and the keys of those who issue them |
 //! | `compression` | compressed responses, and request bodies unpacked: `peregrine::compression`; with each of the four below one coding |
 //! | `compression-br` | Brotli |
 //! | `compression-deflate` | deflate |
@@ -115,6 +117,8 @@ pub use orders::Handle;
 ))]
 pub use peregrine_compression as compression;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
+#[cfg(feature = "auth")]
+pub use peregrine_auth as auth;
 #[cfg(feature = "files")]
 pub use peregrine_files as files;
 #[cfg(feature = "macros")]
@@ -173,6 +177,10 @@ mod packed {}
 #[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
 #[doc = include_str!("../../../docs/guide/sessions.md")]
 mod sessions {}
+
+#[cfg(all(doctest, feature = "auth"))]
+#[doc = include_str!("../../../docs/guide/auth.md")]
+mod auth_of_requests {}
 
 #[cfg(all(doctest, feature = "rate-limit"))]
 #[doc = include_str!("../../../docs/guide/rate-limits.md")]
