@@ -109,6 +109,8 @@ pub use listener::Listener;
 pub use make::MakeApplication;
 pub use offload::offload;
 pub use orders::Handle;
+#[cfg(feature = "auth")]
+pub use peregrine_auth as auth;
 #[cfg(any(
     feature = "compression-br",
     feature = "compression-deflate",
@@ -117,8 +119,6 @@ pub use orders::Handle;
 ))]
 pub use peregrine_compression as compression;
 pub use peregrine_driver::{Options as DriverOptions, Socket, SocketOptions};
-#[cfg(feature = "auth")]
-pub use peregrine_auth as auth;
 #[cfg(feature = "files")]
 pub use peregrine_files as files;
 #[cfg(feature = "macros")]

@@ -73,13 +73,16 @@ struct Inner {
     ready: OnceLock<Option<Ready>>,
 }
 
+type Exempt = dyn Fn(&Parts) -> bool + Send + Sync;
+type Clock = dyn Fn() -> Duration + Send + Sync;
+
 #[derive(Clone)]
 struct Settings {
     rules: Vec<Rule>,
     keys_max: usize,
     has_fields: bool,
-    exempt: Option<Arc<dyn Fn(&Parts) -> bool + Send + Sync>>,
-    clock: Option<Arc<dyn Fn() -> Duration + Send + Sync>>,
+    exempt: Option<Arc<Exempt>>,
+    clock: Option<Arc<Clock>>,
     #[cfg(feature = "redis")]
     redis: Option<RedisStore>,
 }
