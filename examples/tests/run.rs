@@ -6,12 +6,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-const ALL: [&str; 9] = [
+const ALL: [&str; 11] = [
     env!("CARGO_BIN_EXE_chat"),
     env!("CARGO_BIN_EXE_configured"),
     env!("CARGO_BIN_EXE_events"),
     env!("CARGO_BIN_EXE_hello"),
+    env!("CARGO_BIN_EXE_login"),
     env!("CARGO_BIN_EXE_middleware"),
+    env!("CARGO_BIN_EXE_passwords"),
     env!("CARGO_BIN_EXE_production"),
     env!("CARGO_BIN_EXE_streams"),
     env!("CARGO_BIN_EXE_todos"),
@@ -192,6 +194,17 @@ fn production() {
     holds(&example.ask("POST", "/accounts/7/payments", "", ""), "200", "paid from 7");
     holds(&example.get("/report"), "503", r#"{"error":"handler-late""#);
     holds(&example.get("/nowhere"), "404", r#"{"error":"unknown-route""#);
+    example.end();
+}
+
+#[test]
+fn passwords() {
+    let example = Example::start(env!("CARGO_BIN_EXE_passwords"));
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let right = "name=ali&password=open+sesame";
+    holds(&example.ask("POST", "/register", form, right), "201", "");
+    holds(&example.ask("POST", "/login", form, "name=ali&password=open+barley"), "403", "wrong");
+    holds(&example.ask("POST", "/login", form, right), "204", "set-cookie: session=");
     example.end();
 }
 

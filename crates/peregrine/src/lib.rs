@@ -24,6 +24,8 @@
 //! | `acme` | certificates by ACME, from Let's Encrypt and others: `peregrine::acme` |
 //! | `cache` | entity tags, kept responses and idempotency keys: `peregrine::cache` |
 //! | `cbor` | CBOR in requests and responses: `peregrine::web::extract::Cbor` |
+//! | `auth` | who asks, by name and password, token or key: `peregrine::auth` |
+//! | `auth-jwt` | JSON Web Tokens, and the keys of those who issue them |
 //! | `compression` | compressed responses, and request bodies unpacked: `peregrine::compression`; with each of the four below one coding |
 //! | `compression-br` | Brotli |
 //! | `compression-deflate` | deflate |
@@ -47,6 +49,8 @@
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `protobuf` | messages of protocol buffers in requests and responses: `peregrine::web::extract::Protobuf` |
 //! | `proxy` | a reverse proxy as a handler: `peregrine::proxy` |
+//! | `rate-limit` | how often clients may ask: `peregrine::rate_limit` |
+//! | `rate-limit-redis` | the same, counted in Redis by several machines together |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
@@ -113,6 +117,8 @@ pub use offload::offload;
 pub use orders::Handle;
 #[cfg(feature = "cache")]
 pub use peregrine_cache as cache;
+#[cfg(feature = "auth")]
+pub use peregrine_auth as auth;
 #[cfg(any(
     feature = "compression-br",
     feature = "compression-deflate",
@@ -130,6 +136,8 @@ pub use peregrine_middleware as middleware;
 pub use peregrine_multipart as multipart;
 #[cfg(feature = "proxy")]
 pub use peregrine_proxy as proxy;
+#[cfg(feature = "rate-limit")]
+pub use peregrine_rate_limit as rate_limit;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
@@ -193,6 +201,14 @@ mod bodies {}
 #[cfg(all(doctest, feature = "sessions", feature = "cookies-signed"))]
 #[doc = include_str!("../../../docs/guide/sessions.md")]
 mod sessions {}
+
+#[cfg(all(doctest, feature = "auth"))]
+#[doc = include_str!("../../../docs/guide/auth.md")]
+mod auth_of_requests {}
+
+#[cfg(all(doctest, feature = "rate-limit"))]
+#[doc = include_str!("../../../docs/guide/rate-limits.md")]
+mod rate_limits {}
 
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../../../docs/guide/configuration.md")]

@@ -4,6 +4,7 @@ use deadpool_redis::redis::AsyncCommands;
 use deadpool_redis::{Config, Pool, Runtime};
 use futures_core::Stream;
 use peregrine::DriverChoice;
+use peregrine::rate_limit::{RateLimit, RedisStore};
 use peregrine::tower::tower;
 use peregrine::web::App;
 use peregrine::web::prelude::*;
@@ -12,6 +13,8 @@ use peregrine_ecosystem_tests::{
 };
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -25,6 +28,8 @@ on_both_drivers! {
     two_connections_shared_by_four_workers_count_two_hundred_requests,
     a_handler_waits_for_what_another_one_pushes,
     what_is_published_is_a_stream_of_events,
+    rate_limits_of_two_servers_count_together,
+    a_rate_limit_asks_redis_once_and_comes_back_to_it,
 }
 
 struct Redis {
@@ -240,6 +245,119 @@ fn what_is_published_is_a_stream_of_events(choice: DriverChoice) {
         while ask("POST", format!("{base}/publish/three")).await != "0" {
             pause().await;
         }
+    });
+    end(running);
+}
+
+/// Status, `RateLimit` and `Retry-After` of an answer.
+async fn limited(url: &str) -> (u16, String, Option<u64>) {
+    let response = client(None).get(url).send().await.expect("the server answers");
+    let field = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let retry = field("retry-after").and_then(|value| value.parse().ok());
+    (response.status().as_u16(), field("ratelimit").unwrap_or_default().to_owned(), retry)
+}
+
+fn rate_limits_of_two_servers_count_together(choice: DriverChoice) {
+    const REQUESTS: usize = 60;
+    const BURST: usize = 25;
+    let redis = Redis::start();
+    let pool = redis.pool(1);
+    let machine = || {
+        // As long a wait as the machine may need: what is not in time is counted elsewhere.
+        let store = RedisStore::open(&redis.url()).timeout(START_MAX);
+        let limit = RateLimit::per_hour(BURST as u32).in_redis(store);
+        let limit = limit.and(RateLimit::per_day(1_000).named("daily").for_everybody());
+        start(choice, 2, move || App::new().with(limit.clone()).get("/", || "hello"))
+    };
+    let (Some(one), Some(other)) = (machine(), machine()) else { return };
+    in_runtime(async {
+        let urls = [&one, &other].map(|running| format!("{}/", base_url(running)));
+        let tasks = (0..REQUESTS).map(|number| {
+            let url = urls[number % 2].clone();
+            tokio::spawn(async move { limited(&url).await })
+        });
+        let mut let_in = 0;
+        for task in tasks.collect::<Vec<_>>() {
+            let (status, _, retry) = task.await.expect("each client is answered");
+            let_in += usize::from(status == 200);
+            assert_eq!(retry.is_some(), status == 429);
+        }
+        assert_eq!(let_in, BURST);
+
+        let mut connection = pool.get().await.expect("Redis is there");
+        let keys: Vec<String> = connection.keys("*").await.expect("Redis is there");
+        assert_eq!(keys.len(), 2, "{keys:?}");
+        for key in keys {
+            assert!(key.starts_with("peregrine:limit:") && !key.contains("127.0.0.1"), "{key}");
+            let ends_in: i64 = connection.pttl(&key).await.expect("Redis is there");
+            assert!(ends_in > 0, "{key} ends by itself");
+            // As if it had been written before the clock was set back by a century.
+            let (seconds, _): (u64, u64) = deadpool_redis::redis::cmd("TIME")
+                .query_async(&mut connection)
+                .await
+                .expect("a time");
+            let far = (seconds + 100 * 365 * 86_400) * 1_000_000;
+            connection.set::<_, _, ()>(key, far).await.expect("Redis is there");
+        }
+        let (status, _, retry) = limited(&urls[0]).await;
+        assert_eq!(status, 429);
+        assert!(retry.is_some_and(|seconds| seconds <= 3_600 / BURST as u64), "{retry:?}");
+    });
+    end(one);
+    end(other);
+}
+
+fn a_rate_limit_asks_redis_once_and_comes_back_to_it(choice: DriverChoice) {
+    let redis = Redis::start();
+    let pool = redis.pool(1);
+    let seconds = Arc::new(AtomicU64::new(1));
+    let clock = {
+        let seconds = Arc::clone(&seconds);
+        move || Duration::from_secs(seconds.load(Relaxed))
+    };
+    let store = RedisStore::open(&redis.url()).timeout(START_MAX).prefix("mine:");
+    let limit = RateLimit::per_hour(10).in_redis(store).clock(clock);
+    let limit = limit.and(RateLimit::per_day(100).named("daily"));
+    let counted = limit.clone();
+    let make = move || App::new().with(limit.clone()).get("/", || "hello");
+    let Some(running) = start(choice, 1, make) else { return };
+    in_runtime(async {
+        let url = format!("{}/", base_url(&running));
+        let remaining = async || {
+            let (status, limit, _) = limited(&url).await;
+            assert_eq!(status, 200);
+            limit
+        };
+        for left in (5..10).rev() {
+            let limit = remaining().await;
+            assert!(limit.starts_with(&format!("\"default\";r={left};t=")), "{limit}");
+        }
+        let mut connection = pool.get().await.expect("Redis is there");
+        let stats: String = deadpool_redis::redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut connection)
+            .await
+            .expect("Redis is there");
+        // The first one finds that Redis does not have the script yet.
+        assert!(stats.contains("cmdstat_evalsha:calls=6,"), "{stats}");
+        let keys: Vec<String> = connection.keys("mine:*").await.expect("Redis is there");
+        assert_eq!(keys.len(), 2);
+
+        // The worker loses its connection: it counts by itself, and asks again a second later.
+        deadpool_redis::redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .query_async::<i64>(&mut connection)
+            .await
+            .expect("Redis is there");
+        for left in [9, 8] {
+            let limit = remaining().await;
+            assert!(limit.starts_with(&format!("\"default\";r={left};t=")), "{limit}");
+        }
+        assert_eq!(counted.counts().store_failed, 2);
+        seconds.fetch_add(1, Relaxed);
+        let limit = remaining().await;
+        assert!(limit.starts_with("\"default\";r=4;t="), "{limit}");
+        assert_eq!(counted.counts().store_failed, 2);
     });
     end(running);
 }

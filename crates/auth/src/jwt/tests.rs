@@ -1,0 +1,369 @@
+//! Tokens of issuers that the tests are, by a clock of theirs.
+
+mod published;
+
+use super::{Expected, Jwt, JwtKeys, JwtVerifier, KeyError};
+use crate::{Authenticate, User};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, encode, get_current_timestamp};
+use peregrine_web::App;
+use peregrine_web::test::{TestClient, block_on};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const ISSUER: &str = "https://id.example";
+
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+struct Claims {
+    sub: String,
+}
+
+/// A key pair, as its issuer has it.
+struct Signer {
+    algorithm: Algorithm,
+    encoding: EncodingKey,
+    jwk: Value,
+}
+
+impl Signer {
+    fn es256(id: &str) -> Self {
+        let rng = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        let document = EcdsaKeyPair::generate_pkcs8(algorithm, &rng).expect("a key");
+        let pair = EcdsaKeyPair::from_pkcs8(algorithm, document.as_ref()).expect("a key");
+        let point = pair.public_key().as_ref();
+        let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let jwk = json!({
+            "kty": "EC", "crv": "P-256", "kid": id, "use": "sig",
+            "x": part(&point[1..33]), "y": part(&point[33..]),
+        });
+        let encoding = EncodingKey::from_ec_der(document.as_ref());
+        Self { algorithm: Algorithm::ES256, encoding, jwk }
+    }
+
+    fn ed25519(id: &str) -> Self {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("a key");
+        let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
+        let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": id, "x": x, "alg": "EdDSA"});
+        let encoding = EncodingKey::from_ed_der(document.as_ref());
+        Self { algorithm: Algorithm::EdDSA, encoding, jwk }
+    }
+
+    fn header(&self) -> Header {
+        let mut header = Header::new(self.algorithm);
+        header.kid = self.jwk["kid"].as_str().map(str::to_owned);
+        header
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        self.sign_with(&self.header(), claims)
+    }
+
+    fn sign_with(&self, header: &Header, claims: &Value) -> String {
+        encode(header, claims, &self.encoding).expect("it is signed")
+    }
+}
+
+fn set(signers: &[&Signer]) -> String {
+    let keys: Vec<_> = signers.iter().map(|signer| &signer.jwk).collect();
+    json!({ "keys": keys }).to_string()
+}
+
+/// Claims that are good, with some of them changed; null removes one.
+fn claims(changes: Value) -> Value {
+    let now = get_current_timestamp();
+    let mut claims = json!({"sub": "alice", "iss": ISSUER, "aud": "birds", "exp": now + 300});
+    for (name, value) in changes.as_object().expect("an object") {
+        match value {
+            Value::Null => drop(claims.as_object_mut().and_then(|claims| claims.remove(name))),
+            value => claims[name] = value.clone(),
+        }
+    }
+    claims
+}
+
+fn verify(verifier: &JwtVerifier, token: &str) -> Result<Claims, (u16, String)> {
+    let verified = block_on(verifier.verify::<Claims>(token));
+    verified.map_err(|problem| (problem.status.as_u16(), problem.detail.into_owned()))
+}
+
+fn good() -> Result<Claims, (u16, String)> {
+    Ok(Claims { sub: "alice".to_owned() })
+}
+
+fn refused(why: &str) -> Result<Claims, (u16, String)> {
+    Err((401, why.to_owned()))
+}
+
+#[test]
+fn tokens_must_be_in_force_and_for_this_service() {
+    let signer = Signer::es256("1");
+    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let verifier = JwtVerifier::new(keys, [ISSUER, "https://other.example"], "birds");
+    let now = get_current_timestamp();
+    let lacks = "The token lacks one of exp, iss and aud.";
+    for (changes, expected) in [
+        (json!({}), good()),
+        (json!({"iss": "https://other.example"}), good()),
+        (json!({"aud": ["fish", "birds"]}), good()),
+        (json!({"nbf": now - 1}), good()),
+        (json!({"exp": now - 10}), good()),
+        (json!({"nbf": now + 10}), good()),
+        (json!({"exp": now - 100}), refused("The token has expired.")),
+        (json!({"exp": 0}), refused("The token has expired.")),
+        (json!({"nbf": now + 100}), refused("The token is not in force yet.")),
+        (json!({"iss": "https://id.example.evil"}), refused("The token is of another issuer.")),
+        (json!({"aud": "fish"}), refused("The token is for another audience.")),
+        (json!({"aud": []}), refused("The token is for another audience.")),
+        (json!({"exp": null}), refused(lacks)),
+        (json!({"iss": null}), refused(lacks)),
+        (json!({"aud": null}), refused(lacks)),
+        (json!({"exp": "tomorrow"}), refused(lacks)),
+        (json!({"aud": 7}), refused(lacks)),
+        (json!({"sub": 7}), refused("The token's claims are not those that are expected here.")),
+    ] {
+        assert_eq!(
+            verify(&verifier, &signer.sign(&claims(changes.clone()))),
+            expected,
+            "{changes}"
+        );
+    }
+    let strict = verifier.leeway(Duration::ZERO);
+    let late = signer.sign(&claims(json!({"exp": now - 10})));
+    assert_eq!(verify(&strict, &late), refused("The token has expired."));
+    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let any = JwtVerifier::new(keys, Expected::Anything, Expected::Anything);
+    let silent = claims(json!({"iss": null, "aud": null}));
+    assert_eq!(verify(&any, &signer.sign(&silent)), good());
+    assert_eq!(verify(&any, &signer.sign(&claims(json!({"aud": "fish"})))), good());
+    assert_eq!(verify(&any, &signer.sign(&claims(json!({"exp": null})))), refused(lacks));
+}
+
+#[test]
+fn a_token_does_not_choose_how_it_is_checked() {
+    let (signer, other) = (Signer::es256("1"), Signer::es256("1"));
+    let document = set(&[&signer]);
+    let keys = JwtKeys::jwk_set(&document).expect("a set");
+    let verifier = JwtVerifier::new(keys, ISSUER, "birds");
+    let sound = claims(json!({}));
+    assert_eq!(verify(&verifier, &signer.sign(&sound)), good());
+    let wrong = refused("The token's signature is wrong.");
+    assert_eq!(verify(&verifier, &other.sign(&sound)), wrong);
+
+    // The public key, which everybody has, as the secret of HS256.
+    let mut header = Header::new(Algorithm::HS256);
+    header.kid = Some("1".to_owned());
+    for secret in [document.as_bytes(), &URL_SAFE_NO_PAD.decode("AAAA").expect("base64")] {
+        let forged = encode(&header, &sound, &EncodingKey::from_secret(secret)).expect("signed");
+        assert_eq!(verify(&verifier, &forged), refused("No key of the issuer fits the token."));
+    }
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    for algorithm in ["none", "None", "", "HS257"] {
+        let header = part(&json!({"alg": algorithm, "kid": "1"}));
+        for signature in ["", "AAAA"] {
+            let forged = format!("{header}.{}.{signature}", part(&sound));
+            assert_eq!(verify(&verifier, &forged), refused("The token is no signed JWT."));
+        }
+    }
+    // A key of the token's own.
+    let mut header = other.header();
+    header.jwk = serde_json::from_value(other.jwk.clone()).expect("a key");
+    header.jku = Some("https://evil.example/keys".to_owned());
+    assert_eq!(verify(&verifier, &other.sign_with(&header, &sound)), wrong);
+
+    let mut header = signer.header();
+    header.crit = Some(vec!["exp".to_owned()]);
+    let critical = refused("The token has extensions that are not known here.");
+    assert_eq!(verify(&verifier, &signer.sign_with(&header, &sound)), critical);
+
+    let narrow = verifier.clone().algorithms([Algorithm::EdDSA]);
+    let other_algorithm = refused("The token's algorithm is not one that is taken here.");
+    assert_eq!(verify(&narrow, &signer.sign(&sound)), other_algorithm);
+
+    let access = verifier.typ("at+jwt");
+    assert_eq!(verify(&access, &signer.sign(&sound)), refused("The token is of another type."));
+    for typ in ["at+jwt", "AT+JWT", "application/at+jwt"] {
+        let mut header = signer.header();
+        header.typ = Some(typ.to_owned());
+        assert_eq!(verify(&access, &signer.sign_with(&header, &sound)), good(), "{typ}");
+    }
+}
+
+#[test]
+fn what_is_no_token_is_said_to_be_none() {
+    let signer = Signer::es256("1");
+    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let verifier = JwtVerifier::new(keys, ISSUER, "birds");
+    let token = signer.sign(&claims(json!({})));
+    let parts: Vec<_> = token.split('.').collect();
+    let (header, content, signature) = (parts[0], parts[1], parts[2]);
+    for broken in [
+        String::new(),
+        ".".to_owned(),
+        "..".to_owned(),
+        "...".to_owned(),
+        header.to_owned(),
+        format!("{header}.{content}"),
+        format!("{header}.{content}."),
+        format!("{header}..{signature}"),
+        format!(".{content}.{signature}"),
+        format!("{header}.{content}.{signature}.{signature}"),
+        format!("{header}.{content}.{signature}="),
+        format!("{header}.{content}.{}", &signature[..40]),
+        format!("{header}.{content}x.{signature}"),
+        format!("{header}.{}.{signature}", URL_SAFE_NO_PAD.encode("[]")),
+        format!("{}.{content}.{signature}", URL_SAFE_NO_PAD.encode("{}")),
+        format!("{}.{content}.{signature}", URL_SAFE_NO_PAD.encode("\u{0}")),
+        "a".repeat(100_000),
+        format!("{}.{}.{}", "a".repeat(30_000), "b".repeat(30_000), "c".repeat(30_000)),
+    ] {
+        assert_eq!(verify(&verifier, &broken).map_err(|(status, _)| status), Err(401), "{broken}");
+    }
+    assert_eq!(verify(&verifier, &token), good());
+}
+
+#[test]
+fn of_a_set_the_key_that_fits_is_used_and_others_are_left_out() {
+    let (one, two, three) = (Signer::es256("1"), Signer::es256("2"), Signer::ed25519("3"));
+    let mut encryption = Signer::es256("4");
+    encryption.jwk["use"] = json!("enc");
+    let mut wrapping = Signer::es256("5");
+    wrapping.jwk["key_ops"] = json!(["wrapKey"]);
+    let mut set: Value =
+        serde_json::from_str(&set(&[&one, &two, &three, &encryption, &wrapping])).expect("JSON");
+    let secret = URL_SAFE_NO_PAD.encode([9; 32]);
+    for odd in [
+        json!({"kty": "oct", "kid": "6", "k": secret}),
+        json!({"kty": "AKP", "kid": "7", "alg": "ML-DSA-44", "pub": "AAAA"}),
+        json!({"kty": "EC", "crv": "secp256k1", "kid": "8", "x": "AA", "y": "AA"}),
+        json!({"kty": "EC", "crv": "P-256", "alg": "ES384", "kid": "9", "x": "AA", "y": "AA"}),
+        json!(7),
+    ] {
+        set["keys"].as_array_mut().expect("a list").insert(0, odd);
+    }
+    let keys = JwtKeys::jwk_set(&set.to_string()).expect("a set");
+    let verifier = JwtVerifier::new(keys, ISSUER, "birds");
+    let sound = claims(json!({}));
+    for signer in [&one, &two, &three] {
+        assert_eq!(verify(&verifier, &signer.sign(&sound)), good());
+    }
+    let unknown = refused("No key of the issuer fits the token.");
+    for signer in [&encryption, &wrapping] {
+        assert_eq!(verify(&verifier, &signer.sign(&sound)), unknown);
+    }
+    let mut header = Header::new(Algorithm::HS256);
+    header.kid = Some("6".to_owned());
+    let token = encode(&header, &sound, &EncodingKey::from_secret(&[9; 32])).expect("signed");
+    assert_eq!(verify(&verifier, &token), unknown);
+    // Without a name, only the one of its algorithm is meant.
+    let nameless =
+        |signer: &Signer| signer.sign_with(&Header { kid: None, ..signer.header() }, &sound);
+    assert_eq!(verify(&verifier, &nameless(&three)), good());
+    assert_eq!(verify(&verifier, &nameless(&one)), unknown);
+
+    for (document, word) in [
+        ("", "no set"),
+        ("[]", "no list `keys`"),
+        (r#"{"keys":7}"#, "no list `keys`"),
+        (r#"{"keys":[]}"#, "no public key"),
+        (r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#, "no public key"),
+    ] {
+        let error = JwtKeys::jwk_set(document).expect_err("refused").to_string();
+        assert!(error.contains(word), "{document}: {error}");
+    }
+}
+
+#[test]
+fn secrets_are_long_enough_and_algorithms_fit_their_keys() {
+    let keys = JwtKeys::secret(Algorithm::HS256, [1; 32]).expect("long enough");
+    let verifier = JwtVerifier::new(keys, ISSUER, "birds");
+    let sign = |algorithm, secret: &[u8]| {
+        encode(&Header::new(algorithm), &claims(json!({})), &EncodingKey::from_secret(secret))
+            .expect("signed")
+    };
+    assert_eq!(verify(&verifier, &sign(Algorithm::HS256, &[1; 32])), good());
+    let wrong = refused("The token's signature is wrong.");
+    assert_eq!(verify(&verifier, &sign(Algorithm::HS256, &[2; 32])), wrong);
+    let unfit = refused("No key of the issuer fits the token.");
+    assert_eq!(verify(&verifier, &sign(Algorithm::HS384, &[1; 32])), unfit);
+    for (algorithm, length, bytes_min) in
+        [(Algorithm::HS256, 31, 32), (Algorithm::HS384, 47, 48), (Algorithm::HS512, 63, 64)]
+    {
+        let error = JwtKeys::secret(algorithm, vec![1; length]).expect_err("too short");
+        assert_eq!(error, KeyError::SecretTooShort { bytes_min });
+        assert!(JwtKeys::secret(algorithm, vec![1; bytes_min]).is_ok());
+    }
+    let wrong = |result: Result<JwtKeys, KeyError>| {
+        assert_eq!(result.expect_err("refused"), KeyError::WrongAlgorithm);
+    };
+    wrong(JwtKeys::secret(Algorithm::ES256, [1; 64]));
+    wrong(JwtKeys::public(Algorithm::HS256, DecodingKey::from_secret(&[1; 64])));
+    wrong(JwtKeys::public(Algorithm::ES256, DecodingKey::from_ed_der(&[1; 32])));
+}
+
+fn client_with(verifier: &JwtVerifier) -> TestClient {
+    App::new()
+        .state(verifier.clone())
+        .get("/", |Jwt(it): Jwt<Claims>| it.sub)
+        .get("/maybe", |it: Option<Jwt<Claims>>| it.is_some().to_string())
+        .scope("/in", |scope| {
+            let authenticate = Authenticate::jwt::<Claims>(verifier.clone());
+            scope.with(authenticate).get("/", |User(it): User<Claims>| it.sub)
+        })
+        .test()
+}
+
+#[test]
+fn handlers_have_what_a_token_says_and_clients_are_told_why_it_is_not_good() {
+    let signer = Signer::es256("1");
+    let keys = JwtKeys::jwk_set(&set(&[&signer])).expect("a set");
+    let client = client_with(&JwtVerifier::new(keys, ISSUER, "birds"));
+    let ask = |path: &str, token: &str| {
+        client.get(path).header("authorization", format!("Bearer {token}")).send_now()
+    };
+    let token = signer.sign(&claims(json!({})));
+    assert_eq!([ask("/", &token).text(), ask("/in", &token).text()], ["alice", "alice"]);
+    assert_eq!(ask("/maybe", &token).text(), "true");
+    assert_eq!(client.get("/maybe").send_now().text(), "false");
+    for path in ["/", "/in"] {
+        let missing = client.get(path).send_now();
+        assert_eq!(missing.status(), 401);
+        assert_eq!(missing.header("www-authenticate"), Some(r#"Bearer realm="restricted""#));
+    }
+    let late = signer.sign(&claims(json!({"exp": 1})));
+    for path in ["/", "/in", "/maybe"] {
+        let refused = ask(path, &late);
+        assert_eq!(refused.status(), 401);
+        assert!(refused.text().contains("/problems/invalid-token"), "{}", refused.text());
+        let challenge = refused.header("www-authenticate").expect("a challenge");
+        assert_eq!(
+            challenge,
+            r#"Bearer realm="restricted", error="invalid_token", error_description="the token has expired""#
+        );
+    }
+    assert_eq!(ask("/maybe", "a b").status(), 400);
+}
+
+#[test]
+fn an_application_without_a_verifier_is_not_built() {
+    let app = App::new().get("/", |Jwt(it): Jwt<Claims>| it.sub);
+    let error = app.build().expect_err("there is none").to_string();
+    assert!(error.contains("JwtVerifier"), "{error}");
+}
+
+#[test]
+fn nothing_shows_a_secret() {
+    let keys = JwtKeys::secret(Algorithm::HS256, [0x41; 32]).expect("long enough");
+    let shown = format!("{:?}", JwtVerifier::new(keys, ISSUER, "birds"));
+    assert!(
+        !shown.contains("AAAA") && !shown.contains("65, 65") && shown.contains(ISSUER),
+        "{shown}"
+    );
+}

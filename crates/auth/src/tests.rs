@@ -1,0 +1,320 @@
+//! Credentials through the test client.
+
+use crate::{ApiKey, ApiKeyPlace, Authenticate, BasicAuth, BearerToken, Secret, User};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use peregrine_web::test::{TestClient, TestResponse};
+use peregrine_web::{App, Problem};
+
+fn basic(text: impl AsRef<[u8]>) -> String {
+    format!("Basic {}", STANDARD.encode(text))
+}
+
+fn kind(response: &TestResponse) -> (u16, String) {
+    let status = response.status().as_u16();
+    let problem: serde_json::Value = serde_json::from_str(&response.text()).unwrap_or_default();
+    let kind = problem["type"].as_str().unwrap_or_default();
+    (status, kind.trim_start_matches("/problems/").to_owned())
+}
+
+fn extractors() -> TestClient {
+    App::new()
+        .get("/basic", |it: BasicAuth| format!("{}|{}", it.user, it.password))
+        .get("/bearer", |BearerToken(token): BearerToken| token)
+        .get("/key", |ApiKey(key): ApiKey| key)
+        .get(
+            "/maybe",
+            |basic: Option<BasicAuth>, bearer: Option<BearerToken>, key: Option<ApiKey>| {
+                format!("{} {} {}", basic.is_some(), bearer.is_some(), key.is_some())
+            },
+        )
+        .test()
+}
+
+#[test]
+fn basic_credentials_are_read_as_rfc_7617_has_them() {
+    let client = extractors();
+    let ask = |value: &str| client.get("/basic").header("authorization", value).send_now();
+    for (value, expected) in [
+        // RFC 7617 §2 and §2.1 have these two.
+        ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==".to_owned(), "Aladdin|open sesame"),
+        ("Basic dGVzdDoxMjPCow==".to_owned(), "test|123£"),
+        (basic("a:b:c"), "a|b:c"),
+        (basic(":"), "|"),
+        (basic("a:"), "a|"),
+        (basic(":p"), "|p"),
+        (basic("a:b").replace("Basic", "bASIC"), "a|b"),
+        (basic("a:b").replace("Basic ", "Basic   "), "a|b"),
+    ] {
+        let response = ask(&value);
+        assert_eq!((response.status().as_u16(), response.text()), (200, expected.to_owned()));
+    }
+    let malformed = [
+        "Basic".to_owned(),
+        "Basic ".to_owned(),
+        "Basic !".to_owned(),
+        "Basic QQ".to_owned(),
+        "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ".to_owned(),
+        "Basic QWxh ZGRpbjpvcGVuIHNlc2FtZQ==".to_owned(),
+        "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==, Basic QQ==".to_owned(),
+        "Basic QWxh-_RpbjpvcGVuIHNlc2FtZQ==".to_owned(),
+        basic("no colon"),
+        basic(""),
+        basic("a\u{7}:b"),
+        basic("a:b\n"),
+        basic("a:\0"),
+        basic(b"a:\xff"),
+    ];
+    for value in malformed {
+        assert_eq!(kind(&ask(&value)), (400, "malformed-credentials".to_owned()), "{value:?}");
+    }
+    for value in ["Bearer abc", "Basicx QQ==", "Digest username=\"a\"", "", "Basic\tQQ=="] {
+        let response = ask(value);
+        assert_eq!(kind(&response), (401, "missing-credentials".to_owned()), "{value:?}");
+        let challenge = response.header("www-authenticate").expect("a challenge");
+        assert_eq!(challenge, r#"Basic realm="restricted", charset="UTF-8""#);
+    }
+}
+
+#[test]
+fn bearer_tokens_are_read_as_rfc_6750_has_them() {
+    let client = extractors();
+    let ask = |value: &str| client.get("/bearer").header("authorization", value).send_now();
+    for (value, expected) in [
+        ("Bearer mF_9.B5f-4.1JqM", "mF_9.B5f-4.1JqM"),
+        ("bearer a", "a"),
+        ("BEARER   aZ09-._~+/==", "aZ09-._~+/=="),
+    ] {
+        assert_eq!(ask(value).text(), expected);
+    }
+    let malformed = [
+        "Bearer",
+        "Bearer ",
+        "Bearer a b",
+        "Bearer =",
+        "Bearer a=b",
+        "Bearer a,b",
+        "Bearer \"a\"",
+        "Bearer é",
+    ];
+    for value in malformed {
+        let response = ask(value);
+        assert_eq!(kind(&response), (400, "malformed-credentials".to_owned()), "{value:?}");
+        let challenge = response.header("www-authenticate").expect("a challenge");
+        assert_eq!(challenge, r#"Bearer realm="restricted", error="invalid_request""#);
+    }
+    let response = ask("Basic QQ==");
+    assert_eq!(kind(&response), (401, "missing-credentials".to_owned()));
+    assert_eq!(response.header("www-authenticate"), Some(r#"Bearer realm="restricted""#));
+}
+
+#[test]
+fn two_fields_are_one_too_many() {
+    let client = extractors();
+    for (path, name, value) in [
+        ("/basic", "authorization", "Basic YTpi"),
+        ("/bearer", "authorization", "Bearer a"),
+        ("/key", "x-api-key", "a"),
+    ] {
+        let ask = client.get(path).header(name, value);
+        assert_eq!(kind(&ask.header(name, value).send_now()).0, 400, "{path}");
+    }
+    // Not even where the other one is of another scheme, or where none is needed.
+    for path in ["/basic", "/bearer", "/maybe"] {
+        let ask = client.get(path).header("authorization", "Bearer a");
+        assert_eq!(kind(&ask.header("Authorization", "Basic YTpi").send_now()).0, 400, "{path}");
+    }
+}
+
+#[test]
+fn what_is_absent_is_none_and_what_is_malformed_is_refused() {
+    let client = extractors();
+    let maybe = |name: &str, value: &str| client.get("/maybe").header(name, value).send_now();
+    assert_eq!(maybe("x-other", "").text(), "false false false");
+    assert_eq!(maybe("authorization", "Basic YTpi").text(), "true false false");
+    assert_eq!(maybe("authorization", "Bearer a").text(), "false true false");
+    assert_eq!(maybe("x-api-key", "a").text(), "false false true");
+    for (name, value) in [
+        ("authorization", "Basic !"),
+        ("authorization", "Bearer !"),
+        ("x-api-key", ""),
+        ("x-api-key", "é"),
+    ] {
+        assert_eq!(kind(&maybe(name, value)).0, 400, "{name}: {value}");
+    }
+}
+
+#[test]
+fn keys_are_where_they_are_looked_for() {
+    let app = |place: ApiKeyPlace| {
+        let verify = async |ApiKey(key): ApiKey| (key == "k+1/é".replace('é', "e")).then_some(7_u8);
+        let authenticate = Authenticate::api_key(place, verify).realm("birds");
+        App::new().with(authenticate).get("/", |User(number): User<u8>| number.to_string()).test()
+    };
+    let in_header = app(ApiKeyPlace::header("X-Key"));
+    assert_eq!(in_header.get("/").header("x-key", "k+1/e").send_now().text(), "7");
+    let refused = in_header.get("/?key=k%2b1/e").send_now();
+    assert_eq!(kind(&refused), (401, "missing-credentials".to_owned()));
+    assert_eq!(refused.header("www-authenticate"), Some(r#"ApiKey realm="birds""#));
+    let wrong = in_header.get("/").header("x-key", "k").send_now();
+    assert_eq!(kind(&wrong), (401, "invalid-credentials".to_owned()));
+
+    let in_query = app(ApiKeyPlace::query("key"));
+    assert_eq!(in_query.get("/?a=b&key=k%2b1%2Fe").send_now().text(), "7");
+    for (target, expected) in [
+        ("/", 401),
+        ("/?", 401),
+        ("/?xkey=k%2b1/e", 401),
+        ("/?key=k", 401),
+        ("/?key", 400),
+        ("/?key=", 400),
+        ("/?key=a&key=a", 400),
+        ("/?key=a+b", 400),
+        ("/?key=%00", 400),
+        ("/?key=%ff", 400),
+        ("/?key=%", 401),
+        ("/?key=%2", 401),
+        ("/?key=%zz", 401),
+    ] {
+        assert_eq!(in_query.get(target).send_now().status(), expected, "{target}");
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Person(String);
+
+fn people() -> Authenticate<BasicAuth, impl AsyncFn(BasicAuth) -> Option<Person>> {
+    let secret = Secret::new("open sesame");
+    Authenticate::basic(async move |it: BasicAuth| {
+        secret.is(&it.password).then_some(Person(it.user))
+    })
+}
+
+fn robots()
+-> Authenticate<BearerToken, impl AsyncFn(BearerToken) -> Result<Option<Person>, Problem>> {
+    Authenticate::bearer(async |BearerToken(token): BearerToken| match token.as_str() {
+        "robot" => Ok(Some(Person("a robot".to_owned()))),
+        "teapot" => Err(Problem::new(http::StatusCode::IM_A_TEAPOT, "teapot", "It is short.")),
+        _ => Ok(None),
+    })
+}
+
+#[test]
+fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
+    let client = App::new()
+        .get("/free", || "free")
+        .with(people().realm("the \"cave\""))
+        .get("/", |User(person): User<Person>| person.0)
+        .get("/public", || [("cache-control", "public")])
+        .test();
+    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_now();
+    let response = ask("/", &basic("Ali:open sesame"));
+    assert_eq!(
+        (response.text().as_str(), response.header("cache-control")),
+        ("Ali", Some("private"))
+    );
+    let public = ask("/public", &basic("Ali:open sesame"));
+    assert_eq!(public.header("cache-control"), Some("public"));
+    assert_eq!(ask("/free", "Basic !").text(), "free");
+    for (value, expected) in [
+        (basic("Ali:open"), (401, "invalid-credentials")),
+        (basic("Ali:"), (401, "invalid-credentials")),
+        (basic("Ali:open sesame "), (401, "invalid-credentials")),
+        ("Bearer robot".to_owned(), (401, "missing-credentials")),
+        ("Basic ?".to_owned(), (400, "malformed-credentials")),
+    ] {
+        let response = ask("/", &value);
+        assert_eq!(kind(&response), (expected.0, expected.1.to_owned()), "{value}");
+        if expected.0 == 401 {
+            let challenge = response.header("www-authenticate").expect("a challenge");
+            assert_eq!(challenge, r#"Basic realm="the \"cave\"", charset="UTF-8""#);
+        }
+        assert!(!response.text().contains("sesame"));
+    }
+}
+
+#[test]
+fn a_function_may_have_an_answer_of_its_own() {
+    let client = App::new().with(robots()).get("/", || "in").test();
+    let ask = |value: &str| client.get("/").header("authorization", value).send_now();
+    assert_eq!(ask("Bearer robot").text(), "in");
+    assert_eq!(kind(&ask("Bearer teapot")), (418, "teapot".to_owned()));
+    let refused = ask("Bearer other");
+    assert_eq!(kind(&refused).0, 401);
+    let challenge = refused.header("www-authenticate").expect("a challenge");
+    assert!(
+        challenge.starts_with(r#"Bearer realm="restricted", error="invalid_token", "#),
+        "{challenge}"
+    );
+}
+
+#[test]
+fn several_kinds_stand_around_the_same_routes() {
+    let client = App::new()
+        .with(people().optional())
+        .with(robots().optional())
+        .get("/", |User(person): User<Person>| person.0)
+        .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
+        .test();
+    let ask = |path: &str, value: &str| client.get(path).header("authorization", value).send_now();
+    assert_eq!(ask("/", &basic("Ali:open sesame")).text(), "Ali");
+    assert_eq!(ask("/", "Bearer robot").text(), "a robot");
+    let nobody = client.get("/").send_now();
+    assert_eq!(kind(&nobody), (401, "missing-credentials".to_owned()));
+    let challenges = nobody.headers().iter().filter(|(name, _)| *name == "www-authenticate");
+    let schemes: Vec<_> = challenges.map(|(_, value)| value.as_bytes()[..3].to_vec()).collect();
+    assert_eq!(schemes, [b"Bas".to_vec(), b"Bea".to_vec()]);
+    assert_eq!(client.get("/maybe").send_now().text(), "false");
+    assert_eq!(ask("/maybe", "Bearer robot").text(), "true");
+    // Wrong ones are refused in any case.
+    assert_eq!(ask("/maybe", "Bearer other").status(), 401);
+    assert_eq!(ask("/maybe", &basic("Ali:x")).status(), 401);
+}
+
+#[test]
+fn a_handler_that_wants_a_user_nobody_makes_is_an_error_of_the_program() {
+    let client = App::new()
+        .get("/", |User(person): User<Person>| person.0)
+        .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
+        .test();
+    assert_eq!(kind(&client.get("/").send_now()), (500, "missing-user".to_owned()));
+    assert_eq!(client.get("/maybe").send_now().text(), "false");
+}
+
+#[test]
+fn settings_that_cannot_be_kept_are_errors_at_start() {
+    let verify = async |_: ApiKey| Some(());
+    let fault = |app: App| app.get("/", || "").build().expect_err("refused").to_string();
+    let error = fault(App::new().with(people().realm("Höhle")));
+    assert!(error.contains("Authenticate: the realm"), "{error}");
+    for place in [ApiKeyPlace::header("a b"), ApiKeyPlace::query(""), ApiKeyPlace::query("a&b")] {
+        let error = fault(App::new().with(Authenticate::api_key(place.clone(), verify)));
+        assert!(error.contains("Authenticate: "), "{place:?}: {error}");
+    }
+}
+
+#[test]
+fn nothing_shows_a_secret() {
+    let credentials = BasicAuth { user: "Ali".to_owned(), password: "sesame".to_owned() };
+    let shown = format!(
+        "{credentials:?} {:?} {:?} {:?} {:?}",
+        BearerToken("sesame".to_owned()),
+        ApiKey("sesame".to_owned()),
+        Secret::new("sesame"),
+        people(),
+    );
+    assert!(!shown.contains("sesame") && shown.contains("Ali"), "{shown}");
+}
+
+#[test]
+fn secrets_are_compared_as_digests_of_one_length() {
+    let secret = Secret::new("abc");
+    assert!(secret.is("abc") && secret.is(b"abc"));
+    for other in ["", "ab", "abcd", "abd", "\0abc"] {
+        assert!(!secret.is(other), "{other:?}");
+    }
+    // FIPS 180-2, appendix B.1.
+    let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let byte = |at: usize| u8::from_str_radix(&digest[2 * at..2 * at + 2], 16).expect("hex");
+    assert!(Secret::of_sha256(std::array::from_fn(byte)).is("abc"));
+}

@@ -1,0 +1,151 @@
+//! What happens to a request.
+
+use crate::fields;
+use crate::gcra::Decision;
+use crate::key::Subject;
+use crate::limit::{LIMITS_MAX, RateLimit, Ready};
+use peregrine_web::requirements::Requirements;
+use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
+
+/// Whose request it is, for each limit.
+pub(crate) type Subjects<'r> = [Option<Subject<'r>>; LIMITS_MAX];
+
+/// What the limits say of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    /// `None`: the limit does not count it.
+    pub(crate) decisions: [Option<Decision>; LIMITS_MAX],
+    pub(crate) is_let_in: bool,
+}
+
+impl Verdict {
+    /// Nobody has counted.
+    pub(crate) const NONE: Self = Self { decisions: [None; LIMITS_MAX], is_let_in: true };
+}
+
+/// Counts a request in the tables of this process.
+pub(crate) fn count_here(ready: &Ready, subjects: &Subjects<'_>, now: u64) -> Verdict {
+    let mut verdict = Verdict::NONE;
+    verdict.is_let_in = charge(ready, subjects, 0, now, true, &mut verdict.decisions);
+    verdict
+}
+
+/// Judges the limits from this one on, and charges all or none: a request that one of them refuses costs nothing with the others.
+/// The places stay locked meanwhile, in the order of the limits, each of which has a table of its own.
+fn charge(
+    ready: &Ready,
+    subjects: &Subjects<'_>,
+    index: usize,
+    now: u64,
+    is_let_in: bool,
+    decisions: &mut [Option<Decision>; LIMITS_MAX],
+) -> bool {
+    let Some(limit) = ready.limits.get(index) else { return is_let_in };
+    let Some(subject) = &subjects[index] else {
+        return charge(ready, subjects, index + 1, now, is_let_in, decisions);
+    };
+    let mut place = limit.table.place(subject, now);
+    place.settle(limit.rate.settled(place.kept(), now));
+    let (decision, next) = limit.rate.judge(place.kept(), now);
+    let is_let_in =
+        charge(ready, subjects, index + 1, now, is_let_in && decision.conforms(), decisions);
+    let is_told_as_judged = is_let_in || !decision.conforms();
+    decisions[index] = Some(match is_told_as_judged {
+        true => decision,
+        false => limit.rate.look(place.kept(), now),
+    });
+    if is_let_in {
+        place.keep(next);
+    }
+    if place.is_crowded {
+        drop(place);
+        ready.counts.crowd(&limit.name);
+    }
+    is_let_in
+}
+
+impl RateLimit {
+    /// Counts a request of `key` with all limits of this value, whatever they count by otherwise, unless that is everybody: for what only a
+    /// handler knows, as the name in a form by which somebody logs in.
+    ///
+    /// ```
+    /// use peregrine::prelude::*;
+    /// use peregrine::rate_limit::RateLimit;
+    ///
+    /// async fn login(limit: StateRef<RateLimit>, Path(name): Path<String>) -> Result<String, Problem> {
+    ///     limit.take(&name).await?;
+    ///     Ok(format!("the password of {name} is checked"))
+    /// }
+    ///
+    /// let limit = RateLimit::per_hour(10).named("logins");
+    /// let client = App::new().state(limit).post("/login/{name}", login).test();
+    /// for _ in 0..10 {
+    ///     assert_eq!(client.post("/login/alice").send_now().status(), 200);
+    /// }
+    /// assert_eq!(client.post("/login/alice").send_now().status(), 429);
+    /// assert_eq!(client.post("/login/bob").send_now().status(), 200);
+    /// ```
+    ///
+    /// # Errors
+    /// It comes too early: the problem has status 429 and `Retry-After`. A limit that cannot be kept, which [`App::build`](peregrine_web::App::build) would
+    /// name if this was a middleware, is a problem of status 500.
+    pub async fn take(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
+        let ready = self.ready()?;
+        let key = key.as_ref();
+        let subjects = std::array::from_fn(|index| {
+            let limit = ready.limits.get(index)?;
+            let is_shared = limit.is_for_everybody;
+            Some(if is_shared { Subject::Everybody } else { Subject::Of(key.into()) })
+        });
+        let verdict = self.judge(ready, &subjects).await?;
+        if verdict.is_let_in { Ok(()) } else { Err(fields::refusal(ready, &verdict)) }
+    }
+
+    async fn judge(&self, ready: &Ready, subjects: &Subjects<'_>) -> Result<Verdict, Problem> {
+        #[cfg(feature = "redis")]
+        let verdict = match self.redis() {
+            Some(store) => store.count(ready, subjects, self.now()).await?,
+            None => count_here(ready, subjects, self.now()),
+        };
+        #[cfg(not(feature = "redis"))]
+        let verdict = count_here(ready, subjects, self.now());
+        if !verdict.is_let_in {
+            ready.counts.refuse();
+        }
+        Ok(verdict)
+    }
+}
+
+impl Middleware for RateLimit {
+    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
+        let ready = match self.ready() {
+            Ok(ready) => ready,
+            Err(problem) => return problem.into_response(),
+        };
+        if self.is_exempt(&request.parts) {
+            return next.call(request).await;
+        }
+        let verdict = {
+            let subjects = self.subjects(&request.parts);
+            self.judge(ready, &subjects).await
+        };
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(problem) => return problem.into_response(),
+        };
+        let mut response = match verdict.is_let_in {
+            true => next.call(request).await,
+            false => fields::refusal(ready, &verdict).into_response(),
+        };
+        if self.has_fields() {
+            fields::tell(ready, &verdict, &mut response);
+        }
+        response
+    }
+
+    fn require(&self, requirements: &mut Requirements) {
+        for fault in self.faults() {
+            requirements.fault(format!("RateLimit: {fault}"));
+        }
+    }
+}

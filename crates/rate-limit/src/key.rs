@@ -1,0 +1,190 @@
+//! Whose requests count together.
+
+use peregrine_web::Parts;
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// Whose requests count together, as [`RateLimit::by`](crate::RateLimit::by) is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Client,
+    Everybody,
+    Of(Vec<u8>),
+    Exempt,
+}
+
+impl Key {
+    /// Those with the same value: a user's number, the name of a plan. A secret, such as an API key, is kept as a hash of it.
+    pub fn of(value: impl AsRef<[u8]>) -> Self {
+        Self(Kind::Of(value.as_ref().to_vec()))
+    }
+
+    /// Those of the same client address, as by default.
+    #[must_use]
+    pub fn client() -> Self {
+        Self(Kind::Client)
+    }
+
+    /// All.
+    #[must_use]
+    pub fn everybody() -> Self {
+        Self(Kind::Everybody)
+    }
+
+    /// The request does not count, and is let in as far as this limit goes.
+    #[must_use]
+    pub fn exempt() -> Self {
+        Self(Kind::Exempt)
+    }
+}
+
+/// How a limit finds out whose request it is.
+#[derive(Clone)]
+pub(crate) enum By {
+    Client,
+    Everybody,
+    Header(String),
+    Cookie(String),
+    Function(Arc<dyn Fn(&Parts) -> Key + Send + Sync>),
+}
+
+/// How many bits of an address are one client's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefixes {
+    pub(crate) v4: u8,
+    pub(crate) v6: u8,
+}
+
+/// Whose request it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject<'r> {
+    /// A client whose address nobody tells.
+    Nobody,
+    Everybody,
+    Client(IpAddr),
+    Header(&'r [u8]),
+    Cookie(&'r [u8]),
+    Of(Cow<'r, [u8]>),
+}
+
+impl By {
+    /// Whose request it is; `None`: it does not count.
+    pub(crate) fn subject<'r>(&self, parts: &'r Parts, prefixes: Prefixes) -> Option<Subject<'r>> {
+        let client = || match parts.client().ip() {
+            Some(address) => Subject::Client(prefixes.network(address)),
+            None => Subject::Nobody,
+        };
+        Some(match self {
+            Self::Client => client(),
+            Self::Everybody => Subject::Everybody,
+            Self::Header(name) => parts.head.field(name).map_or_else(client, Subject::Header),
+            Self::Cookie(name) => cookie(parts, name).map_or_else(client, Subject::Cookie),
+            Self::Function(function) => match function(parts).0 {
+                Kind::Client => client(),
+                Kind::Everybody => Subject::Everybody,
+                Kind::Of(value) => Subject::Of(value.into()),
+                Kind::Exempt => return None,
+            },
+        })
+    }
+}
+
+/// The value of the first cookie of this name.
+fn cookie<'r>(parts: &'r Parts, name: &str) -> Option<&'r [u8]> {
+    let fields = parts.head.fields_named("cookie");
+    let mut pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
+    pairs.find_map(|pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+impl Prefixes {
+    /// The part of an address that stands for a client.
+    fn network(self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(address) => {
+                let host = u32::MAX.checked_shr(self.v4.into()).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() & !host).into()
+            }
+            IpAddr::V6(address) => {
+                let host = u128::MAX.checked_shr(self.v6.into()).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & !host).into()
+            }
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Subject<'_> {
+    /// A text of equal length for each, in which nobody reads what it was made of.
+    pub(crate) fn digest(&self) -> String {
+        use sha2::{Digest, Sha256};
+        let mut hash = Sha256::new();
+        match self {
+            Self::Nobody => hash.update(b"0"),
+            Self::Everybody => hash.update(b"1"),
+            Self::Client(IpAddr::V4(address)) => {
+                hash.update(b"4");
+                hash.update(address.octets());
+            }
+            Self::Client(IpAddr::V6(address)) => {
+                hash.update(b"6");
+                hash.update(address.octets());
+            }
+            Self::Header(value) => {
+                hash.update(b"h");
+                hash.update(value);
+            }
+            Self::Cookie(value) => {
+                hash.update(b"c");
+                hash.update(value);
+            }
+            Self::Of(value) => {
+                hash.update(b"o");
+                hash.update(value);
+            }
+        }
+        let digest = hash.finalize();
+        // Half of it is enough that no two keys meet.
+        digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl fmt::Debug for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => f.write_str("client"),
+            Self::Everybody => f.write_str("everybody"),
+            Self::Header(name) => write!(f, "header {name}"),
+            Self::Cookie(name) => write!(f, "cookie {name}"),
+            Self::Function(_) => f.write_str("function"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_are_one_client() {
+        let network = |address: &str, v4, v6| {
+            let address = address.parse().expect("an address");
+            Prefixes { v4, v6 }.network(address).to_string()
+        };
+        for (address, v4, v6, expected) in [
+            ("192.0.2.77", 32, 64, "192.0.2.77"),
+            ("192.0.2.77", 24, 64, "192.0.2.0"),
+            ("192.0.2.77", 0, 64, "0.0.0.0"),
+            ("2001:db8:1:2:3:4:5:6", 32, 64, "2001:db8:1:2::"),
+            ("2001:db8:1:2ff:3:4:5:6", 32, 56, "2001:db8:1:200::"),
+            ("2001:db8::6", 32, 128, "2001:db8::6"),
+            ("2001:db8::6", 32, 0, "::"),
+        ] {
+            assert_eq!(network(address, v4, v6), expected);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Limits on how often clients may ask.
+//!
+//! [`RateLimit`] is the middleware. It counts by the generic cell rate algorithm (`gcra.rs`), in a table of fixed size that all
+//! workers share (`table.rs`), or in Redis for several machines (`redis.rs`). Without the feature `redis` this crate does no I/O; it
+//! builds on `peregrine-web` only.
+//!
+//! Start with `limit.rs`; `check.rs` is what happens to a request.
+#![forbid(unsafe_code)]
+
+mod check;
+mod counts;
+mod fields;
+mod gcra;
+mod key;
+mod limit;
+#[cfg(feature = "redis")]
+mod redis;
+mod rule;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use counts::RateLimitCounts;
+pub use key::Key;
+pub use limit::RateLimit;
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, WhenDown};

@@ -1,0 +1,261 @@
+//! Where several machines count together.
+
+use crate::check::{Subjects, Verdict, count_here};
+use crate::gcra::{Decision, Rate};
+use crate::limit::{LIMITS_MAX, Ready};
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Client, RedisError, Script};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use peregrine_web::Problem;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+/// How long a request waits for Redis.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// How long Redis is left alone after a failure, in nanoseconds.
+const REST: u64 = 1_000_000_000;
+
+/// All limits of a request at once, by the clock of Redis, in whole microseconds: Lua's numbers hold those exactly for 280 years. What is
+/// kept ends with the debt, so that a key that does not ask takes no memory. A debt of more than a burst was written before the clock was
+/// set back, or before the limit was changed. What comes back is what each key owed before.
+const SCRIPT: &str = r"
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local function keep(i, debt)
+    redis.call('SET', KEYS[i], string.format('%.0f', now + debt), 'PX', string.format('%.0f', math.ceil(debt / 1000)))
+end
+local debts, conform = {}, true
+for i = 1, #KEYS do
+    local interval, depth = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+    local debt = (tonumber(redis.call('GET', KEYS[i]) or '') or now) - now
+    if debt > depth then
+        debt = depth
+        keep(i, debt)
+    end
+    debt = math.max(debt, 0)
+    debts[i] = debt
+    conform = conform and debt + interval <= depth
+end
+if conform then
+    for i = 1, #KEYS do
+        keep(i, debts[i] + tonumber(ARGV[2 * i - 1]))
+    end
+end
+return debts
+";
+
+/// What counts while Redis does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenDown {
+    /// Each process counts for itself, by the same limits. The default.
+    #[default]
+    CountHere,
+    /// Every request is let in.
+    Allow,
+    /// Every request is refused, with a problem of status 503.
+    Refuse,
+}
+
+/// Redis, or a server that speaks as it does and runs its scripts: one, not a cluster.
+///
+/// A request costs one round trip, on a connection that each worker has. What Redis keeps of a key has the limit's name and a hash in its name, and ends
+/// by itself when the key owes nothing.
+///
+/// ```no_run
+/// use peregrine::prelude::*;
+/// use peregrine::rate_limit::{RateLimit, RedisStore};
+///
+/// fn main() -> peregrine::Result<()> {
+///     let store = RedisStore::open("redis://127.0.0.1/");
+///     let limit = RateLimit::per_minute(100).in_redis(store);
+///     Server::bind("127.0.0.1:8080").serve(move || App::new().with(limit.clone()).get("/", || "hello"))
+/// }
+/// ```
+///
+/// | setting | default |
+/// |---|---|
+/// | [`prefix`](Self::prefix): how names of keys begin | `peregrine:limit:` |
+/// | [`timeout`](Self::timeout): how long a request waits for an answer | 100 ms |
+/// | [`when_down`](Self::when_down) | each process counts for itself |
+///
+/// After an answer that did not come, Redis is left alone for a second, so that not every request waits.
+#[derive(Clone)]
+pub struct RedisStore {
+    client: Result<Client, String>,
+    prefix: String,
+    timeout: Duration,
+    when_down: WhenDown,
+    shared: Arc<Shared>,
+}
+
+/// What the clones of a store have together.
+struct Shared {
+    number: u64,
+    script: Script,
+    /// Redis is left alone until then.
+    rests_until: AtomicU64,
+}
+
+impl RedisStore {
+    /// Redis at this URL: `redis://user:password@host:port/database`, or `redis+unix:///path`. A URL that is none is an error when the application is built. For
+    /// `rediss://`, TLS, the program needs the crate `redis` 0.32 with its feature `tokio-rustls-comp`.
+    #[must_use]
+    pub fn open(url: &str) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let shared = Shared { number, script: Script::new(SCRIPT), rests_until: AtomicU64::new(0) };
+        Self {
+            client: Client::open(url).map_err(|error| error.to_string()),
+            prefix: "peregrine:limit:".to_owned(),
+            timeout: TIMEOUT,
+            when_down: WhenDown::default(),
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// How the names of keys begin. Applications that share a Redis and are not to count together have different ones.
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// How long a request waits for Redis. The default is 100 ms.
+    #[must_use]
+    pub fn timeout(self, time: Duration) -> Self {
+        Self { timeout: time, ..self }
+    }
+
+    /// What counts while Redis does not answer.
+    #[must_use]
+    pub fn when_down(self, when_down: WhenDown) -> Self {
+        Self { when_down, ..self }
+    }
+
+    /// What cannot be kept.
+    pub(crate) fn faults(&self) -> Option<String> {
+        let error = self.client.as_ref().err()?;
+        // Not the URL itself: it may have a password.
+        Some(format!("the URL of RedisStore::open is none: {error}"))
+    }
+
+    /// Counts a request. `now` is this process's time.
+    pub(crate) async fn count(
+        &self,
+        ready: &Ready,
+        subjects: &Subjects<'_>,
+        now: u64,
+    ) -> Result<Verdict, Problem> {
+        if subjects.iter().all(Option::is_none) {
+            return Ok(Verdict::NONE);
+        }
+        if now >= self.shared.rests_until.load(Relaxed) {
+            match timeout(self.timeout, self.ask(ready, subjects)).await {
+                Ok(Ok(verdict)) => return Ok(verdict),
+                Ok(Err(error)) => self.rest(now, &error.to_string()),
+                Err(_) => self.rest(now, "it does not answer in time"),
+            }
+        }
+        ready.counts.fail();
+        match self.when_down {
+            WhenDown::CountHere => Ok(count_here(ready, subjects, now)),
+            WhenDown::Allow => Ok(Verdict::NONE),
+            WhenDown::Refuse => {
+                let detail = "The server cannot count its requests at present. Try again later.";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let problem = Problem::new(status, "rate-limit-unavailable", detail);
+                Err(problem.with_header(RETRY_AFTER, HeaderValue::from(1)))
+            }
+        }
+    }
+
+    /// Leaves Redis alone for a while, and forgets a connection on which nothing comes.
+    fn rest(&self, now: u64, error: &str) {
+        CONNECTIONS.with_borrow_mut(|all| all.remove(&self.shared.number));
+        self.shared.rests_until.store(now.saturating_add(REST), Relaxed);
+        let when_down = self.when_down;
+        tracing::warn!(target: "peregrine", error, ?when_down, "the Redis of a rate limit does not count");
+    }
+
+    async fn ask(&self, ready: &Ready, subjects: &Subjects<'_>) -> Result<Verdict, RedisError> {
+        let mut connection = self.connection().await?;
+        let mut call = self.shared.script.prepare_invoke();
+        let asked = || ready.limits.iter().zip(subjects).enumerate();
+        for (_, (limit, subject)) in asked() {
+            let Some(subject) = subject else { continue };
+            let rate = in_microseconds(limit.rate);
+            call.key(format!("{}{}:{}", self.prefix, limit.name, subject.digest()))
+                .arg(rate.interval)
+                .arg(rate.interval.saturating_mul(u64::from(rate.burst)));
+        }
+        let debts: Vec<u64> = call.invoke_async(&mut connection).await?;
+        let mut debts = debts.into_iter();
+        let mut verdict = Verdict::NONE;
+        let mut owed = [0; LIMITS_MAX];
+        for (index, (limit, subject)) in asked() {
+            if subject.is_none() {
+                continue;
+            }
+            owed[index] = debts.next().unwrap_or(0);
+            let (decision, _) = in_microseconds(limit.rate).judge(owed[index], 0);
+            verdict.is_let_in &= decision.conforms();
+            verdict.decisions[index] = Some(decision);
+        }
+        for (limit, (decision, owed)) in
+            ready.limits.iter().zip(verdict.decisions.iter_mut().zip(owed))
+        {
+            let Some(decision) = decision else { continue };
+            if !verdict.is_let_in && decision.conforms() {
+                *decision = in_microseconds(limit.rate).look(owed, 0);
+            }
+            *decision = in_nanoseconds(*decision);
+        }
+        Ok(verdict)
+    }
+
+    /// This worker's connection. While it is made, all others of the worker wait for it.
+    async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
+        let number = self.shared.number;
+        let cell = CONNECTIONS.with_borrow_mut(|all| Rc::clone(all.entry(number).or_default()));
+        let connect = async || match &self.client {
+            Ok(client) => client.get_multiplexed_async_connection().await,
+            Err(_) => Err((::redis::ErrorKind::InvalidClientConfig, "no URL").into()),
+        };
+        cell.get_or_try_init(connect).await.cloned()
+    }
+}
+
+type Connection = Rc<OnceCell<MultiplexedConnection>>;
+
+thread_local! {
+    /// Of each store, the worker's connection: it lives in the worker's runtime.
+    static CONNECTIONS: RefCell<HashMap<u64, Connection>> = RefCell::default();
+}
+
+fn in_microseconds(rate: Rate) -> Rate {
+    Rate { interval: rate.interval.div_ceil(1_000), ..rate }
+}
+
+fn in_nanoseconds(decision: Decision) -> Decision {
+    let longer = |time: u64| time.saturating_mul(1_000);
+    Decision { wait: longer(decision.wait), full_in: longer(decision.full_in), ..decision }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may have a password.
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .field("when_down", &self.when_down)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! One limit: how often, for whom, and under which name.
+
+use crate::gcra::Rate;
+use crate::key::{By, Prefixes};
+use std::time::Duration;
+
+/// What limits are called that have no name.
+pub(crate) const NAME: &str = "default";
+
+const SECOND: u128 = 1_000_000_000;
+
+/// One limit, as it was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    pub(crate) count: u32,
+    pub(crate) period: Duration,
+    pub(crate) burst: Option<u32>,
+    pub(crate) by: By,
+    pub(crate) prefixes: Prefixes,
+    pub(crate) name: String,
+}
+
+impl Rule {
+    pub(crate) fn new(count: u32, period: Duration) -> Self {
+        let prefixes = Prefixes { v4: 32, v6: 64 };
+        Self { count, period, burst: None, by: By::Client, prefixes, name: NAME.to_owned() }
+    }
+
+    /// `None`: the rule has faults.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        let rate = Rate::new(self.count, self.period)?;
+        let rate = Rate { burst: self.burst.unwrap_or(rate.burst), ..rate };
+        (rate.burst > 0 && rate.depth().is_some()).then_some(rate)
+    }
+
+    /// The limit in the words of `RateLimit-Policy`: so many requests in so many seconds. The burst, and how long it takes to be whole
+    /// again; where that is less than a second, what a second brings.
+    pub(crate) fn quota(&self) -> (u64, u64) {
+        let (count, period) = (u128::from(self.count.max(1)), self.period.as_nanos());
+        let burst = u128::from(self.burst.unwrap_or(self.count));
+        let window = (burst * period).div_ceil(count * SECOND);
+        let quota = match burst * period < count * SECOND {
+            true => burst.max(count * SECOND / period.max(1)),
+            false => burst,
+        };
+        let word = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        (word(quota), word(window.max(1)))
+    }
+
+    /// What cannot be kept.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let name = &self.name;
+        if Rate::new(self.count, self.period).is_none() {
+            faults.push(format!(
+                "the limit \"{name}\" lets {} requests in within {:?}: it must be at least one, at most one in a nanosecond, and \
+                 the time at most 73 years",
+                self.count, self.period
+            ));
+        } else if self.burst == Some(0) {
+            faults.push(format!(
+                "burst(0) of the limit \"{name}\" lets nobody in: make it 1 or more"
+            ));
+        } else if self.rate().is_none() {
+            faults.push(format!(
+                "burst({}) of the limit \"{name}\" comes back in no less than 146 years: make it less",
+                self.burst.unwrap_or(self.count)
+            ));
+        }
+        if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            faults.push(format!(
+                "named({name:?}) is no name for a field: use letters, digits and hyphens"
+            ));
+        }
+        if self.prefixes.v4 > 32 || self.prefixes.v6 > 128 {
+            faults.push("an IPv4 address has 32 bits, and an IPv6 address 128".to_owned());
+        }
+        if let By::Header(name) | By::Cookie(name) = &self.by
+            && http::HeaderName::from_bytes(name.as_bytes()).is_err()
+        {
+            faults.push(format!("\"{name}\" is no name of a header or cookie"));
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_a_limit_has_its_rate() {
+        let second = Duration::from_secs(1);
+        for (count, period, burst, expected) in [
+            (10, second, None, (10, 1)),
+            (3, second, None, (3, 1)),
+            (10, second, Some(20), (20, 2)),
+            (10, second, Some(1), (10, 1)),
+            (10, second, Some(15), (15, 2)),
+            (100, 60 * second, None, (100, 60)),
+            (100, 60 * second, Some(10), (10, 6)),
+            (1, 60 * second, Some(5), (5, 300)),
+            (7, 60 * second, None, (7, 60)),
+        ] {
+            let rule = Rule { burst, ..Rule::new(count, period) };
+            assert_eq!(rule.quota(), expected, "{count} in {period:?}, {burst:?}");
+        }
+    }
+}

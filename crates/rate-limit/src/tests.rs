@@ -1,0 +1,359 @@
+//! Limits through the test client, at times that the tests choose.
+
+use crate::{Key, RateLimit};
+use peregrine_web::connection::{ConnectionInfo, Peer};
+use peregrine_web::test::{TestClient, TestResponse, block_on};
+use peregrine_web::{App, TrustedProxies};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A clock that goes when it is told to.
+#[derive(Clone, Default)]
+struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    fn of(&self, limit: RateLimit) -> RateLimit {
+        let clock = self.clone();
+        limit.clock(move || Duration::from_millis(clock.0.load(Relaxed)))
+    }
+
+    fn set(&self, milliseconds: u64) {
+        self.0.store(milliseconds, Relaxed);
+    }
+
+    fn forward(&self, milliseconds: u64) {
+        self.0.fetch_add(milliseconds, Relaxed);
+    }
+}
+
+fn client(limit: RateLimit) -> TestClient {
+    App::new().with(limit).get("/", || "hello").test()
+}
+
+fn from(client: &TestClient, address: &str) -> TestClient {
+    let peer = Peer::Tcp(address.parse().expect("an address"));
+    client.clone().on(ConnectionInfo { peer, ..ConnectionInfo::default() })
+}
+
+fn status(client: &TestClient) -> u16 {
+    client.get("/").send_now().status().as_u16()
+}
+
+/// How many requests are let in before one is not.
+fn let_in(client: &TestClient) -> usize {
+    (0..1_000).take_while(|_| status(client) == 200).count()
+}
+
+fn told(response: &TestResponse) -> (&str, &str, Option<&str>) {
+    let field = |name| response.header(name).unwrap_or("");
+    (field("ratelimit-policy"), field("ratelimit"), response.header("retry-after"))
+}
+
+#[test]
+fn a_burst_is_let_in_and_then_the_rate_and_clients_are_told() {
+    let clock = Clock::default();
+    let client = client(clock.of(RateLimit::per_minute(6).burst(3).named("slow \"one\"")));
+    let policy = r#""slow \"one\"";q=3;w=30"#;
+    for (status, limit, retry) in [
+        (200, r#""slow \"one\"";r=2;t=10"#, None),
+        (200, r#""slow \"one\"";r=1;t=20"#, None),
+        (200, r#""slow \"one\"";r=0;t=30"#, None),
+        (429, r#""slow \"one\"";r=0;t=30"#, Some("10")),
+    ] {
+        let response = client.get("/").send_now();
+        assert_eq!((response.status().as_u16(), told(&response)), (status, (policy, limit, retry)));
+    }
+    clock.forward(9_001);
+    let response = client.get("/").send_now();
+    assert_eq!((response.status().as_u16(), told(&response).2), (429, Some("1")));
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
+    let problem: serde_json::Value = serde_json::from_str(&response.text()).expect("JSON");
+    assert_eq!(problem["type"], "/problems/rate-limited");
+    assert_eq!(problem["violated-policies"], serde_json::json!(["slow \"one\""]));
+    clock.forward(999);
+    assert_eq!((status(&client), status(&client)), (200, 429));
+    clock.forward(60 * 60_000);
+    assert_eq!(let_in(&client), 3);
+}
+
+#[test]
+fn clients_are_told_apart_by_address_and_networks_of_ipv6() {
+    let clock = Clock::default();
+    let all = client(clock.of(RateLimit::per_second(2)));
+    let one = from(&all, "192.0.2.1:1000");
+    assert_eq!(let_in(&one), 2);
+    assert_eq!(let_in(&from(&all, "192.0.2.1:2000")), 0, "another port is the same client");
+    assert_eq!(let_in(&from(&all, "[::ffff:192.0.2.1]:1")), 0, "in the form of IPv6 as well");
+    assert_eq!(let_in(&from(&all, "192.0.2.2:1")), 2);
+    assert_eq!(let_in(&from(&all, "[2001:db8:0:1::1]:1")), 2);
+    assert_eq!(let_in(&from(&all, "[2001:db8:0:1:ffff::2]:1")), 0);
+    assert_eq!(let_in(&from(&all, "[2001:db8:0:2::1]:1")), 2);
+    assert_eq!(let_in(&all), 2, "those without an address are one");
+
+    let wide = client(clock.of(RateLimit::per_second(2).ipv6_prefix(48).ipv4_prefix(24)));
+    assert_eq!(let_in(&from(&wide, "[2001:db8:0:1::1]:1")), 2);
+    assert_eq!(let_in(&from(&wide, "[2001:db8:0:2::1]:1")), 0);
+    assert_eq!(let_in(&from(&wide, "192.0.2.1:1")), 2);
+    assert_eq!(let_in(&from(&wide, "192.0.2.2:1")), 0);
+}
+
+#[test]
+fn behind_trusted_proxies_it_is_the_client_that_counts_and_nobody_else_chooses_an_address() {
+    let clock = Clock::default();
+    let all = client(clock.of(RateLimit::per_second(2)));
+    let said = |client: &TestClient, address: &str| {
+        let ask = || client.get("/").header("x-forwarded-for", address).send_now().status();
+        (0..10).take_while(|_| ask() == 200).count()
+    };
+    let proxied = from(&all, "10.0.0.1:1").behind(TrustedProxies::hops(1));
+    assert_eq!((said(&proxied, "192.0.2.1"), said(&proxied, "192.0.2.2")), (2, 2));
+    assert_eq!(said(&proxied, "6.6.6.6, 192.0.2.1"), 0, "what is further left is not believed");
+    let direct = from(&all, "192.0.2.9:1");
+    assert_eq!((said(&direct, "192.0.2.3"), said(&direct, "192.0.2.4")), (2, 0));
+}
+
+#[test]
+fn requests_count_by_header_cookie_function_or_together() {
+    let clock = Clock::default();
+    let asked = |client: &TestClient, name: &str, value: &str| {
+        let ask = || client.get("/").header(name, value).send_now().status();
+        (0..10).take_while(|_| ask() == 200).count()
+    };
+    let limit = || clock.of(RateLimit::per_second(2));
+
+    let by_header = client(limit().by_header("X-Api-Key"));
+    assert_eq!(asked(&by_header, "x-api-key", "a"), 2);
+    assert_eq!(asked(&by_header, "X-API-KEY", "a"), 0);
+    assert_eq!(asked(&by_header, "x-api-key", "b"), 2);
+    assert_eq!(let_in(&by_header), 2, "without it, by address");
+    assert_eq!(asked(&from(&by_header, "192.0.2.1:1"), "x-other", "a"), 2);
+
+    let by_cookie = client(limit().by_cookie("session"));
+    assert_eq!(asked(&by_cookie, "cookie", "a=1; session=x"), 2);
+    assert_eq!(asked(&by_cookie, "cookie", "session=x; session=y"), 0);
+    assert_eq!(asked(&by_cookie, "cookie", "xsession=x"), 2, "it is not there: by address");
+    assert_eq!(asked(&by_cookie, "cookie", "session"), 0);
+
+    let by_function = client(limit().by(|parts| match parts.head.field_text("x-plan") {
+        Some("free") => Key::everybody(),
+        Some("gold") => Key::exempt(),
+        Some(plan) => Key::of(plan),
+        None => Key::client(),
+    }));
+    assert_eq!(asked(&by_function, "x-plan", "free"), 2);
+    assert_eq!(asked(&by_function, "x-plan", "gold"), 10);
+    assert_eq!((asked(&by_function, "x-plan", "a"), asked(&by_function, "x-plan", "b")), (2, 2));
+    assert_eq!(let_in(&by_function), 2);
+    let response = by_function.get("/").header("x-plan", "gold").send_now();
+    assert_eq!(told(&response), ("", "", None), "what does not count is not told");
+
+    let together = client(limit().for_everybody());
+    assert_eq!(let_in(&from(&together, "192.0.2.1:1")), 2);
+    assert_eq!(let_in(&from(&together, "192.0.2.2:1")), 0);
+
+    let exempt = client(limit().exempt(|parts| parts.head.path() == "/"));
+    assert_eq!(let_in(&exempt), 1_000);
+}
+
+#[test]
+fn of_several_limits_all_are_kept_and_a_refused_request_costs_nothing() {
+    let clock = Clock::default();
+    let limit = RateLimit::per_second(2).named("fast").and(RateLimit::per_hour(3).named("slow"));
+    let limit = clock.of(limit);
+    let client = client(limit.clone());
+    assert_eq!(let_in(&client), 2);
+    let refused = client.get("/").send_now();
+    let fields: Vec<_> =
+        refused.headers().iter().filter(|(name, _)| *name == "ratelimit").collect();
+    let fields: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
+    assert_eq!(fields, [r#""fast";r=0;t=1"#, r#""slow";r=1;t=2400"#]);
+    assert!(refused.text().contains(r#""violated-policies":["fast"]"#));
+    assert_eq!(limit.counts().refused, 2);
+    clock.forward(1_000);
+    // Of the slow one, which refused nobody yet, one is left.
+    assert_eq!(let_in(&client), 1);
+    let refused = client.get("/").send_now();
+    assert!(refused.text().contains(r#""violated-policies":["slow"]"#));
+    assert_eq!(refused.header("retry-after"), Some("1199"));
+    let fast = refused.header("ratelimit").expect("told");
+    assert_eq!(fast, r#""fast";r=1;t=1"#, "the fast one was charged once");
+}
+
+#[test]
+fn one_value_counts_wherever_it_is_and_two_count_apart() {
+    let clock = Clock::default();
+    let (shared, own) = (clock.of(RateLimit::per_second(2)), clock.of(RateLimit::per_second(1)));
+    let client = App::new()
+        .get("/free", || "")
+        .scope("/a", |scope| scope.with(shared.clone()).get("/1", || "").get("/2", || ""))
+        .scope("/b", |scope| scope.with(shared.clone()).get("/", || ""))
+        .scope("/login", |scope| scope.with(own.named("login")).post("/", || "in"))
+        .with(shared.clone().named("all the rest"))
+        .get("/", || "")
+        .test();
+    let ask = |path: &str| client.get(path).send_now().status().as_u16();
+    assert_eq!([ask("/a/1"), ask("/b"), ask("/a/2")], [200, 200, 429]);
+    assert_eq!((0..50).filter(|_| ask("/free") == 200).count(), 50);
+    let login = || client.post("/login").send_now().status().as_u16();
+    assert_eq!([login(), login()], [200, 429]);
+    assert_eq!([ask("/"), ask("/"), ask("/")], [200, 200, 429], "a change begins new counts");
+}
+
+#[test]
+fn a_clock_that_goes_back_keeps_nobody_out_for_longer_than_a_burst() {
+    let clock = Clock::default();
+    clock.set(10_000_000);
+    let client = client(clock.of(RateLimit::per_second(2)));
+    assert_eq!(let_in(&client), 2);
+    clock.set(5_000);
+    assert_eq!(status(&client), 429);
+    clock.forward(500);
+    assert_eq!((status(&client), status(&client)), (200, 429));
+}
+
+#[test]
+fn a_flood_of_keys_lets_nobody_in_who_was_refused_and_is_counted() {
+    let clock = Clock::default();
+    clock.set(1_000);
+    let limit = clock.of(RateLimit::per_second(5).keys_max(64));
+    let all = client(limit.clone());
+    let abuser = from(&all, "192.0.2.1:1");
+    assert_eq!(let_in(&abuser), 5);
+    for number in 0..5_000_u32 {
+        let [.., high, low] = number.to_be_bytes();
+        status(&from(&all, &format!("10.1.{high}.{low}:1")));
+        if number % 100 == 0 {
+            assert_eq!(status(&abuser), 429);
+        }
+    }
+    assert!(limit.counts().crowded > 1_000, "{:?}", limit.counts());
+    // A flood that is over is forgotten when what was owed is paid.
+    clock.forward(1_000);
+    assert_eq!(let_in(&abuser), 5);
+    assert_eq!(let_in(&from(&all, "192.0.2.77:1")), 5);
+}
+
+#[test]
+fn threads_that_count_at_once_let_in_exactly_as_many_as_there_may_be() {
+    let clock = Clock::default();
+    let slow = RateLimit::per_hour(700).named("slow").for_everybody();
+    let limit = clock.of(RateLimit::per_hour(1_000).and(slow));
+    let ask = |limit: RateLimit| {
+        let is_let_in = |number: usize| block_on(limit.take([number as u8 % 2])).is_ok();
+        (0..1_000).filter(|number| is_let_in(*number)).count()
+    };
+    let total: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| ask(limit.clone()))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
+    });
+    assert_eq!(total, 700);
+    assert_eq!(limit.counts().refused, 3_300);
+}
+
+#[test]
+fn settings_that_cannot_be_kept_are_errors_at_start() {
+    let one = RateLimit::per_second(1);
+    let many = |limit: RateLimit, number: u32| limit.and(one.clone().named(number.to_string()));
+    for (limit, word) in [
+        (RateLimit::per_second(0), "at least one"),
+        (RateLimit::new(1, Duration::ZERO), "at most one in a nanosecond"),
+        (RateLimit::new(1, Duration::MAX), "73 years"),
+        (one.clone().burst(0), "burst(0)"),
+        (RateLimit::per_day(1).burst(u32::MAX), "146 years"),
+        (one.clone().named(""), "no name"),
+        (one.clone().named("ö"), "no name"),
+        (one.clone().by_header("a b"), "\"a b\""),
+        (one.clone().by_cookie("a;b"), "\"a;b\""),
+        (one.clone().ipv6_prefix(129), "128"),
+        (one.clone().ipv4_prefix(33), "32"),
+        (one.clone().keys_max(0), "keys_max(0)"),
+        (one.clone().and(one.clone()), "called \"default\""),
+        ((0..8).fold(one.clone(), many), "9 limits"),
+    ] {
+        let build = App::new().with(limit.clone()).get("/", || "").build();
+        let error = build.expect_err("it is refused").to_string();
+        assert!(error.contains("RateLimit: ") && error.contains(word), "{word}: {error}");
+        let problem = block_on(limit.take("a")).expect_err("it cannot be kept");
+        assert_eq!(problem.status, 500);
+    }
+    assert!(App::new().with((0..7).fold(one.clone(), many)).get("/", || "").build().is_ok());
+}
+
+#[test]
+fn fields_are_left_out_where_that_is_asked_for_and_added_to_those_of_others() {
+    let clock = Clock::default();
+    let silent = client(clock.of(RateLimit::per_second(1).without_fields()));
+    assert_eq!(told(&silent.get("/").send_now()), ("", "", None));
+    assert_eq!(told(&silent.get("/").send_now()), ("", "", Some("1")));
+    let outer = clock.of(RateLimit::per_second(5).named("outer"));
+    let inner = clock.of(RateLimit::per_second(3).named("inner"));
+    let both = App::new().with(outer).with(inner).get("/", || "").test();
+    let response = both.get("/").send_now();
+    let all = response.headers().iter().filter(|(name, _)| *name == "ratelimit").count();
+    assert_eq!(all, 2);
+}
+
+#[cfg(feature = "redis")]
+mod redis_that_is_not_there {
+    use super::*;
+    use crate::{RedisStore, WhenDown};
+    use std::net::TcpListener;
+
+    fn in_runtime<T>(future: impl Future<Output = T>) -> T {
+        let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        builder.expect("a runtime").block_on(future)
+    }
+
+    /// How many of ten requests are let in, and the status of those that are not.
+    fn ask(limit: &RateLimit) -> (usize, Option<u16>) {
+        in_runtime(async {
+            let (mut is_let_in, mut refused) = (0, None);
+            for _ in 0..10 {
+                match limit.take("a").await {
+                    Ok(()) => is_let_in += 1,
+                    Err(problem) => refused = Some(problem.status.as_u16()),
+                }
+            }
+            (is_let_in, refused)
+        })
+    }
+
+    #[test]
+    fn what_counts_then_is_as_it_was_set_and_nobody_waits_for_long() {
+        // It takes connections, and says nothing on them.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let silent_url = format!("redis://{}", silent.local_addr().expect("it has one"));
+        let gone = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let gone_url = format!("redis://{}", gone.local_addr().expect("it has one"));
+        drop(gone);
+        for url in [silent_url, gone_url] {
+            let clock = Clock::default();
+            for (when_down, expected) in [
+                (WhenDown::CountHere, (3, Some(429))),
+                (WhenDown::Allow, (10, None)),
+                (WhenDown::Refuse, (0, Some(503))),
+            ] {
+                let store = RedisStore::open(&url).when_down(when_down);
+                let store = store.timeout(Duration::from_millis(20));
+                let limit = clock.of(RateLimit::per_second(3).in_redis(store));
+                assert_eq!(ask(&limit), expected, "{url} {when_down:?}");
+                assert_eq!(limit.counts().store_failed, 10);
+            }
+        }
+        // Of each ten requests one has asked; the others let it rest.
+        silent.set_nonblocking(true).expect("a socket");
+        assert_eq!(std::iter::from_fn(|| silent.accept().ok()).count(), 3);
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_an_error_at_start_that_tells_no_password() {
+        let store = RedisStore::open("http://user:secret@host/");
+        let limit = RateLimit::per_second(3).in_redis(store.clone());
+        let error =
+            App::new().with(limit).get("/", || "").build().expect_err("refused").to_string();
+        assert!(error.contains("RedisStore::open") && !error.contains("secret"), "{error}");
+        let shown = format!("{:?}", RedisStore::open("redis://user:secret@host/"));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}

@@ -1,0 +1,305 @@
+//! A login with a provider of OpenID Connect: the authorization code flow with PKCE.
+#![forbid(unsafe_code)]
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use peregrine::auth::{Jwks, JwtKeys, JwtVerifier, Secret};
+use peregrine::prelude::*;
+use peregrine::session::{Session, Sessions};
+use peregrine::tls::rustls::crypto::aws_lc_rs;
+use peregrine::tls::rustls::{ClientConfig, RootCertStore};
+use reqwest::Url;
+use reqwest::redirect::Policy;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+use tower_sessions_memory_store::MemoryStore;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long the provider may take for an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest answer of the provider's that is read, in bytes.
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+
+/// The provider, and what this program is to it.
+struct Provider {
+    issuer: String,
+    client_id: String,
+    client_secret: String,
+    /// Where the provider sends people back to. It is told before, so that nobody is sent elsewhere.
+    redirect_uri: String,
+    http: reqwest::Client,
+    found: OnceCell<Found>,
+}
+
+/// What the provider says of itself.
+struct Found {
+    authorization: Url,
+    token: Url,
+    verifier: JwtVerifier,
+}
+
+/// OpenID Connect Discovery 1.0, section 3.
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    authorization_endpoint: String,
+    token_endpoint: String,
+    jwks_uri: String,
+}
+
+/// What is remembered between the way to the provider and the way back.
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    state: String,
+    nonce: String,
+    code_verifier: String,
+}
+
+/// What comes back.
+#[derive(Deserialize)]
+struct Answer {
+    state: Option<String>,
+    code: Option<String>,
+    error: Option<String>,
+    iss: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    id_token: String,
+}
+
+/// What an ID token says beside what the verifier asks of it.
+#[derive(Deserialize)]
+struct IdClaims {
+    sub: String,
+    nonce: String,
+    azp: Option<String>,
+    name: Option<String>,
+}
+
+impl Provider {
+    fn from_env() -> Self {
+        let variable =
+            |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());
+        let public = variable("PUBLIC_URL", "http://127.0.0.1:8080");
+        Self {
+            issuer: variable("ISSUER", "http://127.0.0.1:9000"),
+            client_id: variable("CLIENT_ID", "example"),
+            client_secret: variable("CLIENT_SECRET", "for tests only"),
+            redirect_uri: format!("{}/callback", public.trim_end_matches('/')),
+            http: http_client(),
+            found: OnceCell::new(),
+        }
+    }
+
+    /// What the provider says of itself, asked for once.
+    async fn found(&self) -> Result<&Found, Problem> {
+        self.found.get_or_try_init(|| self.discover()).await
+    }
+
+    async fn discover(&self) -> Result<Found, Problem> {
+        let issuer = self.issuer.trim_end_matches('/');
+        let url = format!("{issuer}/.well-known/openid-configuration");
+        let discovery: Discovery = read(self.http.get(url)).await?;
+        // Section 4.3: else another provider could speak for this one.
+        if discovery.issuer != self.issuer {
+            return Err(unusable(&format!("it calls itself {}", discovery.issuer)));
+        }
+        let authorization = safe(&discovery.authorization_endpoint)?;
+        let (token, jwks_uri) = (safe(&discovery.token_endpoint)?, safe(&discovery.jwks_uri)?);
+        let http = self.http.clone();
+        let keys = Jwks::new(move || {
+            let request = http.get(jwks_uri.clone());
+            async move { bytes(request).await }
+        });
+        let (issuer, audience) = (self.issuer.as_str(), self.client_id.as_str());
+        let verifier = JwtVerifier::new(JwtKeys::published(keys), issuer, audience);
+        Ok(Found { authorization, token, verifier })
+    }
+
+    /// Where a person is sent to log in.
+    fn authorization_url(&self, found: &Found, pending: &Pending) -> Url {
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(&pending.code_verifier));
+        let mut url = found.authorization.clone();
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.client_id)
+            .append_pair("redirect_uri", &self.redirect_uri)
+            .append_pair("scope", "openid profile")
+            .append_pair("state", &pending.state)
+            .append_pair("nonce", &pending.nonce)
+            .append_pair("code_challenge", &challenge)
+            .append_pair("code_challenge_method", "S256");
+        url
+    }
+
+    /// Who it is that came back with this code.
+    async fn redeem(&self, code: &str, pending: &Pending) -> Result<IdClaims, Problem> {
+        let found = self.found().await?;
+        let form = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", &self.redirect_uri),
+            ("code_verifier", &pending.code_verifier),
+        ];
+        let request = self.http.post(found.token.clone()).form(&form);
+        let request = request.basic_auth(&self.client_id, Some(&self.client_secret));
+        let Tokens { id_token } = read(request).await?;
+        let claims: IdClaims = found.verifier.verify(&id_token).await.map_err(|problem| {
+            if problem.status.is_server_error() { problem } else { failed(&problem.detail) }
+        })?;
+        // OpenID Connect Core 1.0, section 3.1.3.7: this token is the answer to this login, and for this client.
+        if !Secret::new(&pending.nonce).is(&claims.nonce) {
+            return Err(failed("the token belongs to another login"));
+        }
+        if claims.azp.as_ref().is_some_and(|azp| *azp != self.client_id) {
+            return Err(failed("the token was made for another client"));
+        }
+        Ok(claims)
+    }
+}
+
+/// A client that trusts whom the system trusts, and goes where it is sent by nobody.
+fn http_client() -> reqwest::Client {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has what they need")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .use_preconfigured_tls(config)
+        .redirect(Policy::none())
+        .timeout(TIMEOUT)
+        .build()
+        .expect("the configuration is sound")
+}
+
+/// A place from which nothing comes that others have changed: by TLS, or on this machine.
+fn safe(text: &str) -> Result<Url, Problem> {
+    let url = Url::parse(text).map_err(|error| unusable(&format!("{text} is no URL: {error}")))?;
+    let is_here = matches!(url.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
+    if url.scheme() == "https" || (url.scheme() == "http" && is_here) {
+        return Ok(url);
+    }
+    Err(unusable(&format!("{text} is not safe: it must begin with https:")))
+}
+
+/// What is answered, if it is well and not too much.
+async fn bytes(request: reqwest::RequestBuilder) -> Result<Vec<u8>, String> {
+    let text = |error: reqwest::Error| error.to_string();
+    let mut response =
+        request.send().await.and_then(reqwest::Response::error_for_status).map_err(text)?;
+    let mut all = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(text)? {
+        all.extend_from_slice(&piece);
+        if all.len() > ANSWER_BYTES_MAX {
+            return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(all)
+}
+
+async fn read<T: DeserializeOwned>(request: reqwest::RequestBuilder) -> Result<T, Problem> {
+    let bytes = bytes(request).await.map_err(|error| unusable(&error))?;
+    serde_json::from_slice(&bytes).map_err(|error| unusable(&error))
+}
+
+fn unusable(why: &impl Display) -> Problem {
+    tracing::error!(%why, "the provider cannot be used");
+    let detail = "The provider of logins cannot be used at present. Try again later.";
+    Problem::new(StatusCode::BAD_GATEWAY, "provider-unusable", detail)
+}
+
+fn failed(why: &str) -> Problem {
+    let detail = format!("The login did not work: {why}. Try again from /login.");
+    Problem::new(StatusCode::FORBIDDEN, "login-failed", detail)
+}
+
+/// A number that nobody guesses.
+fn random() -> Result<String, Problem> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| unusable(&error))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+async fn login(provider: StateRef<Arc<Provider>>, session: Session) -> Result<Redirect, Problem> {
+    let pending = Pending { state: random()?, nonce: random()?, code_verifier: random()? };
+    let url = provider.authorization_url(provider.found().await?, &pending);
+    session.insert("login", pending)?;
+    Ok(Redirect::to(url.as_str()))
+}
+
+async fn callback(
+    provider: StateRef<Arc<Provider>>,
+    session: Session,
+    Query(answer): Query<Answer>,
+) -> Result<Redirect, Problem> {
+    // It counts once, whatever comes of it.
+    let pending: Option<Pending> = session.get("login");
+    session.remove("login");
+    let pending = pending.ok_or_else(|| failed("no login is under way in this browser"))?;
+    // Else somebody could let a visitor in under another's name.
+    if !Secret::new(&pending.state).is(answer.state.unwrap_or_default()) {
+        return Err(failed("this is the answer to another login"));
+    }
+    // RFC 9207: the answer is this provider's.
+    if answer.iss.is_some_and(|iss| iss != provider.issuer) {
+        return Err(failed("another provider has answered"));
+    }
+    if let Some(error) = answer.error {
+        let error: String = error.chars().filter(char::is_ascii_graphic).take(40).collect();
+        return Err(failed(&format!("the provider says {error}")));
+    }
+    let code = answer.code.ok_or_else(|| failed("the answer has no code"))?;
+    let claims = provider.redeem(&code, &pending).await?;
+    session.regenerate();
+    session.insert("user", &claims.sub)?;
+    session.insert("name", claims.name.unwrap_or(claims.sub))?;
+    Ok(Redirect::to("/"))
+}
+
+fn home(session: Session) -> String {
+    match session.get::<String>("name") {
+        Some(name) => format!("Hello, {name}.\n"),
+        None => "Hello, stranger. Go to /login.\n".to_owned(),
+    }
+}
+
+fn logout(session: Session) -> Redirect {
+    session.destroy();
+    Redirect::to("/")
+}
+
+const ABOUT: &str = "\
+A login with a provider of OpenID Connect.
+
+  ISSUER=...            the provider, as it calls itself
+  CLIENT_ID=...         what this program is called there
+  CLIENT_SECRET=...     what it proves that by
+  PUBLIC_URL=...        where browsers find this program; the provider sends them to /callback there
+
+Try: curl -i http://127.0.0.1:8080/login, or better a browser";
+
+fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
+    let (provider, store) = (Arc::new(Provider::from_env()), MemoryStore::default());
+    Server::bind(address).serve(move || {
+        App::new()
+            .state(Arc::clone(&provider))
+            .with(Sessions::new(store.clone()))
+            .get("/", home)
+            .get("/login", login)
+            .get("/callback", callback)
+            .post("/logout", logout)
+    })
+}

@@ -1,0 +1,239 @@
+//! Passwords: hashed by argon2, off the worker's thread, and not more at a time than the machine can bear.
+#![forbid(unsafe_code)]
+
+use argon2::password_hash::{Error as HashError, PasswordHash, SaltString};
+use argon2::{Argon2, PasswordHasher, PasswordVerifier};
+use peregrine::prelude::*;
+use peregrine::rate_limit::RateLimit;
+use peregrine::session::{Session, Sessions};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tower_sessions_memory_store::MemoryStore;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How many hashes are made at a time, by all workers together: each takes 19 MiB and a core for some 20 ms.
+const AT_A_TIME: usize = 2;
+/// How long a request waits for its turn.
+const WAIT: Duration = Duration::from_secs(2);
+/// A longer password is no better, and would cost more.
+const PASSWORD_BYTES_MAX: usize = 256;
+
+/// Who may log in. A real program has the hashes in a data base.
+struct Accounts {
+    hashes: Mutex<HashMap<String, String>>,
+    turns: Arc<Semaphore>,
+    /// What passwords of names are compared with that nobody has, so that the time of an answer does not tell which names there are.
+    nobody: String,
+}
+
+impl Accounts {
+    fn new() -> Self {
+        let nobody = hashed("nobody has this one").unwrap_or_default();
+        Self { hashes: Mutex::default(), turns: Arc::new(Semaphore::new(AT_A_TIME)), nobody }
+    }
+
+    /// Runs what costs much, when it is its turn.
+    async fn work<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, Problem> {
+        let turn = timeout(WAIT, Arc::clone(&self.turns).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(Problem::overloaded(1)) };
+        let result = peregrine::offload(move || {
+            // The turn is over when the work is, also when nobody waits for it any more.
+            let _turn = turn;
+            work()
+        });
+        Ok(result.await)
+    }
+
+    /// The hash of a new account; `false`: there is one of this name.
+    fn add(&self, name: String, hash: String) -> bool {
+        let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !hashes.contains_key(&name);
+        if is_new {
+            hashes.insert(name, hash);
+        }
+        is_new
+    }
+
+    fn hash_of(&self, name: &str) -> Option<String> {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+}
+
+/// Argon2id with the least that OWASP recommends: 19 MiB, two passes. The text has salt and parameters in it, so those of later ones can be raised.
+fn hashed(password: &str) -> Result<String, HashError> {
+    let mut salt = [0; 16];
+    getrandom::fill(&mut salt).map_err(|_| HashError::Crypto)?;
+    let salt = SaltString::encode_b64(&salt)?;
+    Ok(Argon2::default().hash_password(password.as_bytes(), &salt)?.to_string())
+}
+
+/// In constant time, as far as the password goes.
+fn is_right(password: &str, hash: &str) -> bool {
+    PasswordHash::new(hash)
+        .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
+}
+
+#[derive(Deserialize)]
+struct Account {
+    name: String,
+    password: String,
+}
+
+impl Account {
+    fn check(&self) -> Result<(), Problem> {
+        let is_sound = (1..=64).contains(&self.name.len())
+            && (10..=PASSWORD_BYTES_MAX).contains(&self.password.len());
+        let detail = "A name has 1 to 64 bytes, and a password 10 to 256.";
+        let problem = || Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "account-invalid", detail);
+        is_sound.then_some(()).ok_or_else(problem)
+    }
+}
+
+async fn register(
+    accounts: StateRef<Arc<Accounts>>,
+    Form(account): Form<Account>,
+) -> Result<StatusCode, Problem> {
+    account.check()?;
+    let Account { name, password } = account;
+    let hash = accounts.work(move || hashed(&password)).await?;
+    let failed = |_| {
+        let detail = "The server could not keep the password.";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "hash-failed", detail)
+    };
+    if accounts.add(name, hash.map_err(failed)?) {
+        return Ok(StatusCode::CREATED);
+    }
+    Err(Problem::new(StatusCode::CONFLICT, "name-taken", "Choose another name."))
+}
+
+async fn login(
+    accounts: StateRef<Arc<Accounts>>,
+    guesses: StateRef<RateLimit>,
+    session: Session,
+    Form(account): Form<Account>,
+) -> Result<StatusCode, Problem> {
+    let wrong = || {
+        let detail = "The name or the password is wrong.";
+        Problem::new(StatusCode::FORBIDDEN, "login-failed", detail)
+    };
+    account.check().map_err(|_| wrong())?;
+    // Before the work: of one account nobody guesses from many addresses either.
+    guesses.take(&account.name).await?;
+    let Account { name, password } = account;
+    let hash = accounts.hash_of(&name);
+    let is_known = hash.is_some();
+    let hash = hash.unwrap_or_else(|| accounts.nobody.clone());
+    let is_right = accounts.work(move || is_right(&password, &hash)).await?;
+    if !(is_known && is_right) {
+        return Err(wrong());
+    }
+    session.regenerate();
+    session.insert("user", name)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn me(session: Session) -> Result<String, Problem> {
+    let nobody = || Problem::new(StatusCode::FORBIDDEN, "logged-out", "Log in first.");
+    session.get::<String>("user").ok_or_else(nobody)
+}
+
+/// What all workers share.
+#[derive(Clone)]
+struct Shared {
+    accounts: Arc<Accounts>,
+    sessions: MemoryStore,
+    by_address: RateLimit,
+    guesses: RateLimit,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self {
+            accounts: Arc::new(Accounts::new()),
+            sessions: MemoryStore::default(),
+            by_address: RateLimit::per_second(1).burst(20),
+            guesses: RateLimit::per_hour(10).named("guesses"),
+        }
+    }
+
+    fn app(&self) -> App {
+        App::new()
+            .state(Arc::clone(&self.accounts))
+            .state(self.guesses.clone())
+            .with(Sessions::new(self.sessions.clone()))
+            .get("/me", me)
+            .with(self.by_address.clone())
+            // Whoever waits has the request's memory: not too many do.
+            .post("/register", register.requests_max(64))
+            .post("/login", login.requests_max(64))
+    }
+}
+
+const ABOUT: &str = "\
+Passwords, hashed by argon2 off the worker's thread.
+
+Try: curl -d 'name=ali&password=open+sesame' http://127.0.0.1:8080/register
+     curl -d 'name=ali&password=open+sesame' -c jar http://127.0.0.1:8080/login
+     curl -b jar http://127.0.0.1:8080/me";
+
+fn main() -> peregrine::Result<()> {
+    let address = peregrine_examples::address(ABOUT);
+    let shared = Shared::new();
+    Server::bind(address).serve(move || shared.app())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_knows_the_password_is_in_and_nobody_guesses_for_long() {
+        let client = Shared::new().app().test();
+        let send = async |path: &str, name: &str, password: &str| {
+            let form = client.post(path).form(&[("name", name), ("password", password)]);
+            form.send().await
+        };
+        assert_eq!(send("/register", "ali", "open sesame").await.status(), 201);
+        assert_eq!(send("/register", "ali", "another one").await.status(), 409);
+        assert_eq!(send("/register", "eve", "short").await.status(), 422);
+        assert_eq!(send("/login", "ali", "open barley").await.status(), 403);
+        assert_eq!(send("/login", "nobody", "open sesame").await.status(), 403);
+        let response = send("/login", "ali", "open sesame").await;
+        assert_eq!(response.status(), 204);
+        let cookie = response.header("set-cookie").expect("a session").split(';').next();
+        let me = client.get("/me").header("cookie", cookie.expect("a pair")).send().await;
+        assert_eq!(me.text(), "ali");
+        let mut last = 0;
+        for _ in 0..9 {
+            last = send("/login", "ali", "open barley").await.status().as_u16();
+        }
+        assert_eq!(last, 429);
+    }
+
+    #[tokio::test]
+    async fn not_more_hashes_are_made_at_a_time_than_there_may_be() {
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        let (accounts, now, most) =
+            (Accounts::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let work = || {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            accounts.work(move || {
+                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                std::thread::sleep(Duration::from_millis(5));
+                now.fetch_sub(1, SeqCst);
+            })
+        };
+        let (a, b, c, d, e, f) = tokio::join!(work(), work(), work(), work(), work(), work());
+        assert!([a, b, c, d, e, f].iter().all(Result::is_ok));
+        assert_eq!(most.load(SeqCst), AT_A_TIME);
+    }
+}

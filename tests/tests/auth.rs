@@ -1,0 +1,168 @@
+//! Credentials through a server on every driver, and the keys of an issuer that all workers share.
+
+use peregrine::auth::jsonwebtoken::{
+    Algorithm, EncodingKey, Header, encode, get_current_timestamp,
+};
+use peregrine::auth::{
+    ApiKey, ApiKeyPlace, Authenticate, BasicAuth, Jwks, Jwt, JwtKeys, JwtVerifier, Secret, User,
+};
+use peregrine::prelude::*;
+use peregrine::{DriverChoice, Error, Running};
+use serde::Deserialize;
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    credentials_say_who_asks_and_others_are_told_how_to,
+    workers_share_the_keys_of_an_issuer_and_ask_once,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn start(choice: DriverChoice, app: impl Fn() -> App + Clone + Send + 'static) -> Option<Running> {
+    let workers = NonZeroUsize::new(4).expect("it is not zero");
+    match Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet().start(app) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some(running.expect("the server starts")),
+    }
+}
+
+fn send(running: &Running, path: &str, fields: &str) -> TcpStream {
+    let mut peer =
+        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
+    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+    peer.write_all(request.as_bytes()).expect("connected");
+    peer
+}
+
+/// The status, and all of the answer.
+fn receive(mut peer: TcpStream) -> (String, String) {
+    let mut text = String::new();
+    peer.read_to_string(&mut text).expect("text");
+    (text[9..12].to_owned(), text)
+}
+
+fn credentials_say_who_asks_and_others_are_told_how_to(choice: DriverChoice) {
+    let app = || {
+        let (password, key) = (Secret::new("open sesame"), Secret::new("k7"));
+        let people = Authenticate::basic(async move |it: BasicAuth| {
+            // Others are served by this worker meanwhile.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            password.is(&it.password).then_some(it.user)
+        });
+        let robots =
+            Authenticate::api_key(ApiKeyPlace::header("X-Key"), async move |sent: ApiKey| {
+                key.is(&sent.0).then(|| "a robot".to_owned())
+            });
+        App::new()
+            .get("/free", || "free")
+            .with(people.realm("cave").optional())
+            .with(robots.realm("cave").optional())
+            .get("/", |User(name): User<String>| name)
+    };
+    let Some(running) = start(choice, app) else { return };
+    let ali = "Authorization: Basic QWxpOm9wZW4gc2VzYW1l\r\n"; // Ali:open sesame
+    let wrong = "Authorization: Basic QWxpOm9wZW4=\r\n"; // Ali:open
+    for round in 0..5 {
+        let cases = [
+            (ali, "200", "\r\n\r\nAli"),
+            ("X-Key: k7\r\n", "200", "\r\n\r\na robot"),
+            (wrong, "401", "/problems/invalid-credentials"),
+            ("X-Key: k8\r\n", "401", "/problems/invalid-credentials"),
+            ("", "401", "/problems/missing-credentials"),
+            ("Authorization: Basic ?\r\n", "400", "/problems/malformed-credentials"),
+            ("Authorization: Basic QQ==\r\nAuthorization: Basic QQ==\r\n", "400", "several"),
+        ];
+        // All at the same time: a user is that of his own request.
+        let peers: Vec<_> = cases.iter().map(|(fields, ..)| send(&running, "/", fields)).collect();
+        for (peer, (fields, status, word)) in peers.into_iter().zip(cases) {
+            let (received, text) = receive(peer);
+            assert!(received == status && text.contains(word), "{round} {fields}: {text}");
+        }
+    }
+    let (_, text) = receive(send(&running, "/", ""));
+    let lower = text.to_ascii_lowercase();
+    assert!(
+        lower.contains("www-authenticate: basic realm=\"cave\", charset=\"utf-8\"\r\n"),
+        "{text}"
+    );
+    assert!(lower.contains("www-authenticate: apikey realm=\"cave\"\r\n"), "{text}");
+    assert_eq!(receive(send(&running, "/free", wrong)).0, "200");
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    sub: String,
+}
+
+fn workers_share_the_keys_of_an_issuer_and_ask_once(choice: DriverChoice) {
+    // RFC 8037, appendix A: a key that everybody knows.
+    let document = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    // The same as PKCS#8: RFC 8410, section 7, around the private key.
+    let private = [
+        0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04,
+        0x20, 0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a, 0xf4, 0x92, 0xec,
+        0x2c, 0xc4, 0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32, 0x69, 0x19, 0x70, 0x3b, 0xac, 0x03, 0x1c,
+        0xae, 0x7f, 0x60,
+    ];
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let keys = Jwks::new(move || {
+        counted.fetch_add(1, SeqCst);
+        async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok::<_, String>(document)
+        }
+    });
+    let verifier = JwtVerifier::new(JwtKeys::published(keys), "https://id.example", "birds");
+    let app =
+        move || App::new().state(verifier.clone()).get("/", |Jwt(claims): Jwt<Claims>| claims.sub);
+    let Some(running) = start(choice, app) else { return };
+    let token = |name: &str, key: &str, late: u64| {
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.kid = Some(key.to_owned());
+        let exp = get_current_timestamp() + 300 - late;
+        let claims = json!({"sub": name, "iss": "https://id.example", "aud": "birds", "exp": exp});
+        let token = encode(&header, &claims, &EncodingKey::from_ed_der(&private)).expect("signed");
+        format!("Authorization: Bearer {token}\r\n")
+    };
+    let peers: Vec<_> = (0..40)
+        .map(|number| send(&running, "/", &token(&format!("user {number}"), "1", 0)))
+        .collect();
+    for (number, peer) in peers.into_iter().enumerate() {
+        let (status, text) = receive(peer);
+        assert!(status == "200" && text.ends_with(&format!("\r\n\r\nuser {number}")), "{text}");
+    }
+    assert_eq!(asked.load(SeqCst), 1);
+    for (fields, word) in [
+        (token("a", "1", 600), "The token has expired."),
+        (token("a", "2", 0), "No key of the issuer fits the token."),
+        ("Authorization: Bearer x.y.z\r\n".to_owned(), "The token is no signed JWT."),
+    ] {
+        let (status, text) = receive(send(&running, "/", &fields));
+        assert!(status == "401" && text.contains(word), "{text}");
+    }
+    assert_eq!(asked.load(SeqCst), 1, "an unknown key is no reason to ask again at once");
+}

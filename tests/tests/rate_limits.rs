@@ -1,0 +1,143 @@
+//! Rate limits through a server on every driver, counted by all its workers together.
+
+use peregrine::prelude::*;
+use peregrine::rate_limit::{Key, RateLimit};
+use peregrine::{DriverChoice, Error, Running};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+macro_rules! on_both_drivers {
+    ($($case:ident,)*) => {
+        mod on_tokio {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Tokio); })*
+        }
+        #[cfg(target_os = "linux")]
+        mod on_uring {
+            $(#[test] fn $case() { super::$case(super::DriverChoice::Uring); })*
+        }
+    };
+}
+
+on_both_drivers! {
+    workers_count_together_and_let_in_as_many_as_there_may_be,
+    who_the_client_is_trusted_proxies_say,
+    a_body_that_is_refused_does_not_disturb_the_next_request,
+}
+
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server whose limits go by a clock of the test's own.
+fn start(
+    choice: DriverChoice,
+    limit: RateLimit,
+    is_proxied: bool,
+) -> Option<(Running, Arc<AtomicU64>)> {
+    let seconds = Arc::new(AtomicU64::new(1));
+    let clock = {
+        let seconds = Arc::clone(&seconds);
+        move || Duration::from_secs(seconds.load(Relaxed))
+    };
+    let limit = limit.clock(clock);
+    let app = move || {
+        App::new()
+            .get("/free", || "free")
+            .with(limit.clone())
+            .get("/", async || {
+                tokio::task::yield_now().await;
+                "let in"
+            })
+            .post("/", |body: String| body.len().to_string())
+    };
+    let workers = NonZeroUsize::new(4).expect("it is not zero");
+    let server = Server::bind("127.0.0.1:0").driver(choice).workers(workers).quiet();
+    let server = if is_proxied { server.trusted_proxies(["127.0.0.1"]) } else { server };
+    match server.start(app) {
+        Err(error @ Error::Driver { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        running => Some((running.expect("the server starts"), seconds)),
+    }
+}
+
+/// A connection on which one request was sent.
+fn send(running: &Running, request: &str) -> TcpStream {
+    let mut peer =
+        TcpStream::connect(running.http_address().expect("it speaks HTTP")).expect("it listens");
+    peer.set_read_timeout(Some(PATIENCE)).expect("more than zero");
+    peer.write_all(request.as_bytes()).expect("connected");
+    peer
+}
+
+fn receive(mut peer: TcpStream) -> String {
+    let mut text = String::new();
+    peer.read_to_string(&mut text).expect("text");
+    text
+}
+
+fn get(path: &str, fields: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n")
+}
+
+fn workers_count_together_and_let_in_as_many_as_there_may_be(choice: DriverChoice) {
+    let limit = RateLimit::per_minute(30).burst(20);
+    let Some((running, seconds)) = start(choice, limit, false) else { return };
+    for (later, expected) in [(0, 20), (0, 0), (10, 5), (3_600, 20)] {
+        seconds.fetch_add(later, Relaxed);
+        let peers: Vec<_> = (0..60).map(|_| send(&running, &get("/", ""))).collect();
+        let texts: Vec<_> = peers.into_iter().map(receive).collect();
+        let is_let_in =
+            |text: &&String| text.starts_with("HTTP/1.1 200") && text.ends_with("let in");
+        assert_eq!(texts.iter().filter(is_let_in).count(), expected);
+        let refused: Vec<_> =
+            texts.iter().filter(|text| text.starts_with("HTTP/1.1 429")).collect();
+        assert_eq!(refused.len(), 60 - expected);
+        for text in refused {
+            let lower = text.to_ascii_lowercase();
+            assert!(lower.contains("\r\nretry-after: 2\r\n"), "{text}");
+            assert!(lower.contains("\r\nratelimit-policy: \"default\";q=20;w=40\r\n"), "{text}");
+            assert!(lower.contains("\r\nratelimit: \"default\";r=0;t=40\r\n"), "{text}");
+            assert!(text.contains("\"type\":\"/problems/rate-limited\""), "{text}");
+        }
+    }
+    assert!(receive(send(&running, &get("/free", ""))).ends_with("free"));
+}
+
+fn who_the_client_is_trusted_proxies_say(choice: DriverChoice) {
+    let by_plan = RateLimit::per_hour(1)
+        .named("plan")
+        .by(|parts| parts.head.field_text("x-plan").map_or(Key::exempt(), Key::of));
+    let limit = RateLimit::per_hour(2).and(by_plan);
+    let Some((running, _)) = start(choice, limit, true) else { return };
+    let ask = |fields: &str| receive(send(&running, &get("/", fields)))[9..12].to_owned();
+    let one = "X-Forwarded-For: 2001:db8::1\r\n";
+    let same = "X-Forwarded-For: 2001:db8::2\r\n";
+    let other = "X-Forwarded-For: 192.0.2.1\r\n";
+    assert_eq!([ask(one), ask(same), ask(one), ask(other)], ["200", "200", "429", "200"]);
+    let third = |plan: &str| ask(&format!("X-Forwarded-For: 192.0.2.3\r\nX-Plan: {plan}\r\n"));
+    assert_eq!([third("a"), third("a"), third("b"), third("c")], ["200", "429", "200", "429"]);
+}
+
+fn a_body_that_is_refused_does_not_disturb_the_next_request(choice: DriverChoice) {
+    let Some((running, seconds)) = start(choice, RateLimit::per_second(1), false) else { return };
+    let first = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+    let last = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nbye";
+    let mut peer = send(&running, &format!("{first}{first}"));
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    while text.matches("HTTP/1.1 ").count() < 2 || !text.ends_with('}') {
+        let count = peer.read(&mut buffer).expect("it answers");
+        assert_ne!(count, 0, "{text}");
+        text.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+    }
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("HTTP/1.1 429"), "{text}");
+    seconds.fetch_add(1, Relaxed);
+    peer.write_all(last.as_bytes()).expect("the connection goes on");
+    let text = receive(peer);
+    assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("\r\n\r\n3"), "{text}");
+}
