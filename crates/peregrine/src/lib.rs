@@ -40,6 +40,7 @@
 //! | `macros` | attributes that give handlers their routes: `peregrine::macros` |
 //! | `metrics` | what the application counts by the crate `metrics`, on the page of the admin listener |
 //! | `multipart` | forms with files: `peregrine::multipart` |
+//! | `openapi` | a document of OpenAPI from the handlers, and a page of it: `peregrine::openapi` |
 //! | `otlp` | spans to collectors of OpenTelemetry: `peregrine::otlp` |
 //! | `restart` | upgrades in place, and sockets of a service manager, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: what browsers are to guard |
@@ -120,6 +121,8 @@ pub use peregrine_macros as macros;
 pub use peregrine_middleware as middleware;
 #[cfg(feature = "multipart")]
 pub use peregrine_multipart as multipart;
+#[cfg(feature = "openapi")]
+pub use peregrine_openapi as openapi;
 pub use peregrine_server::{
     Cut, Http2Limits, Limits, MemoryMax, OverloadLimits, ProxyProtocol, Shutdown, Snapshot,
     Unfinished,
