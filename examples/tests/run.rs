@@ -6,12 +6,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
-const ALL: [&str; 9] = [
+const ALL: [&str; 10] = [
     env!("CARGO_BIN_EXE_chat"),
     env!("CARGO_BIN_EXE_configured"),
     env!("CARGO_BIN_EXE_events"),
     env!("CARGO_BIN_EXE_hello"),
     env!("CARGO_BIN_EXE_middleware"),
+    env!("CARGO_BIN_EXE_openapi"),
     env!("CARGO_BIN_EXE_production"),
     env!("CARGO_BIN_EXE_streams"),
     env!("CARGO_BIN_EXE_todos"),

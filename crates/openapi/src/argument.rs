@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Uri, Version};
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::{
-    ClientAddress, Extension, Form, Interim, Json, MatchedPath, OriginalPath, Path, PeerAddress, Query, RawQuery,
-    State, StateRef,
+    ClientAddress, Extension, Form, Interim, Json, MatchedPath, OriginalPath, Path, PeerAddress,
+    Query, RawQuery, State, StateRef,
 };
 use peregrine_web::sse::LastEventId;
 use peregrine_web::trace::TraceContext;
@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 /// What a 422 of `Valid` is.
 #[cfg(feature = "validate")]
-pub(crate) const BREAKS_RULES: &str = "A value breaks a rule; `errors` lists them with JSON pointers.";
+pub(crate) const BREAKS_RULES: &str =
+    "A value breaks a rule; `errors` lists them with JSON pointers.";
 
 /// An extractor that says what it asks of requests. Without it a route cannot be described by its handler alone.
 ///
@@ -159,7 +160,9 @@ impl<T: headers::Header> DescribeArgument for peregrine_web::extract::TypedHeade
 #[cfg(feature = "websocket")]
 impl DescribeArgument for peregrine_websocket::WebSocketUpgrade {
     fn describe(operation: &mut Operation) {
-        operation.response(101, "The connection is a WebSocket from here on.").problems(&[400, 403, 426]);
+        operation
+            .response(101, "The connection is a WebSocket from here on.")
+            .problems(&[400, 403, 426]);
     }
 }
 

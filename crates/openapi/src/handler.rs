@@ -4,7 +4,8 @@ use crate::argument::DescribeArgument;
 use crate::operation::Operation;
 use crate::response::DescribeResponse;
 use peregrine_web::handler::{
-    Configured, Guarded, Handler, Named, Noted, RouteOptions, Signature, ViaFuture, ViaOptions, ViaValue,
+    Configured, Guarded, Handler, Named, Noted, RouteOptions, Signature, ViaFuture, ViaOptions,
+    ViaValue,
 };
 use peregrine_web::requirements::Requirements;
 use peregrine_web::{Request, Response};

@@ -59,7 +59,10 @@ impl OpenApi {
     #[must_use]
     pub fn new(title: impl Into<String>, version: impl Into<String>) -> Self {
         let (title, version) = (title.into(), version.into());
-        let info = Map::from_iter([("title".to_owned(), json!(title)), ("version".to_owned(), json!(version))]);
+        let info = Map::from_iter([
+            ("title".to_owned(), json!(title)),
+            ("version".to_owned(), json!(version)),
+        ]);
         Self {
             title,
             info,
@@ -198,7 +201,9 @@ impl OpenApi {
     /// The document around its paths.
     fn around(&self, paths: Map<String, Value>) -> Value {
         let mut document = json!({ "openapi": VERSION, "info": self.info, "paths": paths });
-        for (name, list) in [("servers", &self.servers), ("tags", &self.tags), ("security", &self.security)] {
+        for (name, list) in
+            [("servers", &self.servers), ("tags", &self.tags), ("security", &self.security)]
+        {
             if !list.is_empty() {
                 document[name] = json!(list);
             }
@@ -215,7 +220,8 @@ impl OpenApi {
     fn check(&self, plan: &Plan, faults: &mut Vec<String>) {
         let all = plan.paths.values().flat_map(|path| path.operations.values());
         let own = self.security.iter().filter_map(Value::as_object).flat_map(|way| way.keys());
-        let mut unknown: BTreeMap<&str, String> = own.map(|name| (name.as_str(), "the whole".to_owned())).collect();
+        let mut unknown: BTreeMap<&str, String> =
+            own.map(|name| (name.as_str(), "the whole".to_owned())).collect();
         for described in all {
             for scheme in described.operation.schemes() {
                 unknown.entry(scheme).or_insert_with(|| described.route.clone());
@@ -233,13 +239,18 @@ impl OpenApi {
         for described in plan.paths.values().flat_map(|path| path.operations.values()) {
             let Some(id) = described.operation.own_id() else { continue };
             if let Some(first) = ids.insert(id, &described.route) {
-                faults.push(format!("{first} and {} both have the id `{id}`: rename one", described.route));
+                faults.push(format!(
+                    "{first} and {} both have the id `{id}`: rename one",
+                    described.route
+                ));
             }
         }
         if self.must_describe_all {
             let missing = plan.undescribed.iter();
             faults.extend(missing.map(|route| {
-                format!("{route}; call `.described()` on its handler, or `.hidden()` to leave it out")
+                format!(
+                    "{route}; call `.described()` on its handler, or `.hidden()` to leave it out"
+                )
             }));
         }
     }
@@ -303,7 +314,8 @@ impl Plan {
         if self.paths.is_empty()
             && let Some((media_type, schema)) = &api.problem
         {
-            self.schemas = Rc::new(RefCell::new(Schemas::with_problem(media_type.clone().into(), *schema)));
+            self.schemas =
+                Rc::new(RefCell::new(Schemas::with_problem(media_type.clone().into(), *schema)));
         }
         let notes = || route.notes::<Note>().map(|note| &note.0);
         if notes().any(|note| matches!(note, Kind::Hidden)) {
@@ -336,7 +348,13 @@ impl Plan {
         }
     }
 
-    fn insert(&mut self, route: &RouteInfo<'_>, template: &Template, method: &Method, operation: Operation) {
+    fn insert(
+        &mut self,
+        route: &RouteInfo<'_>,
+        template: &Template,
+        method: &Method,
+        operation: Operation,
+    ) {
         const METHODS: [&str; 8] =
             ["GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE"];
         if !METHODS.contains(&method.as_str()) {
@@ -344,7 +362,8 @@ impl Plan {
             return;
         }
         let path = self.paths.entry(template.shape.clone());
-        let path = path.or_insert_with(|| Path { template: template.clone(), operations: BTreeMap::new() });
+        let path = path
+            .or_insert_with(|| Path { template: template.clone(), operations: BTreeMap::new() });
         let method = method.as_str().to_ascii_lowercase();
         if path.operations.contains_key(&method) {
             self.leave_out(
@@ -364,7 +383,9 @@ impl Plan {
         // A subtree is three routes, which are written once.
         let pattern = readable(route.pattern).into_owned();
         let is_told = self.undescribed.iter().any(|told| {
-            told.place == place && told.method == method && pattern.trim_end_matches("/*") == told.pattern
+            told.place == place
+                && told.method == method
+                && pattern.trim_end_matches("/*") == told.pattern
         });
         if !(is_told && route.pattern.ends_with(REST)) {
             self.undescribed.push(Undescribed { method, pattern, place, reason });
@@ -404,8 +425,10 @@ fn ids(paths: &BTreeMap<String, Path>) -> BTreeMap<(String, String), String> {
             path.operations.iter().map(move |(method, described)| (shape, method, described))
         })
     };
-    let mut taken: BTreeSet<String> =
-        all().filter_map(|(_, _, described)| described.operation.own_id()).map(str::to_owned).collect();
+    let mut taken: BTreeSet<String> = all()
+        .filter_map(|(_, _, described)| described.operation.own_id())
+        .map(str::to_owned)
+        .collect();
     let mut methods: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (_, method, described) in all() {
         if let Some(name) = &described.name {

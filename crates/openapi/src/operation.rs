@@ -1,8 +1,8 @@
 //! One operation: what a route asks of requests and what it answers.
 
 use crate::argument::DescribeArgument;
-use crate::response::{Answer, DescribeResponse, Responses, Status};
 use crate::parameter::{Parameter, Place};
+use crate::response::{Answer, DescribeResponse, Responses, Status};
 use crate::schemas::{Schemas, without_null};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
@@ -54,7 +54,11 @@ struct Body {
 }
 
 impl Operation {
-    pub(crate) fn new(method: Method, path: Vec<Parameter>, schemas: &Rc<RefCell<Schemas>>) -> Self {
+    pub(crate) fn new(
+        method: Method,
+        path: Vec<Parameter>,
+        schemas: &Rc<RefCell<Schemas>>,
+    ) -> Self {
         Self {
             method,
             schemas: Rc::clone(schemas),
@@ -118,7 +122,11 @@ impl Operation {
     }
 
     /// The same with the scopes (of OAuth 2 and OpenID Connect) or the roles that are asked for.
-    pub fn security_scopes<const N: usize>(&mut self, scheme: &str, scopes: [&str; N]) -> &mut Self {
+    pub fn security_scopes<const N: usize>(
+        &mut self,
+        scheme: &str,
+        scopes: [&str; N],
+    ) -> &mut Self {
         let way = json!({ scheme: scopes.as_slice() });
         let ways = self.security.get_or_insert_default();
         if !ways.contains(&way) {
@@ -167,7 +175,11 @@ impl Operation {
     }
 
     /// The same with this status, whatever `R` says.
-    pub fn answers_with<R: DescribeResponse>(&mut self, status: u16, description: &str) -> &mut Self {
+    pub fn answers_with<R: DescribeResponse>(
+        &mut self,
+        status: u16,
+        description: &str,
+    ) -> &mut Self {
         let mut responses = Responses::new(&self.schemas);
         R::describe(&mut responses);
         for mut answer in responses.into_answers() {
@@ -208,7 +220,12 @@ impl Operation {
     }
 
     /// An example of the content of the response with this status.
-    pub fn response_example(&mut self, status: u16, name: &str, value: impl Serialize) -> &mut Self {
+    pub fn response_example(
+        &mut self,
+        status: u16,
+        name: &str,
+        value: impl Serialize,
+    ) -> &mut Self {
         let status = Status::Code(status);
         for answer in self.answers.iter_mut().filter(|answer| answer.status == status) {
             for content in answer.content.values_mut() {
@@ -432,7 +449,8 @@ impl Operation {
     fn responses(&self) -> Value {
         let mut joined: BTreeMap<Status, Answer> = BTreeMap::new();
         // Those that are no problems speak first.
-        let (problems, others): (Vec<_>, Vec<_>) = self.answers.iter().partition(|answer| answer.is_problem());
+        let (problems, others): (Vec<_>, Vec<_>) =
+            self.answers.iter().partition(|answer| answer.is_problem());
         for answer in others.into_iter().chain(problems) {
             match joined.get_mut(&answer.status) {
                 Some(known) => known.join(answer.clone()),

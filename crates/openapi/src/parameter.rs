@@ -170,7 +170,9 @@ impl Parameter {
         let is_text = schema.get("type").is_some_and(|kind| kind == "string")
             && schema.as_object().is_some_and(|members| members.len() == 1);
         let known = self.schema.take();
-        *self = Self::new(self.place, &self.name).with_more(std::mem::take(&mut self.more), self.description.take()).of_property(schema);
+        *self = Self::new(self.place, &self.name)
+            .with_more(std::mem::take(&mut self.more), self.description.take())
+            .of_property(schema);
         if is_text && known.is_some() {
             self.schema = known;
         }
@@ -185,7 +187,10 @@ impl Parameter {
         all.insert("name".to_owned(), json!(self.name));
         all.insert("in".to_owned(), json!(self.place.word()));
         all.insert("required".to_owned(), json!(self.is_required));
-        all.insert("schema".to_owned(), self.schema.clone().unwrap_or_else(|| json!({ "type": "string" })));
+        all.insert(
+            "schema".to_owned(),
+            self.schema.clone().unwrap_or_else(|| json!({ "type": "string" })),
+        );
         if self.is_deprecated {
             all.insert("deprecated".to_owned(), json!(true));
         }

@@ -60,7 +60,9 @@ impl OpenApi {
             Some(page_at) => self.page(scope, page_at),
             None => scope,
         };
-        scope.inspect(move |application| self.document(application).map(|document| published.set(document)))
+        scope.inspect(move |application| {
+            self.document(application).map(|document| published.set(document))
+        })
     }
 
     fn page(&self, scope: Scope, page_at: &str) -> Scope {
@@ -78,7 +80,8 @@ impl OpenApi {
             response
         };
         let style = || typed("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()));
-        let script = || typed("text/javascript; charset=utf-8", Bytes::from_static(SCRIPT.as_bytes()));
+        let script =
+            || typed("text/javascript; charset=utf-8", Bytes::from_static(SCRIPT.as_bytes()));
         let at = if page_at.is_empty() { "/" } else { page_at };
         scope
             .get(at, page.noted(hidden()))
@@ -88,7 +91,8 @@ impl OpenApi {
 
     /// What the page may load: its own files, and what the API's servers answer.
     fn policy(&self) -> String {
-        let servers = self.servers.iter().filter_map(|server| server.get("url").and_then(Value::as_str));
+        let servers =
+            self.servers.iter().filter_map(|server| server.get("url").and_then(Value::as_str));
         let origins = servers.filter_map(|url| {
             let (scheme, rest) = url.split_once("://")?;
             let host = rest.split(['/', '?', '#']).next()?;
@@ -114,7 +118,8 @@ fn relative(from: &str, to: &str) -> String {
     let folders: Vec<&str> = from.split('/').collect();
     let folders = &folders[..folders.len() - 1];
     let target: Vec<&str> = to.split('/').collect();
-    let same = folders.iter().zip(&target[..target.len() - 1]).take_while(|(one, two)| one == two).count();
+    let same =
+        folders.iter().zip(&target[..target.len() - 1]).take_while(|(one, two)| one == two).count();
     let up = "../".repeat(folders.len() - same);
     format!("{up}{}", target[same..].join("/"))
 }

@@ -70,11 +70,12 @@ impl Schemas {
         // References to references end, unless a type is nothing but itself.
         for _ in 0..16 {
             let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { break };
-            let (definitions, name) = match (reference.strip_prefix(INPUT), reference.strip_prefix(OUTPUT)) {
-                (Some(name), _) => (self.input.definitions(), name),
-                (_, Some(name)) => (self.output.definitions(), name),
-                _ => break,
-            };
+            let (definitions, name) =
+                match (reference.strip_prefix(INPUT), reference.strip_prefix(OUTPUT)) {
+                    (Some(name), _) => (self.input.definitions(), name),
+                    (_, Some(name)) => (self.output.definitions(), name),
+                    _ => break,
+                };
             let Some(found) = definitions.get(&unescaped(name)) else { break };
             schema = found.clone();
         }
@@ -108,7 +109,8 @@ impl Schemas {
         for (side, definitions) in sides {
             for (name, schema) in definitions {
                 let reference = format!("{side}{name}");
-                let is_shared = !differ.contains(&name) && names.contains_key(&format!("{INPUT}{name}"));
+                let is_shared =
+                    !differ.contains(&name) && names.contains_key(&format!("{INPUT}{name}"));
                 let wanted = match (differ.contains(&name), side) {
                     (false, _) => name.clone(),
                     (true, INPUT) => format!("{name}Input"),
@@ -194,7 +196,8 @@ fn needed(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value>
 /// OpenAPI 3.1, Components Object: names of components have letters, digits and `.-_` only.
 fn plain(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
-    let plain: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
+    let plain: String =
+        name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
     let plain = plain.trim_matches('_');
     if plain.is_empty() { "Schema".to_owned() } else { plain.to_owned() }
 }
@@ -310,7 +313,9 @@ impl Schemas {
         let schema = self.resolved(schema);
         let required: Vec<_> =
             schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
-        for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        for (name, property) in
+            schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+        {
             if found.iter().any(|known| known.name == *name) {
                 continue;
             }

@@ -18,7 +18,8 @@ pub(crate) struct Template {
 
 impl Template {
     pub(crate) fn of(pattern: &str) -> Self {
-        let (mut text, mut shape, mut names, mut rest) = (String::new(), String::new(), Vec::new(), pattern);
+        let (mut text, mut shape, mut names, mut rest) =
+            (String::new(), String::new(), Vec::new(), pattern);
         while let Some((before, name, after)) = next_hole(rest) {
             let before = literal(before);
             let plain = name.trim_start_matches('*');
@@ -56,9 +57,7 @@ fn literal(text: &str) -> String {
 
 /// The schema of a type that patterns know.
 fn schema(kind: &str) -> Value {
-    let between = |format: &str, least: Value, most: Value| {
-        json!({ "type": "integer", "format": format, "minimum": least, "maximum": most })
-    };
+    let between = |format: &str, least: Value, most: Value| json!({ "type": "integer", "format": format, "minimum": least, "maximum": most });
     match kind {
         "u8" => between("uint8", u8::MIN.into(), u8::MAX.into()),
         "u16" => between("uint16", u16::MIN.into(), u16::MAX.into()),

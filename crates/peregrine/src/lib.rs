@@ -209,6 +209,10 @@ mod forms {}
 #[doc = include_str!("../../../docs/guide/validation.md")]
 mod validation {}
 
+#[cfg(all(doctest, feature = "openapi"))]
+#[doc = include_str!("../../../docs/guide/openapi.md")]
+mod documents {}
+
 #[cfg(all(doctest, feature = "files"))]
 #[doc = include_str!("../../../docs/guide/files.md")]
 mod files_and_pages {}

@@ -128,7 +128,9 @@ impl fmt::Display for Fault {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
             }
             Self::Setting { of, reason } => write!(f, "{of}: {reason}"),
-            Self::TooMany { what } | Self::Misplaced { what } | Self::Found { what } => f.write_str(what),
+            Self::TooMany { what } | Self::Misplaced { what } | Self::Found { what } => {
+                f.write_str(what)
+            }
         }
     }
 }

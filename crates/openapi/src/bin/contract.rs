@@ -49,7 +49,8 @@ fn print(text: &str, status: u8) -> ExitCode {
 fn compare(arguments: &[String]) -> Result<(String, bool), String> {
     let (options, rest): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|argument| argument.starts_with("--"));
-    if let Some(unknown) = options.iter().find(|option| !["--breaking", "--json"].contains(*option)) {
+    if let Some(unknown) = options.iter().find(|option| !["--breaking", "--json"].contains(*option))
+    {
         return Err(format!("there is no option `{unknown}`; see `contract --help`"));
     }
     let ["diff", old, new] = rest[..] else {
@@ -63,7 +64,8 @@ fn compare(arguments: &[String]) -> Result<(String, bool), String> {
     if options.contains(&"--breaking") {
         changes.truncate(breaking);
     }
-    let text = if options.contains(&"--json") { in_json(&changes) } else { in_words(&changes, breaking) };
+    let text =
+        if options.contains(&"--json") { in_json(&changes) } else { in_words(&changes, breaking) };
     Ok((text, breaking > 0))
 }
 
@@ -97,8 +99,9 @@ fn read(path: &str) -> Result<Value, String> {
         _ => fs::read_to_string(path).map(|content| text = content),
     };
     result.map_err(|error| format!("{path} cannot be read: {error}"))?;
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| format!("{path} is not JSON: {error}; documents in YAML are to be converted first"))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        format!("{path} is not JSON: {error}; documents in YAML are to be converted first")
+    })?;
     match value.get("openapi").and_then(Value::as_str) {
         Some(version) if version.starts_with("3.") => Ok(value),
         Some(version) => Err(format!("{path} is a document of OpenAPI {version}; 3.x is read")),

@@ -133,7 +133,10 @@ fn resolved(document: &Value, value: &Value) -> Value {
     value.clone()
 }
 
-fn members<'v>(value: &'v Value, name: &str) -> impl Iterator<Item = (&'v String, &'v Value)> + use<'v> {
+fn members<'v>(
+    value: &'v Value,
+    name: &str,
+) -> impl Iterator<Item = (&'v String, &'v Value)> + use<'v> {
     value.get(name).and_then(Value::as_object).into_iter().flatten()
 }
 
@@ -179,8 +182,12 @@ impl Compared<'_> {
                 continue;
             };
             match (is_set(old, "required"), is_set(new, "required")) {
-                (false, true) => self.report.breaks(&place, "parameter-required", "it must be sent now"),
-                (true, false) => self.report.passes(&place, "parameter-optional", "it may be left out now"),
+                (false, true) => {
+                    self.report.breaks(&place, "parameter-required", "it must be sent now")
+                }
+                (true, false) => {
+                    self.report.passes(&place, "parameter-optional", "it may be left out now")
+                }
                 _ => {}
             }
             self.schemas(&place, Side::Request, old.get("schema"), new.get("schema"));
@@ -206,11 +213,17 @@ impl Compared<'_> {
                 self.report.breaks(&place, "body-required", "it is new, and must be sent");
             }
             (None, Some(_)) => self.report.passes(&place, "body-added", "it is new"),
-            (Some(_), None) => self.report.breaks(&place, "body-removed", "it is not read any more"),
+            (Some(_), None) => {
+                self.report.breaks(&place, "body-removed", "it is not read any more")
+            }
             (Some(old), Some(new)) => {
                 match (is_set(&old, "required"), is_set(&new, "required")) {
-                    (false, true) => self.report.breaks(&place, "body-required", "it must be sent now"),
-                    (true, false) => self.report.passes(&place, "body-optional", "it may be left out now"),
+                    (false, true) => {
+                        self.report.breaks(&place, "body-required", "it must be sent now")
+                    }
+                    (true, false) => {
+                        self.report.passes(&place, "body-optional", "it may be left out now")
+                    }
                     _ => {}
                 }
                 self.contents(&place, Side::Request, &old, &new);
@@ -223,15 +236,25 @@ impl Compared<'_> {
         for (media_type, content) in members(old, "content") {
             let place = format!("{place} {media_type}");
             let kind = media_type.split('/').next().unwrap_or_default();
-            let found = [media_type, &format!("{kind}/*"), "*/*"].into_iter().find_map(|name| after.get(name));
+            let found = [media_type, &format!("{kind}/*"), "*/*"]
+                .into_iter()
+                .find_map(|name| after.get(name));
             match found {
-                None => self.report.breaks(&place, "media-type-removed", "it is not there any more"),
-                Some(found) => self.schemas(&place, side, content.get("schema"), found.get("schema")),
+                None => {
+                    self.report.breaks(&place, "media-type-removed", "it is not there any more")
+                }
+                Some(found) => {
+                    self.schemas(&place, side, content.get("schema"), found.get("schema"))
+                }
             }
         }
         for (media_type, _) in members(new, "content") {
             if old.get("content").is_none_or(|content| content.get(media_type).is_none()) {
-                self.report.passes(&format!("{place} {media_type}"), "media-type-added", "it is new");
+                self.report.passes(
+                    &format!("{place} {media_type}"),
+                    "media-type-added",
+                    "it is new",
+                );
             }
         }
     }
@@ -245,13 +268,19 @@ impl Compared<'_> {
                 .find_map(|status| after.get("responses")?.get(status));
             let Some(found) = found else {
                 let is_failure = status.starts_with(['4', '5']) || status == "default";
-                self.report.say(!is_failure, &place, "response-removed", "it is not there any more");
+                self.report.say(
+                    !is_failure,
+                    &place,
+                    "response-removed",
+                    "it is not there any more",
+                );
                 continue;
             };
             let (old, new) = (resolved(self.old, old), resolved(self.new, found));
             self.contents(&place, Side::Response, &old, &new);
             for (name, _) in members(&old, "headers") {
-                let is_there = members(&new, "headers").any(|(one, _)| one.eq_ignore_ascii_case(name));
+                let is_there =
+                    members(&new, "headers").any(|(one, _)| one.eq_ignore_ascii_case(name));
                 if !is_there {
                     let place = format!("{place} header `{name}`");
                     self.report.breaks(&place, "header-removed", "it is not there any more");
@@ -260,7 +289,11 @@ impl Compared<'_> {
         }
         for (status, _) in members(after, "responses") {
             if before.get("responses").is_none_or(|all| all.get(status).is_none()) {
-                self.report.passes(&format!("{place} response {status}"), "response-added", "it is new");
+                self.report.passes(
+                    &format!("{place} response {status}"),
+                    "response-added",
+                    "it is new",
+                );
             }
         }
     }
@@ -271,7 +304,11 @@ impl Compared<'_> {
         let mut comparison = Comparison::new(self.old, self.new, side);
         comparison.compare(old, new);
         for change in comparison.into_changes() {
-            let place = if change.place.is_empty() { place.to_owned() } else { format!("{place} {}", change.place) };
+            let place = if change.place.is_empty() {
+                place.to_owned()
+            } else {
+                format!("{place} {}", change.place)
+            };
             self.report.0.push(Change { place, ..change });
         }
     }
@@ -323,7 +360,10 @@ fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> 
     all.map(|parameter| {
         let (place, name) = (text(&parameter, "in"), text(&parameter, "name"));
         let key = match place {
-            "path" => names.iter().position(|one| one == name).map_or(name.to_owned(), |at| at.to_string()),
+            "path" => names
+                .iter()
+                .position(|one| one == name)
+                .map_or(name.to_owned(), |at| at.to_string()),
             "header" => name.to_ascii_lowercase(),
             _ => name.to_owned(),
         };
@@ -357,7 +397,9 @@ fn is_enough(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
 }
 
 fn schemes(old: &Value, new: &Value, report: &mut Report) {
-    let all = |document: &Value| document.pointer("/components/securitySchemes").cloned().unwrap_or_else(|| json!({}));
+    let all = |document: &Value| {
+        document.pointer("/components/securitySchemes").cloned().unwrap_or_else(|| json!({}))
+    };
     let (before, after) = (all(old), all(new));
     for (name, scheme) in before.as_object().into_iter().flatten() {
         let Some(now) = after.get(name) else { continue };

@@ -22,7 +22,15 @@ const PAIRS_MAX: usize = 100_000;
 
 /// What must stay as it is, since nothing here knows what it means.
 const OPAQUE: [&str; 10] = [
-    "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "patternProperties", "propertyNames", "contains",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "dependentRequired",
+    "patternProperties",
+    "propertyNames",
+    "contains",
     "unevaluatedProperties",
 ];
 
@@ -76,7 +84,8 @@ impl<'d> Comparison<'d> {
         {
             return;
         }
-        let (before, after) = (parts(self.old, old, &mut Vec::new()), parts(self.new, new, &mut Vec::new()));
+        let (before, after) =
+            (parts(self.old, old, &mut Vec::new()), parts(self.new, new, &mut Vec::new()));
         let (small, big) = match self.side {
             Side::Request => (&before, &after),
             Side::Response => (&after, &before),
@@ -101,13 +110,17 @@ impl<'d> Comparison<'d> {
             let found = std::mem::replace(&mut self.changes, changes);
             let count = |found: &[Change]| {
                 // Another type altogether is further away than anything else.
-                let far = found.iter().filter(|change| change.place == self.place() && change.what.contains("type")).count();
+                let far = found
+                    .iter()
+                    .filter(|change| change.place == self.place() && change.what.contains("type"))
+                    .count();
                 (far, found.iter().filter(|change| change.is_breaking).count())
             };
             if closest.as_ref().is_none_or(|known| count(&found) < count(known)) {
                 closest = Some(found);
             }
-            if closest.as_ref().is_some_and(|found| !found.iter().any(|change| change.is_breaking)) {
+            if closest.as_ref().is_some_and(|found| !found.iter().any(|change| change.is_breaking))
+            {
                 break;
             }
             // What was looked at on a way that leads nowhere is looked at again.
@@ -126,13 +139,19 @@ impl<'d> Comparison<'d> {
         let value = small.get("const");
         if value.is_none() {
             if let Some(value) = big.get("const") {
-                self.differ(&format!("only {value} is accepted"), &format!("it is not always {value}"));
+                self.differ(
+                    &format!("only {value} is accepted"),
+                    &format!("it is not always {value}"),
+                );
             }
             self.bounds(small, big);
             self.formats(small, big);
         } else if big.get("const").is_some_and(|other| Some(other) != value) {
             let value = value.map(Value::to_string).unwrap_or_default();
-            self.differ(&format!("{value} is not accepted any more"), &format!("it may be {value} now"));
+            self.differ(
+                &format!("{value} is not accepted any more"),
+                &format!("it may be {value} now"),
+            );
         }
         self.objects(small, big);
         self.lists(small, big);
@@ -164,8 +183,12 @@ impl<'d> Comparison<'d> {
             let Some(limit) = big.get(key).and_then(Value::as_f64) else { continue };
             // What a format cannot hold needs no bound beside it.
             let implied = || range(small).map(|(least, most)| if is_least { least } else { most });
-            let own = small.get(key).and_then(Value::as_f64).or_else(|| implied().filter(|_| key == "minimum" || key == "maximum"));
-            let is_within = own.is_some_and(|own| if is_least { own >= limit } else { own <= limit });
+            let own = small
+                .get(key)
+                .and_then(Value::as_f64)
+                .or_else(|| implied().filter(|_| key == "minimum" || key == "maximum"));
+            let is_within =
+                own.is_some_and(|own| if is_least { own >= limit } else { own <= limit });
             if !is_within {
                 let was = own.map_or("none".to_owned(), |own| own.to_string());
                 self.differ(
@@ -178,13 +201,17 @@ impl<'d> Comparison<'d> {
             let Some(rule) = big.get(key).filter(|rule| **rule != json!(false)) else { continue };
             if small.get(key) != Some(rule) {
                 let own = small.get(key).map_or("none".to_owned(), Value::to_string);
-                self.differ(&format!("`{key}` is {rule} and was {own}"), &format!("`{key}` was {rule} and is {own}"));
+                self.differ(
+                    &format!("`{key}` is {rule} and was {own}"),
+                    &format!("`{key}` was {rule} and is {own}"),
+                );
             }
         }
     }
 
     fn formats(&mut self, small: &Value, big: &Value) {
-        let format = |schema: &Value| schema.get("format").and_then(Value::as_str).map(str::to_owned);
+        let format =
+            |schema: &Value| schema.get("format").and_then(Value::as_str).map(str::to_owned);
         let Some(wanted) = format(big) else { return };
         let own = format(small);
         if own.as_ref() == Some(&wanted) || own.as_deref() == Some("float") && wanted == "double" {
@@ -204,16 +231,27 @@ impl<'d> Comparison<'d> {
     }
 
     fn objects(&mut self, small: &Value, big: &Value) {
-        let more = |schema: &Value| schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+        let more = |schema: &Value| {
+            schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true))
+        };
         let (small_more, big_more) = (more(small), more(big));
         let empty = Map::new();
-        let of = |schema: &'_ Value| schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_else(|| empty.clone());
+        let of = |schema: &'_ Value| {
+            schema
+                .get("properties")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_else(|| empty.clone())
+        };
         let (own, others) = (of(small), of(big));
         for (name, schema) in &own {
             match others.get(name) {
                 Some(other) => self.inside(name, schema, other),
                 None if big_more == json!(false) => self.at(name, |it| {
-                    it.differ("it is not allowed any more", "it may be there now, where nothing else was");
+                    it.differ(
+                        "it is not allowed any more",
+                        "it may be there now, where nothing else was",
+                    );
                 }),
                 None if big_more.is_object() => self.inside(name, schema, &big_more),
                 None => {}
@@ -222,13 +260,18 @@ impl<'d> Comparison<'d> {
         for name in required(big).difference(&required(small)) {
             // What went altogether is told as such.
             if self.side == Side::Request || own.contains_key(*name) {
-                self.at(name, |it| it.differ("it must be sent now", "it is not always there any more"));
+                self.at(name, |it| {
+                    it.differ("it must be sent now", "it is not always there any more")
+                });
             }
         }
         let is_object = type_of(small).is_none_or(|kind| kind == "object");
         if is_object && small_more != big_more {
             if big_more == json!(false) {
-                self.differ("other properties are refused now", "other properties may be there now");
+                self.differ(
+                    "other properties are refused now",
+                    "other properties may be there now",
+                );
             } else if big_more.is_object() && small_more != json!(false) {
                 self.inside("*", &small_more, &big_more);
             }
@@ -243,7 +286,9 @@ impl<'d> Comparison<'d> {
         if let Some(items) = big.get("items") {
             self.inside("[]", small.get("items").unwrap_or(&anything), items);
         }
-        let first = |schema: &Value| schema.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default();
+        let first = |schema: &Value| {
+            schema.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default()
+        };
         let own = first(small);
         for (place, item) in first(big).iter().enumerate() {
             self.inside(&format!("[{place}]"), own.get(place).unwrap_or(&anything), item);
@@ -257,7 +302,9 @@ impl<'d> Comparison<'d> {
             properties.flat_map(|properties| properties.keys().cloned()).collect()
         };
         let (old, new) = (names(before), names(after));
-        if new.is_empty() && after.iter().all(|part| type_of(part).is_some_and(|kind| kind != "object")) {
+        if new.is_empty()
+            && after.iter().all(|part| type_of(part).is_some_and(|kind| kind != "object"))
+        {
             // Another type is told as such.
             return;
         }
@@ -325,7 +372,10 @@ fn required(schema: &Value) -> BTreeSet<&str> {
 
 /// The least and the most that a format of whole numbers holds.
 fn range(schema: &Value) -> Option<(f64, f64)> {
-    #[expect(clippy::cast_precision_loss, reason = "which of two formats is wider can be told from less")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "which of two formats is wider can be told from less"
+    )]
     Some(match schema.get("format")?.as_str()? {
         "uint8" => (0.0, f64::from(u8::MAX)),
         "uint16" => (0.0, f64::from(u16::MAX)),
@@ -374,7 +424,8 @@ fn parts(document: &Value, schema: &Value, trail: &mut Vec<String>) -> Vec<Value
     trail.pop();
     let mut found = split(schema);
     for alternatives in together {
-        let joined = found.iter().flat_map(|one| alternatives.iter().map(|other| joined(one, other)));
+        let joined =
+            found.iter().flat_map(|one| alternatives.iter().map(|other| joined(one, other)));
         found = joined.take(PARTS_MAX).collect();
     }
     // No value is of two types at once.
@@ -426,7 +477,8 @@ fn joined(one: &Value, other: &Value) -> Value {
             }
             ("type", Some(known)) if known != value => {
                 let is_whole = |kind: &Value| kind == "integer" || kind == "number";
-                *known = if is_whole(known) && is_whole(value) { json!("integer") } else { Value::Null };
+                *known =
+                    if is_whole(known) && is_whole(value) { json!("integer") } else { Value::Null };
             }
             (_, Some(_)) => {}
             (_, None) => {

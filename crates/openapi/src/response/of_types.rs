@@ -31,7 +31,12 @@ pub struct Status<const CODE: u16, R>(pub R);
 
 impl<const CODE: u16, R: IntoResponse> IntoResponse for Status<CODE, R> {
     fn into_response(self) -> Response {
-        const { assert!(CODE >= 200 && CODE < 600, "a status has three digits, the first of which is 2 to 5") };
+        const {
+            assert!(
+                CODE >= 200 && CODE < 600,
+                "a status has three digits, the first of which is 2 to 5"
+            )
+        };
         let status = StatusCode::from_u16(CODE).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, self.0).into_response()
     }
